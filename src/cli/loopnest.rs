@@ -90,11 +90,11 @@ fn parse_layer(text: &str) -> Result<LayerShape, String> {
     })
 }
 
-/// Searches the best mapping and prints it to `out`.
+/// Searches for the best mapping, and prints it to `out`.
 ///
 /// # Errors
 ///
-/// Fails if no mapping is possible or output cannot be written.
+/// Fails if no mapping is possible, or if output cannot be written.
 pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut model = args.accelerator;
     if let Some(mappings) = args.mappings {
@@ -116,8 +116,8 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns two lower bounds in cycles: one if all units multiply all the time, and one if each word is read from or
-/// written to memory only once.
+/// Returns two lower bounds in cycles: as if all units multiplied all the time, and as if each word were read
+/// from or written to memory only once.
 fn lower_bounds(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
@@ -230,16 +230,16 @@ struct MappingCounts {
     best: u32,
 }
 
-/// Dimension of a loop, and its number of iterations.
+/// Dimension over which a loop runs, and its number of iterations.
 type LoopBound = (&'static str, u64);
 
 #[derive(Serialize)]
 struct LevelRow {
     name: String,
-    /// Loops of the mapping, outermost first.
+    /// Loops of the mapping, from the outermost inward.
     loops: Vec<LoopBound>,
     bytes: u64,
-    /// Number of words moved for each tensor.
+    /// Number of words that are moved, for each tensor.
     words: BTreeMap<&'static str, WordCounts>,
 }
 

@@ -104,7 +104,8 @@ enum MachineFormatArg {
     Json,
 }
 
-/// Runs the command and prints to `out`. Returns exit code 2 if a checked file is invalid.
+/// Runs the command, and prints its result to `out`. If a file to check is invalid, returns exit
+/// code 2.
 ///
 /// # Errors
 ///
@@ -120,7 +121,7 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Width of the list in columns.
+/// Width of the list of machines, in columns.
 const WIDTH: u16 = 100;
 
 fn list_machines(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
@@ -164,7 +165,7 @@ fn show_machine(
         MachineFormatArg::Text => {
             out.write_all(source.text.as_bytes())?;
             if let Some(ratios) = TileRatios::of_machine(&machine) {
-                // The ratios are printed as a comment, because the text is a machine file.
+                // Print the ratios as a comment, because the text must stay a valid machine file.
                 write!(out, "\n{}", ratios.format_comment(machine.name()))?;
             }
         }
@@ -202,7 +203,7 @@ fn check_files(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(code)
 }
 
-/// Formats the number of NPUs as `512`, or as `8 x N` if the outermost dimension has no fixed size.
+/// Formats the number of NPUs: `512`, or `8 x N` if the outermost dimension has no fixed size.
 fn format_npus(machine: &Machine) -> String {
     let npus = machine.topology().npus();
     match (machine.scalable(), machine.topology().dimensions()) {
@@ -211,7 +212,8 @@ fn format_npus(machine: &Machine) -> String {
     }
 }
 
-/// Formats each dimension as `switch 8 @ 450 GB/s`, or a topology of individual links as `clos 4x4 @ 12.5 GB/s`.
+/// Formats each dimension as `switch 8 @ 450 GB/s`. A topology of individual links is formatted as
+/// `clos 4x4 @ 12.5 GB/s`.
 fn format_dimensions(machine: &Machine) -> Vec<String> {
     let graph = machine.topology().graph();
     let dimensions = machine.topology().dimensions();
@@ -231,7 +233,8 @@ fn format_dimensions(machine: &Machine) -> Vec<String> {
     dimensions.iter().enumerate().map(words).collect()
 }
 
-/// Formats non-default properties of the network, as in `, network ports, cut-through by 4096 B`.
+/// Formats the network's properties that are not the default:
+/// `, network ports, cut-through by 4096 B`.
 fn format_network(machine: &Machine) -> String {
     let mut text = String::new();
     if machine.network() != NetworkKind::default() {
@@ -302,7 +305,7 @@ mod tests {
         let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["schema"], "chakram.machine.1");
         let machine = &json["machine"];
-        // 8 NPUs in each of 2 nodes; 300 GB/s = 300e9 B/s; 550 ns = 550,000 ps.
+        // Two nodes have 8 NPUs each; 300 GB/s = 300e9 B/s; 550 ns = 550,000 ps.
         assert_eq!(machine["npus"], 16);
         assert_eq!(machine["dimensions"][0]["bandwidth_bytes_per_s"], 300e9);
         assert_eq!(machine["dimensions"][0]["latency_ps"], 550_000);

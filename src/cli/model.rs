@@ -81,7 +81,7 @@ struct ShowModelArgs {
     output: Option<PathBuf>,
 }
 
-/// Format of the list.
+/// Output format of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModelListFormat {
     /// Text for reading
@@ -92,7 +92,7 @@ enum ModelListFormat {
     Csv,
 }
 
-/// Format of a model.
+/// Output format of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModelShowFormat {
     /// Text for reading
@@ -101,7 +101,7 @@ enum ModelShowFormat {
     Json,
 }
 
-/// Prints the list or the model to `out`.
+/// Prints the list, or the model, to `out`.
 ///
 /// # Errors
 ///
@@ -136,7 +136,7 @@ fn list_models(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     })
 }
 
-/// Counts the layers that are transformer blocks.
+/// Returns the number of layers that are transformer blocks.
 fn block_count(model: &ModelDefinition) -> usize {
     let layers = model.model.layers.iter();
     layers
@@ -157,7 +157,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
     .indented(0);
     for found in models {
         let model = &found.model;
-        // Only authors and year are shown; the model's file has the full reference.
+        // Show only authors and year, because the model's file has the full reference.
         let source = model
             .source
             .split_once(", ")

@@ -1,4 +1,4 @@
-//! Arguments of a replay, and output of the replay's report, for all sources of workloads.
+//! Arguments of a replay, and output of its report, for all sources of workloads.
 
 use super::custom_algorithm;
 use super::flags::flag_of;
@@ -40,10 +40,10 @@ pub use destination::{ReportDestination, is_parquet};
 pub use machines::{LoadedMachine, load_machine};
 pub use timeline_file::{TimelineArgs, TimelineFile};
 
-/// Help heading of options about the report.
+/// Help heading for options about the report.
 pub(super) const REPORT: &str = "Report";
 
-/// The options on which the times of a replay depend.
+/// The options that affect the times of a replay.
 #[derive(Clone, Debug)]
 pub struct TimingOptions;
 
@@ -59,7 +59,7 @@ pub type TimingArgs = OptionArgs<TimingOptions>;
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// Options on which the times of the replay depend.
+    /// Options that affect the times of the replay.
     #[command(flatten)]
     pub timing: TimingArgs,
     #[command(flatten)]
@@ -98,39 +98,40 @@ pub struct RunArgs {
     /// In JSON and the table of operators, list the operators of every micro-batch instead of their sums, mb*/…
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     pub all_operators: bool,
-    /// Gets the table of nodes, for a caller in this process.
+    /// Receives the table of nodes, for a caller in the same process.
     #[arg(skip)]
     pub nodes: NodeSink,
 }
 
-/// A job to replay and report.
+/// A job to replay, and the data for its report.
 #[derive(Clone, Copy)]
 pub struct ReplayedJob<'a> {
     /// Traces, groups and instances of the job.
     pub workload: &'a Workload,
     /// Name of the job in reports.
     pub name: &'a str,
-    /// Makespan with the profiler's cost if this replay subtracts the cost, otherwise the makespan without the cost;
-    /// `None` if the profiler has no known cost.
+    /// The makespan of the other way to treat the profiler's cost: with this cost if the replay subtracts it,
+    /// otherwise without it. `None` if the cost is unknown.
     pub other_profiler: Option<Span>,
-    /// Replays of the step with fewer micro-batches, from which the whole step is extrapolated.
+    /// Replays of the step with fewer micro-batches, for the extrapolation to the whole step.
     pub shorter: Option<ShorterReplays>,
-    /// Counts of what the job's edits matched and changed.
+    /// Counts of the nodes that the job's edits matched and changed.
     pub edits: Option<&'a EditReport>,
-    /// Sensitivities: gains from faster parts, if requested.
+    /// Gains from faster parts of the machine, if they are requested.
     pub sensitivities: Option<&'a SensitivityReport>,
-    /// Software stack that the user chose, if any.
+    /// Software stack, if the user chose one.
     pub stack: Option<&'a StackReport>,
 }
 
-/// Parses a price in dollars per NPU hour.
+/// Parses a price in dollars per hour of an NPU.
 pub fn parse_price(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_start_matches('$').parse().ok();
     let price = number.filter(|price| *price > 0.0 && *price <= Machine::MAX_PRICE);
     price.ok_or_else(|| "expected dollars for an hour of an NPU such as 2.50".to_owned())
 }
 
-/// A parsed `--map`. The map has a separate type because clap treats a `Vec` as a repeated option.
+/// The parsed value of `--map`. It has a type of its own, because clap treats a `Vec` as a repeated
+/// option.
 #[derive(Clone, Debug)]
 pub struct RankMapArg(Vec<Npu>);
 
@@ -141,18 +142,19 @@ impl RankMapArg {
     }
 }
 
-/// Parses the list of the ranks' NPUs.
+/// Parses the list of NPUs on which the ranks are placed.
 pub fn parse_placement(text: &str) -> Result<RankMapArg, String> {
     job::parse_npus(text).map(RankMapArg)
 }
 
 impl RunArgs {
-    /// Returns whether the report has the hashes of its inputs.
+    /// Returns true if the report contains hashes of its inputs.
     pub fn wants_hashes(&self) -> bool {
         self.format == ReportFormatArg::Json
     }
 
-    /// Rejects options that have no effect. `several` is set if the command replays on several machines.
+    /// Rejects options that have no effect. `several` is true if the command replays on several
+    /// machines.
     pub fn check(&self, several: bool) -> Result<(), String> {
         if self.compares() && !several {
             return Err(
@@ -218,7 +220,8 @@ impl RunArgs {
             .map_err(|refusal| refusal.to_string())
     }
 
-    /// Rejects options that show one launch of one job. `beside` is set if other jobs share the machine.
+    /// Rejects options that can show only a single launch of a single job. `beside` is true if other
+    /// jobs share the machine.
     pub fn check_launches(&self, beside: bool) -> Result<(), String> {
         let given = [
             (self.timeline.path().is_some(), "--timeline"),
@@ -262,7 +265,7 @@ impl RunArgs {
         self.exit_code(beside.chain([&report]))
     }
 
-    /// Returns the first option on the command line that has no effect without a replay.
+    /// Returns the first option on the command line that would need a replay to have an effect.
     pub fn first_given(&self) -> Option<String> {
         let others = [
             (self.timeline.path().is_some(), "--timeline"),
@@ -287,7 +290,7 @@ impl RunArgs {
         first.map(|(key, _)| flag_of(*key)).or_else(other)
     }
 
-    /// Returns whether the replay counts bytes per link.
+    /// Returns true if the replay counts bytes per link.
     fn counts_links(&self) -> bool {
         self.links || self.table == Some(ReportTableArg::Links)
     }
@@ -315,7 +318,7 @@ impl RunArgs {
         let map = map.map(|path| to.beside("--tile-map", path)).transpose()?;
         let map = map.map(|path| to.outputs().create(&path)).transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
-        // If the host is simulated, these nodes include the host's kernel launches.
+        // If the host is simulated, its kernel launches are nodes, too.
         let progress = Progress::start("replaying", "nodes", prepared.workload().nodes());
         let observers = ((timeline, pictures), progress.observer());
         let (mut report, nodes, ((timeline, pictures), _)) = match self.wants_nodes() {
@@ -367,17 +370,18 @@ impl RunArgs {
         self.print(report, name, options.missing_ranks, inputs, to)
     }
 
-    /// Returns whether the table of nodes is requested, as output or by the caller.
+    /// Returns true if the user or a caller wants the table of nodes.
     fn wants_nodes(&self) -> bool {
         self.prints_nodes() || self.nodes.is_wanted()
     }
 
-    /// Returns whether the table of nodes is printed instead of the report.
+    /// Returns true if the table of nodes is printed in place of the report.
     pub fn prints_nodes(&self) -> bool {
         self.table == Some(ReportTableArg::Nodes)
     }
 
-    /// Adds the cost to `report`, with the price and the number of tokens from the command line.
+    /// Adds the cost of the job to `report`, from the price and the number of tokens on the command
+    /// line.
     pub fn state_cost(&self, report: &mut Report) {
         let own = report.cost.map(|cost| cost.dollars_per_npu_hour);
         report.state_cost(self.price.or(own), self.total_tokens);
@@ -390,7 +394,7 @@ impl RunArgs {
         }
     }
 
-    /// Computes the sensitivities of `workload` (its gains from faster parts), if requested.
+    /// If requested, computes the sensitivities of `workload` (its gains from faster parts).
     pub fn find_sensitivities(
         &self,
         workload: &Workload,
@@ -408,7 +412,7 @@ impl RunArgs {
             .transpose()
     }
 
-    /// Creates the file of the page, if requested.
+    /// If requested, creates the file of the HTML page.
     pub fn create_page(
         &self,
         to: &mut ReportDestination<'_>,
@@ -418,7 +422,7 @@ impl RunArgs {
             .transpose()
     }
 
-    /// Prints warnings and notes to standard error if the format does not show them.
+    /// Prints the warnings and notes that the format does not show to standard error.
     pub fn print_warnings(&self, report: &Report) -> Result<(), Box<dyn Error>> {
         if self.format == ReportFormatArg::Csv || self.prints_nodes() {
             for warning in &report.warnings {
@@ -431,7 +435,7 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Rejects `--fit require` if `workload` contains no memory sizes.
+    /// Rejects `--fit require` if `workload` has no memory sizes.
     pub fn check_fit(&self, workload: &Workload) -> Result<(), String> {
         let graphs = workload.graphs();
         let silent = graphs.iter().all(|graph| graph.memory_changes().is_empty());
@@ -445,8 +449,8 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Returns the exit code of completed replays. With `--fit require`, prints to standard error which replays do not
-    /// fit.
+    /// Returns the exit code for replays that completed. With `--fit require`, also prints to standard error
+    /// which replays do not fit.
     pub fn exit_code<'r>(
         &self,
         reports: impl IntoIterator<Item = &'r Report>,
@@ -461,7 +465,8 @@ impl RunArgs {
         Ok(code)
     }
 
-    /// Marks the files that these options read, so that `outputs` cannot overwrite them.
+    /// Registers the files that these options read as inputs, so that `outputs` cannot replace
+    /// them.
     pub fn reads(&self, outputs: &mut OutputSet) {
         for arg in &self.timing.settings().custom {
             custom_algorithm::mark_read(arg, outputs);
@@ -476,8 +481,8 @@ impl RunArgs {
         })
     }
 
-    /// Returns the engine's options to replay `workload` on each of `machines`. Fails if an option has no effect on
-    /// one of these machines. Adds the files that the options name to `inputs`, if hashes are requested.
+    /// Returns the engine's options for replays of `workload` on `machines`. Fails if an option has no effect
+    /// on one of the machines. If hashes are requested, adds the files that the options name to `inputs`.
     pub fn options(
         &self,
         absent: MissingRankPolicy,
@@ -500,12 +505,12 @@ impl RunArgs {
         Ok(options)
     }
 
-    /// Returns the NPU of each rank, if `--map` states it.
+    /// Returns the NPU of each rank, if `--map` gives it.
     pub fn map(&self) -> Option<&[Npu]> {
         self.timing.settings().replay().map.as_deref()
     }
 
-    /// Returns whether the table that compares machines is requested.
+    /// Returns true if the user wants the table that compares machines.
     pub fn compares(&self) -> bool {
         self.table == Some(ReportTableArg::Compare)
     }

@@ -1,4 +1,5 @@
-//! `chakram platform`: lists and shows platforms for serving, and creates them from measurements.
+//! `chakram platform`: lists and shows platforms for serving, and creates platforms from
+//! measurements.
 
 use super::output::ReportDestination;
 use crate::terminal::plain_style;
@@ -43,7 +44,7 @@ Examples:
     Import(ImportArgs),
 }
 
-/// A table to import, and the names that it does not contain.
+/// A table to import, and the names that the table does not give.
 #[derive(Debug, Args)]
 struct ImportArgs {
     /// The table, with a line of headings
@@ -63,11 +64,11 @@ struct ImportArgs {
     output: Option<PathBuf>,
 }
 
-/// Prints the list or the platform to `out`, or imports the table.
+/// Prints the list or the platform to `out`, or imports a table.
 ///
 /// # Errors
 ///
-/// Fails if a platform does not exist, a table is invalid, or output cannot be written.
+/// Fails if a platform does not exist, if a table is invalid, or if output cannot be written.
 pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     let (text, path) = match &args.action {

@@ -1,8 +1,8 @@
-//! Progress of runs that take more than a second, on standard error if that is a terminal.
+//! Progress of runs that take more than a second, on standard error if it is a terminal.
 //!
-//! The work stores its position in an atomic number, and a separate thread draws that position, so the work's loops
-//! read no clock. The displayed second is counted from the start of the program, so if several short pieces of work
-//! together take longer, the later pieces are shown.
+//! The work stores its position in an atomic number, and a separate thread draws it. So the work's loops need
+//! not read a clock. The second counts from the program's start, so if several short pieces of work together
+//! take longer, the later ones are shown.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;
@@ -22,17 +22,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Time before progress is shown.
+/// Time from the program's start until progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two updates of the line.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Start of the program.
+/// Time at which the program started.
 static STARTED: OnceLock<Instant> = OnceLock::new();
 /// Whether the last line of the terminal is a progress bar.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
-/// Marks the start of the program.
+/// Records that the program starts now.
 pub fn started() {
     STARTED.get_or_init(Instant::now);
 }
@@ -42,7 +42,7 @@ pub fn is_drawn() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }
 
-/// Counter of finished work. The counter is shown until it is dropped.
+/// Counter of work that is done. It is shown until it is dropped.
 pub struct Progress {
     done: Arc<AtomicU64>,
     end: Arc<EndSignal>,
@@ -50,13 +50,13 @@ pub struct Progress {
     drawing: Option<JoinHandle<()>>,
 }
 
-/// Runs `work` and shows only the elapsed time.
+/// Runs `work`, and shows only the elapsed time.
 pub fn shown<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
     let _progress = Progress::start(doing, "", 0);
     work()
 }
 
-/// Notifies the drawing thread that the work has ended.
+/// Notifies the drawing thread when the work ends.
 #[derive(Default)]
 struct EndSignal {
     ended: Mutex<bool>,
@@ -68,7 +68,7 @@ impl EndSignal {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits up to `time` for the end of the work; returns whether the work has ended.
+    /// Waits until the work ends, but at most for `time`. Returns true if the work has ended.
     fn wait_for_end(&self, time: Duration) -> bool {
         let ended = self.lock_ended();
         let waited = self.woken.wait_timeout_while(ended, time, |ended| !*ended);
@@ -77,8 +77,8 @@ impl EndSignal {
 }
 
 impl Progress {
-    /// Starts counting `total` things called `unit`; 0 means that the total is unknown. `doing` names the work, such as
-    /// `replaying`.
+    /// Starts to count `total` things that are called `unit`; 0 means that the total is unknown. `doing`
+    /// names the work, such as `replaying`.
     pub fn start(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (Arc::new(AtomicU64::new(0)), Arc::<EndSignal>::default());
         let note = Arc::<Mutex<String>>::default();
@@ -95,35 +95,35 @@ impl Progress {
         }
     }
 
-    /// Returns whether progress is drawn on a terminal.
+    /// Returns true if progress is drawn on a terminal.
     pub fn is_shown(&self) -> bool {
         self.drawing.is_some()
     }
 
-    /// Sets the number of finished things.
+    /// Sets the number of things that are done.
     pub fn set(&self, done: u64) {
         self.done.store(done, Ordering::Relaxed);
     }
 
-    /// Sets a note about the work, printed before the bar.
+    /// Sets a note about the work, which is printed before the bar.
     pub fn say(&self, note: String) {
         if self.is_shown() {
             *self.note.lock().unwrap_or_else(PoisonError::into_inner) = note;
         }
     }
 
-    /// Counts one finished thing.
+    /// Counts one thing as done.
     pub fn count_one(&self) {
         self.add(1);
     }
 
-    /// Counts `more` finished things.
+    /// Counts `more` things as done.
     pub fn add(&self, more: u64) {
         self.done.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Returns an observer that counts completed nodes of a replay, or `None` if progress is not
-    /// shown.
+    /// Returns an observer that counts the nodes that a replay completes, or `None` if progress is
+    /// not shown.
     pub fn observer(&self) -> Option<NodeCounter<'_>> {
         self.is_shown().then_some(NodeCounter(self))
     }
@@ -134,7 +134,7 @@ impl Drop for Progress {
         *self.end.lock_ended() = true;
         self.end.woken.notify_all();
         if let Some(drawing) = self.drawing.take() {
-            // The drawing thread clears its line at the end. If that thread panicked, there is no line to clear.
+            // The drawing thread clears its line when it ends. If it panicked, there is no line to clear.
             let _ = drawing.join();
         }
     }
@@ -154,7 +154,8 @@ fn draw_until_end(
         _ => "{msg} {wide_bar} {human_pos} of {human_len} {prefix}, {rate}, {left}",
     };
     let style = ProgressStyle::with_template(template).expect("the template is constant");
-    // The bar is hidden at first but counts from the start, so that rate and remaining time refer to the whole work.
+    // The bar is hidden at first, but counts from the start, so that its rate and remaining time are those of
+    // the whole work.
     let hidden = ProgressDrawTarget::hidden();
     let bar = ProgressBar::with_draw_target((total > 0).then_some(total), hidden);
     bar.set_style(
@@ -186,26 +187,26 @@ fn draw_until_end(
     DRAWN.store(false, Ordering::Relaxed);
 }
 
-/// Writes the remaining time. Before the first thing is finished, writes the elapsed time instead.
+/// Writes the remaining time. Until the first thing is done, writes the elapsed time instead.
 fn write_time_left(state: &ProgressState, out: &mut dyn fmt::Write) {
-    // Errors are ignored, because a terminal that accepts no output must not stop the work.
+    // Ignore errors, because a terminal that accepts no output must not stop the work.
     let _ = match state.pos() {
         0 => write!(out, "{:#} so far", HumanDuration(state.elapsed())),
         _ => write!(out, "{:#} left", HumanDuration(state.eta())),
     };
 }
 
-/// Writes the number of things per second, without decimals from 10 on.
+/// Writes the number of things per second; from 10 on, without decimals.
 fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
-    // Errors are ignored, because a terminal that accepts no output must not stop the work.
+    // Ignore errors, because a terminal that accepts no output must not stop the work.
     let _ = match rate < 10.0 {
         true => write!(out, "{rate:.1}/s"),
         false => write!(out, "{}/s", HumanCount(rate as u64)),
     };
 }
 
-/// Observer that counts completed nodes.
+/// Observer that counts the nodes that a replay completes.
 pub struct NodeCounter<'p>(&'p Progress);
 
 impl Observer for NodeCounter<'_> {
@@ -219,7 +220,7 @@ impl Observer for NodeCounter<'_> {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Sink that counts the nodes it passes on to another sink.
+/// Sink that counts nodes and passes them on to another sink.
 pub struct CountedSink<'p, S>(pub &'p Progress, pub &'p mut S);
 
 impl<S: Sink> Sink for CountedSink<'_, S> {

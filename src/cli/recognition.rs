@@ -1,8 +1,8 @@
-//! Recognizes inputs of other tools, and names the command that reads them.
+//! Recognizes the inputs of other tools, and names the command that reads them.
 //!
-//! Every command accepts any path, and its reader reports an error about its own format. Recognition of a file's
-//! format runs only after a command has failed. If the error names a path of the command line with another tool's
-//! content, a better error replaces it.
+//! Every command accepts any path, and its reader reports errors in terms of its own format. So only after a
+//! command has failed is the format of its inputs recognized. If the error names a path on the command line
+//! that has another tool's content, a better error takes its place.
 
 use crate::terminal::shell_word;
 use chakram_astra_sim::AstraInputKind;
@@ -15,27 +15,27 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Inputs that a command can read. All other inputs are foreign to the command.
+/// Inputs that a command can read. All other inputs count as foreign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadableInputs {
     /// chakram's own files: traces, machines, tables.
     Own,
     /// chakram's own files and files of ASTRA-sim.
     AstraSim,
-    /// Files of one trace source.
+    /// Files that one source of traces reads.
     Source(TraceSource),
-    /// Files of every trace source.
+    /// Files that any source of traces reads.
     AnySource,
 }
 
-/// Returns the error to print instead of `error`, if it is about an input on the command line `words` that is not
-/// `readable`.
+/// If `error` is about an input on the command line `words` that is not `readable`, returns a better error to
+/// print.
 pub fn explained(
     error: &(dyn Error + 'static),
     words: &[OsString],
     readable: ReadableInputs,
 ) -> Option<String> {
-    // Recognition needs memory, so an error about memory stays as it is.
+    // Recognition needs memory, so do not touch an error about memory.
     if bounds::remaining() < NEEDED {
         return None;
     }
@@ -66,20 +66,20 @@ pub fn explained(
     }
     let inputs = existing_inputs(words);
     let named = inputs.iter().filter(|path| is_named(&text, path));
-    // The longest path is chosen, because a folder and a file in the folder may both be on the command line.
+    // Choose the longest path, because both a folder and a file in it may be on the command line.
     let path = named.max_by_key(|path| path.as_os_str().len())?;
     recognized(path, readable)
 }
 
-/// Text in the error about an unknown machine.
+/// Text that the error about an unknown machine contains.
 const MACHINE_UNKNOWN: &str = "no machine is called";
 
-/// Returns whether a word is a comma-separated list of machines.
+/// Returns true if a word is a list of machines, separated by commas.
 fn is_list_of_machines(word: &str) -> bool {
     word.contains(',') && word.split(',').all(chakram_hardware::machine::is_preset)
 }
 
-/// Returns the advice for a word that is an address of another computer.
+/// Returns advice for a word that is an address on another computer.
 fn advise_on_address(word: &OsStr) -> Option<String> {
     let word = word.to_str()?;
     let (scheme, _) = word.split_once("://")?;
@@ -102,11 +102,11 @@ fn advise_on_address(word: &OsStr) -> Option<String> {
     ))
 }
 
-/// Memory in bytes that recognition may need: several times the size of the part of a file that it reads.
+/// Memory that recognition may need, in bytes: several times as much as it reads of a file.
 const NEEDED: u64 = 32 << 20;
 
-/// Returns the kind of `path` and the command that reads it, or `None` if the kind is unknown or
-/// `readable`.
+/// Returns the kind of the input `path` and the command that reads it. Returns `None` if the kind
+/// is unknown or `readable`.
 pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     let word = shell_word(&path.to_string_lossy());
     if readable != ReadableInputs::AstraSim
@@ -129,7 +129,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     }
     let (noun, hint) = match RecognizedInput::of(path)? {
         RecognizedInput::Foreign(_) if readable == ReadableInputs::AnySource => return None,
-        // The Nsight reader itself reports what is missing in the database.
+        // Let the Nsight reader itself report what is missing in the database.
         RecognizedInput::Foreign(_)
             if readable == ReadableInputs::Source(TraceSource::Nsys) && nsys::is_database(path) =>
         {
@@ -139,7 +139,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
         RecognizedInput::Source(source) => {
             let is_readable = match readable {
                 ReadableInputs::AnySource => true,
-                // The command also converts traces with messages to GOAL.
+                // `convert goal` also reads traces, whose messages it converts to GOAL.
                 ReadableInputs::Source(TraceSource::Goal) if source == TraceSource::Trace => true,
                 ReadableInputs::Source(own) => own == source,
                 ReadableInputs::Own | ReadableInputs::AstraSim => {
@@ -158,7 +158,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
 
 /// Returns the command that converts an input of `source`.
 fn conversion_command(source: TraceSource, input: &str) -> String {
-    // The options of this command have no default, so the user must choose their values.
+    // These options have no default, so the user must choose their values.
     let (options, output) = match source {
         TraceSource::Text => (" --npus N", "job"),
         TraceSource::Msccl => (" --size SIZE", "job"),
@@ -171,8 +171,8 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns whether the file has an ending of traces but no rank in its name. Entries of archives are traces too, but
-/// not files.
+/// Returns true if the file's name ends like that of a trace, but does not contain a rank. Entries of
+/// archives can also be traces, but are not files.
 fn is_misnamed_trace(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
@@ -182,7 +182,7 @@ fn is_misnamed_trace(path: &Path) -> bool {
     path.is_file() && rank_of(name).is_none() && endings.iter().any(|end| plain.ends_with(end))
 }
 
-/// Returns the existing paths on the command line, except outputs.
+/// Returns the paths on the command line that exist and are not outputs.
 fn existing_inputs(words: &[OsString]) -> Vec<PathBuf> {
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     let mut is_output = false;
@@ -199,12 +199,13 @@ fn existing_inputs(words: &[OsString]) -> Vec<PathBuf> {
         }
         is_output = is_output_option(&word.to_string_lossy());
     }
-    // If a file is both input and output, the error is about overwriting it.
+    // If a file is both input and output, the error is about overwriting it, so it is not a foreign
+    // input.
     inputs.retain(|path| !outputs.contains(path));
     inputs
 }
 
-/// Splits `--option=value` into option and value. Other words are only a value.
+/// Splits `--option=value` into option and value. Any other word is only a value.
 fn split_option(word: &OsStr) -> (Option<&str>, &OsStr) {
     let both = word.to_str().and_then(|text| text.split_once('='));
     match both.filter(|(option, _)| option.starts_with("--")) {
@@ -217,14 +218,15 @@ fn is_output_option(word: &str) -> bool {
     matches!(word, "-o" | "--output" | "--timeline" | "--html" | "--save")
 }
 
-/// Returns whether `text` names `path` or a file inside it. A longer path that contains `path` does not count.
+/// Returns true if `text` names `path`, or a file inside it. A longer path that merely contains the text of
+/// `path` does not count.
 fn is_named(text: &str, path: &Path) -> bool {
     let name = path.to_string_lossy();
     let name = name.trim_end_matches('/');
     if name.is_empty() {
         return false;
     }
-    // Dots also end sentences, so the folders `.` and `..` count only before a slash or colon.
+    // `.` and `..` count as paths only before a slash or a colon, because dots also end sentences.
     let is_dots = name == "." || name == "..";
     let is_of_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     text.match_indices(name).any(|(at, _)| {
@@ -240,7 +242,8 @@ fn is_named(text: &str, path: &Path) -> bool {
     })
 }
 
-/// Maximum size in bytes of an ASTRA-sim input that is recognized; such files are written by hand and are small.
+/// Maximum size in bytes of an ASTRA-sim input that is recognized. Such files are written by hand, so they
+/// are small.
 const MAX_ASTRA_SIM: u64 = 1 << 16;
 
 fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {

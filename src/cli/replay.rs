@@ -1,4 +1,4 @@
-//! `chakram replay`: replays traces on a machine and reports, or compares several machines.
+//! `chakram replay`: replays traces on a machine and prints a report, or compares several machines.
 
 use super::compare::{ComparedJob, FailedReplays, compare};
 use super::launches::LaunchArgs;
@@ -66,7 +66,7 @@ pub struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// Returns the settings of the replay without the option `left_out`.
+    /// Returns the settings of the replay as if the option `left_out` were not given.
     fn settings_without(
         &self,
         left_out: Option<SettingKey>,
@@ -81,7 +81,7 @@ impl ReplayArgs {
 ///
 /// # Errors
 ///
-/// Fails on bad input, on a replay that deadlocks, or if output cannot be written.
+/// Fails if input is invalid, if the replay deadlocks, or if output cannot be written.
 pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let several = args.machine.len() > 1;
     args.run.check(several || args.run.compares())?;
@@ -121,8 +121,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     args.run.reads(&mut outputs);
     let found_beside = args.launches.find(loading.verify)?;
     args.launches.reads(&found_beside, &mut outputs);
-    // The output file is claimed before the replay, so that an unwritable file is detected before the replay takes
-    // time.
+    // Claim the output file before the replay, so that a file that cannot be written is reported before the
+    // replay takes time.
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
@@ -230,14 +230,16 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let code = args
                 .run
                 .exit_code(comparison.reports().map(|(_, report)| report))?;
-            // Failures are checked after the report, so that completed machines are compared even if others failed.
+            // Check for failures only after the report, so that machines that completed are compared even if
+            // others failed.
             FailedReplays::check(comparison)?;
             Ok(code)
         }
     }
 }
 
-/// Returns the given options about traces as settings, each with the job in `found` without that option.
+/// Returns the options about traces that are given, as settings. Each has the job in `found` as it is
+/// without this option.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
@@ -257,7 +259,7 @@ fn job_settings<'a>(
             if other == *loading {
                 return Some(RunWithout::default());
             }
-            // The job without the option must be loaded again, which takes as long as a replay.
+            // Without the option, the job must be loaded again, which takes as long as a replay.
             if workload.nodes() > job::MAX_REPEATED_NODES {
                 return Some(RunWithout {
                     is_too_large: true,
@@ -278,8 +280,8 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Describes the changes of `job` and its machine, with the makespan before these changes. Returns `None` if
-/// there are no changes.
+/// Describes how edits changed `job` and its machine, with the makespan before the edits. Returns `None` if
+/// there are no edits.
 fn edit_report(
     job: &Job,
     unedited: Option<&Job>,
@@ -302,8 +304,9 @@ fn edit_report(
     }))
 }
 
-/// Returns the range of makespans of `job` if an edit added ranks without a trace. The range covers the makespan of
-/// `job` itself, and the makespans if the added ranks copy the fastest and the slowest captured ranks of their roles.
+/// If an edit added ranks that have no trace, returns a range of makespans for `job`. It covers the makespan
+/// of `job` itself, and the makespans with copies of the fastest and of the slowest captured ranks of each
+/// role as the added ranks.
 fn completed_interval(
     found: &FoundTraces,
     job: &Job,
@@ -324,13 +327,13 @@ fn completed_interval(
         let other = job::load(found, String::new(), &loading, &mut |_, _| {})?;
         makespans.push(predict_makespan(other.workload(), machine, options)?);
     }
-    // If all captured ranks of each role are equal, there is no range.
+    // There is no range if all captured ranks of each role are equal.
     let interval = CompletedInterval::of(&makespans);
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
 
-/// Loads `job` without its edits. Returns `None` if it has no edits, lacks ranks, or was read from a pipe, which can
-/// be read only once.
+/// Loads `job` without its edits. Returns `None` if it has no edits, if ranks are missing, or if it was read
+/// from a pipe, which can be read only once.
 fn load_unedited(
     found: &FoundTraces,
     job: &Job,
@@ -345,7 +348,7 @@ fn load_unedited(
         ..loading.clone()
     };
     match job::load(found, String::new(), &loading, &mut |_, _| {}) {
-        // An edit added the missing ranks, so the job without the edit cannot run.
+        // An edit added the missing ranks, so without edits the job cannot run.
         Err(job::JobError::Workload(WorkloadError::Missing { .. })) => Ok(None),
         loaded => loaded.map(Some),
     }
@@ -362,7 +365,7 @@ fn predict_makespan(
     Ok(outcome.makespan)
 }
 
-/// Returns the machine file of a case (in the folder of its traces), or the machine for which the job was generated.
+/// Returns the machine file in the folder of the traces, or the machine for which the job was generated.
 fn case_machine(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(

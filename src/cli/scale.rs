@@ -62,12 +62,12 @@ struct ScaleDocument {
     ranks_before: usize,
     ranks: u32,
     different_traces: u64,
-    /// Whether collectives or messages go along the scaled dimension.
+    /// True if collectives or messages go along the scaled dimension.
     exchanges_along: bool,
 }
 
-/// Returns the machine of the scaled job: the job's machine, with enough nodes for `ranks` ranks if that machine
-/// exists in several sizes.
+/// Returns the machine for the scaled job. If the job's machine exists in several sizes, it gets enough nodes
+/// for `ranks` ranks.
 fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
     let sized = name_for_ranks(name, ranks);
     match sized.as_deref() {
@@ -126,7 +126,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let learnt = scaling.scan_rank(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.blame(e))?;
     }
-    // All traces are read before the first trace is written, so that errors leave no output.
+    // Read all traces before the first one is written, so that no output is left after an error.
     scaling.check()?;
     if !scaling.exchanges_along() && !args.side_by_side {
         let along = scaling.along();
@@ -140,14 +140,15 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // Written files, by the hash of their contents; and by old rank, for ranks whose trace is the same in every
-    // block.
+    // Written files, by the hash of their contents. `of_old` has them by old rank, for ranks whose trace is
+    // the same in every block.
     let mut written: BTreeMap<[u8; 32], Option<OutputHandle>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.along().copies(rank);
-        // Contents are the same in every block, so the file is shared without writing the trace again.
+        // The contents are the same in every block, so the file is shared without generating the trace
+        // again.
         if let Some(&known) = of_old.get(&old)
             && outputs.share(rank, known, link)?
         {
@@ -157,7 +158,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let opened = traces.open(file)?;
         let trace = scaling.write(rank, opened.as_slice());
         let trace = trace.map_err(|e| opened.blame(e))?;
-        // Equal contents are found by hash, so that only one trace needs to be in memory.
+        // Equal contents are found by their hash, so that only one trace must be in memory.
         let hash = *blake3::hash(&trace).as_bytes();
         let known = match written.get(&hash) {
             Some(&known) if outputs.share(rank, known, link)? => known,

@@ -1,5 +1,5 @@
-//! `chakram schedule`: schedules the sub-layers of a model on chips, and computes the times of each step on one or more
-//! topologies.
+//! `chakram schedule`: schedules a model's sub-layers on chips, and computes the time of each step on one or
+//! more topologies.
 
 mod args;
 mod document;
@@ -27,11 +27,11 @@ use work::{LayerPrices, TopologyRow};
 
 pub use args::{ScheduleArgs, ScheduleFormat};
 
-/// Schedules the model or file on the topologies and prints the result to `out`.
+/// Schedules the model or file on the topologies, and prints the result to `out`.
 ///
 /// # Errors
 ///
-/// Fails if models, files or topologies are invalid, or output cannot be written.
+/// Fails if a model, a file or a topology is invalid, or if output cannot be written.
 pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let table = args.cycles.as_ref().map(|path| {
         let name = path.display().to_string();

@@ -136,7 +136,7 @@ impl ScoreFile {
     }
 }
 
-/// Tables of runs, each with its description of columns.
+/// Tables of runs, each with the description of its columns.
 struct ScoreFiles(Vec<[ScoreFile; 2]>);
 
 impl ScoreFiles {
@@ -155,7 +155,8 @@ impl ScoreFiles {
         pairs.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Parses the steps in the file `path`, with the first file of columns and the settings of `args`.
+    /// Parses the measured steps in the file `path`, with the first file of columns and the settings
+    /// of `args`.
     fn steps(&self, args: &ScoreArgs, path: &Path) -> Result<RunTable, Box<dyn Error>> {
         let [[_, file], ..] = &self.0[..] else {
             return Err("there is no table".into());
@@ -164,7 +165,7 @@ impl ScoreFiles {
         parse_runs(args, &steps, file)
     }
 
-    /// Parses the runs of all tables, with the settings of `args`.
+    /// Parses the runs of all tables with the settings of `args`.
     fn parse_tables(&self, args: &ScoreArgs) -> Result<RunTable, Box<dyn Error>> {
         let mut tables = None;
         for [runs, file] in &self.0 {
@@ -177,8 +178,8 @@ impl ScoreFiles {
         Ok(tables.ok_or("no table is given")?)
     }
 
-    /// Returns the settings of `args`, each with the runs without that setting. A setting is omitted if no run is
-    /// possible without it, because it clearly has an effect.
+    /// Returns the settings of `args`, each with the runs as they are without it. A setting is omitted if no
+    /// run is possible without it, because it clearly has an effect then.
     fn settings_without_each(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(ScoreSetting {
@@ -225,7 +226,7 @@ impl ScoreFiles {
     }
 }
 
-/// Parses the `runs` of a table by the columns of `file`, with the settings of `args`.
+/// Parses the `runs` of a table with the columns in `file` and the settings of `args`.
 fn parse_runs(
     args: &ScoreArgs,
     runs: &ScoreFile,
@@ -246,11 +247,11 @@ fn parse_runs(
     Ok(RunTable::parse(&runs.text, &runs.name, &columns)?)
 }
 
-/// Scores the runs and prints or writes the result.
+/// Scores the runs, and prints or writes the result.
 ///
 /// # Errors
 ///
-/// Fails if files cannot be read, runs cannot be replayed, or output cannot be written.
+/// Fails if files cannot be read, if runs cannot be replayed, or if output cannot be written.
 pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(path) = &args.pairs {
         return score_pairs(args, path, out);
@@ -287,7 +288,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
-    // Rows are written as runs end. Fits and corrections need all runs first.
+    // Write each row as soon as its run ends. This is impossible with fits and corrections, which
+    // need all runs first.
     let is_corrected = args.leave_out.is_some() || args.steps.is_some();
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty() && !is_corrected;
     let answers = if grows {
@@ -373,7 +375,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Corrects the predictions of `table` by measured steps, if `args` says by which.
+/// If `args` asks for it, corrects the predictions of `table` by measured steps.
 fn find_correction(
     args: &ScoreArgs,
     files: &ScoreFiles,
@@ -408,7 +410,7 @@ fn find_correction(
     }))
 }
 
-/// Scores predicted changes of captured jobs.
+/// Scores predictions of changes to captured jobs.
 fn score_pairs(
     args: &ScoreArgs,
     path: &Path,
@@ -457,7 +459,7 @@ fn score_pairs(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Scores served language models.
+/// Scores predictions of served language models.
 fn score_serving(
     args: &ScoreArgs,
     path: &Path,
@@ -552,7 +554,7 @@ fn write_pairs(scores: &PairScores, style: TextStyle, out: &mut dyn Write) -> st
     )
 }
 
-/// Returns the machine of the first run; fails if no row can be predicted.
+/// Returns the machine of the first run. Fails if no row can be predicted.
 fn first_machine(table: &RunTable) -> Result<&Machine, String> {
     let Some(run) = table.runs.first() else {
         let rows = table.refused.len();

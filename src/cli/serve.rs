@@ -1,4 +1,4 @@
-//! `chakram serve`: simulates requests on shared processors, and requests to language models on engines.
+//! `chakram serve`: simulates requests to shared processors, and requests to language models on engines.
 
 mod llm;
 
@@ -25,8 +25,8 @@ use llm::{LlmArgs, LlmInput, SloOption};
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
-/// Maximum number of requests for which a run is repeated to find the effect of a setting; a repetition takes at most
-/// a second or two.
+/// Maximum number of requests of a run that is repeated to find whether a setting has an effect. A repetition
+/// takes at most a second or two.
 const MOST_REPEATED: u64 = 200_000;
 
 /// Serve requests over time: waiting, batching, latency percentiles
@@ -133,15 +133,15 @@ fn parse_share(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct ServeDocument<'r> {
     reports: &'r [ServeReport],
-    /// Rates of a single platform.
+    /// Results at several rates, for a single platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     sweep: Option<&'r RateSweep>,
-    /// Rates of several platforms, in the order of the command line.
+    /// Results at several rates, for each of several platforms in the order of the command line.
     #[serde(skip_serializing_if = "<[RateSweep]>::is_empty")]
     sweeps: &'r [RateSweep],
 }
 
-/// Writes the row and the timeline entry of each request, if requested.
+/// Writes each request's row and timeline entry, if they are requested.
 struct ServeWriters<'r, 'm, W> {
     rows: Option<&'r mut (dyn Write + 'r)>,
     models: Vec<&'m str>,
@@ -172,7 +172,8 @@ impl<W: Write> RequestObserver for ServeWriters<'_, '_, W> {
 }
 
 impl ServeArgs {
-    /// Returns the command's outputs, which cannot overwrite its inputs, and the page if requested.
+    /// Returns the command's outputs, which cannot replace its inputs, and the page if the user
+    /// wants one.
     fn claim_page(&self) -> Result<(OutputSet, Option<OutputClaim>), TraceError> {
         let mut outputs = OutputSet::default();
         outputs.reads(&self.scenario);
@@ -186,7 +187,7 @@ impl ServeArgs {
         Ok((outputs, page.transpose()?))
     }
 
-    /// Rejects options that have no effect together.
+    /// Rejects combinations of options in which one has no effect.
     fn check_options(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
@@ -214,7 +215,7 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// Returns the scenario `own` with the settings of the command line.
+    /// Returns the scenario `own`, changed by the settings on the command line.
     fn with_settings(&self, own: &Scenario) -> Result<Scenario, String> {
         let mut scenario = own.clone();
         scenario.seed = self.seed.unwrap_or(scenario.seed);
@@ -231,8 +232,8 @@ impl ServeArgs {
     }
 }
 
-/// Returns why the seed of `args` has no effect on this run of `scenario`, or `None` if the seed has an effect.
-/// `own` is the scenario without settings; `report` is the report of the run.
+/// Returns the reason why the seed of `args` has no effect on this run of `scenario`, or `None` if it has
+/// one. `own` is the scenario without the settings on the command line, and `report` the report of the run.
 fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
@@ -261,8 +262,8 @@ fn seed_without_effect(
     Ok(is_same.then(|| without_effect("--seed", "this run uses no random numbers")))
 }
 
-/// Returns why `--requests` and `--rate` have no effect on the run of `report` (empty if both have an
-/// effect).
+/// Returns the reasons why `--requests` and `--rate` have no effect on the run of `report`; empty if
+/// both have one.
 fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -> Vec<String> {
     let requests = args.requests.and_then(|requests| {
         let fewest = own.stop.requests.map_or(requests, |own| own.min(requests));
@@ -281,18 +282,18 @@ fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -
     requests.into_iter().chain(rate).collect()
 }
 
-/// Reason for a setting whose value the scenario already has.
+/// Reason why a setting has no effect if it repeats the scenario's value.
 const SAME: &str = "the scenario states the same value";
 
 fn without_effect(option: &str, why: &str) -> String {
     format!("{option} has no effect: {why}")
 }
 
-/// Serves the scenario and prints the result to `out`.
+/// Runs the scenario, and prints the result to `out`.
 ///
 /// # Errors
 ///
-/// Fails if the scenario or a platform is invalid, or output cannot be written.
+/// Fails if the scenario or a platform is invalid, or if output cannot be written.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check_options()?;
     if let Some(input) = LlmInput::of(&args.scenario) {
@@ -391,7 +392,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             }
         }
     }
-    // Each platform in the report has its own run, so a setting may affect only some of the runs.
+    // Each platform has a run of its own, so a setting may affect only some of the runs.
     for (i, report) in reports.iter_mut().enumerate() {
         let runs = (&own, &scenario);
         let seed = seed_without_effect(args, runs, platforms.get(i), options, report)?;
@@ -405,7 +406,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     write_page(page, &scenario.name, &reports, &[])
 }
 
-/// Returns the platforms on which to run; a single `None` if the command line names no platform.
+/// Returns the platforms to run on. If the command line names none, returns a single `None`.
 fn of_each(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     match platforms {
         [] => vec![None],
@@ -413,7 +414,7 @@ fn of_each(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     }
 }
 
-/// Adds the platform's name to `error`, if there are several platforms.
+/// If there are several platforms, adds the platform's name to `error`.
 fn of_platform(error: ServeError, platform: Option<&Platform>, all: &[Platform]) -> ServeError {
     match (error, platform) {
         (ServeError::Unfit(why), Some(platform)) if all.len() > 1 => {
@@ -423,7 +424,8 @@ fn of_platform(error: ServeError, platform: Option<&Platform>, all: &[Platform])
     }
 }
 
-/// Runs `scenario` on `platform` at the requested rates. `own` is the scenario without settings.
+/// Runs `scenario` on `platform` at the requested rates. `own` is the scenario without the settings
+/// on the command line.
 fn sweep_rates(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
@@ -434,7 +436,7 @@ fn sweep_rates(
         true => find_capacity(scenario, platform, options, args.attain)?,
         false => sweep(scenario, platform, options, &args.rates)?,
     };
-    // Checking the first rate is enough, because a run draws random numbers at every rate or at no rate.
+    // Check only the first rate, because a run draws random numbers either at every rate or at none.
     let mut seed = None;
     if let Some(point) = found.points.first() {
         let at_rate = scenario.at_rate(point.rate_per_s);
@@ -489,7 +491,7 @@ fn render_output(
     }
 }
 
-/// Writes the page, if the user requested one.
+/// Writes the page, if the user wants one.
 fn write_page(
     page: Option<OutputClaim>,
     title: &str,

@@ -1,5 +1,5 @@
-//! Signal handlers. Signals that end the program remove temporary files first; if a trace file is truncated while it
-//! is mapped into memory, the program ends with an ordinary error.
+//! Signal handlers. Signals that end the program first remove temporary files. If a trace file becomes
+//! shorter while it is mapped into memory, the program ends with an ordinary error.
 
 /// Installs the handlers. Signals that the parent process ignores stay ignored.
 #[cfg(unix)]
@@ -7,12 +7,12 @@ pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         unix::handle(signal, unix::end_by_signal as *const () as usize);
     }
-    // If memory runs out, the allocator ends the program without running destructors, so temporary files are removed
-    // here. SAFETY: the function does only what a signal handler may do, so it may also run at exit.
+    // If memory runs out, the allocator ends the program without running destructors, so remove temporary
+    // files at exit. SAFETY: the function does only what a signal handler may do, so it is safe at exit, too.
     unsafe { libc::atexit(unix::remove_at_exit) };
     unix::handle(libc::SIGBUS, unix::cut_short as *const () as usize);
-    // Exceeding the limit on file sizes becomes a write error.
-    // SAFETY: the signal is ignored, so no code runs on it.
+    // Ignore the signal, so that exceeding the limit on file sizes becomes a write error. SAFETY:
+    // no code runs when the signal is ignored.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
@@ -28,7 +28,7 @@ mod unix {
     use std::mem::MaybeUninit;
     use std::ptr;
 
-    /// Installs `handler` for `signal`, unless the signal is ignored.
+    /// Installs `handler` for `signal`, unless the signal is ignored already.
     pub fn handle(signal: i32, handler: usize) {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: both structures are valid. The handlers below read lists only without locks, and call only
@@ -52,7 +52,7 @@ mod unix {
         remove_temporaries();
     }
 
-    /// Removes temporary files, then ends the program by `signal`, as it would end without a handler.
+    /// Removes temporary files. Then ends the program by `signal`, as if there were no handler.
     pub extern "C" fn end_by_signal(
         signal: i32,
         _: *const libc::siginfo_t,
@@ -62,7 +62,8 @@ mod unix {
             return;
         }
         remove_temporaries();
-        // The line of a progress bar is cleared. Any other line is ended, because the terminal shows `^C` in it.
+        // Clear the line if it is a progress bar. Otherwise end the line, because the terminal shows `^C` in
+        // it.
         write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);
@@ -81,7 +82,8 @@ mod unix {
         }
     }
 
-    /// Ends the program with an error if the unreadable memory belongs to a mapped trace, whose file became shorter.
+    /// If the memory that could not be read belongs to a mapped trace whose file became shorter, ends the
+    /// program with an error.
     pub extern "C" fn cut_short(signal: i32, info: *const libc::siginfo_t, _: *const libc::c_void) {
         // SAFETY: the system passes a valid `siginfo_t`.
         let address = unsafe { (*info).si_addr() } as usize;

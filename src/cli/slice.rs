@@ -72,7 +72,7 @@ struct RankDocument {
     ends_ps: u64,
 }
 
-/// What to do with communication whose partner is outside the slice.
+/// How communication is treated if a partner is outside the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnmatchedArg {
     /// Fail, and write nothing
@@ -85,7 +85,8 @@ pub enum UnmatchedArg {
 ///
 /// # Errors
 ///
-/// Fails if traces cannot be read, the slice is empty or separates communication partners, or output cannot be written.
+/// Fails if traces cannot be read, if the slice is empty or separates communication partners, or if output
+/// cannot be written.
 pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let ids = args.from.is_some() || args.to.is_some();
     let (cut, traces) = match (&args.annotation, args.input.step.step) {
@@ -111,7 +112,8 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let part = RankSelection::select(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
         parts.push(part.map_err(|e| opened.blame(e))?);
     }
-    // Unmatched partners are known only after all ranks are read, so traces are opened again for writing.
+    // Which partners are missing is known only after all ranks are read, so traces are opened a second
+    // time for writing.
     let unmatched = matches.unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(
@@ -124,7 +126,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // All ranks of a slice use the same start, so that their times stay aligned.
+    // Use the same start for all ranks, so that their times stay aligned.
     let start = parts
         .iter()
         .map(RankSelection::first)

@@ -1,4 +1,4 @@
-//! Suggestions for unknown arguments and commands, if clap has no suggestion.
+//! Suggestions for unknown arguments and commands for which clap has none.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -16,7 +16,7 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
                 Some(ContextValue::String(found)) => similar_flags(found, within),
                 _ => Vec::new(),
             };
-            // The suggestion of clap is removed: it says to pass the word as a value, which does not help with a
+            // Remove clap's suggestion to pass the word as a value, because it does not help with a
             // misspelling.
             error.remove(ContextKind::Suggested);
             if !near.is_empty() {
@@ -25,7 +25,7 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
             }
         }
         ErrorKind::InvalidSubcommand => {
-            // The words in `COMMANDS` apply only to the top level.
+            // `COMMANDS` applies only to commands at the top level.
             let known = match within.get_name() == command.get_name() {
                 true => commands_meant(&error),
                 false => None,
@@ -46,7 +46,7 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
     error
 }
 
-/// Returns the innermost subcommand in `arguments`.
+/// Returns the innermost subcommand that `arguments` name.
 fn innermost_command<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Command {
     let mut within = command;
     for word in arguments.iter().skip(1) {
@@ -59,7 +59,7 @@ fn innermost_command<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Co
     within
 }
 
-/// Words that users of other tools try as commands, and the commands to use instead.
+/// Words that users of other tools try as commands, with the commands that they mean.
 const COMMANDS: [(&[&str], &str); 8] = [
     (
         &["list", "ls", "presets"],
@@ -106,7 +106,7 @@ const COMMANDS: [(&[&str], &str); 8] = [
     ),
 ];
 
-/// Returns the commands to use instead of the unknown command in `error`.
+/// Returns the commands that the unknown command in `error` probably means.
 fn commands_meant(error: &Error) -> Option<&'static str> {
     let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
@@ -117,8 +117,8 @@ fn commands_meant(error: &Error) -> Option<&'static str> {
     meant.map(|(_, meant)| *meant)
 }
 
-/// Words that users of other tools try as options, and the flag to use instead, with a value if the word implies a
-/// value.
+/// Words that users of other tools try as options, with the flags that they mean. If a word implies a value,
+/// the flag includes it.
 const SYNONYMS: [(&[&str], &str); 10] = [
     (&["fsdp", "fsdp2", "zero3", "zero-3"], "zero 3"),
     (
@@ -155,8 +155,8 @@ const SYNONYMS: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// Returns the flags of `command` that `found` may mean: a synonym; otherwise flags within two edits; otherwise flags
-/// that share a part of the name.
+/// Returns the flags of `command` that `found` may mean: a synonym, or else flags within two edits, or else
+/// flags that share a part of the name.
 fn similar_flags(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')

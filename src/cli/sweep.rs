@@ -107,7 +107,7 @@ fn parse_shard(text: &str) -> Result<StudyShard, String> {
 ///
 /// # Errors
 ///
-/// Fails if the study is invalid or output cannot be written.
+/// Fails if the study is invalid, or if output cannot be written.
 pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(SweepCommand::Merge(args)) = &args.merge {
         return merge_shards(args, out);
@@ -194,7 +194,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints on standard error the number of computed bounds and points, and the rate.
+/// Prints the number of computed bounds and points, and their rate, to standard error.
 fn print_detail(start: Instant, done: WorkDone) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
@@ -211,7 +211,7 @@ fn print_detail(start: Instant, done: WorkDone) -> io::Result<()> {
     terminal::detail(start, format_args!("{bounded}; {replayed}"))
 }
 
-/// Returns the command that explains a row.
+/// Returns the `chakram sweep` command that explains a row.
 fn own_command(args: &SweepArgs, number: u64) -> String {
     let study = args.study.as_deref().unwrap_or(Path::new("")).display();
     match &args.output {
@@ -223,7 +223,7 @@ fn own_command(args: &SweepArgs, number: u64) -> String {
     }
 }
 
-/// Writes the rows, the front and the page into `folder`: either all of them or none.
+/// Writes the rows, the front and the page into `folder`. Either all of them appear or none.
 fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     outputs.reads(study);
@@ -266,8 +266,8 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     let quiet = |_: &SweepStep<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
-    // The journal is written after the run, so that a failed merge leaves no journal. With a journal, the sweep can
-    // be resumed and its rows can be explained.
+    // Write the journal only after the run, so that a merge that fails leaves none. With the journal, the
+    // sweep can be resumed, and its rows can be explained.
     let mut table = SweepTable::new(&study, rows, explorer.turns());
     table.find_intervals(&PointEvaluator::new(&study));
     let journal = SweepJournal::create(&args.output, &hash)?;

@@ -1,4 +1,4 @@
-//! Output to terminals: escapes control characters, and adds the target to write errors.
+//! Output to terminals: escapes control characters, and names the target in write errors.
 
 use chakram_report::text::{TABLE_WIDTH, TextStyle};
 use chakram_trace::format::{TraceError, escaped_lines, json_escaped};
@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
 
-/// Standard output as bytes. The errors of this writer name standard output.
+/// Standard output as bytes. Errors of this writer name standard output as the target.
 pub struct StandardOutput(io::Stdout);
 
 /// Returns standard output for binary data.
@@ -35,19 +35,19 @@ impl Write for StandardOutput {
     }
 }
 
-/// Style of escaping characters that a terminal would interpret.
+/// How characters are escaped that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscapeStyle {
-    /// Escape all such characters, as in `\u{1b}`.
+    /// Escapes all such characters: `\u{1b}`.
     All,
-    /// Escape all such characters except colour changes.
+    /// Escapes all such characters except those that change colours.
     AllButColours,
-    /// Escape all such characters as JSON does, where such characters occur only in strings.
+    /// Escapes all such characters as JSON does, because in JSON they occur only in strings.
     Json,
 }
 
-/// Writer of text that escapes control characters as `\u{1b}`, except line ends, tabs and, if colours are used, colour
-/// changes.
+/// Writer that escapes control characters in text as `\u{1b}`, except line ends and tabs. If colours are
+/// used, changes of colours are not escaped either.
 pub struct EscapingWriter<W: Write> {
     out: W,
     escapes: EscapeStyle,
@@ -56,7 +56,7 @@ pub struct EscapingWriter<W: Write> {
 }
 
 impl EscapingWriter<io::BufWriter<StandardOutput>> {
-    /// Creates a writer to standard output. The writer keeps colours if standard output is a terminal.
+    /// Creates a writer to standard output. It keeps colours if standard output is a terminal.
     pub fn standard_output() -> Self {
         let escapes = if io::stdout().is_terminal() {
             EscapeStyle::AllButColours
@@ -75,7 +75,7 @@ impl<'w> EscapingWriter<&'w mut dyn Write> {
 }
 
 impl<W: Write> EscapingWriter<W> {
-    /// Creates a writer into `out`.
+    /// Creates a writer to `out`.
     pub fn new(out: W, escapes: EscapeStyle) -> Self {
         Self {
             out,
@@ -109,7 +109,8 @@ impl<W: Write> Write for EscapingWriter<W> {
             let end = chunk.invalid().as_ptr_range().end == all.as_ptr_range().end;
             match chunk.invalid() {
                 [] => {}
-                // The last one to three bytes may begin a character that continues in the next write.
+                // The last one to three bytes may be the beginning of a character that the next write
+                // completes.
                 begun
                     if end
                         && begun.len() < 4
@@ -151,7 +152,7 @@ fn escape_controls(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
     }
 }
 
-/// Returns the length of the colour change at the start of `text`, if there is a colour change.
+/// If `text` begins with a change of colour, returns its length.
 fn colour_length(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
@@ -159,11 +160,11 @@ fn colour_length(text: &str) -> Option<usize> {
 }
 
 thread_local! {
-    /// Lines for standard error, captured while a command runs inside another program.
+    /// Lines for standard error, which are captured while a command runs inside another program.
     static CAPTURED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work` and returns its lines for standard error instead of printing them.
+/// Runs `work`. Returns its lines for standard error instead of printing them.
 pub fn captured<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     let before = CAPTURED.replace(Some(Vec::new()));
     let result = work();
@@ -171,7 +172,7 @@ pub fn captured<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     (result, lines.unwrap_or_default())
 }
 
-/// Prints a line to standard error, or captures it.
+/// Prints a line to standard error or, inside another program, captures it.
 pub fn say(words: Arguments<'_>) -> io::Result<()> {
     let text = words.to_string();
     let is_captured = CAPTURED.with_borrow_mut(|lines| {
@@ -186,7 +187,7 @@ pub fn say(words: Arguments<'_>) -> io::Result<()> {
     writeln!(anstream::stderr(), "{}", escaped_lines(&text))
 }
 
-/// Quotes `text` as one word of a shell command, if it needs quotes.
+/// Returns `text` as one word of a shell command, in quotes if it needs them.
 pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:@=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -196,11 +197,11 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
-/// Minimum width; narrower terminals are treated as if they had this width.
+/// Minimum width. Narrower terminals are treated as if they were this wide.
 const MIN_COLUMNS: usize = 60;
 
-/// Returns the width of text in columns: `COLUMNS` if it is set, the terminal's width if the text goes to a terminal,
-/// [`TABLE_WIDTH`] otherwise.
+/// Returns the width of text in columns: `COLUMNS` if it is set; otherwise the terminal's width if the text
+/// goes to a terminal, or else [`TABLE_WIDTH`].
 pub fn columns(is_standard_output: bool) -> usize {
     let asked = std::env::var("COLUMNS").ok();
     let asked = asked.and_then(|columns| columns.parse().ok());
@@ -214,7 +215,7 @@ pub fn columns(is_standard_output: bool) -> usize {
     columns.max(MIN_COLUMNS)
 }
 
-/// Returns the text style for standard output or for a file.
+/// Returns the text style for standard output, or for a file.
 pub fn text_style(is_standard_output: bool) -> TextStyle {
     let style = match is_standard_output && io::stdout().is_terminal() {
         true => TextStyle::coloured(),
@@ -226,7 +227,7 @@ pub fn text_style(is_standard_output: bool) -> TextStyle {
     }
 }
 
-/// Returns the table style without colours, for standard output.
+/// Returns the style for tables on standard output, without colours.
 pub fn plain_style() -> TextStyle {
     TextStyle {
         width: columns(true),
@@ -234,10 +235,11 @@ pub fn plain_style() -> TextStyle {
     }
 }
 
-/// Amount of text on standard error in addition to errors: below 0 none, 0 notes and warnings, above 0 also details.
+/// How much text goes to standard error besides errors: none if negative, notes and warnings if 0, also
+/// details if positive.
 static VERBOSITY: AtomicI8 = AtomicI8::new(0);
 
-/// Sets the amount of text on standard error in addition to errors.
+/// Sets how much text goes to standard error besides errors.
 pub fn set_verbosity(quiet: bool, verbose: bool) {
     VERBOSITY.store(i8::from(verbose) - i8::from(quiet), Ordering::Relaxed);
 }
@@ -269,7 +271,7 @@ pub fn warning(words: Arguments<'_>) -> io::Result<()> {
     }
 }
 
-/// Prints a detail of the run with the time since `start`, if details are requested.
+/// If details are requested, prints a detail of the run with the time since `start`.
 pub fn detail(start: Instant, words: Arguments<'_>) -> io::Result<()> {
     match VERBOSITY.load(Ordering::Relaxed) > 0 {
         true => say(format_args!(
@@ -309,7 +311,8 @@ mod tests {
             "\x1b[1mb\x1b[0m\\u{1b}[2J\\u{7}"
         );
         assert_eq!(through(&["a\u{202e}b".as_bytes()], true), "a\\u{202e}b");
-        // The input has a character split over two writes, an incomplete character, and invalid bytes.
+        // The input contains a character that is split over two writes, an incomplete character, and
+        // invalid bytes.
         assert_eq!(
             through(
                 &["ü\u{202e}".as_bytes().split_at(3).0, &[0x80, 0xae]],

@@ -1,4 +1,4 @@
-//! `chakram topology`: shows graphs of chips, and searches for good graphs.
+//! `chakram topology`: shows graphs of chips, and searches for good ones.
 
 use super::flags::choices;
 use chakram_base::config;
@@ -99,11 +99,11 @@ impl TechnologyArgs {
     }
 }
 
-/// Runs the command and prints to `out`.
+/// Runs the command, and prints its result to `out`.
 ///
 /// # Errors
 ///
-/// Fails if a graph is invalid or output cannot be written.
+/// Fails if a graph is invalid, or if output cannot be written.
 pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.action {
         TopologyCommand::Show {
@@ -173,8 +173,8 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     )
 }
 
-/// Returns the mean time in seconds to send 1 GB between two chips, over all pairs: size times mean distance, divided
-/// by the link rate at the largest degree.
+/// Returns the mean time, over all pairs of chips, to send 1 GB from one to the other, in seconds: size times
+/// mean distance, divided by the link rate for the largest degree.
 fn mean_seconds(summary: &ChipGraphSummary, technology: &LinkTechnology) -> Option<f64> {
     Some(1e9 * summary.mean_distance / technology.rate(summary.degrees.1)?)
 }
@@ -222,8 +222,8 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Generates random graphs and prints each graph that is better than all previous ones, that is, whose mean time to
-/// send 1 GB between two chips is lower.
+/// Generates random graphs, and prints each one that is better than all before: its mean time to send 1 GB
+/// between two chips is lower.
 fn search_random(
     (draws, below, chips, seed): (u32, u32, Option<u32>, u64),
     technology: &LinkTechnology,
@@ -248,7 +248,8 @@ fn search_random(
         };
         let graph = ChipGraph::random(count, &mut || split_mix(&mut state));
         let summary = graph.summary();
-        // The table of link rates has no rate for so many links per chip, so such chips are assumed not to exist.
+        // Skip this graph: without a link rate for so many links per chip, such chips are assumed not to
+        // exist.
         let Some(seconds) = mean_seconds(&summary, technology) else {
             continue;
         };

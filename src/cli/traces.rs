@@ -38,7 +38,7 @@ pub struct OutputArgs {
     pub format: SummaryFormatArg,
 }
 
-/// Compression of the traces.
+/// Compression of the traces that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompressArg {
     /// zstd
@@ -47,7 +47,7 @@ pub enum CompressArg {
     Gz,
 }
 
-/// Format of the summary.
+/// Output format of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SummaryFormatArg {
     /// Text for reading
@@ -59,12 +59,13 @@ pub enum SummaryFormatArg {
 /// File name that means a pipe (standard input or output).
 pub const PIPE: &str = "-";
 
-/// Finds the files that `args` name, or reads the pipe. Keeps only the requested step.
+/// Finds the files that `args` name, or reads the pipe. If the user chose a step, keeps only this
+/// step.
 pub fn find(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     Ok(find_whole(args)?.at_step(args.step.step)?)
 }
 
-/// Finds the files that `args` name, or reads the pipe.
+/// Finds the files that `args` name, or reads the pipe. Keeps all steps.
 pub fn find_whole(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     let pipe = |path: &PathBuf| path == Path::new(PIPE);
     if !args.traces.iter().any(pipe) {
@@ -76,7 +77,7 @@ pub fn find_whole(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     Ok(JobTraces::from_pipe(io::stdin().lock(), PIPE)?)
 }
 
-/// Returns the ending of compressed files.
+/// Returns the file name ending for this compression.
 pub fn ending(compress: Option<CompressArg>) -> &'static str {
     match compress {
         None => "",
@@ -85,16 +86,17 @@ pub fn ending(compress: Option<CompressArg>) -> &'static str {
     }
 }
 
-/// Output of a command: a job in files, or one trace to a pipe.
+/// Output of a command: the files of a job, or a pipe with one trace.
 pub enum TraceTarget<'o> {
     /// Standard output.
     Pipe(&'o OutputArgs),
-    /// Files of a job.
+    /// The files of a job.
     Files(Box<JobOutputs>),
 }
 
 impl<'o> TraceTarget<'o> {
-    /// Creates the output for `ranks` traces. No output may overwrite the inputs `traces` and `beside`.
+    /// Creates the output for the traces of `ranks` ranks. No output may replace the inputs `traces`
+    /// and `beside`.
     pub fn new(
         args: &'o OutputArgs,
         ranks: usize,
@@ -111,7 +113,7 @@ impl<'o> TraceTarget<'o> {
             };
         }
         let mut files = OutputSet::default();
-        // Traces are read again while other traces are written, so no output may overwrite a trace.
+        // Traces are read again while others are written, so no output may replace one.
         job::mark_read(&mut files, &traces.found);
         beside
             .iter()
@@ -122,12 +124,13 @@ impl<'o> TraceTarget<'o> {
         Ok(Self::Files(Box::new(outputs)))
     }
 
-    /// Returns whether the trace goes to standard output, to which no other text may be printed.
+    /// Returns true if the trace goes to standard output, so that no other text may be printed
+    /// there.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Self::Pipe(_))
     }
 
-    /// Writes the trace of a rank; returns the file's handle if the output is files.
+    /// Writes the trace of a rank. If the output is files, returns the file's handle.
     pub fn write(
         &mut self,
         rank: u32,
@@ -145,8 +148,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Uses the file `written` for `rank` too, as a hard link if `link`, otherwise as a copy. Returns whether sharing
-    /// was possible.
+    /// Uses the file `written` for `rank`, too: as a hard link if `link`, otherwise as a copy. Returns false
+    /// if this is impossible.
     pub fn share(
         &mut self,
         rank: u32,
@@ -161,8 +164,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Writes the groups to a file next to the traces, if there are any, and returns the path of that file. For a
-    /// pipe, fails if the user `asked` for groups.
+    /// If there are groups, writes them to a file next to the traces, and returns its path. If the output is
+    /// a pipe, fails if the user `asked` for groups.
     pub fn groups(
         &mut self,
         declared: &DeclaredGroups,
@@ -179,7 +182,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Commits all files, the job file with `about` last, and returns the names of the files for the user.
+    /// Gives all files their final names, the job file with `about` last. Returns text with the names of
+    /// the files.
     pub fn commit(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => saved(&outputs.commit(about)?),
@@ -188,14 +192,14 @@ impl<'o> TraceTarget<'o> {
     }
 }
 
-/// Prints a note about traces with the job's prefix that do not belong to the job, and returns the names of the job's
-/// traces.
+/// Prints a note if there are traces with the job's prefix that do not belong to the job. Returns text with
+/// the names of the job's traces.
 pub fn saved(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     note_others(&job.prefix, &job.others)?;
     Ok(first_to_last(&job.traces))
 }
 
-/// Formats file names as the first and the last.
+/// Formats several file names by the first and the last.
 fn first_to_last(names: &[PathBuf]) -> String {
     match names {
         [] => String::new(),
@@ -204,7 +208,7 @@ fn first_to_last(names: &[PathBuf]) -> String {
     }
 }
 
-/// Prints a note about traces with the job's prefix that do not belong to the job.
+/// Prints a note if there are traces with the job's prefix that do not belong to the job.
 pub fn note_others(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
     match others.len() {
         0 => Ok(()),

@@ -91,7 +91,7 @@ enum ValidateFormatArg {
     Json,
 }
 
-/// Error for unsound traces, whose defects are already printed.
+/// Error for traces with defects, which are already printed.
 #[derive(Debug)]
 struct UnsoundTraces(DefectCounts);
 
@@ -111,11 +111,11 @@ impl Error for UnsoundTraces {}
 ///
 /// # Errors
 ///
-/// Fails on bad input, on unsound traces, or if output cannot be written.
+/// Fails if input is invalid, if traces have defects, or if output cannot be written.
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
-    // The validator checks all hashes, although a replay checks only the hashes of small jobs.
+    // Check all hashes, although a replay checks only those of small jobs.
     let found = job::find(&args.traces, args.verify.thorough_level())?;
     let found = job::at_step(found, args.step.step, None)?;
     let options = validate_options(args, &found, hash, &mut inputs)?;
@@ -192,11 +192,11 @@ fn validate_options(
     Ok(options)
 }
 
-/// A trace, and the hash of its contents if requested.
+/// A trace and, if requested, the hash of its contents.
 type CheckedTraceFile = (ValidatedTrace, Option<String>);
 
-/// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace. A file with
-/// several names is read only once, unless each name refers to another member of the file.
+/// Reads and checks `files`. Returns the checked traces and, for each file, the index of its trace. A file
+/// with several names is read only once, unless each name stands for another member of the file.
 fn read_files(
     files: &[RankFile],
     options: &ValidateOptions,
@@ -213,8 +213,8 @@ fn read_files(
         let Some(key) = identity(&file.path) else {
             return new();
         };
-        // Several names of one file may state different hashes of the contents. Only one of two different hashes
-        // can be right, so the command checks both hashes.
+        // The job file may give different hashes for several names of the same file. Only one of them can be
+        // right, so check each.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {
@@ -227,7 +227,7 @@ fn read_files(
             }
         }
     });
-    // The list is collected before the checks start, because the iterator also fills `distinct`.
+    // Collect the list before the checks start, because the iterator also fills `distinct`.
     let of_file = of_file.collect();
     let traces = parallel_map(("checking", "traces"), distinct.len(), threads, |i| {
         check_file(distinct[i], options.dependencies, options.show, hash)

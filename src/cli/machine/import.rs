@@ -8,8 +8,8 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes the machine of `files` to `output` or `out`. The keys in a file show whether it is a network, system or
-/// memory file.
+/// Writes the machine that `files` describe to `output` or `out`. The keys in a file show whether it
+/// describes the network, the system or a memory.
 pub fn run(
     files: &[PathBuf],
     output: Option<&Path>,

@@ -1,4 +1,4 @@
-//! Machines as JSON, in base units: bytes, bytes per second, operations per second, picoseconds.
+//! Machines as JSON. Units are bytes, bytes per second, operations per second, and picoseconds.
 
 use super::tile_ratios::TileRatios;
 use chakram_base::ids::Npu;
@@ -41,7 +41,7 @@ pub(super) struct MachineSummary<'a> {
 struct DimensionDocument<'a> {
     name: &'a str,
     shape: String,
-    /// Kind of the topology, if it has individual links: a Clos network or a graph.
+    /// Kind of the topology (Clos network or graph), if it consists of individual links.
     #[serde(skip_serializing_if = "Option::is_none")]
     links: Option<&'a str>,
     size: u32,
@@ -50,7 +50,7 @@ struct DimensionDocument<'a> {
     algorithm: &'static str,
 }
 
-/// All properties of a machine.
+/// JSON of all properties of a machine.
 #[derive(Serialize)]
 pub(super) struct MachineDetails<'a> {
     #[serde(flatten)]
@@ -65,7 +65,7 @@ pub(super) struct MachineDetails<'a> {
     tiles: Option<TilesDocument>,
 }
 
-/// Dies and cores of a machine of tiles. A core is written as x and y.
+/// Dies and cores of a machine of tiles. A core is given by its x and y.
 #[derive(Serialize)]
 struct TilesDocument {
     dies: [u32; 2],
@@ -77,9 +77,9 @@ struct TilesDocument {
     half_duplex: bool,
     barrier_ps: Option<u64>,
     faulty_cores: Vec<[u32; 2]>,
-    /// For each faulty link, the core at its lower end and its dimension.
+    /// Each faulty link, by the core at its lower end and by its dimension.
     faulty_links: Vec<([u32; 2], usize)>,
-    /// For each port of the memory at the edges, its core.
+    /// The core of each port of the memory at the edges.
     memory_ports: Vec<[u32; 2]>,
     #[serde(flatten)]
     ratios: Option<TileRatios>,
@@ -89,7 +89,7 @@ struct TilesDocument {
 struct ClassDocument<'a> {
     name: &'a str,
     peak_flop_per_s: Map<String, Value>,
-    /// Null if the machine file does not state the bandwidth.
+    /// Null if the machine file does not give the bandwidth.
     memory_bandwidth_bytes_per_s: Option<f64>,
     memory_latency_ps: Option<u64>,
     memory_capacity_bytes: Option<u64>,
@@ -106,7 +106,7 @@ struct ClassRunDocument {
 
 #[derive(Serialize)]
 struct CollectivesDocument {
-    /// Number of chunks; null if each collective chooses the number.
+    /// Number of chunks; null if each collective chooses its own.
     chunks: Option<u32>,
     active: u32,
     schedule: &'static str,
@@ -122,7 +122,7 @@ struct RemoteDocument<'a> {
     capacity_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     design: Option<PoolDesign<'a>>,
-    /// NPUs at the memory's ports, if the ports are not at tiles.
+    /// NPUs at the ports of the memory, if the ports are not at tiles.
     #[serde(skip_serializing_if = "<[Npu]>::is_empty")]
     at: &'a [Npu],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,7 +132,7 @@ struct RemoteDocument<'a> {
 }
 
 impl<'a> MachineSummary<'a> {
-    /// Summarises `machine`.
+    /// Summarizes `machine`.
     pub(super) fn of_machine(machine: &'a Machine) -> Self {
         let topology = machine.topology();
         let dimensions = topology.dimensions().iter().zip(machine.algorithms());
@@ -279,7 +279,8 @@ mod tests {
         assert_eq!(remote["through"], "in-node");
         let design = &remote["design"];
         assert_eq!(design["in_node_bandwidth_bytes_per_s"], 256e9);
-        // A memory pool has a chunk size of its own; for a single channel the chunk size is a value of its dimension.
+        // A memory pool has its own chunk size; for a single channel, the chunk size belongs to its
+        // dimension.
         assert_eq!(design["chunk_bytes"], 64_000);
         assert_eq!(remote.get("chunk_bytes"), None);
         let machine = Machine::preset("hiermem").unwrap();

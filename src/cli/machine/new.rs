@@ -1,4 +1,4 @@
-//! `chakram machine new`: creates a machine file from the values of a datasheet and a similar machine.
+//! `chakram machine new`: creates a machine file from a datasheet's values and a similar machine.
 
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
@@ -50,7 +50,7 @@ pub struct NewMachineArgs {
     output: Option<PathBuf>,
 }
 
-/// Parses a name that needs no quotes in TOML.
+/// Parses a name that TOML allows without quotes.
 fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     match !text.is_empty() && text.len() <= 80 && text.bytes().all(is_plain) {
@@ -59,7 +59,7 @@ fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Creates the machine file and writes it.
+/// Creates the machine's file, and writes it.
 pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let twice = args
         .peak

@@ -1,4 +1,4 @@
-//! Computes the ratios with which Table I of PALM compares machines of tiles.
+//! Computes the ratios by which Table I of PALM compares machines of tiles.
 
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::MemoryAttachment;
@@ -20,9 +20,9 @@ pub(super) struct TileRatios {
     sram_mb_per_tflop_per_s: f64,
     /// Maximum number of links between a core and its port.
     hops_to_dram: u32,
-    /// Bandwidth of a link on a die divided by the bandwidth of one port.
+    /// Bandwidth of a link on a die, divided by the bandwidth of one port.
     link_to_dram_port: f64,
-    /// Bandwidth of a link on a die divided by the bandwidth of all ports together.
+    /// Bandwidth of a link on a die, divided by the bandwidth of all ports together.
     link_to_dram: f64,
 }
 
@@ -47,7 +47,7 @@ impl TileRatios {
         })
     }
 
-    /// Formats the ratios as comments of a machine file, with the published ratios of `name` if there are some.
+    /// Formats the ratios as comments of a machine file. If PALM publishes ratios of `name`, they are added.
     pub(super) fn format_comment(&self, name: &str) -> String {
         let published = PUBLISHED.iter().find(|(known, _)| *known == name);
         let beside = |index: usize| {
@@ -76,9 +76,9 @@ impl TileRatios {
 mod tests {
     use super::*;
 
-    /// From PALM's Table VI: 3.75 MB / 16 TFLOP/s = 0.234; a link has 1024 / 256 = 4 times the bandwidth of one of 80
-    /// ports. In a die of 4 x 4 with ports at rows 1 and 2 of both sides, cores such as (1, 0) are 2 links from a
-    /// port.
+    /// PALM's Table VI gives 3.75 MB / 16 TFLOP/s = 0.234, and a link has 1024 / 256 = 4 times the bandwidth
+    /// of one of 80 ports. On a die of 4 x 4 cores with ports at rows 1 and 2 of both sides, cores such as
+    /// (1, 0) are 2 links away from a port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
         let ratios = TileRatios::of_machine(&Machine::preset("wafer-5x4").unwrap()).unwrap();
@@ -88,8 +88,8 @@ mod tests {
         assert_eq!(ratios.link_to_dram, 4.0 / 80.0);
     }
 
-    /// From PALM's Table I: 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. 850,000 cores with 48 kB each give 40.8
-    /// GB / 15 PFLOP/s = 2.727; the table states 40 GB.
+    /// PALM's Table I gives 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. 850,000 cores with 48 kB each
+    /// have 40.8 GB, so 40.8 GB / 15 PFLOP/s = 2.727; the table has 40 GB.
     #[test]
     fn products_have_published_ratios_beside_theirs() {
         let of = |name: &str| TileRatios::of_machine(&Machine::preset(name).unwrap()).unwrap();

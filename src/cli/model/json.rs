@@ -48,7 +48,7 @@ pub(super) struct ModelDetails<'a> {
     layers: Vec<LayersDocument<'a>>,
 }
 
-/// Consecutive identical layers. Counts are per layer.
+/// A run of consecutive identical layers. Counts are per layer.
 #[derive(Serialize)]
 struct LayersDocument<'a> {
     first: &'a str,
@@ -77,7 +77,7 @@ struct OperatorDocument<'a> {
 }
 
 impl<'a> ModelSummary<'a> {
-    /// Summarises `found`.
+    /// Summarizes `found`.
     pub(super) fn of_definition(found: &'a ModelDefinition) -> Self {
         let model = &found.model;
         Self {
@@ -94,7 +94,8 @@ impl<'a> ModelSummary<'a> {
 }
 
 impl<'a> ModelDetails<'a> {
-    /// Describes `found`. `element` is the number of bytes per element of saved activations.
+    /// Describes `found`. `element` is the number of bytes per element of activations that are
+    /// kept.
     pub(super) fn of_definition(found: &'a ModelDefinition, element: u64) -> Self {
         let model = &found.model;
         Self {

@@ -20,7 +20,7 @@ pub(super) fn function_name(function: ActivationFunction) -> &'static str {
     found.map_or("", |(_, name)| name)
 }
 
-/// Formats the sizes of an operator, as in `linear 1024 x 1600 x 4800, bias`.
+/// Formats the sizes of an operator: `linear 1024 x 1600 x 4800, bias`.
 pub(super) fn format_sizes(work: &OperatorKind) -> String {
     let optional = |there: bool, word: &'static str| if there { word } else { "" };
     let rest = match *work {
@@ -186,7 +186,7 @@ pub(super) fn format_sizes(work: &OperatorKind) -> String {
     format!("{} {rest}", work.spec().name.replace('_', " "))
 }
 
-/// Formats a window, as in `7x7 on 224x224, stride 2, padding 3`.
+/// Formats a window: `7x7 on 224x224, stride 2, padding 3`.
 fn format_window([h, w]: [u64; 2], [kh, kw]: [u64; 2], stride: u64, padding: u64) -> String {
     let mut text = format!("{kh}x{kw} on {h}x{w}");
     if stride != 1 {

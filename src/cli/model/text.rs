@@ -1,4 +1,4 @@
-//! Renders a model as text: one line for each operator of each kind of layer.
+//! Renders a model as text, with one line per operator of each kind of layer.
 
 use super::{block_count, labels};
 use crate::terminal::plain_style;
@@ -7,7 +7,8 @@ use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
 use chakram_workloads::model::{Model, ModelDefinition};
 
-/// Renders `found` as text. `element` is the number of bytes per element of saved activations.
+/// Renders `found` as text. `element` is the number of bytes per element of activations that are
+/// kept.
 pub(super) fn render_text(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let mut text = format!("{}: {}", model.name, found.kind.name());
@@ -123,7 +124,7 @@ fn render_operators(model: &Model, element: u64) -> String {
     table.text(plain_style())
 }
 
-/// Formats a number; 0 becomes a dash.
+/// Formats a number. 0 becomes a dash.
 fn format_count(number: u64) -> String {
     match number {
         0 => "-".to_owned(),

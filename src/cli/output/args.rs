@@ -26,7 +26,7 @@ impl NodeSink {
         Self(Some(place))
     }
 
-    /// Returns whether a caller requested the table.
+    /// Returns true if a caller wants the table.
     pub(super) fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
@@ -34,13 +34,13 @@ impl NodeSink {
     /// Stores the table of the first replay.
     pub(super) fn store_first(&self, table: NodeTable) {
         if let Some(place) = &self.0 {
-            // A call replays only once, so the place is empty.
+            // The place is still empty, because a call replays only once.
             let _ = place.set(table);
         }
     }
 }
 
-/// Action if a replay does not fit into the memory of the NPUs.
+/// What happens if a replay does not fit into the NPUs' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnMemoryOverflow {
     /// Warn in the report
@@ -81,7 +81,7 @@ pub enum ReportTableArg {
     Compare,
 }
 impl ReportTableArg {
-    /// Returns the equivalent table of a single report, or `None`.
+    /// Returns the table of a single report that has the same content; `None` if there is none.
     pub(super) fn single_table(self) -> Option<CsvTable> {
         match self {
             Self::Compare | Self::Nodes => None,

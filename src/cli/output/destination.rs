@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Destination of a report: standard output or a file. The type also contains the other outputs of the command.
+/// Destination of a report: standard output or a file. The type also has the command's other outputs.
 pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,
@@ -18,7 +18,7 @@ pub struct ReportDestination<'a> {
 }
 
 impl<'a> ReportDestination<'a> {
-    /// Creates a destination that writes to standard output, through `out`.
+    /// Creates a destination that writes to standard output through `out`.
     pub fn standard_output(out: &'a mut dyn Write, outputs: OutputSet) -> Self {
         Self {
             out,
@@ -28,10 +28,10 @@ impl<'a> ReportDestination<'a> {
         }
     }
 
-    /// Creates a destination that writes to the file `path`, which appears when the report is complete. `-` means
-    /// standard output.
+    /// Creates a destination that writes to the file `path`. The file appears when the report is complete.
+    /// `-` means standard output.
     ///
-    /// Fails if the file cannot be created, or if the command reads that file.
+    /// Fails if the file cannot be created, or if the command reads it.
     pub fn claim(
         out: &'a mut dyn Write,
         path: &Path,
@@ -52,8 +52,8 @@ impl<'a> ReportDestination<'a> {
         &mut self.outputs
     }
 
-    /// Returns the path of an additional file, which `option` gives as `path`. `-` means standard output, which
-    /// fails if the report goes to standard output.
+    /// Returns the path of an additional file, which `option` gives as `path`. `-` means standard output,
+    /// which is an error if the report goes there.
     pub fn beside(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
         match (path == Path::new("-"), &self.file) {
             (false, _) => Ok(path.to_owned()),
@@ -90,8 +90,8 @@ impl<'a> ReportDestination<'a> {
         self.fill(|out| out.write_all(text.as_bytes()))
     }
 
-    /// Runs `write` and passes on its output at every flush. A file appears with the first flush. If the command is
-    /// interrupted, the file keeps the flushed part.
+    /// Runs `write`, and passes its output on at every flush. A file appears with the first flush. If the
+    /// command is interrupted, the file keeps the part that was flushed.
     pub fn grow(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -109,7 +109,8 @@ impl<'a> ReportDestination<'a> {
         Ok(())
     }
 
-    /// Writes a table of nodes as CSV, or as Parquet if the file's name ends with `.parquet`.
+    /// Writes a table of nodes: as Parquet if the file's name ends with `.parquet`, otherwise as
+    /// CSV.
     pub fn fill_table(&mut self, table: &NodeTable) -> Result<(), Box<dyn Error>> {
         let Some(claim) = self.file.as_ref().filter(|_| self.is_parquet) else {
             return self.fill(|out| table.write_csv(out));
@@ -120,7 +121,7 @@ impl<'a> ReportDestination<'a> {
         Ok(file.commit()?)
     }
 
-    /// Runs `write` and writes its output.
+    /// Runs `write`, and writes its output when it is complete.
     pub fn fill(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -148,7 +149,7 @@ pub fn is_parquet(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "parquet")
 }
 
-/// A file that is created at the first write.
+/// A file that is created when it is first written to.
 struct GrowingFile<'a> {
     claim: &'a OutputClaim,
     file: Option<EscapingWriter<BufWriter<OutputFile>>>,
@@ -182,7 +183,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
         let claim = |out| ReportDestination::claim(out, &path, OutputSet::default()).unwrap();
-        // Without a write no file is created.
+        // Without any write, no file is created.
         let mut out = Vec::new();
         claim(&mut out).grow(|_| Ok(())).unwrap();
         assert!(!path.exists());

@@ -14,28 +14,28 @@ use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::path::Path;
 
-/// A machine with its source and the changes to it.
+/// A machine, with its source and the changes to it.
 #[derive(Debug)]
 pub struct LoadedMachine {
-    /// Parsed machine, with all changes.
+    /// The parsed machine, with all changes.
     pub machine: Machine,
-    /// Text of the machine file, with changed keys.
+    /// Text of the machine file, with the changed keys.
     pub text: String,
     /// Name of the file in errors.
     pub file: String,
-    /// Name and hash of the machine file, if requested.
+    /// Name and hash of the machine file, if hashes are requested.
     pub input: Option<HashedInput>,
-    /// Differences between the machine file and the preset of the same name.
+    /// Values in which the machine file differs from the preset of the same name.
     pub edits: Vec<MachineEdit>,
-    /// The machine as it is without `--fill-domains`, on which jobs leave some NPUs of each rack unused.
+    /// The machine without `--fill-domains`, so that jobs leave some NPUs of each rack unused.
     pub unfilled: Option<Machine>,
-    /// Machine of the unchanged file, if keys were changed.
+    /// The machine as the file describes it, if keys were changed.
     pub unchanged: Option<Machine>,
     /// Keys that were changed.
     pub changes: Vec<EditRow>,
 }
 
-/// Describes the effect of a new value for a key in the machine file `text`.
+/// Describes the effect of a new value of a key in the machine file `text`.
 fn set_row(set: &MachineValue, text: &str) -> EditRow {
     let before = value_at(text, &set.path);
     let is_same = before.as_deref() == Some(&set.value.quoted());
@@ -54,7 +54,8 @@ fn set_row(set: &MachineValue, text: &str) -> EditRow {
 }
 
 impl LoadedMachine {
-    /// Applies the kernel times of `stack` to the machines that are kept for comparison (`unfilled` and `unchanged`).
+    /// Applies the kernel times of `stack` to the machines that are kept for comparison (`unfilled` and
+    /// `unchanged`).
     pub fn price_by(&mut self, stack: &SoftwareStack) -> Result<(), StackError> {
         for other in [&mut self.unfilled, &mut self.unchanged]
             .into_iter()
@@ -85,7 +86,8 @@ impl LoadedMachine {
 }
 
 impl RunArgs {
-    /// Loads a machine and applies these arguments to it. Hashes the machine file if requested.
+    /// Loads a machine and applies these arguments to it. If requested, also hashes the machine
+    /// file.
     pub fn load_machine(&self, name: &str) -> Result<LoadedMachine, Box<dyn Error>> {
         let MachineFile {
             text,
@@ -98,7 +100,7 @@ impl RunArgs {
         let mut loaded = match settings.machine_values() {
             [] => LoadedMachine {
                 input,
-                // An unchanged preset has no edits, so it is not parsed a second time.
+                // A preset that was not changed has no edits, so it need not be parsed again.
                 edits: match is_named {
                     true => Vec::new(),
                     false => edits_of(&machine, &text, &file),
@@ -154,7 +156,7 @@ pub fn load_machine(
 struct MachineFile {
     text: String,
     file: String,
-    /// Whether the machine is a preset, or a variant of a preset, instead of a file.
+    /// True if the machine is a preset or a variant of one, false if it is a file.
     is_named: bool,
 }
 

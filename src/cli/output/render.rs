@@ -1,4 +1,4 @@
-//! Renders reports in the requested format, with a description of the options that influenced them.
+//! Renders reports in the requested format, with a description of the options that affected them.
 
 use super::RunArgs;
 use super::args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
@@ -53,7 +53,7 @@ impl RunArgs {
             }
             ReportFormatArg::Json => {
                 let mut options = self.options_json(absent);
-                // Adds the options of launches, which only the command knows.
+                // Add the options of launches, which only the command knows.
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write(&mut terminal::EscapingWriter::json(out), report);
@@ -65,7 +65,7 @@ impl RunArgs {
         out.write_all(text.as_bytes())
     }
 
-    /// Describes where the durations come from, with the network model.
+    /// Describes where the durations come from, including the network model.
     fn whole_basis(&self, report: &Report) -> String {
         let mut basis = self.basis_text(&report.kernels);
         if let Some(model) = report.shared_network() {
@@ -90,7 +90,7 @@ impl RunArgs {
         report::html::render(&shown, name, &self.whole_basis(report))
     }
 
-    /// Returns whether operators are summed over all micro-batches, one row each.
+    /// Returns true if each operator has one row, summed over all micro-batches.
     fn sums_micro_batches(&self) -> bool {
         let lists = self.format == ReportFormatArg::Json
             || self.requested_table() == Some(CsvTable::Operators);
@@ -147,7 +147,7 @@ impl RunArgs {
         report::compare::html(comparison, &basis, &self.equal_time_notes(comparison))
     }
 
-    /// Returns notes on times that are equal on all machines because of the options.
+    /// Returns notes about times that the options make equal on all machines.
     fn equal_time_notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
         let Some((column, report)) = comparison.reference() else {

@@ -1,4 +1,4 @@
-//! The given options and machine keys as settings, each with the run without that setting.
+//! The options and machine keys that are given, as settings. Each has the run without it.
 
 use super::{LoadedMachine, RunArgs};
 use crate::given::settings_without;
@@ -8,8 +8,8 @@ use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithout};
 use std::borrow::Cow;
 
 impl RunArgs {
-    /// Returns the settings of a replay with `options`: the options on the command line, and the differences of the
-    /// machine `loaded` from its preset.
+    /// Returns the settings of a replay with `options`: the options on the command line, and the values in
+    /// which the machine `loaded` differs from its preset.
     pub fn settings<'a>(
         &'a self,
         loaded: &'a LoadedMachine,
@@ -32,7 +32,7 @@ impl RunArgs {
                         })
                     })))
                 }
-                // Options that are exact never change the results, so they are not compared.
+                // Exact options never change the results, so do not compare runs without them.
                 _ if ReplayOption::of(*key).is_some_and(|option| option.is_exact) => None,
                 _ => Some(setting(Box::new(move || {
                     self.run_without(*key, loaded, options)
@@ -43,7 +43,7 @@ impl RunArgs {
         given.chain(edits).collect()
     }
 
-    /// Returns the run without the option `key`, or `None` if another option needs the option.
+    /// Returns the run without the option `key`, or `None` if another option requires it.
     fn run_without(
         &self,
         key: SettingKey,
@@ -53,9 +53,9 @@ impl RunArgs {
         let settings = settings_without(self.timing.given(), key)?;
         let (now, other) = (self.timing.settings().replay(), settings.replay());
         let is_default = match key {
-            // Without bandwidth or latency the machine would be incomplete.
+            // Without its bandwidth or latency, the machine would be incomplete.
             SettingKey::Bandwidth | SettingKey::Latency => return None,
-            // The keys that `--set` changes are settings of the machine already.
+            // The keys that `--set` changes are already settings of the machine.
             SettingKey::Set => return None,
             SettingKey::Network => now.network == Some(loaded.machine.network()),
             SettingKey::Comm => now.comm == other.comm,

@@ -1,4 +1,4 @@
-//! The file of a timeline, and the part of the replay that the timeline shows.
+//! The file of a timeline, and which part of the replay the timeline shows.
 
 use super::ReportDestination;
 use chakram_base::units::{Span, Time};
@@ -31,11 +31,12 @@ pub struct TimelineArgs {
     timeline_to: Option<Span>,
 }
 
-/// A parsed `--timeline-ranks`. The option has a separate type because clap treats a `Vec` as a repeated option.
+/// The parsed value of `--timeline-ranks`. It has a type of its own, because clap treats a `Vec` as a
+/// repeated option.
 #[derive(Clone, Debug)]
 struct RankRanges(Vec<RangeInclusive<u32>>);
 
-/// Parses ranks and ranges of ranks, such as `0-3,8`.
+/// Parses ranks and ranges of ranks: `0-3,8`.
 fn parse_ranks(text: &str) -> Result<RankRanges, String> {
     let range = |part: &str| {
         let wrong =
@@ -56,12 +57,12 @@ fn parse_ranks(text: &str) -> Result<RankRanges, String> {
 }
 
 impl TimelineArgs {
-    /// Returns the file, if a timeline is requested.
+    /// Returns the path of the file, if the user wants a timeline.
     pub fn path(&self) -> Option<&Path> {
         self.timeline.as_deref()
     }
 
-    /// Returns the part of `prepared` to draw.
+    /// Returns the part of `prepared` that the timeline shows.
     fn timeline_selection(
         &self,
         prepared: &CompiledReplay<'_>,
@@ -99,7 +100,7 @@ impl TimelineArgs {
 pub struct TimelineFile;
 
 impl TimelineFile {
-    /// Starts the timeline of `prepared`, if one is requested.
+    /// Starts the timeline of `prepared`, if the user wants one.
     pub fn start<'a>(
         args: &TimelineArgs,
         prepared: &'a CompiledReplay<'a>,
@@ -115,7 +116,7 @@ impl TimelineFile {
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
-    /// Completes a timeline. The timeline's file then appears under its name.
+    /// Completes a timeline. Then renames the temporary file to the timeline's final name.
     pub fn finish(
         timeline: Option<TimelineWriter<'_, TimelineSink>>,
         path: Option<&Path>,
@@ -132,7 +133,7 @@ impl TimelineFile {
 /// Endings of file names in Perfetto's format.
 const PERFETTO: [&str; 3] = [".pftrace", ".perfetto-trace", ".perfetto"];
 
-/// Returns the format for a file name: Perfetto's for [its endings](PERFETTO), Chrome's for all other names.
+/// Returns the format for a file name: Perfetto's for [its endings](PERFETTO), otherwise Chrome's.
 fn format_of(path: &Path) -> TimelineFormat {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
@@ -161,7 +162,7 @@ impl TimelineSink {
         }))
     }
 
-    /// Returns the complete file, which does not have its name yet.
+    /// Returns the complete file, which still has its temporary name.
     fn into_file(self) -> io::Result<OutputFile> {
         let file = match self.0 {
             TimelineEncoding::Plain(file) => file,

@@ -95,7 +95,7 @@ pub enum ScheduleFormat {
     Csv,
 }
 
-/// Sizes of a model.
+/// Sizes of a language model.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ModelSizes {
     /// Embedding width
@@ -142,7 +142,7 @@ pub struct ModelSizes {
 }
 
 impl ModelSizes {
-    /// Returns the language model with matrix multiplications cut into `parts` parts.
+    /// Returns the language model, with its matrix products cut into `parts` parts.
     pub fn model(&self, parts: u64) -> LanguageModel {
         LanguageModel {
             embedding: self.embedding,

@@ -1,4 +1,4 @@
-//! Schedules as JSON, and their tables as CSV.
+//! Schedules as JSON, and as CSV tables.
 
 use super::tables::CutProducts;
 use super::work::TopologyRow;
@@ -12,9 +12,10 @@ use std::fmt::Display;
 /// JSON document of `schedule`.
 #[derive(Debug, Serialize)]
 struct ScheduleDocument<'r> {
-    /// Cuts of the matrix multiplications, if a rule chose them.
+    /// Cuts of the matrix products, if a rule chose them.
     partition: Option<&'r CutProducts>,
-    /// Number of layers that are missing in the table of cycles and were mapped; `None` without a table.
+    /// Number of layers that had to be mapped because the table of cycles does not have them; `None`
+    /// without a table.
     mapped_layers: Option<usize>,
     topologies: Vec<TopologyEntry<'r>>,
 }
@@ -41,7 +42,7 @@ struct StageTimes {
     total_ps: u64,
     between_chips_bytes: u64,
     memory_bytes: u64,
-    /// `None` if the table of cycles lacks some energies.
+    /// `None` if the table of cycles does not give all energies.
     energy_pj: Option<f64>,
 }
 
@@ -63,21 +64,23 @@ struct SubLayerEntry<'r> {
     duration_ps: u64,
 }
 
-/// A log entry about a piece of data that a chip needed or evicted.
+/// JSON of a log entry: data that a chip needed or evicted.
 #[derive(Debug, Serialize)]
 struct LogEntry {
     step: u32,
     chip: u32,
     /// Kind of data: `weights`, `input` or `output`.
     data: &'static str,
-    /// Index of the weights or of the part of the input, or of the sub-layer that produced the output.
+    /// Index of the weights or of the input's part; for an output, the index of the sub-layer that
+    /// produced it.
     number: u32,
-    /// Index of the piece, if an output is transferred in pieces.
+    /// Index of the piece, if the output is transferred in pieces.
     piece: Option<u32>,
     bytes: u64,
-    /// Source of needed data (`own`, `chip` or `memory`), or fate of evicted data (`dropped` or `written`).
+    /// For needed data, the source (`own`, `chip` or `memory`); for evicted data, what happened to them
+    /// (`dropped` or `written`).
     place: &'static str,
-    /// Chip that sends the data.
+    /// Index of the chip that sends the data.
     from_chip: Option<u32>,
     duration_ps: u64,
 }
@@ -87,7 +90,7 @@ fn to_picoseconds(seconds: f64) -> u64 {
 }
 
 impl StageTimes {
-    /// Sums the times, bytes and energy of `steps`.
+    /// Returns the sums of the times, bytes and energies of `steps`.
     fn sum_steps(steps: &[StepCost]) -> Self {
         let sum = |of: fn(&StepCost) -> f64| steps.iter().map(of).sum::<f64>();
         let bytes = |of: fn(&StepCost) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
@@ -205,7 +208,7 @@ fn optional_cell(cell: Option<impl Display>) -> String {
     cell.map_or_else(String::new, |cell| cell.to_string())
 }
 
-/// Renders CSV with a row for each topology.
+/// Renders CSV, with one row per topology.
 pub fn csv_topologies(rows: &[TopologyRow]) -> String {
     let header = "topology,chips,accelerators_per_chip,parts,mean_distance,steps";
     let mut csv = CsvRows::new(&format!("{header},{}", StageTimes::HEADER));
@@ -224,7 +227,7 @@ pub fn csv_topologies(rows: &[TopologyRow]) -> String {
     csv.text()
 }
 
-/// Renders CSV with a row for each step of each topology.
+/// Renders CSV, with one row per step and topology.
 pub fn csv_steps(rows: &[TopologyRow]) -> String {
     let mut csv = CsvRows::new(&format!("topology,step,cycles,{}", StageTimes::HEADER));
     for row in rows {
@@ -237,7 +240,7 @@ pub fn csv_steps(rows: &[TopologyRow]) -> String {
     csv.text()
 }
 
-/// Renders CSV with a row for each log entry of each topology.
+/// Renders CSV, with one row per log entry and topology.
 pub fn csv_log(rows: &[TopologyRow]) -> String {
     let mut csv =
         CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");

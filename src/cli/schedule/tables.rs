@@ -1,4 +1,4 @@
-//! Prints tables of topologies, of cut matrix multiplications, and of steps.
+//! Prints tables of topologies, of cut matrix products, and of steps.
 
 use super::args::ModelSizes;
 use super::work::TopologyRow;
@@ -10,12 +10,12 @@ use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 
-/// Formats joules as uJ, or `-` if unknown.
+/// Formats an energy in joules as uJ; `-` if it is unknown.
 fn format_energy(joules: Option<f64>) -> String {
     joules.map_or("-".to_owned(), |joules| format!("{:.3} uJ", joules * 1e6))
 }
 
-/// Formats seconds as us.
+/// Formats a time in seconds as us.
 fn format_time(seconds: f64) -> String {
     format!("{:.3} us", seconds * 1e6)
 }
@@ -47,8 +47,8 @@ pub fn line(
     Ok(())
 }
 
-/// The chosen cuts of matrix multiplications and the bytes that they move, compared with cutting all multiplications
-/// along columns or all along rows. A word is one byte here.
+/// The chosen cuts of matrix products, and the bytes that they move. For comparison, also the bytes if all
+/// products are cut along columns, and along rows. A word is one byte here.
 #[derive(Debug, Serialize)]
 pub struct CutProducts {
     products: Vec<CutProduct>,
@@ -57,7 +57,7 @@ pub struct CutProducts {
     along_rows_bytes: Option<u64>,
 }
 
-/// Matrix multiplications with the same name and cut, one in each of `layers`.
+/// A matrix product that occurs in `layers` layers with the same name and the same cut.
 #[derive(Debug, Serialize)]
 struct CutProduct {
     name: String,
@@ -66,7 +66,7 @@ struct CutProduct {
 }
 
 impl CutProducts {
-    /// Cuts the matrix multiplications of a model.
+    /// Cuts the matrix products of a model.
     pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
         let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
             let model = LanguageModel {
@@ -76,7 +76,7 @@ impl CutProducts {
             Ok(model.partitioned()?)
         };
         let best = by(PartitionRule::Hierarchical)?;
-        // Equal cuts share an entry, because most layers have the same cut.
+        // Merge equal cuts into one entry, because most layers have the same cuts.
         let mut products: Vec<CutProduct> = Vec::new();
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
@@ -105,7 +105,7 @@ impl CutProducts {
     }
 }
 
-/// Prints the cuts of matrix multiplications, and the bytes moved compared with other cuts.
+/// Prints the cuts of matrix products, and the bytes that they and other cuts move.
 pub fn partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
         left("PRODUCT", 38),

@@ -1,4 +1,5 @@
-//! Topologies from the options: a single topology, the best torus of each number of chips, or random graphs.
+//! Topologies that the options describe: a single one, the best torus for each number of chips, or random
+//! graphs.
 
 use super::args::ScheduleArgs;
 use super::work::{LayerPrices, ScheduledWork, TopologyRow, on};
@@ -9,7 +10,7 @@ use chakram_studies::schedule::StepError;
 use std::error::Error;
 use std::rc::Rc;
 
-/// Schedules `work` on all topologies of `args`. Calls `shown` with each row as soon as the row is complete.
+/// Schedules `work` on all topologies of `args`. Calls `shown` with each row as soon as it is complete.
 pub fn rows(
     args: &ScheduleArgs,
     work: &Rc<ScheduledWork>,
@@ -45,8 +46,8 @@ pub fn rows(
                 let chips = 2 + ((u128::from(random()) * u128::from(args.below - 2)) >> 64) as u32;
                 let graph = ChipGraph::random(chips, random);
                 let row = match on(args, work, Some(graph), chips as usize, prices) {
-                    // The table of link rates has no rate for so many links per chip, so such chips are assumed not
-                    // to exist.
+                    // Skip this topology: without a link rate for so many links per chip, such chips are
+                    // assumed not to exist.
                     Err(error)
                         if error
                             .downcast_ref::<StepError>()
@@ -76,7 +77,8 @@ pub fn rows(
     Ok(rows)
 }
 
-/// If `name` begins with `word`, parses the number after that. Fails if the number is not between 1 and `most`.
+/// If `name` begins with `word`, parses the number that follows. Fails if the number is not between 1 and
+/// `most`.
 fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, String> {
     let Some(number) = name.strip_prefix(word) else {
         return Ok(None);
@@ -87,7 +89,7 @@ fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, Strin
         .ok_or_else(|| format!("--topology {name}: expected {word}N with N from 1 to {most}"))
 }
 
-/// Returns the graph called `name` and the number of its chips.
+/// Returns the graph called `name`, and its number of chips.
 fn parse_topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
     if let Some(chips) = number_behind(name, "interfaces:", 4096)? {
         return Ok((None, chips as usize));

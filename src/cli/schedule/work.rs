@@ -13,16 +13,16 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::rc::Rc;
 
-/// Sub-layers with their costs, and the schedule if a file states it.
+/// Sub-layers with their costs, and the schedule if a file gives one.
 pub struct ScheduledWork {
     pub graph: TaskGraph,
     pub costs: Vec<TaskCost>,
     pub given: Option<ChipSchedule>,
-    /// Number of parts into which each matrix multiplication is cut.
+    /// Number of parts into which each matrix product is cut.
     pub parts: u64,
 }
 
-/// Result on one topology.
+/// Results of the work on one topology.
 pub struct TopologyRow {
     pub links: Option<ChipGraph>,
     pub name: String,
@@ -31,7 +31,7 @@ pub struct TopologyRow {
     pub work: Rc<ScheduledWork>,
     /// Number of accelerators per chip.
     pub accelerators: usize,
-    /// Whether the result includes time of the host to issue commands.
+    /// True if the result includes the time in which the host issues commands.
     pub has_host: bool,
 }
 
@@ -50,12 +50,12 @@ impl TopologyRow {
 /// Key of a layer: sizes, strides and dilations of its loops.
 type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 
-/// Costs of layers, from a table or from a search for a mapping; each layer is looked up or mapped only once.
+/// Costs of layers, from a table or from a search for a mapping. Each layer is looked up or mapped only once.
 pub struct LayerPrices {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,
     pub known: BTreeMap<LayerKey, TaskCost>,
-    /// Number of layers that were mapped because the table lacks them.
+    /// Number of layers that had to be mapped because the table does not have them.
     pub mapped: usize,
 }
 
@@ -89,7 +89,7 @@ impl LayerPrices {
     }
 }
 
-/// Returns the sub-layers of the file, or of the model with matrix multiplications cut into `parts` parts.
+/// Returns the sub-layers of the file, or of the model with its matrix products cut into `parts` parts.
 pub fn work(
     args: &ScheduleArgs,
     parts: u64,
@@ -120,8 +120,8 @@ pub fn work(
     })
 }
 
-/// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, the number of parts of matrix
-/// multiplications is doubled, and the work is scheduled again.
+/// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, doubles the number of
+/// parts into which matrix products are cut, and schedules again.
 pub fn on(
     args: &ScheduleArgs,
     work: &Rc<ScheduledWork>,

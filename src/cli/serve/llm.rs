@@ -1,4 +1,5 @@
-//! `chakram serve` with a language model: builds a scenario from the options and prints the result.
+//! `chakram serve` with a language model: builds a scenario from the options, and prints the
+//! result.
 
 use super::{MOST_REPEATED, ServeArgs, ServeFormat, ServeTable};
 use crate::output::ReportDestination;
@@ -57,7 +58,7 @@ pub struct LlmArgs {
     plan: bool,
 }
 
-/// A limit on request times, or limits for a language model, parsed from `--slo`.
+/// A limit on request times, or the limits for a language model, parsed from `--slo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SloOption {
     /// Limit on the serving time of requests.
@@ -101,17 +102,17 @@ impl FromStr for SloOption {
     }
 }
 
-/// The language model or scenario that the argument SCENARIO names.
+/// The language model, or the scenario, that the argument SCENARIO names.
 pub enum LlmInput {
-    /// Name of a model. The options then describe the rest of the scenario.
+    /// Name of a model. The options then describe all the rest of the scenario.
     Model(String),
     /// Text of a scenario.
     Scenario(String),
 }
 
 impl LlmInput {
-    /// Recognizes `path`. Returns `None` if `path` names neither a language model nor a scenario
-    /// with one.
+    /// Recognizes what `path` names. Returns `None` if it is neither a language model nor a
+    /// scenario with one.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {
@@ -134,7 +135,7 @@ impl LlmInput {
 /// Writes each request when it completes.
 struct RequestRows<'w> {
     out: &'w mut dyn Write,
-    /// Whether each request is written as a JSON object on a line of its own.
+    /// True if each request is written as a JSON object on its own line.
     is_json: bool,
     classes: Vec<&'w str>,
 }
@@ -156,7 +157,7 @@ struct LlmDocument<'r> {
 }
 
 impl LlmArgs {
-    /// Rejects options for language models if no language model is served.
+    /// Rejects the options for language models, because no language model is served.
     pub fn refuse_all(&self) -> Result<(), String> {
         let given = [
             ("--input", self.input.is_some()),
@@ -188,7 +189,7 @@ fn quote_toml(text: &str) -> String {
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// Returns a scenario file for `model` with the given options.
+/// Returns the text of a scenario file for `model` with the given options.
 fn scenario_text(
     args: &ServeArgs,
     model: &str,
@@ -303,7 +304,8 @@ fn scenario_text(
     Ok(text)
 }
 
-/// Splits the values of `--output` into the number of tokens per answer and the file of the report.
+/// Splits the values of `--output` into two kinds: the number of tokens per answer, and the file of
+/// the report.
 pub fn split_outputs(
     given: &[PathBuf],
     is_model: bool,
@@ -327,7 +329,7 @@ pub fn split_outputs(
     Ok((tokens, file))
 }
 
-/// Returns the scenario of the command line, with the options applied.
+/// Returns the scenario that the command line names, changed by the options.
 fn scenario_of(
     args: &ServeArgs,
     input: &LlmInput,
@@ -410,7 +412,7 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Serves a language model and prints the result.
+/// Serves a language model, and prints the result.
 pub fn run(
     args: &ServeArgs,
     input: &LlmInput,

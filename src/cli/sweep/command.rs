@@ -5,8 +5,8 @@ use crate::terminal::shell_word;
 use chakram_jobs::ReplayOptionSyntax;
 use chakram_studies::sweep::{PointCommand, PointWork, Settings, Study};
 
-/// Returns `chakram generate` or `chakram replay` for `point`, if the options of these commands can express the
-/// point; otherwise `explain`, which is a `chakram sweep` command.
+/// Returns the `chakram generate` or `chakram replay` command for `point`. If these commands' options cannot
+/// express the point, returns `explain`, which is a `chakram sweep` command.
 pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str) -> String {
     let Some(PointCommand {
         work,
