@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Converts every capture under a folder and prints a row for each: its size, the linked share and its confidence, the
 kept share of device time, and the speed and memory of converting the uncompressed JSON on one thread. The row of a
-rejected capture has the error.
+rejected capture contains the error.
 
     cargo build --release
     python3 benches/captures.py target/release/chakram FOLDER
 
-Seconds are CPU time, the least of three runs, and include the start-up. Memory is the peak resident set; `held` is the part
+Seconds are CPU time, the minimum of three runs, and include the start-up. Memory is the peak resident set; `held` is the part
 that the conversion allocated, without the pages of the program itself, about 17 MB for every capture. Compressed files are
 first decompressed by the programs gzip and zstd.
 """
@@ -25,7 +25,7 @@ NO_CAPTURE = re.compile(r"^(timing|pair).*\.json$")
 
 
 def measured(command, out):
-    """Exit status, CPU seconds, peak resident set and the program's pages in it, in bytes."""
+    """Returns the exit status, the CPU seconds, the peak resident set, and the part of it that is the program's pages, in bytes."""
     program = 0
     with open(out / "stdout", "wb") as stdout, open(out / "stderr", "wb") as stderr:
         process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
@@ -40,7 +40,7 @@ def measured(command, out):
 
 
 def jobs(root):
-    """Files that belong together: a folder's ranks, or a single file."""
+    """Yields files that belong together: a folder's ranks, or a single file."""
     for folder, _, names in sorted(os.walk(root)):
         known = [name for name in sorted(names) if ".json" in name and not NO_CAPTURE.match(name)]
         folder = pathlib.Path(folder)
@@ -54,7 +54,8 @@ def jobs(root):
 
 
 def unpacked(files, out):
-    # Decompressed by other programs, because a child's resident set starts at that of this process.
+    # Other programs decompress the files, because the resident set of a child process starts with that
+    # of its parent.
     for file in files:
         packed = file.suffix in PACKED
         command = [PACKED[file.suffix], "-dc", file] if packed else ["cat", file]

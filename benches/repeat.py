@@ -3,8 +3,8 @@
 
     python3 benches/repeat.py KINETO.json FOLDER 1 10 100
 
-Every event is repeated later with new ids, as in a capture of more steps. The file for 10 is FOLDER/10/kineto.0.json; the
-file for 1 is the trace itself, in the same layout.
+Every event is repeated at later times with new ids, as in a capture of more steps. The file for 10 repetitions is
+FOLDER/10/kineto.0.json. The file for 1 is the trace itself, in the same layout.
 """
 
 import gzip
@@ -17,7 +17,7 @@ IDS += "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id"
 
 
 def spread(events, key):
-    """One more than the largest integer `key` in events and their arguments."""
+    """Returns one more than the largest integer `key` in events and their arguments."""
     values = [part[key] for event in events for part in (event, event.get("args", {})) if key in part]
     return max((value for value in values if isinstance(value, int)), default=0) + 1
 
@@ -41,13 +41,13 @@ def main():
     events = head.pop("traceEvents", trace)
     timed = [event for event in events if event.get("ph") in ("X", "s", "f", "i") and isinstance(event.get("ts"), (int, float))]
     other = [event for event in events if event.get("ph") == "M"]
-    # The profiler's span would be wrong for the repeated capture.
+    # The repeated capture is longer, so the profiler's span would be wrong.
     timed = [event for event in timed if event.get("cat") != "Trace"]
     starts, ends = [event["ts"] for event in timed], [event["ts"] + event.get("dur", 0) for event in timed]
     period = int(max(ends) - min(starts)) + 1000
     ids = {event["id"] for event in timed if event["ph"] in "sf"}
     steps = {"id": max(ids, default=0) + 1, **{key: spread(timed, key) for key in IDS}}
-    # This id refers to a correlation id, so it is shifted equally.
+    # This id refers to a correlation id, so shift both equally.
     steps["wait_on_cuda_event_record_corr_id"] = steps["correlation"]
     for count in map(int, counts):
         own = pathlib.Path(folder) / str(count)

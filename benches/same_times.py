@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Compares two builds of chakram on random jobs by the times of every node, not only by sums.
+"""Compares two builds of chakram on random jobs by the times of every node, not only by totals.
 
     benches/same_times.py OLD NEW [FIRST [LAST]]
     benches/same_times.py OLD NEW --cases FOLDER
 
 Each seed from FIRST (0) to LAST (2000) gives a machine of one to three dimensions and a job of two to twelve ranks with
 kernels, collectives of all ranks, messages, and loads and stores of remote memory. Every third job tests *invalidated closed
-forms*: members of collectives, of all ranks or of groups along one dimension, start together on a network with contention, and
-messages, or collectives of groups that cross them, use their links at the same time. Both programs replay each job with the
-same options, and each node must begin and end at the same picosecond. The output is the seeds that differ, and the number of
-closed forms that NEW replaced by a simulation; the exit code is 1 if any seed differs. Older builds reject unknown features.
+forms*: the members of a collective of all ranks, or of groups along one dimension, start together on a network with contention.
+Meanwhile messages, or collectives of groups that cross them, use the same links. Both programs replay each job with the
+same options, and each node must begin and end at the same picosecond. The output lists the seeds that differ, and the number
+of closed forms that NEW replaced by a simulation. The exit code is 1 if any seed differs. Older builds reject unknown features.
 
-With --cases, jobs are ASTRA-sim's, each a folder with an args.txt, as `cargo run -p testkit -- astra-sim -o FOLDER` writes them.
-A third of them, by index, is simulated with all messages.
+With --cases, the jobs are ASTRA-sim's. Each is a folder with an args.txt, such as `cargo run -p testkit -- astra-sim -o FOLDER`
+writes. Every third job simulates all messages.
 """
 
 import json
@@ -37,7 +37,7 @@ ANSWERED = [0, 2, 6, 7]  # those that have closed forms
 
 
 def machine(rng, contended):
-    """A machine file, the sizes of its dimensions, and `True` if it has remote memory."""
+    """Returns a machine file, the sizes of its dimensions, and `True` if it has remote memory."""
     sizes = rng.choice([[2], [3], [4], [6], [8], [2, 2], [2, 3], [4, 2], [2, 2, 2], [3, 2, 2]])
     text = [
         'name = "m"\n[npu.a]\npeak = { fp32 = "1 TFLOP/s" }\nmemory_bandwidth = "1 TB/s"\nmemory_latency = "100 ns"',
@@ -77,7 +77,7 @@ def machine(rng, contended):
 
 
 def node_of(number, kind, lane, attributes, before, nanos=0, group=None):
-    """A node as JSON."""
+    """Returns a node as JSON."""
     attr = [{"name": "is_cpu_op", "bool_val": False}, {"name": "stream", "int64_val": lane}]
     attr += [{"name": name, "int64_val": value} for name, value in attributes.items()]
     attr += [{"name": "pg_name", "string_val": group}] if group else []
@@ -94,7 +94,7 @@ def lines(nodes):
 
 
 def along(sizes):
-    """Groups of ranks along each dimension, and the group of all, by name."""
+    """Returns the groups of ranks along each dimension, and the group of all ranks, by name."""
     ranks, stride, groups = math.prod(sizes), 1, {}
     for size in sizes:
         for first in range(ranks):
@@ -107,7 +107,7 @@ def along(sizes):
 
 
 def taken_back(rng, sizes):
-    """JSON Lines of each rank, and groups: members start together, and other operations use their links meanwhile."""
+    """Returns the JSON Lines of each rank, and the groups. Members start together; meanwhile other operations use their links."""
     ranks, groups = math.prod(sizes), along(sizes)
     nodes, ends = [[] for _ in range(ranks)], [[] for _ in range(ranks)]
 
@@ -138,7 +138,7 @@ def taken_back(rng, sizes):
 
 
 def traces(rng, ranks, remote):
-    """JSON Lines of each rank."""
+    """Returns the JSON Lines of each rank."""
     nodes = [[] for _ in range(ranks)]
 
     def add(rank, kind, lane, attributes, nanos=0):
@@ -175,7 +175,7 @@ def traces(rng, ranks, remote):
 
 
 def spans(path):
-    """Process, start and end of all nodes, in any form of the timeline; arrivals are omitted, because older builds lack them."""
+    """Returns process, start and end of all nodes, for any form of the timeline. Omits arrivals, which older builds do not write."""
     with open(path) as file:
         found = json.load(file, parse_float=Decimal)["traceEvents"]
     ran, begun = [], defaultdict(list)
@@ -230,7 +230,7 @@ def one_case(number, case, programs, base):
 
 
 def run_all(programs, arguments, inside, folder):
-    """Each program's times, or None if it fails, and the number of closed forms that the last one replaced."""
+    """Returns each program's times (None if it fails), and the number of closed forms that the last program replaced."""
     answers, back = [], 0
     for number, program in enumerate(programs):
         out = f"{folder}/t{number}.json"

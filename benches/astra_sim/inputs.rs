@@ -1,4 +1,4 @@
-//! Inputs of a run: traces of equal ranks, and the other files.
+//! Inputs of a run: the traces, which are equal on all ranks, and the other files.
 
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
 use std::fs::{self, File};
@@ -8,9 +8,9 @@ use std::path::Path;
 /// Work that every NPU does.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// Data-parallel training with whole iterations, of at most this number of nodes.
+    /// Data-parallel training in whole iterations, with at most this number of nodes.
     Training(u64),
-    /// This number of all-reduces of 1 MiB, all ready at the start.
+    /// This number of all-reduces of 1 MiB, all of which are ready at the start.
     AllReduces(u64),
     /// One kernel.
     Kernel,
@@ -19,25 +19,25 @@ pub enum Work {
 /// Layout of the ranks' files.
 #[derive(Clone, Copy)]
 pub enum Files {
-    /// One file with a name for each rank.
+    /// One file, to which every rank has a link.
     Linked,
     /// A separate copy for each rank.
     Copied,
 }
 
-/// A network: dimensions of one kind, and their speed.
+/// A network: its dimensions, which are all of one kind, and its speed.
 pub struct Network {
     /// `Ring` or `FullyConnected`.
     pub kind: &'static str,
     /// Number of NPUs along each dimension.
     pub dimensions: &'static [u64],
-    /// Bandwidth of each link in GB/s.
+    /// Bandwidth of each link, GB/s.
     pub bandwidth: u64,
-    /// Latency of each link in ns.
+    /// Latency of each link, ns.
     pub latency: u64,
 }
 
-/// Implementation of collectives.
+/// How collectives and kernels are simulated.
 pub struct System {
     /// `ring` or `direct`.
     pub algorithm: &'static str,
@@ -45,11 +45,12 @@ pub struct System {
     pub optimization: &'static str,
     /// Number of chunks of a collective.
     pub splits: u64,
-    /// Number of concurrent chunks in a dimension.
+    /// Maximum number of concurrent chunks in a dimension.
     pub active: u64,
-    /// Bandwidth of an NPU's memory in GB/s.
+    /// Bandwidth of an NPU's memory, GB/s.
     pub memory: u64,
-    /// Peak of an NPU in TFLOPS, if kernels are timed by the roofline model instead of as recorded.
+    /// Peak rate of an NPU, TFLOPS. If given, the roofline model times kernels; otherwise they take
+    /// their recorded time.
     pub peak: Option<u64>,
 }
 
@@ -57,7 +58,8 @@ const LAYERS: u64 = 32;
 const HIDDEN: u64 = 4096;
 const TOKENS: u64 = 4096;
 
-/// The forward kernels of a layer: relative shares of its operations and of its bytes.
+/// The forward kernels of a layer. Each has its relative share of the layer's operations and of its
+/// bytes.
 const KERNELS: [(&str, f64, u64); 6] = [
     ("qkv", 6.0, 4),
     ("attn", 4.0, 6),
@@ -67,7 +69,7 @@ const KERNELS: [(&str, f64, u64); 6] = [
     ("mlp2", 8.0, 5),
 ];
 
-/// Number of nodes of a layer: its kernels forward and backward, its all-reduce, and its optimizer.
+/// Number of nodes of a layer: its forward and backward kernels, its all-reduce, and its optimizer.
 const NODES_OF_LAYER: u64 = 2 * KERNELS.len() as u64 + 2;
 
 impl Work {
@@ -75,7 +77,7 @@ impl Work {
         nodes / (LAYERS * NODES_OF_LAYER)
     }
 
-    /// Returns the number of all-reduces.
+    /// Returns the number of all-reduces of each NPU.
     pub fn all_reduces(self) -> u64 {
         match self {
             Self::Training(nodes) => Self::iterations(nodes) * LAYERS,
@@ -105,8 +107,8 @@ impl Network {
         self.dimensions.iter().product()
     }
 
-    /// Returns the number of messages of an all-reduce in one chunk: in each dimension every NPU
-    /// sends one message for each other NPU, once to scatter and once to gather.
+    /// Returns the number of messages of an all-reduce in one chunk. In each dimension, every NPU sends
+    /// two messages per other NPU: one to scatter and one to gather.
     pub fn messages(&self) -> u64 {
         let steps = self.dimensions.iter().map(|npus| 2 * (npus - 1));
         self.npus() * steps.sum::<u64>()
@@ -148,7 +150,7 @@ impl System {
     }
 }
 
-/// Writes everything into `folder`: traces `wl.<rank>.et`, `system.json`, `network.yml` and
+/// Writes all inputs into `folder`: traces `wl.<rank>.et`, `system.json`, `network.yml` and
 /// `memory.json`.
 pub fn write(folder: &Path, work: Work, files: Files, network: &Network, system: &System) {
     let first = folder.join("wl.0.et");
@@ -175,9 +177,9 @@ pub fn write(folder: &Path, work: Work, files: Files, network: &Network, system:
     }
 }
 
-/// Writes a transformer whose gradients are reduced layer by layer, each as soon as the layer's
-/// backward pass has ended, concurrently with the backward passes of lower layers. The layer's
-/// optimizer waits for the reduction, and its next forward pass for the optimizer.
+/// Writes the training of a transformer. Each layer's gradients are reduced as soon as its backward pass
+/// has ended, concurrently with the backward passes of lower layers. The layer's optimizer waits for the
+/// reduction, and its next forward pass waits for the optimizer.
 fn training(out: &mut Trace, iterations: u64) {
     let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
     let weights = 12 * HIDDEN * HIDDEN;

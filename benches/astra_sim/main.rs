@@ -1,19 +1,20 @@
-//! Rates and memory of `chakram astra-sim`: `cargo bench --bench astra_sim`.
+//! Measures the rates and memory of `chakram astra-sim`: `cargo bench --bench astra_sim`.
 //!
-//! Each line is a job that the bench writes into a temporary folder as ASTRA-sim's own files:
-//! training on a number of NPUs with a number of nodes each, an all-reduce of 1 MiB, or a single
-//! kernel, which measures the start-up. All ranks are one file under many names, unless the line
-//! says otherwise. The release build runs the job as a separate process, timed from start to end
-//! with all reading and printing: once with `--stepwise`, which simulates every message, and once
-//! by default, where collectives use closed forms that are proved to give the same result. Both
-//! runs must print the same lines. MB are 10^6 bytes of peak resident memory. Times are the best of
-//! five runs; `*` marks runs of more than five seconds, which ran once.
+//! Each line is a job, which the bench writes into a temporary folder as ASTRA-sim's own files: training
+//! on a number of NPUs with a number of nodes each, an all-reduce of 1 MiB, or a single kernel, which
+//! measures the start-up. All ranks are one file under many names, unless the line says otherwise.
 //!
-//! With the variable `CHAKRAM_CORPUS` set to a folder, the table also shows the original's times
-//! from `astra-sim/scaling.csv` for the same jobs, and the ratios of the original's seconds to
-//! those with `--stepwise` and by default, and of its MB to those by default. Then the job must
-//! send the same number of messages as in the original, and finish at the same nanosecond.
-//! `cargo bench --bench astra_sim -- ring` runs only lines with `ring` in the first column.
+//! The release build runs the job as a separate process, which is timed from start to end with all
+//! reading and printing. It runs once with `--stepwise`, which simulates every message, and once by
+//! default, when collectives use closed forms that are proved to give the same result. Both runs must
+//! print the same lines. MB are 10^6 bytes of peak resident memory. Times are the best of five runs; `*`
+//! marks runs of more than five seconds, which ran only once.
+//!
+//! If the variable `CHAKRAM_CORPUS` names a folder, the table also contains ASTRA-sim's times for the
+//! same jobs, from `astra-sim/scaling.csv`. It then shows the ratios of ASTRA-sim's seconds to the
+//! seconds with `--stepwise` and by default, and the ratio of its MB to the MB by default. The job must
+//! then send the same number of messages as in ASTRA-sim, and finish at the same nanosecond. `cargo
+//! bench --bench astra_sim -- ring` runs only lines with `ring` in the first column.
 
 mod inputs;
 mod original;
@@ -26,13 +27,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const RUNS: usize = 5;
-/// Time limit: a case that takes longer is run only once.
+/// A case that takes longer than this runs only once.
 const LONG: Duration = Duration::from_secs(5);
 
 /// A line of the table.
 struct Case {
     label: &'static str,
-    /// Name of the original's row, if it has one.
+    /// Name of ASTRA-sim's row for this case, if there is one.
     row: Option<&'static str>,
     model: &'static str,
     work: Work,
@@ -66,7 +67,7 @@ impl Case {
         }
     }
 
-    /// Creates a case of training with kernels that take time.
+    /// Creates a case of training in which kernels take time.
     const fn training(
         label: &'static str,
         row: &'static str,
@@ -99,7 +100,7 @@ impl Case {
         self
     }
 
-    /// Makes all chunks concurrent, on NPUs with slow memories.
+    /// Makes all chunks concurrent, and gives the NPUs slow memories.
     const fn at_once(mut self) -> Self {
         self.system.active = self.system.splits;
         self.system.memory = 50;
@@ -171,19 +172,19 @@ const CASES: &[Case] = &[
     Case::new("  a file per rank", None, KERNEL, torus(&[16, 32, 32])).copied(),
 ];
 
-/// Notes under the table.
+/// Notes that are printed under the table.
 #[derive(Default)]
 struct Findings {
     /// Wrong results.
     faults: Vec<String>,
-    /// Runs that shared a core with other processes, with the share of the core that they had.
+    /// Runs that shared a core with other processes, each with its share of the core.
     busy: Vec<String>,
 }
 
-/// The best results over the runs of a case.
+/// Best results of all runs of a case.
 struct Best {
     run: Run,
-    /// True if the case was run only once.
+    /// True if the case ran only once.
     once: bool,
 }
 
@@ -204,7 +205,7 @@ fn best(mut run: impl FnMut() -> Run) -> Best {
     Best { run: best, once }
 }
 
-/// Returns the finish time of the last of `npus` NPUs, in ns.
+/// Returns the finish time of the last of `npus` NPUs, ns.
 fn finish(said: &str, npus: u64) -> u64 {
     let lines = said.lines().filter_map(|line| {
         let (_, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;
@@ -215,7 +216,7 @@ fn finish(said: &str, npus: u64) -> u64 {
     ends.into_iter().max().expect("there are NPUs")
 }
 
-/// Runs a case, prints its line, and records errors in its results.
+/// Runs a case, prints its line, and notes errors in its results.
 fn line(case: &Case, rows: Option<&BTreeMap<String, Row>>, findings: &mut Findings) {
     let folder = tempfile::tempdir().expect("there is room");
     inputs::write(

@@ -1,22 +1,22 @@
-//! The original's own times, if the variable `CHAKRAM_CORPUS` names a folder with them.
+//! ASTRA-sim's own times, if the variable `CHAKRAM_CORPUS` names a folder that contains them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The original's result for a case, with its run time and memory.
+/// ASTRA-sim's result for a case, with its run time and memory.
 pub struct Row {
-    /// Finish of the last NPU, in ns.
+    /// Finish time of the last NPU, ns.
     pub finish: u64,
-    /// Messages, if they were counted.
+    /// Number of messages, if they were counted.
     pub messages: Option<u64>,
-    /// Run time in seconds.
+    /// Run time, seconds.
     pub seconds: f64,
-    /// Peak resident memory in MB.
+    /// Peak resident memory, MB.
     pub megabytes: f64,
 }
 
-/// Returns the rows of `astra-sim/scaling.csv` in the folder of `CHAKRAM_CORPUS`, by name; `None`
-/// without the variable.
+/// Returns the rows of `astra-sim/scaling.csv` in the folder of `CHAKRAM_CORPUS`, by name. Returns
+/// `None` without this variable.
 pub fn rows() -> Option<BTreeMap<String, Row>> {
     let folder = std::env::var_os("CHAKRAM_CORPUS")?;
     let path = Path::new(&folder).join("astra-sim/scaling.csv");

@@ -1,4 +1,4 @@
-//! A run of the program, with its time and memory.
+//! Runs the program, and measures its time and memory.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,13 +11,13 @@ pub struct Run {
     pub wall: Duration,
     /// CPU time, in user and system mode.
     pub cpu: Duration,
-    /// Peak resident memory in MB.
+    /// Peak resident memory, MB.
     pub megabytes: f64,
-    /// Printed lines about NPUs.
+    /// The lines that the program printed about NPUs.
     pub said: String,
 }
 
-/// Runs the program in `folder` with the inputs there.
+/// Runs the program in `folder`, with the inputs in this folder.
 #[expect(clippy::zombie_processes, reason = "`wait` does, and learns more")]
 pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
@@ -34,7 +34,7 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
         command.arg("--stepwise");
     }
     let start = Instant::now();
-    // Standard error is inherited, so that errors are visible.
+    // The child inherits standard error, so that its errors are visible.
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut said = String::new();
     let mut out = child.stdout.take().expect("it is a pipe");
@@ -50,18 +50,18 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
     }
 }
 
-/// Waits for a child process that has no other waiter; returns its status and resource usage.
+/// Waits for a child process for which nothing else waits. Returns its status and resource usage.
 fn wait(child: u32) -> (libc::c_int, libc::rusage) {
     let mut status = 0;
-    // SAFETY: the structure has only whole numbers, for which zeros are valid.
+    // SAFETY: the structure contains only integers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to variables that outlive the call.
+    // SAFETY: both pointers point to variables that outlive the call.
     let gone = unsafe { libc::wait4(child as libc::pid_t, &mut status, 0, &mut usage) };
     assert_eq!(gone, child as libc::pid_t, "it is a child of this process");
     (status, usage)
 }
 
-/// Returns the peak resident memory of the bench itself in MB, if the system reports it. On Linux a
+/// Returns the peak resident memory of the bench itself, MB, if the system reports it. On Linux, a
 /// child's count starts at this value.
 pub fn own_megabytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -73,7 +73,7 @@ pub fn own_megabytes() -> Option<f64> {
 }
 
 fn megabytes(usage: &libc::rusage) -> f64 {
-    // Linux counts in KiB, macOS in bytes.
+    // Linux counts KiB, and macOS counts bytes.
     let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
     (usage.ru_maxrss * unit) as f64 / 1e6
 }

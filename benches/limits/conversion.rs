@@ -1,4 +1,4 @@
-//! Conversion rates for generated captures of two ranks, read and written on one thread.
+//! Measures the rates of converting generated captures of two ranks, on one thread.
 
 use super::{best, held_since, rate, reset_peak};
 use chakram::convert::{ConvertOptions, OutputSet, convert, pairs as find_pairs};
@@ -21,7 +21,7 @@ pub fn all() {
     }
 }
 
-/// Converts one capture; returns its bytes and seconds.
+/// Converts one capture. Returns its bytes and the seconds.
 fn one(
     label: &str,
     device: Device,

@@ -3,26 +3,26 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Counts the currently allocated bytes, and their maximum.
+/// Counts the bytes that are currently allocated, and their maximum.
 struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed to the system's allocator unchanged.
+// SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PEAK.fetch_max(
             HELD.fetch_add(layout.size(), Relaxed) + layout.size(),
             Relaxed,
         );
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller guarantees what the allocator requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller guarantees what the allocator requires.
         unsafe { System.dealloc(at, layout) }
     }
 
@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
         let held = HELD.fetch_add(size, Relaxed) + size - layout.size();
         HELD.fetch_sub(layout.size(), Relaxed);
         PEAK.fetch_max(held, Relaxed);
-        // SAFETY: the caller guarantees the requirements.
+        // SAFETY: the caller guarantees what the allocator requires.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -38,14 +38,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns the bytes allocated beyond `before`, now and at the maximum since the last call of
-/// [`reset_peak`].
+/// Returns the bytes allocated in addition to `before`: the current number, and the maximum since the
+/// last call of [`reset_peak`].
 pub fn held_since(before: usize) -> (f64, f64) {
     let since = |now: usize| now.saturating_sub(before) as f64;
     (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))
 }
 
-/// Returns the currently allocated bytes, and resets the maximum.
+/// Returns the number of bytes that are currently allocated, and resets the maximum to it.
 pub fn reset_peak() -> usize {
     let now = HELD.load(Relaxed);
     PEAK.store(now, Relaxed);

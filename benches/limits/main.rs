@@ -1,8 +1,8 @@
-//! Rates and memory of loading, replay and conversion: `cargo bench --bench limits`.
+//! Measures the rates and memory of loading, replay and conversion: `cargo bench --bench limits`.
 //!
-//! Each line is the best of five runs. For comparison, there are also lines for a copy of the same bytes and for a scan
-//! of their frames alone, so that results of different machines can be compared as ratios. With the variable
-//! `CHAKRAM_CORPUS` set to a folder, `captures/gpu/chakra_json/chakra.0.et.zst` in it is loaded too.
+//! Each line is the best of five runs. Two more lines measure a copy of the same bytes, and a scan of only their
+//! frames, so that results of different machines can be compared as ratios. If the variable `CHAKRAM_CORPUS` names a
+//! folder, the bench also loads `captures/gpu/chakra_json/chakra.0.et.zst` from it.
 
 mod conversion;
 mod counting;
@@ -48,8 +48,8 @@ fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
     amount / time.as_secs_f64() / unit
 }
 
-/// Creates a data-parallel trace with the arguments and provenance of captured nodes, so that a
-/// node has a little more than 300 bytes. As in captures, names repeat from step to step, unless
+/// Creates a data-parallel trace whose nodes have the arguments and provenance of captured nodes, which
+/// is a little more than 300 bytes per node. As in captures, names repeat from step to step, unless
 /// `distinct`.
 fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = GeneratedJob::new(WorkloadPattern::DataParallel(
@@ -101,7 +101,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     file
 }
 
-/// Loads `file` and returns the time that this took.
+/// Loads `file`, and returns the time.
 fn load(label: &str, file: &[u8]) -> Duration {
     let read = || {
         Graph::read(file, 0, DependencyPolicy::Auto)
@@ -141,7 +141,7 @@ fn job(pattern: WorkloadPattern) -> Workload {
     job.workload().expect("a job is a workload")
 }
 
-/// Replays `workload` and returns the time that this took, without preparation.
+/// Replays `workload`, and returns the time without the preparation.
 fn replay(label: &str, workload: &Workload) -> Duration {
     let machine = Machine::preset("dgx-h100").expect("it is a preset");
     let options = ReplayOptions::default();
@@ -159,7 +159,8 @@ fn replay(label: &str, workload: &Workload) -> Duration {
     time
 }
 
-/// Measures the memory of one rank of `pattern`, from its graph to the end of its replay.
+/// Measures the memory of one rank of `pattern`, from the creation of its graph to the end of its
+/// replay.
 fn memory(label: &str, pattern: WorkloadPattern) {
     let machine = Machine::preset("dgx-h100").expect("it is a preset");
     let before = reset_peak();

@@ -1,4 +1,4 @@
-//! A job shaped like a training step of a large language model, written only for this benchmark: transformer layers
+//! A job for this benchmark only. It has the shape of a training step of a large language model: transformer layers
 //! with tensor, pipeline and data parallelism under 1F1B.
 
 use chakram::ids::Rank;
@@ -9,17 +9,18 @@ use chakram::workload::{
     Workload, WorkloadBuilder,
 };
 
-/// Size of the job. Ranks of a tensor group are neighbours, stages follow, then replicas.
+/// Size of the job. Neighbouring ranks form a tensor group; the tensor groups are ordered by stage, then
+/// by replica.
 #[derive(Clone, Copy)]
 pub struct Job {
     pub tensor: u32,
     pub stages: u32,
     pub replicas: u32,
     pub micro_batches: u32,
-    /// Number of layers of one stage.
+    /// Number of layers per stage.
     pub layers: u32,
-    /// True if norms and residuals are also sharded: twice the number of collectives with half the
-    /// size.
+    /// True if norms and residuals are sharded too, which doubles the number of collectives and halves
+    /// their size.
     pub sequence: bool,
 }
 
@@ -55,7 +56,7 @@ impl Job {
         groups
     }
 
-    /// Returns the workload of all ranks: one graph per stage, with each rank's own peers and
+    /// Returns the workload of all ranks. Each stage has one graph, and each rank has its own peers and
     /// groups.
     pub fn workload(self) -> Workload {
         let mut builder = WorkloadBuilder::default();
@@ -66,8 +67,8 @@ impl Job {
             let tensor = rank % self.tensor;
             let stage = rank / self.tensor % self.stages;
             let replica = rank / self.tensor / self.stages;
-            // The last stage receives first; all others send activations before they receive gradients, and stages in
-            // the middle receive activations before that.
+            // The last stage first receives. All other stages send activations before they receive gradients, and
+            // stages in the middle receive activations before that.
             let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
             let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
             let binding = SlotBinding {
@@ -175,7 +176,7 @@ impl Job {
         }
     }
 
-    /// Adds the tensor group's collective after one half of a layer.
+    /// Adds the tensor group's collective that follows one half of a layer.
     fn tensor(self, out: &mut Writer, group: &str, name: String) {
         let bytes = 2048 * 12_288 * 2;
         let last = out.last;
@@ -190,7 +191,7 @@ impl Job {
     }
 }
 
-/// Assigns ids to nodes; by default each node depends on the node before it.
+/// Assigns ids to nodes. By default, each node depends on the previous node.
 struct Writer {
     builder: GraphBuilder,
     last: u64,

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Times of an archive of many workloads: many.sh CHAKRAM [LISTED] [CHECKED]
+# Measures an archive of many workloads: many.sh CHAKRAM [LISTED] [CHECKED]
 #
-# Lists LISTED workloads (10,000), as they were added one by one and joined into one segment, and checks the predictions of
-# CHECKED small ones (1,000): user and system seconds, and those on the clock.
+# Lists LISTED workloads (10,000) that were added one by one and merged into one segment, and checks the predictions of
+# CHECKED small workloads (1,000). Prints user, system and wall-clock seconds.
 set -euo pipefail
 chakram="$1"
 listed="${2:-10000}"
@@ -14,7 +14,7 @@ TIMEFORMAT='%U s user, %S s system, %R s on the clock'
 "$chakram" generate data-parallel --ranks 4 --layers 1 -o job/job -q > said
 machine=dgx-h100
 
-# Archives of a hundred, which are joined by one command.
+# Archives with a hundred workloads each, which one command merges.
 parts=()
 for ((part = 0; part < (listed + 99) / 100; part++)); do
     "$chakram" archive create "part$part.etz" -q

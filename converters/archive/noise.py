@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Says what the bytes of further ranks are: noise.py ARCHIVE.
+"""Measures how compressible the data of further ranks is: noise.py ARCHIVE.
 
-For each column of the chunks that have a base: the values, the bits that their differences to the prediction take at the
-least as an independent draw each (the entropy of their lengths in bits, and the bits below the leading one), and how much
-of that are bits below the leading one, with their own entropy: 1 is noise, of which no compressor takes anything."""
+Prints, for each column of the chunks that have a base: the number of values; the minimum number of bits that their differences
+from the prediction take if they are independent (the entropy of their lengths, plus the bits below the leading one); and the
+share of the bits below the leading one, with their entropy. An entropy of 1 is noise, which no compressor can reduce."""
 import collections, math, sys
 from read_archive import segments, varint
 
@@ -33,7 +33,7 @@ def residuals(plain, templates, sequence):
         at += width * n
 
 def names(templates):
-    """Names columns by the attribute or field that their values are in."""
+    """Names each column after the attribute or field that contains its values."""
     found = {}
     for ops in templates:
         for (kind, before), (slot, column) in zip(ops, ops[1:]):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lists an archive of chakram, or extracts a workload: read_archive.py ARCHIVE [WORKLOAD FOLDER].
 
-Written from docs/reference/archive-format.md alone; needs the package zstandard and nothing else."""
+Written only from docs/reference/archive-format.md; needs only the package zstandard."""
 import json, os, struct, sys, zlib
 from zstandard import DICT_TYPE_RAWCONTENT, ZstdCompressionDict, ZstdDecompressor
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sizes of archives of jobs beside zstd file by file: sizes.sh CHAKRAM PREFIX...
+# Compares the sizes of archives of jobs with zstd applied to each file: sizes.sh CHAKRAM PREFIX...
 set -euo pipefail
 chakram="$1"
 shift

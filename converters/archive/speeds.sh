@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Speeds of archives in MB of traces in a second of one core, the system's time included: speeds.sh CHAKRAM PREFIX...
+# Measures the speeds of archives, in MB of traces per second of one core, including system time: speeds.sh CHAKRAM
+# PREFIX...
 #
-# Packing is adding all jobs, each in a command of its own. Unpacking is verifying the archive: every object is unpacked and
-# its hash compared, and nothing is written.
+# To pack means to add all jobs, each in a separate command. To unpack means to verify the archive: every object is
+# unpacked and its hash is compared, but nothing is written.
 set -euo pipefail
 chakram="$1"
 shift
@@ -10,7 +11,7 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 raw="$(for prefix in "$@"; do cat "$prefix".*.et; done | wc -c)"
 TIMEFORMAT='%U %S'
-# Prints the megabytes in a second, of the best of five runs.
+# Prints the MB per second of the best of five runs.
 rate() {
     for _ in 1 2 3 4 5; do
         { time "$@" > "$folder/said"; } 2>&1

@@ -20,7 +20,7 @@ import sys
 import time
 
 PYTHON, TORCH = (3, 9), (2, 5)
-# A rank of the small jobs below leaves 4 to 7 MB; one of a large job some hundred.
+# A rank of the small jobs below writes 4 to 7 MB; a rank of a large job, some hundred.
 SPACE = 100_000_000
 
 
@@ -142,7 +142,8 @@ if __name__ == "__main__":
     try:
         FOUND = check(GIVEN.out)
     except Unfit as unfit:
-        # Ranks of one machine mostly find the same. The first says it, whereupon torchrun ends the others.
+        # The ranks of one machine usually find the same problem. Only the first reports it, and torchrun
+        # then ends the others.
         if os.environ.get("LOCAL_RANK", "0") != "0":
             time.sleep(10)
         where = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
@@ -189,12 +190,13 @@ def capture(step, folder, rank, wait=1, warmup=1, active=1, unprofiled=10):
     steps.RANK.json, and replays are held against them. 0 runs none.
     """
     os.makedirs(folder, exist_ok=True)
-    # The first of each half is dropped: allocations, or the profiler, which is still at work behind the last step.
+    # Drop the first step of each half: it contains allocations, or the profiler is still working on its last step.
     plain = times(step, 1 + unprofiled - unprofiled // 2)[1:] if unprofiled else []
     activities, config = [ProfilerActivity.CPU], None
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-        # Says which streams wait for which: without it only the order of launches does.
+        # Record which streams wait for which. Without this record, only the order of launches would be
+        # known.
         config = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
     observer = ExecutionTraceObserver().register_callback(f"{folder}/host.{rank}.json")
     try:

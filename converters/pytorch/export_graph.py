@@ -19,7 +19,7 @@ import sys
 
 SCHEMA = "1.1.1-chakra.0.0.4"
 PROCESS, THREAD, FIRST = 1, 2, 3
-# What the observer calls types of elements.
+# The observer's names of element types.
 ELEMENTS = {"float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16",
             "int64": "long int", "int32": "int", "int16": "short int", "int8": "signed char",
             "uint8": "unsigned char", "bool": "bool", "complex64": "c10::complex<float>",
@@ -46,7 +46,7 @@ class GraphWriter:
     def __init__(self, device):
         self.device, self.nodes = device, []
         self.tensors, self.storages = {}, {}
-        # Nodes, tensors and storages share one counter, as the observer's do.
+        # Like the observer, use one counter for nodes, tensors and storages.
         self.next = FIRST
 
     def new(self):
