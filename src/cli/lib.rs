@@ -151,8 +151,8 @@ enum CliCommand {
     },
 }
 
-/// Builds the arguments of a command only when the command is used, because building those of all commands
-/// takes as long as running a short one.
+/// Builds the arguments of a command only when the command is used, because building the arguments of all
+/// commands takes as long as running a short command.
 #[derive(Debug)]
 struct DeferredArgs<A>(A);
 
@@ -228,7 +228,8 @@ pub fn main() -> ExitCode {
     main_with(env::args_os().collect())
 }
 
-/// Runs the program with `arguments`, of which the first is its name, and returns its exit code.
+/// Runs the program with `arguments` and returns its exit code. The first argument is the program's
+/// name.
 pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     // A shell that completes words runs the program with an environment variable set.
     let folder = env::current_dir().ok();

@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Time at which the program started.
 static STARTED: OnceLock<Instant> = OnceLock::new();
-/// Whether the last line of the terminal is a progress bar.
+/// True if the last line of the terminal is a progress bar.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
 /// Records that the program starts now.
@@ -154,8 +154,8 @@ fn draw_until_end(
         _ => "{msg} {wide_bar} {human_pos} of {human_len} {prefix}, {rate}, {left}",
     };
     let style = ProgressStyle::with_template(template).expect("the template is constant");
-    // The bar is hidden at first, but counts from the start, so that its rate and remaining time are those of
-    // the whole work.
+    // The bar is hidden at first, but counts from the start, so that its rate and remaining time apply to the
+    // whole work.
     let hidden = ProgressDrawTarget::hidden();
     let bar = ProgressBar::with_draw_target((total > 0).then_some(total), hidden);
     bar.set_style(

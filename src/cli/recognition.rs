@@ -171,8 +171,8 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns true if the file's name ends like that of a trace, but does not contain a rank. Entries of
-/// archives can also be traces, but are not files.
+/// Returns true if the file's name has a trace's ending but no rank. Entries of archives can also be
+/// traces, but are not files.
 fn is_misnamed_trace(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;

@@ -112,8 +112,8 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let part = RankSelection::select(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
         parts.push(part.map_err(|e| opened.blame(e))?);
     }
-    // Which partners are missing is known only after all ranks are read, so traces are opened a second
-    // time for writing.
+    // Missing partners are known only after all ranks are read, so traces are opened a second time for
+    // writing.
     let unmatched = matches.unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(

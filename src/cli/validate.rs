@@ -115,7 +115,7 @@ impl Error for UnsoundTraces {}
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
-    // Check all hashes, although a replay checks only those of small jobs.
+    // Check all hashes, although a replay checks hashes only for small jobs.
     let found = job::find(&args.traces, args.verify.thorough_level())?;
     let found = job::at_step(found, args.step.step, None)?;
     let options = validate_options(args, &found, hash, &mut inputs)?;

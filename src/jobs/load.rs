@@ -28,7 +28,7 @@ pub struct JobOptions {
     pub verify: VerifyLevel,
     /// A file of groups that replaces the groups of the job file.
     pub groups: Option<PathBuf>,
-    /// Which dependencies the replay enforces.
+    /// Dependencies that the replay enforces.
     pub dependencies: DependencyPolicy,
     /// How ranks without a trace are treated.
     pub absent: MissingRankPolicy,

@@ -181,8 +181,8 @@ pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<()
     Ok(())
 }
 
-/// If the job file in the folder of `path` lists `path`, updates its digest there to that of the new content
-/// `written`.
+/// If the job file in the folder of `path` lists `path`, replaces its digest there by the digest of the new
+/// content `written`.
 pub fn rename_contents(
     files: &mut OutputSet,
     path: &Path,

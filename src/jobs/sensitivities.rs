@@ -6,7 +6,8 @@ use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, SensitivityRun, TENTH_LESS};
 
-/// Largest job, in nodes, of which replays confirm every row; each row takes about thirty replays.
+/// Maximum number of nodes of a job for which replays confirm every row; each row takes about
+/// thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
 /// Text of a machine's file, with the name that errors call it.

@@ -1,7 +1,7 @@
 //! Software stacks: named choices of kernels, launches and plan options, as frameworks make them.
 //!
 //! A stack's file has the durations that depend on software, by NPU class (tables `[npu.CLASS]` as in machine
-//! files), and plan options (`[plan]`). Options that the user gives take precedence over those of the stack.
+//! files), and plan options (`[plan]`). Options that the user gives take precedence over the stack's options.
 
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, nearest, quoted, read,

@@ -1,5 +1,5 @@
-//! Sweeps: searches for the best of many machines, models and plans, each of which is a point of a
-//! study.
+//! Sweeps: searches for the best of many machines, models and plans. Each combination is a point of
+//! a study.
 //!
 //! A [`Study`] defines the objectives, and the axes along which points differ. A [`StudyExplorer`] visits
 //! points, with a strategy for each layer of axes. It rejects impossible points, excludes points by their

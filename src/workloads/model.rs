@@ -178,7 +178,7 @@ pub enum OperatorKind {
         /// Elements of the latent vector from which a token's keys and values are computed; 0 if
         /// there is none.
         latent: u64,
-        /// Which earlier tokens a token attends to.
+        /// Earlier tokens to which a token attends.
         span: AttentionSpan,
         /// True if each head has a trained weight that enters its softmax as one more score.
         sinks: bool,
@@ -340,7 +340,7 @@ pub enum OperatorKind {
     },
 }
 
-/// Which earlier tokens a token attends to, under a causal mask.
+/// Earlier tokens to which a token attends under a causal mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionSpan {

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 mod table;
 
-/// Which quirks a replay corrects.
+/// The quirks that a replay corrects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuirkVariation {
     Nothing,

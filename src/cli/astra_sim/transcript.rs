@@ -242,7 +242,8 @@ pub fn lines(
     to
 }
 
-/// Renders an NPU's end and its statistics, of which ASTRA-sim may print only the first line.
+/// Renders an NPU's end and its statistics. ASTRA-sim may print only the first line of the
+/// statistics.
 fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     let rank = row.rank;
     to.append_info("workload", &render::end(row));

@@ -40,7 +40,7 @@ impl NodeSink {
     }
 }
 
-/// What happens if a replay does not fit into the NPUs' memory.
+/// Reaction to a replay that does not fit into the NPUs' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnMemoryOverflow {
     /// Warn in the report

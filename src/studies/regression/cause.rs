@@ -19,7 +19,7 @@ pub enum ReportCause {
     Time(&'static str, String, i128),
     /// The counts or bytes of a group's collectives changed.
     Collective(String),
-    /// A difference because of which the two reports answer different questions.
+    /// A difference that makes the two reports answers to different questions.
     Note(String),
 }
 

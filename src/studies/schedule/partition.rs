@@ -4,9 +4,9 @@
 //! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. Chips are halved repeatedly. At
 //! each level, every product is cut in two: along its rows (each half has all weights and half of
 //! the data) or along its columns (each half has half of the weights and all data). HyPar counts
-//! the transfers of training; here, as in DEAP, only those of a forward pass count. Part p of every
-//! product is on chip p. A product of P parts in a row blocks and b = P / a column blocks moves, in
-//! words:
+//! the transfers of training; here, as in DEAP, only the transfers of a forward pass count. Part p
+//! of every product is on chip p. A product of P parts in a row blocks and b = P / a column blocks
+//! moves, in words:
 //!
 //! - weights = a W, once;
 //! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, which has F
@@ -101,9 +101,9 @@ pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<
     Some(cuts)
 }
 
-/// Divides the rows `held` into equal pieces of which one has the rows `needed`; returns its index
-/// and the number of pieces. If `needed` contains all of `held`, there is one piece. Returns `None`
-/// if `held` and `needed` have no row in common.
+/// Divides the rows `held` into equal pieces such that one piece has the rows `needed`. Returns
+/// this piece's index and the number of pieces. If `needed` contains all of `held`, there is one
+/// piece. Returns `None` if `held` and `needed` have no row in common.
 pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
@@ -178,7 +178,7 @@ fn input_words(product: &ProductSize, cut: &[CutAlong]) -> u128 {
 /// Cache of the costs of pairs of cuts.
 #[derive(Default)]
 struct CutCosts {
-    /// Number of parts for which the row block of one cut contains that of the other.
+    /// Number of parts for which the row block of one cut contains the row block of the other.
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 

@@ -22,8 +22,8 @@ use std::num::NonZeroUsize;
 /// Relative error of a correction from a single step, if no group has two steps. It combines the
 /// variation between repetitions of a step with the remaining variation between plans of a group.
 const ALONE: f64 = 0.05;
-/// Standard deviation of factors within a group, if no group has two steps. The value is that of
-/// 722 steps of small GPTs on A100.
+/// Standard deviation of factors within a group, if no group has two steps. 722 steps of small GPTs
+/// on A100 gave this value.
 const INSIDE: f64 = 0.036;
 /// Minimum number of groups for which a shared factor is computed.
 const LEAST_GROUPS: usize = 3;

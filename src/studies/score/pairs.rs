@@ -98,7 +98,7 @@ pub struct PredictedPair {
     /// change is within the noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
-    /// What each edit changed.
+    /// Counts of the items that each edit matched and changed.
     pub edits: Vec<EditRow>,
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// are not clear.
 const CLEAR: f64 = 0.03;
 
-/// Degrees of which two change together if the number of NPUs stays the same.
+/// Degrees. If the number of NPUs stays the same, two of them change together.
 const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
 /// Options that change together, because they are one choice.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];

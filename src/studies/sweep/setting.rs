@@ -58,7 +58,7 @@ pub(super) fn option_words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<
     }
 }
 
-/// Parses those of `settings` that are replay options.
+/// Parses the replay options among `settings`.
 pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, ReplaySettingsError> {
     let given = settings.iter().filter_map(|(key, value)| match kind(key) {
         Ok(SettingKind::Option(option)) => Some((option.key, option_words(option, value))),

@@ -247,8 +247,8 @@ words! {
         /// One kernel. Scores stay on chip, so the backward kernel recomputes them (Dao et al.,
         /// "FlashAttention", 2022).
         Flash = "flash",
-        /// Separate kernels for product, softmax, dropout and product, each of which reads and
-        /// writes all scores.
+        /// Separate kernels for product, softmax, dropout and product. Each one reads and writes
+        /// all scores.
         Unfused = "unfused",
     }
 }

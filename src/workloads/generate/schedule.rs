@@ -47,7 +47,7 @@ pub enum PipelineSchedule {
     },
     /// All micro-batches pass a layer before any passes the next layer, forward and backward.
     LayerWise {
-        /// Layers of a stage, each of which is a chunk.
+        /// Layers of a stage; each layer is a chunk.
         layers: u32,
     },
     /// Forward passes only.

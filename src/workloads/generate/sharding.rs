@@ -112,8 +112,7 @@ impl ShardingDegrees {
     }
 }
 
-/// Partial sums of a result, of which each device of a group has one. A collective must add them
-/// up.
+/// Partial sums of a result: each device of a group has one, and a collective must add them up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
     /// Elements of the result on one device; 0 if the operator has no such result.

@@ -29,7 +29,7 @@ pub struct TransformerArchitecture {
     pub qkv_biases: bool,
     /// True if each head's softmax includes a trained score that belongs to no token.
     pub sinks: bool,
-    /// Which earlier tokens a token attends to, in layers without full attention.
+    /// Earlier tokens to which a token attends, in layers without full attention.
     pub span: AttentionSpan,
     /// Period of layers with full attention, which are the last of each period; 0 if there are
     /// none.

@@ -183,8 +183,8 @@ impl Model {
         self.over_layers(ModelLayer::parameters)
     }
 
-    /// Number of weights that one token uses: of the experts' weights, only those of the chosen
-    /// experts.
+    /// Number of weights that one token uses: of the experts' weights, only the chosen experts'
+    /// weights.
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
         self.over_layers(|layer| {

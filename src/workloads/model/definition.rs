@@ -50,7 +50,7 @@ pub struct ModelDefinition {
     pub model: Model,
 }
 
-/// Sizes that replace those of a model file; `None` keeps the file's size.
+/// Sizes that replace a model file's sizes; `None` keeps the file's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelSizes {
     /// Number of tokens per sample.

@@ -64,7 +64,7 @@ pub struct AxisSpec {
     pub cut: AxisCut,
 }
 
-/// Which degree divides an axis, if any.
+/// The degree that divides an axis, or the reason why none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisCut {
     /// This degree divides the axis; the noun names the axis's units in messages.
@@ -104,11 +104,11 @@ pub struct KeptTensor {
     pub axes: &'static str,
     /// Bytes per element; `None` for the bytes of the number format.
     pub bytes: Option<u64>,
-    /// Which attention kernels keep the tensor.
+    /// Attention kernels that keep the tensor.
     pub with: KeptWith,
 }
 
-/// Which attention kernels keep a tensor.
+/// Attention kernels that keep a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptWith {
     /// All attention kernels.
@@ -130,7 +130,7 @@ pub struct WindowSpec {
     pub padding: u64,
 }
 
-/// Which results an operator of a layer's chain uses.
+/// Results that an operator in a layer's chain uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainRole {
     /// The previous operator's output.
@@ -176,7 +176,7 @@ pub struct OperatorSpec {
     pub rows: &'static str,
     /// Sliding windows over an image, if the operator has them.
     pub windows: Option<WindowSpec>,
-    /// Which results of the layer's chain the operator uses.
+    /// Results of the layer's chain that the operator uses.
     pub role: ChainRole,
     /// Kernels of the forward and backward pass.
     pub kernels: KernelSpec,

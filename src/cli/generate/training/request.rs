@@ -18,7 +18,8 @@ pub(super) const STACK: &str = "stack";
 
 /// The training run that the arguments describe.
 pub struct TrainingRequest {
-    /// The model and its plan. If the plan gives no memory capacity, it is that of the machine's NPUs.
+    /// The model and its plan. If the plan gives no memory capacity, it gets the capacity of the
+    /// machine's NPUs.
     pub training: TrainingPattern,
     /// Name of the model on the command line.
     pub name: String,

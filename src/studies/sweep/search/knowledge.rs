@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// What is known about a point: its answer and its bounds.
+/// Known facts about a point: its answer and its bounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PointKnowledge {
     pub quick: Option<PointBound>,
@@ -80,7 +80,7 @@ struct SharedKnowledge<N> {
 }
 
 impl StudyExplorer<'_> {
-    /// Answers those of `questions` that are not answered yet.
+    /// Answers the `questions` that are still open.
     pub(super) fn answer_questions(
         &mut self,
         questions: Vec<(PointQuestion, Settings)>,

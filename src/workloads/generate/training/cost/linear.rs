@@ -2,8 +2,7 @@
 //! them.
 //!
 //! For a product of `n x k` by `k x m`, `e` is the number of bytes of an element of an operand. If there are
-//! `x` experts with `n / x` rows each, the bytes have `x km` in place of `km`; the FLOPs are those of `n`
-//! rows:
+//! `x` experts with `n / x` rows each, the bytes have `x km` in place of `km`; FLOPs count `n` rows:
 //!
 //! | kernel | where | bytes |
 //! |---|---|---|

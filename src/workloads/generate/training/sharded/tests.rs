@@ -97,7 +97,8 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                 let told = |plan| {
                     let mut ranks = every_rank(pattern(&model, plan));
                     let nodes = ranks.iter_mut().flatten();
-                    // The sums of gradients at the end of a step include those of other operators.
+                    // Sums of gradients at the end of a step also include the gradients of other
+                    // operators.
                     nodes.for_each(|node| node.name = node.name.replace("operators/", "norms/"));
                     ranks
                 };
@@ -143,8 +144,8 @@ fn gathered_tokens_are_gathered_again() {
         format!("embedding/bwd/tokens.all-gather {share} B in all"),
     ];
     assert_eq!(of("embedding/"), ends);
-    // Word embeddings are summed before positions are looked up; their gradients are gathered after those of
-    // positions.
+    // Word embeddings are summed before positions are looked up; their gradients are gathered after the
+    // gradients of positions.
     let at = |name: &str| nodes.iter().position(|node| node.name == name).unwrap();
     let behind = |[one, other]: [&str; 2]| {
         at(&format!("mb0/embedding/{other}")) - at(&format!("mb0/embedding/{one}"))
@@ -288,7 +289,7 @@ fn channels_are_summed_over_those_that_share_them() {
         let expected = [
             format!("a/fwd/second.all-gather 512 B in {}", pair(rank)),
             format!("a/fwd/second.all-reduce 2048 B in {}", apart(rank)),
-            // The pairs {0, 1} and {2, 3} gather the pool's channels, of which each member keeps half: 8 x 16
+            // The pairs {0, 1} and {2, 3} gather the pool's channels; each member keeps half of them: 8 x 16
             // x 2 x 2 = 512 B.
             format!("b/fwd/linear.all-gather 512 B in {}", pair(rank)),
             format!("a/bwd/second.reduce-scatter 1024 B in {}", pair(rank)),

@@ -181,7 +181,7 @@ fn keys_and_values_are_gathered_and_their_gradients_scattered() {
     let keys = 2 * 2 * (T / 2) * V * W;
     let expected = |pass: &str| exchanges(nodes, &format!("mb0/layer0/{pass}/"));
     assert_eq!(expected("fwd"), [("attention.core.all-gather", keys)]);
-    // The bytes of a reduce-scatter are those of its whole input.
+    // A reduce-scatter counts the bytes of its whole input.
     assert_eq!(
         expected("bwd"),
         [

@@ -279,7 +279,7 @@ fn members_of_tensor_groups_have_experts_between_them() {
     assert_eq!(of(&plan, "expert"), groups);
     let pairs: Vec<[u32; 2]> = (0..8).map(|rank| [rank, rank + 8]).collect();
     assert_eq!(of(&plan, "expert-data"), pairs);
-    // By default, the tensor degree of experts is that of the other weights.
+    // By default, experts have the same tensor degree as the other weights.
     let mut usual = shared();
     usual.tensor = 2;
     let mut same = usual.clone();
