@@ -57,7 +57,7 @@ enum ArchiveCommand {
     Gc(maintain::GcArgs),
 }
 
-/// Runs the command.
+/// Runs the subcommand, and prints its output to `out`.
 ///
 /// # Errors
 ///

@@ -47,7 +47,6 @@ struct AuditDocument {
     findings: Vec<FindingDocument>,
 }
 
-/// A finding in the JSON document.
 #[derive(Serialize)]
 struct FindingDocument {
     kind: String,

@@ -17,11 +17,11 @@ use std::thread;
 /// A job to replay on several machines.
 #[derive(Clone, Copy)]
 pub struct ComparedJob<'a> {
-    /// Workload of the job.
+    /// Workload that every machine replays.
     pub workload: &'a Workload,
     /// Name of the job.
     pub title: &'a str,
-    /// Options for the replays.
+    /// Options that all replays share.
     pub options: &'a ReplayOptions,
     /// True if the data for pictures is recorded.
     pub with_pictures: bool,

@@ -28,7 +28,7 @@ impl Write for WithHyphens<'_, '_> {
     }
 }
 
-/// Returns the flag of a setting.
+/// Returns the flag of a setting, including its dashes.
 pub fn flag_of(setting: SettingKey) -> String {
     struct Flag(SettingKey);
 

@@ -43,7 +43,7 @@ impl<G> OptionArgs<G> {
         &self.given
     }
 
-    /// Returns the parsed settings.
+    /// Returns the settings that result from the options on the command line.
     pub fn settings(&self) -> &ReplaySettings {
         &self.settings
     }

@@ -251,7 +251,6 @@ fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), 
     Ok(())
 }
 
-/// Merges the shards of a study.
 fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (study, hash) = load(&args.study)?;
     let mut known: Vec<JournalEntry> = Vec::new();

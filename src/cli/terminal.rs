@@ -129,7 +129,6 @@ impl<W: Write> Write for EscapingWriter<W> {
     }
 }
 
-/// Escapes control characters in `text`.
 fn escape_controls(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
     match escapes {
         EscapeStyle::All => escaped_lines(text),

@@ -168,7 +168,6 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
 }
 
-/// Returns the options of the checks.
 fn validate_options(
     args: &ValidateArgs,
     found: &FoundTraces,

@@ -30,9 +30,9 @@ use std::path::{Path, PathBuf};
 pub struct AstraSimJob {
     /// The inputs without the traces.
     pub inputs: AstraInputs,
-    /// Implementation of collectives.
+    /// Implementation of collectives, with ASTRA-sim's algorithms.
     pub collectives: AstraCollectives,
-    /// The traces.
+    /// Traces of all ranks.
     pub workload: Workload,
     /// Number of lanes that an NPU needs for the job.
     pub lanes: u32,

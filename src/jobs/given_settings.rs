@@ -47,7 +47,7 @@ pub struct RunWithout<'a> {
 pub struct GivenSetting<'a> {
     /// Key of the setting in studies.
     pub key: String,
-    /// Value of the setting.
+    /// Value of the setting, as text.
     pub value: String,
     /// The corresponding option, if the setting is one.
     pub option: Option<SettingKey>,

@@ -87,13 +87,13 @@ pub enum JobError {
     GroupTwice {
         /// The file of the second job.
         file: PathBuf,
-        /// Name of the group.
+        /// Name of the group in both jobs.
         group: String,
     },
     /// A rank that should start later has no trace.
     #[error("{} {rank}=…: rank {rank} has no trace; expected one of {} to {}", SettingKey::Delays, known.0, known.1)]
     NobodyToDelay {
-        /// The rank.
+        /// Rank that has no trace.
         rank: u32,
         /// The first and the last rank with a trace.
         known: (u32, u32),

@@ -429,7 +429,7 @@ pub struct MachineValue {
 pub enum ReplaySettingsError {
     /// An option does not accept these words.
     Value {
-        /// The option.
+        /// Option that rejects the words.
         key: SettingKey,
         /// The given words.
         value: String,

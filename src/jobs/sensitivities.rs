@@ -13,7 +13,7 @@ const CONFIRMED_NODES: u64 = 20_000;
 /// Text of a machine's file, with the name that errors call it.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineText<'a> {
-    /// The text.
+    /// Contents of the file.
     pub text: &'a str,
     /// Name that errors call the text.
     pub file: &'a str,

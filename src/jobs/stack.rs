@@ -78,7 +78,7 @@ struct StackOption {
     words: Vec<String>,
 }
 
-/// A software stack.
+/// A software stack, parsed from its file.
 #[derive(Clone, Debug)]
 pub struct SoftwareStack {
     name: String,
@@ -93,7 +93,7 @@ pub enum StackError {
     /// No stack has this name.
     #[error("no stack is called {}{}\n  try: one of {}, or a file NAME.toml", quoted(.name), did_you_mean(.closest.as_deref()), .all)]
     Unknown {
-        /// The name.
+        /// Name for which no stack was found.
         name: String,
         /// The stack with the most similar name, if one is similar.
         closest: Option<String>,
@@ -103,9 +103,9 @@ pub enum StackError {
     /// The stack's file cannot be read.
     #[error("cannot read stack file {file}: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// The reason.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The stack's file is invalid.
@@ -114,11 +114,11 @@ pub enum StackError {
     /// The stack has no plan options, and durations only for NPUs that the machine does not have.
     #[error("stack {} has kernel times for {known}, but {machine} has none of these NPUs\n  try: another machine or stack", quoted(.stack))]
     OtherNpus {
-        /// Name of the stack.
+        /// Name of the stack, for the message.
         stack: String,
         /// NPU classes for which the stack has durations.
         known: String,
-        /// Name of the machine.
+        /// Name of the machine, for the message.
         machine: String,
     },
 }

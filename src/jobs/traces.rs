@@ -10,7 +10,7 @@ use chakram_trace::format::job::JobFile;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// The traces of a job.
+/// The traces of a job, in files or in a pipe.
 #[derive(Debug)]
 pub struct JobTraces {
     /// The trace files, by rank, and the job files that list them.
@@ -21,9 +21,9 @@ pub struct JobTraces {
 /// A trace that has been opened.
 #[derive(Debug)]
 pub enum OpenedTrace<'t> {
-    /// Contents of a file.
+    /// Contents of the opened file.
     File(TraceContents),
-    /// Contents of the pipe.
+    /// Contents of the pipe, which can be read only once.
     Pipe(&'t TraceContents),
 }
 
@@ -78,7 +78,7 @@ impl JobTraces {
         })
     }
 
-    /// Returns the files, by rank.
+    /// Returns the files in ascending order of ranks.
     pub fn files(&self) -> &[RankFile] {
         &self.found.files
     }
@@ -88,7 +88,7 @@ impl JobTraces {
         about(&self.found, groups)
     }
 
-    /// Opens one of the files.
+    /// Opens one of the files. For a pipe, returns the contents that were read.
     pub fn open(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
         Ok(match &self.piped {
             Some(contents) if self.found.stream.as_ref() == Some(&file.path) => {

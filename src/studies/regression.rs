@@ -84,7 +84,7 @@ pub fn machine_text(
 /// A prediction, with the first option that had no effect on it.
 #[derive(Debug)]
 pub struct WorkloadPrediction {
-    /// Report of the replay.
+    /// Report of the replay that gives the prediction.
     pub report: Report,
     /// The first option that has no effect on this workload. It need not be an error, because in a corpus an
     /// option may concern only some of the workloads.
@@ -156,7 +156,7 @@ pub fn report_text(report: &Report) -> Vec<u8> {
 /// A prediction, compared with its baseline.
 #[derive(Clone, Debug)]
 pub struct CheckedPrediction {
-    /// Name of the workload.
+    /// Name of the workload in the archive.
     pub workload: String,
     /// Name of the machine.
     pub machine: String,

@@ -29,7 +29,7 @@ pub use traces::ScheduledJob;
 /// A part of a layer that one accelerator computes in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubLayer {
-    /// Name in traces.
+    /// Name of the sub-layer's nodes in traces.
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
@@ -51,7 +51,7 @@ pub struct SubLayer {
 /// Sub-layers, in the order in which a scheduler considers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskGraph {
-    /// The sub-layers.
+    /// The sub-layers; each comes after those on which it depends.
     pub tasks: Vec<SubLayer>,
 }
 

@@ -247,7 +247,6 @@ fn score_in_order<T: Send>(
     Ok(in_order)
 }
 
-/// Predicts a run, with an interval.
 fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, RunFault> {
     replay_run(run, options, |compiled| {
         let (report, check) = chakram_report::replay(compiled, RepresentativeCheck::new(compiled))?;

@@ -88,7 +88,7 @@ impl GeneratedJob {
         }))
     }
 
-    /// Number of ranks.
+    /// Number of ranks of the job.
     pub fn ranks(&self) -> u32 {
         self.0.ranks()
     }

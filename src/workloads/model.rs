@@ -208,11 +208,11 @@ pub enum OperatorKind {
     /// The router: scores every token for every expert, applies a softmax, and copies the token to each of
     /// its `chosen` best experts (Shazeer et al., "Outrageously Large Neural Networks", 2017, section 2).
     ExpertDispatch {
-        /// Tokens of a sample.
+        /// Number of tokens per sample.
         tokens: u64,
         /// Columns of a token.
         width: u64,
-        /// Experts of the layer.
+        /// Number of experts in the layer.
         experts: u64,
         /// Number of experts to which each token is sent.
         chosen: u64,
@@ -235,7 +235,7 @@ pub enum OperatorKind {
     },
     /// Sum of each token's copies, weighted by the token's scores.
     ExpertCombine {
-        /// Tokens of a sample.
+        /// Number of tokens per sample.
         tokens: u64,
         /// Columns of a token.
         width: u64,

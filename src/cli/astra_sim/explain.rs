@@ -53,7 +53,6 @@ enum ReplayEnding {
     },
 }
 
-/// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct QuirkRow {
     corrected: QuirkVariation,

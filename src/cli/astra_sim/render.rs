@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 /// Statistics of a rank that finished, with times in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct RankStatistics {
-    /// Index of the rank.
+    /// Index of the rank in the job.
     pub rank: u32,
     finish: u64,
     /// Wall time minus the recorded times of the rank's nodes. Negative in a pure replay in which nodes
@@ -191,7 +191,6 @@ struct OriginalReport {
     ranks: Vec<RankDocument>,
 }
 
-/// JSON of a rank.
 #[derive(Debug, Serialize)]
 struct RankDocument {
     rank: u32,

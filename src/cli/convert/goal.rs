@@ -35,7 +35,7 @@ pub struct ConvertGoalArgs {
     compress: Option<CompressArg>,
 }
 
-/// Runs the command.
+/// Converts the inputs, and prints a summary to `out`.
 ///
 /// # Errors
 ///

@@ -38,7 +38,7 @@ pub struct ConvertMscclArgs {
     compress: Option<CompressArg>,
 }
 
-/// Runs the command.
+/// Converts the algorithm, and prints a summary to `out`.
 ///
 /// # Errors
 ///

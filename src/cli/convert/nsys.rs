@@ -38,7 +38,7 @@ pub struct ConvertNsysArgs {
     output: ConvertOutputArgs,
 }
 
-/// Runs the command.
+/// Converts the reports, and prints a summary to `out`.
 ///
 /// # Errors
 ///

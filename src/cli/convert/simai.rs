@@ -56,7 +56,7 @@ struct SimaiConversion {
     traces: String,
 }
 
-/// Runs the command.
+/// Converts the workload, and prints a summary to `out`.
 ///
 /// # Errors
 ///

@@ -52,7 +52,7 @@ struct TextConversion {
     traces: String,
 }
 
-/// Runs the command.
+/// Converts the workload, and prints a summary to `out`.
 ///
 /// # Errors
 ///

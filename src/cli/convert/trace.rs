@@ -68,7 +68,7 @@ pub struct ConvertTraceArgs {
     format: SummaryFormatArg,
 }
 
-/// Form of the output.
+/// Trace format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormArg {
     /// Length-prefixed records, which every Chakra tool reads

@@ -34,7 +34,7 @@ pub struct ConvertXplaneArgs {
     output: ConvertOutputArgs,
 }
 
-/// Runs the command.
+/// Converts the profiles, and prints a summary to `out`.
 ///
 /// # Errors
 ///

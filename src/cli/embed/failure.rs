@@ -22,7 +22,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// Kind of a failure.
+/// Kind of failure, by which a caller can choose its reaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailureKind {
     /// An unknown argument, or an invalid value.
@@ -45,18 +45,18 @@ pub enum FailureKind {
 /// Rank, id and name of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainNode {
-    /// Rank of the node.
+    /// Index of the rank in the job.
     pub rank: u32,
     /// Id of the node in the trace.
     pub node: u64,
-    /// Name of the node.
+    /// Name of the node in its trace, which need not be unique.
     pub name: String,
 }
 
 /// A node that waits forever in a deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingPlainNode {
-    /// The node.
+    /// The waiting node.
     pub node: PlainNode,
     /// Description of the thing for which the node waits.
     pub why: String,
@@ -65,7 +65,7 @@ pub struct WaitingPlainNode {
 /// A failed command: the message, and the facts in the message as separate fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandFailure {
-    /// Kind of failure.
+    /// Kind of failure, by which a caller can choose its reaction.
     pub kind: FailureKind,
     /// The whole message, including causes and suggestions.
     pub message: String,
@@ -79,7 +79,7 @@ pub struct CommandFailure {
     pub argument: Option<String>,
     /// Wrong key in a file, such as `dimension[1].bandwidth`.
     pub key: Option<String>,
-    /// Path of the file.
+    /// Path of the file that is wrong.
     pub file: Option<String>,
     /// Line in the file, from 1.
     pub line: Option<u64>,

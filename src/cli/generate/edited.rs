@@ -61,7 +61,6 @@ impl TraceStore for GeneratedStore {
     }
 }
 
-/// Generates the traces of `job` in memory.
 fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box<dyn Error>> {
     let class_of = |rank: u32| job.class_of(rank);
     let classes: BTreeMap<u32, u32> = (0..job.ranks())

@@ -116,7 +116,6 @@ fn closing_texts_are_paragraphs_commands_and_entries() {
     );
 }
 
-/// Returns all commands and subcommands.
 fn all_commands() -> Vec<Command> {
     let mut command = crate::command_line();
     command.build();

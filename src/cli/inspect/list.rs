@@ -8,9 +8,9 @@ use chakram_trace::format::file::{RankFile, TraceContents};
 use std::error::Error;
 use std::io::Write;
 
-/// Options of a listing.
+/// Options of a listing of nodes.
 pub struct NodeListing {
-    /// Nodes to list.
+    /// Filter that selects the nodes to list.
     pub filter: NodeFilter,
     /// Format of the listing.
     pub list: NodeList,
@@ -20,7 +20,6 @@ pub struct NodeListing {
     pub threads: usize,
 }
 
-/// The listing of one rank.
 struct RankListing {
     /// All lines of the rank's listing.
     text: String,

@@ -26,7 +26,6 @@ pub(super) struct OneMachine<'a> {
     pub machine: MachineDetails<'a>,
 }
 
-/// A machine in the list.
 #[derive(Serialize)]
 pub(super) struct MachineSummary<'a> {
     name: &'a str,

@@ -20,7 +20,6 @@ pub(super) struct OneModel<'a> {
     pub model: ModelDetails<'a>,
 }
 
-/// A model in the list.
 #[derive(Serialize)]
 pub(super) struct ModelSummary<'a> {
     name: &'a str,

@@ -31,7 +31,6 @@ impl NodeSink {
         self.0.is_some()
     }
 
-    /// Stores the table of the first replay.
     pub(super) fn store_first(&self, table: NodeTable) {
         if let Some(place) = &self.0 {
             // The place is still empty, because a call replays only once.

@@ -25,7 +25,7 @@ use std::str::FromStr;
 
 const MODEL: &str = "Language models";
 
-/// Default number of requests.
+/// Number of requests if the user gives none.
 const DEFAULT_REQUESTS: u64 = 1000;
 
 /// Options for language models.
@@ -179,7 +179,6 @@ impl LlmArgs {
     }
 }
 
-/// Quotes a text for TOML.
 fn quote_toml(text: &str) -> String {
     let escaped = text.chars().flat_map(|c| match c {
         '"' | '\\' => vec!['\\', c],

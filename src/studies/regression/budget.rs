@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A workload, its features, and how long its check is expected to take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoveredWorkload {
-    /// Name of the workload.
+    /// Name of the workload in the archive.
     pub name: String,
     /// Features that the workload covers: `operator aten::mm`, `group data`, `size 2^14 nodes`,
     /// `schema .et`, `machine dgx-h100`.

@@ -8,7 +8,7 @@ use chakram_base::units::Span;
 /// Cause of a change: a changed input, or a part of the time that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportCause {
-    /// A constant of the machine.
+    /// A constant of the machine file changed.
     Constant(ConstantChange),
     /// The traces or files of the workload were replaced.
     Workload,

@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 /// Distance of a prediction from measured steps, in percent and in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredVerdict {
-    /// Number of measured steps.
+    /// Number of measured steps in the distribution.
     pub steps: u64,
     /// Median of the measured steps, in picoseconds.
     pub median_ps: u64,

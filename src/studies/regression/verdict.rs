@@ -13,11 +13,11 @@ use std::fmt::Write;
 /// A prediction that could not be made.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedPrediction {
-    /// Name of the workload.
+    /// Name of the workload in the archive.
     pub workload: String,
     /// Name of the machine.
     pub machine: String,
-    /// Text of the error.
+    /// Message of the error.
     pub error: String,
 }
 

@@ -30,7 +30,7 @@ pub struct CycleTable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: found {found}, expected {expected}")]
 pub struct CycleError {
-    /// Name of the file.
+    /// Name of the file, for messages.
     pub file: String,
     /// Line in the file, from 1.
     pub line: usize,

@@ -21,7 +21,7 @@ use chakram_base::setting::SettingChoice;
 /// A model of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanguageModel {
-    /// Width of embeddings.
+    /// Width of embeddings (columns of a token).
     pub embedding: u64,
     /// Width of the feed-forward part.
     pub forward: u64,
@@ -104,7 +104,6 @@ pub enum FamilyError {
 /// Maximum number of sub-layers.
 const MOST: u64 = 200_000;
 
-/// A product of a layer.
 #[derive(Clone, Copy, Debug)]
 struct LayerProduct {
     name: &'static str,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-/// A literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Literal {
     /// `None` or `null`.

@@ -36,9 +36,9 @@ pub type ProductCut = Vec<CutAlong>;
 /// Sizes of a product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSize {
-    /// Number of rows of the output.
+    /// Number of rows of the product's output.
     pub rows: u64,
-    /// Number of columns of the output.
+    /// Number of columns of the product's output.
     pub columns: u64,
     /// Words of the weights; 0 if the product has none.
     pub weights: u64,

@@ -52,9 +52,9 @@ pub enum RecordError {
     /// The text is not a literal.
     #[error("{file}:{line}: {why}")]
     Literal {
-        /// Name of the file.
+        /// Name of the file, for messages.
         file: String,
-        /// Line, from 1.
+        /// Line of the file, from 1.
         line: usize,
         /// Text that was found, and text that was expected.
         why: String,
@@ -62,7 +62,7 @@ pub enum RecordError {
     /// A record, or the schedule itself, is invalid.
     #[error("{file}: {place}: found {found}, expected {expected}")]
     Record {
-        /// Name of the file.
+        /// Name of the file, for messages.
         file: String,
         /// Chip and step of the record.
         place: String,

@@ -121,13 +121,13 @@ pub struct StepCost {
 /// Data that a chip received for a step, or that were evicted from the chip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLog {
-    /// Index of the step.
+    /// Index of the step, from 0.
     pub step: u32,
     /// Index of the chip that receives or evicts the data.
     pub chip: u32,
     /// The data that moved or were dropped.
     pub data: DataName,
-    /// Size in bytes.
+    /// Size of the data in bytes.
     pub bytes: u64,
     /// Source of received data. `None` for evicted data, which went to memory if `written` and were
     /// otherwise dropped.
@@ -177,7 +177,7 @@ pub enum StepError {
     Chips {
         /// Number of chips in the schedule.
         found: usize,
-        /// Number of chips in the graph.
+        /// Number of chips in the graph of links.
         chips: u32,
     },
     /// The data that a sub-layer needs at once do not fit into the memory of its chip.

@@ -76,7 +76,7 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
 /// Options whose values depend on the value in a column.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ConditionalOptions {
-    /// Heading of the column.
+    /// Heading of the column in the table.
     pub column: String,
     /// For each value of the column, options with their values.
     pub values: BTreeMap<String, BTreeMap<String, String>>,

@@ -26,7 +26,7 @@ const LARGEST_STEP: f64 = 0.7;
 /// Ridge term, in units of a run's weight. It keeps constants at their value if no run depends on
 /// them.
 const RIDGE: f64 = 1e-3;
-/// Number of rounds in the fit.
+/// Number of Gauss-Newton rounds.
 const ROUNDS: usize = 2;
 
 /// Constants that are fitted to the runs outside a fold.

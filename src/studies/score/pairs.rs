@@ -36,10 +36,10 @@ use std::path::{Path, PathBuf};
 /// Maximum noise that a file may give, in percent.
 const MAX_NOISE: f64 = 100.0;
 
-/// A measured pair.
+/// A captured job, a change to it, and the measured steps of both.
 #[derive(Debug)]
 pub struct MeasuredPair {
-    /// Name in reports.
+    /// Name of the pair in reports.
     pub name: String,
     /// Path of the first side's traces.
     pub job: PathBuf,
@@ -63,7 +63,7 @@ pub struct PairTable {
     options: ReplayOptions,
 }
 
-/// Prediction of a pair.
+/// Prediction of a pair, with its errors and those of the null models.
 #[derive(Clone, Debug, Serialize)]
 pub struct PredictedPair {
     /// Name of the pair.

@@ -122,7 +122,7 @@ impl StepKey {
 /// A prediction that is corrected by measured steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CorrectedRun {
-    /// Predicted seconds.
+    /// Predicted time of a step in seconds, after the correction.
     pub seconds: f64,
     /// 90 % interval of the predicted seconds.
     pub interval: Option<[f64; 2]>,

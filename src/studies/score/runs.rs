@@ -43,7 +43,7 @@ pub struct MeasuredRun {
 pub struct RunTable {
     /// Name of the table in errors and reports.
     pub file: String,
-    /// The runs, in order.
+    /// The runs, in the table's order.
     pub runs: Vec<MeasuredRun>,
     /// Rows that do not give a valid run, with reasons.
     pub refused: Vec<RefusedRun>,

@@ -48,7 +48,6 @@ impl StudyAxis {
 /// The keys that an axis of plans sets.
 const DEGREES: [&str; 3] = ["plan.tensor", "plan.data", "plan.pipeline"];
 
-/// Parses all axes of a study.
 pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {
     let tables = field.tables(StudyAxis::KEYS)?;
     let mut axes: Vec<StudyAxis> = Vec::new();

@@ -18,7 +18,7 @@ pub enum StudyError {
     /// A file cannot be read.
     #[error("cannot read study {}", .path.display())]
     Read {
-        /// Path of the file.
+        /// Path of the file that cannot be read.
         path: PathBuf,
         /// Error of the operating system.
         source: std::io::Error,

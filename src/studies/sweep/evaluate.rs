@@ -20,7 +20,7 @@ use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The answer to a point.
+/// Result of a point: a rejection, or measures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PointAnswer {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct PointMeasures {
     /// Makespan, in picoseconds.
     pub time_ps: u64,
-    /// Number of NPUs of the job.
+    /// Number of NPUs that the job uses.
     pub npus: u32,
     /// Mean over NPUs of the time in each part, in the order of [`PARTS`]. In older files, exposed
     /// communication includes the bubble.

@@ -53,14 +53,14 @@ pub enum SweepError {
 pub struct StudyShard {
     /// Remainder that selects the points.
     pub index: u64,
-    /// Number of shards.
+    /// Number of shards into which the study is divided.
     pub of: u64,
 }
 
 /// Options of a run of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepOptions {
-    /// Number of threads.
+    /// Number of threads that answer points.
     pub threads: NonZeroUsize,
     /// The shard to compute, or `None` for all points.
     pub shard: Option<StudyShard>,

@@ -15,7 +15,7 @@ const GROUP: u64 = 1;
 /// that every rank has a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectivePattern {
-    /// Kind of collective.
+    /// Kind of collective; rooted kinds use `root`.
     pub kind: CollectiveKind,
     /// Bytes as in `comm_size` of trace files: the whole buffer, but for all-gather and gather the shard of
     /// one rank. A barrier has no size.

@@ -40,7 +40,7 @@ use super::{
 use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 
-/// The lane of kernels.
+/// Lane on which all kernels run, one after another.
 pub const COMPUTE_LANE: i64 = 0;
 /// The lane of gradient all-reduces.
 pub const COMMUNICATION_LANE: i64 = 1;
@@ -56,9 +56,9 @@ const K: u64 = KERNELS.len() as u64;
 pub struct DataParallelPattern {
     /// Number of ranks, each with a replica.
     pub ranks: u32,
-    /// Layers of the model.
+    /// Number of transformer layers.
     pub layers: u32,
-    /// Hidden size.
+    /// Hidden size, in numbers per token.
     pub hidden: u32,
     /// Tokens per rank and step; a multiple of `sequence`.
     pub tokens: u32,
@@ -68,7 +68,7 @@ pub struct DataParallelPattern {
     /// although they compute in single precision, because memory bandwidth limits them and some
     /// NPUs publish no single-precision peak.
     pub dtype: Dtype,
-    /// Training steps.
+    /// Number of training steps.
     pub steps: u32,
     /// Peak rate of the reference NPU, from which the recorded durations of kernels are derived.
     pub reference_flops: FlopRate,
@@ -321,7 +321,6 @@ mod tests {
         }
     }
 
-    /// The id of the node called `name`.
     fn id(nodes: &[EmittedNode], name: &str) -> u64 {
         nodes.iter().position(|node| node.name == name).unwrap() as u64 + 1
     }

@@ -38,9 +38,9 @@ use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryLocation, Op
 const DIES: [u32; 2] = [5, 4];
 /// Cores of a die along x and y.
 const CORES: [u32; 2] = [4, 4];
-/// Cores of a stage.
+/// Number of cores of a stage: one die.
 const STAGE: u32 = CORES[0] * CORES[1];
-/// Stages of the pipeline.
+/// Number of stages: one per die.
 const STAGES: u32 = DIES[0] * DIES[1];
 /// PALM's correction factor for memory traffic on the wafer.
 const FACTOR: f64 = 0.005;
@@ -64,9 +64,9 @@ const PASSES: i64 = 4;
 pub struct PalmPattern {
     /// Layers of the model, a multiple of the 20 stages.
     pub layers: u32,
-    /// Hidden size.
+    /// Hidden size, in numbers per token.
     pub hidden: u32,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: u32,
     /// Tokens of a sample.
     pub sequence: u32,

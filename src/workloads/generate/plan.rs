@@ -34,7 +34,7 @@ pub(in crate::generate) use routing::{distinct_ranks, fullest_rank_load};
 pub use tile_order::CoreGrid;
 
 impl ParallelismPlan {
-    /// Number of ranks.
+    /// Number of ranks of the job; 128 bits, because degrees may be absurd before they are checked.
     pub fn ranks(&self) -> u128 {
         let members: u128 = match self.stage_tensor.is_empty() {
             true => u128::from(self.tensor) * u128::from(self.pipeline),

@@ -123,7 +123,7 @@ pub struct ShardReduction {
     pub over: &'static [OperatorAxis],
 }
 
-/// A sharded operator.
+/// Sharding of one operator: its work per device, and the sums that it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorSharding {
     grid: DeviceGrid,

@@ -65,9 +65,9 @@ const MOST_GROUPS: u64 = i32::MAX as u64;
 /// A model and the plan for its training or inference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingPattern {
-    /// The model.
+    /// The model to train or run.
     pub model: Model,
-    /// The plan.
+    /// The plan that distributes the model.
     pub plan: ParallelismPlan,
 }
 
@@ -383,7 +383,6 @@ impl TrainingGenerator {
         }
     }
 
-    /// Bytes of gradients in a bucket.
     fn bucket_bytes(&self, bucket: &GradientBucket) -> u64 {
         bucket.weights * self.sizes.gradient
     }

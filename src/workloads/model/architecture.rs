@@ -51,7 +51,7 @@ pub struct TransformerArchitecture {
     pub more_predictions: u64,
 }
 
-/// Sizes of latent attention.
+/// Sizes of multi-head latent attention (MLA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentAttention {
     /// Elements of the latent vector of queries; 0 if queries are computed directly from the hidden
@@ -118,7 +118,6 @@ impl TransformerArchitecture {
         layers
     }
 
-    /// Returns true if block `index` has experts.
     fn has_experts(&self, index: u64) -> bool {
         let at = index.checked_sub(self.dense_layers);
         let every = self.experts_every.max(1);

@@ -46,7 +46,7 @@ pub struct ModelDefinition {
     pub kind: DefinitionKind,
     /// Width of the activations between blocks; `None` if blocks differ in width.
     pub hidden: Option<u64>,
-    /// The model.
+    /// The model that the file describes.
     pub model: Model,
 }
 
@@ -55,7 +55,7 @@ pub struct ModelDefinition {
 pub struct ModelSizes {
     /// Number of tokens per sample.
     pub tokens: Option<u64>,
-    /// Number of blocks.
+    /// Number of blocks (not all layers).
     pub layers: Option<u64>,
 }
 

@@ -27,7 +27,7 @@ pub enum ModelError {
         did_you_mean(*.closest)
     )]
     Unknown {
-        /// The requested name.
+        /// Name that the user asked for.
         name: String,
         /// The preset with the most similar name, if one is similar.
         closest: Option<&'static str>,
@@ -39,7 +39,7 @@ pub enum ModelError {
         not_from_hubs(*closest)
     )]
     OnHub {
-        /// The requested name.
+        /// Name that the user asked for.
         name: String,
         /// The preset of the same family and size, if there is one.
         closest: Option<&'static str>,

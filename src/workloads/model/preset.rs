@@ -6,10 +6,10 @@ use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read};
 use std::borrow::Cow;
 use std::io::ErrorKind;
 
-/// A built-in model.
+/// A model that is built into the program.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelPreset {
-    /// Name of the preset.
+    /// Name of the preset, by which users select it.
     pub name: &'static str,
     /// Text of the model file. Its comments give the source of every number.
     pub text: &'static str,

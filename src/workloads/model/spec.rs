@@ -158,7 +158,7 @@ pub enum ExpertExchange {
 /// An operator as data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorSpec {
-    /// Name in files.
+    /// Name of the operator in model files.
     pub name: &'static str,
     /// Axes of all the operator's tensors.
     pub axes: Vec<AxisSpec>,

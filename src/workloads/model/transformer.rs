@@ -7,7 +7,7 @@ use super::{
 /// A transformer over tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerModel {
-    /// Number of blocks.
+    /// Number of blocks (not all layers).
     pub layers: u64,
     /// Sizes of each block.
     pub block: TransformerBlock,

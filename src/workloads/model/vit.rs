@@ -9,7 +9,7 @@ use super::{
 /// Words", 2021), with LayerNorm before attention and perceptron, biases everywhere, and GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisionTransformer {
-    /// Number of blocks.
+    /// Number of blocks (not all layers).
     pub layers: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,

@@ -24,7 +24,6 @@ pub(super) struct ConvertedTrace {
     pub salvaged: Option<(SalvageReport, Option<String>)>,
 }
 
-/// Renders the summary as text.
 pub(super) fn render_text(all: &[ConvertedTrace]) -> String {
     let mut out = String::new();
     for one in all {
@@ -204,7 +203,6 @@ struct DanglingRow {
     data: bool,
 }
 
-/// Renders the summary as JSON.
 pub(super) fn render_json(all: &[ConvertedTrace]) -> String {
     let path = |path: &PathBuf| path.display().to_string();
     let traces = all.iter().map(|one| TraceRow {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct GroupLocation {
     /// Family of the groups, such as `tensor` or `data`.
     pub family: &'static str,
-    /// Number of groups.
+    /// Number of groups that have this extent.
     pub groups: u32,
     /// Extent that each of these groups has.
     pub extent: SharedExtent,
@@ -23,7 +23,7 @@ pub struct GroupLocation {
 /// first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NeighbourHops {
-    /// Number of routes.
+    /// Number of routes that were counted.
     pub ways: u32,
     /// Number of links on all routes together.
     pub links: u32,

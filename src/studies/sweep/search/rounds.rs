@@ -13,7 +13,7 @@ use crate::sweep::setting::Settings;
 pub struct LayerTurn {
     /// Number of the round, from 1.
     pub round: u32,
-    /// Index of the layer.
+    /// Index of the layer among the study's layers.
     pub layer: usize,
     /// Number of points that were visited for the first time in this turn.
     pub new_points: u64,

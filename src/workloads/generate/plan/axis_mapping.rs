@@ -11,12 +11,12 @@ pub(super) const EXAMPLE: &str =
 /// Part of an axis, or all of it, placed along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AxisMapping {
-    /// The mapped axis.
+    /// The axis whose members are placed.
     pub axis: ParallelAxis,
     /// Number of members along the dimension; if absent, all members that the axis's other mappings
     /// do not place.
     pub members: Option<u32>,
-    /// The dimension of the machine.
+    /// The machine's dimension along which they are placed.
     pub along: DimensionRef,
 }
 

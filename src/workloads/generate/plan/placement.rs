@@ -180,7 +180,7 @@ impl RankPlacement {
         &self.partitions[usize::from(number)]
     }
 
-    /// Number of ranks.
+    /// Number of ranks of the job.
     pub fn ranks(&self) -> u32 {
         self.degrees[1] * self.members_until(self.degrees[2])
     }

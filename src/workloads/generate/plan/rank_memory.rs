@@ -9,7 +9,7 @@ use chakram_trace::format::{MemoryLocation, Op};
 /// Maximum bytes in use at once on a rank, if its nodes run in id order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankPeak {
-    /// Bytes in use.
+    /// Bytes in use at the peak.
     pub bytes: u64,
     /// True if nodes load from or store to remote memory, so that remote memory can store the bytes
     /// that do not fit on the NPU.
@@ -50,7 +50,7 @@ pub struct RankMemory {
     pub own: u64,
     /// Remote memory, if the plan uses it.
     pub shared: Option<SharedMemory>,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: u64,
 }
 

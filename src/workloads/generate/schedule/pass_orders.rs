@@ -37,7 +37,7 @@ pub struct PassOrderError {
     pub cell: Option<usize>,
     /// The invalid text.
     pub found: String,
-    /// The expected text.
+    /// Description of valid text.
     pub expected: String,
 }
 
@@ -339,12 +339,12 @@ impl PassOrders {
         })
     }
 
-    /// Number of stages.
+    /// Number of stages, which is the number of lines.
     pub fn stages(&self) -> u32 {
         self.steps.len() as u32
     }
 
-    /// Micro-batches of a step.
+    /// Number of micro-batches in a step.
     pub fn micro_batches(&self) -> u32 {
         self.micro_batches
     }
@@ -365,7 +365,6 @@ impl PassOrders {
         ends.map(|place| place.map_or(0, |(stage, _)| *stage))
     }
 
-    /// Steps of a stage.
     pub(super) fn steps_of_stage(&self, stage: u32) -> Vec<PipelineStep> {
         self.steps[stage as usize].clone()
     }
@@ -375,13 +374,11 @@ impl PassOrders {
         self.parts[stage as usize][chunk as usize]
     }
 
-    /// The stage and chunk of a part.
     pub(super) fn chunk_of_part(&self, part: u32) -> (u32, u32) {
         self.places[part as usize]
     }
 }
 
-/// The letter of a kind of pass.
 fn pass_letter(kind: PassKind) -> char {
     match kind {
         PassKind::Forward => 'F',

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Geometry of windows that slide over the rows of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WindowRows {
-    /// Rows of the input.
+    /// Rows of the input image.
     pub inputs: u64,
     /// Rows of the output, one per position of the window.
     pub outputs: u64,

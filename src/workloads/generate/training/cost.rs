@@ -56,7 +56,7 @@ pub(super) struct CostParameters {
     pub dropout: bool,
     /// Number format of linear layers' operands, if it is not the plan's format.
     pub linear: Option<Dtype>,
-    /// Scaling of 8-bit numbers.
+    /// Scaling of 8-bit numbers for matrix products.
     pub scaling: ScalingRecipe,
     /// Choice of kernels that are not matrix products.
     pub elementwise: ElementwiseKernels,

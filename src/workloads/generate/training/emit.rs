@@ -28,7 +28,7 @@ pub(super) use memory_traffic::MOST_PIECES;
 
 use gradients::GradientProgress;
 
-/// The lane of kernels.
+/// The lane of kernels, except kernels of parallel branches.
 pub const COMPUTE_LANE: i64 = 0;
 /// The lane of collectives of tensor groups.
 pub const TENSOR_LANE: i64 = 1;

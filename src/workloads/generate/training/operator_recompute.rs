@@ -26,7 +26,7 @@ use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use crate::model::{ChainRole, LayerOperator, OperatorAxis, OperatorKind, OperatorSpec};
 
-/// The recomputed part of an operator.
+/// The part of an operator that the backward pass runs again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecomputedPart {
     /// Kernels that the backward pass runs again.

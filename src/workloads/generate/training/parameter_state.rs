@@ -23,7 +23,7 @@ use crate::generate::plan::{Optimizer, ZeroStage};
 /// Memory that training keeps per parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterState {
-    /// Bytes of a weight.
+    /// Bytes of a weight in the model's format.
     pub weight: u64,
     /// Bytes of a weight's gradient.
     pub gradient: u64,

@@ -17,7 +17,7 @@ pub(super) struct OperandBytes {
 /// Operation of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ProgramTask {
-    /// A kernel.
+    /// A kernel of an operator.
     Kernel {
         flops: u64,
         bytes: u64,
@@ -52,7 +52,7 @@ pub(super) enum ProgramDependency {
     Node(u32),
 }
 
-/// A node of a program.
+/// A node of a program, which has no id yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProgramNode {
     /// Name without the layer's name: `fwd/attention.qkv`.
@@ -198,7 +198,6 @@ pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass
     *sum = sum.saturating_add(bytes);
 }
 
-/// Adds `more` to `changes`.
 pub(super) fn merge_changes(changes: &mut MemoryChanges, more: &MemoryChanges) {
     for (class, _) in TensorClass::ALL {
         add_bytes(

@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 /// Totals of a plan: parameters, FLOPs, memory, groups, and communication.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanSummary {
-    /// Number of ranks.
+    /// Number of ranks of the job.
     pub ranks: u32,
     /// Number of micro-batches of a replica in a step.
     pub micro_batches: u32,
-    /// Parameters of the model.
+    /// Number of the model's parameters, whatever the plan is.
     pub parameters: u64,
     /// Model FLOPs of a step, without recomputation.
     pub model_flops: u128,
@@ -56,7 +56,7 @@ pub struct StageSummary {
     pub layers: Vec<[String; 2]>,
     /// Parameters of a rank, including copies of tied weights.
     pub parameters: u64,
-    /// Nodes of a rank.
+    /// Number of nodes in a rank's trace.
     pub nodes: u64,
     /// FLOPs that a rank executes in all steps.
     pub flops: u128,
@@ -81,7 +81,7 @@ pub struct CommunicationTotals {
     pub kind: String,
     /// Kind of the groups; `stages` for messages between stages.
     pub family: &'static str,
-    /// Phase of the step.
+    /// Phase of the step; `None` if nodes have no phase.
     pub phase: Option<TrainingPhase>,
     /// Number of calls in all steps.
     pub calls: u64,

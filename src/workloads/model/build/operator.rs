@@ -11,14 +11,12 @@ use std::fmt;
 pub(super) enum ActivationShape {
     /// Channels of an image.
     Image {
-        /// Number of channels.
         channels: u64,
         /// Height and width.
         size: [u64; 2],
     },
     /// Rows, such as tokens.
     Rows {
-        /// Number of rows.
         rows: u64,
         /// Elements of a row.
         columns: u64,

@@ -542,7 +542,7 @@ impl OperatorKind {
         }
     }
 
-    /// Returns the operator without dropout.
+    /// Returns the same operator, but without dropout.
     pub fn without_dropout(mut self) -> Self {
         if let Self::Attention { dropout, .. }
         | Self::ShapedAttention { dropout, .. }

@@ -3,7 +3,6 @@
 use crate::model::{LayerRole, Model, ModelDefinition, ModelError, OperatorKind, PRESETS};
 use proptest::prelude::*;
 
-/// Returns the text of preset `name`.
 pub(super) fn text(name: &str) -> &'static str {
     PRESETS
         .iter()
@@ -12,7 +11,6 @@ pub(super) fn text(name: &str) -> &'static str {
         .text
 }
 
-/// Parses the model in `text`.
 pub(super) fn parse(text: &str) -> Result<Model, ModelError> {
     Ok(ModelDefinition::parse(text, "m.toml", None)?.model)
 }

@@ -29,7 +29,7 @@ pub enum ValueSyntax {
     Text(fn(&str) -> Result<(), String>),
 }
 
-/// A value of an option.
+/// A type of values that options can have.
 pub(super) trait OptionValue: Sized {
     /// Syntax of each word of the flag.
     const SYNTAX: ValueSyntax;
@@ -159,7 +159,6 @@ impl OptionValue for Bytes {
     }
 }
 
-/// A word of the option `place`.
 pub(super) enum PlaceWord {
     Axis(AxisMapping),
     Tiles(CorePlacement),

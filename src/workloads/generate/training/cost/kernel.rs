@@ -4,7 +4,7 @@ use crate::generate::training::program::OperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
 use chakram_trace::format::{Dtype, KernelShape, MovingKernel};
 
-/// A kernel of an operator.
+/// A kernel of an operator: its work, and how a trace names it.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct LoweredKernel {
     /// Suffix that is appended to the operator's name, including its dot; empty for most kernels.
