@@ -12,7 +12,6 @@
 //! determines the time of the whole access. For channels and pools, the last stage may be the NPU's port into a
 //! dimension ([`NetworkAttachment`]). With a network model that has contention, loads and stores compete at this port
 //! with messages, chunk by chunk (`memory/chunked_access.rs`). Otherwise the port is one more stage.
-//! chunk (`memory/chunked_access.rs`); otherwise the port is one more stage.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;

@@ -36,7 +36,6 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
 
     /// Returns the stage of schedule `to` that corresponds to stage `number` of schedule `from`: the stage along the
     /// same line with the same number of earlier stages along that line.
-    /// the same number of earlier stages along that line.
     #[cold]
     fn counterpart(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {
         if from == to {

@@ -206,8 +206,7 @@ pub trait BusScheduler {
     fn after(&mut self, at: Time, event: u32);
 }
 
-/// Formats the algorithms of a collective over an extent, innermost dimension first: `ring 8 (nvlink), ring 4
-/// (nodes)`.
+/// Formats the algorithms of a collective over an extent, innermost dimension first: `ring 8 (nvlink), ring 4 (nodes)`.
 pub struct AlgorithmDescriber(Box<DescribeFn>);
 
 type DescribeFn = dyn Fn(CollectiveKind, &GroupExtent, &Topology, u64) -> String + Send + Sync;

@@ -13,7 +13,6 @@
 //! do. In chakram's model the port is the limit, so direct and ring move their bytes equally fast and differ only in
 //! latency. The table does not apply to rings and meshes: there, each message has the rate of one link, leaves a member
 //! one at a time, and enters on either side.
-//! side.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};

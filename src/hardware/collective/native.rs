@@ -480,7 +480,6 @@ impl NativeBackend<'_> {
     /// of chunks and never a result. The estimate is the sum over successive messages over a link or up a tree, each
     /// with the algorithm's message size and the latency of a link. It is proportional to the message times, and is a
     /// whole number of picoseconds if these are.
-    /// are.
     fn alone(
         &self,
         assignment: &StageAssignment,

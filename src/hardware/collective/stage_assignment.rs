@@ -104,8 +104,8 @@ pub fn assign_stages(
     );
 }
 
-/// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto:
-/// tree 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
+/// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`,
+/// `auto: tree 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
 pub(super) fn describe(
     all: &[StageAssignment],
     extent: &GroupExtent,

@@ -11,8 +11,8 @@ pub struct AttentionWaves {
     pub tail: f64,
 }
 
-/// Attention of one query per sequence to all keys. With `Y` bytes, `b` sequences and `v` heads of keys and values, `t
-/// = start + Y / (memory bandwidth) + head b v / multiprocessors`.
+/// Attention of one query per sequence to all keys. With `Y` bytes, `b` sequences and `v` heads of keys and values,
+/// `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeCurve {
     /// Seconds of the shortest kernel.

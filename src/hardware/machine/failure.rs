@@ -10,9 +10,9 @@ use std::str::FromStr;
 pub enum FailedPart {
     /// An NPU, and everything that runs on it.
     Npu(Npu),
-    /// The links in both directions between two vertices of the network, written as their names: `0-1`, `0-nvlink
-    /// switch at 0`. [`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between) resolves the
-    /// names.
+    /// The links in both directions between two vertices of the network, written as their names: `0-1`,
+    /// `0-nvlink switch at 0`. [`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between)
+    /// resolves the names.
     Link(String),
 }
 

@@ -36,8 +36,8 @@ impl NetworkSettings {
         topology.with_switching(self.switching)
     }
 
-    /// Formats the settings that differ from the default, except the model: `, store-and-forward, sends complete when
-    /// delivered`.
+    /// Formats the settings that differ from the default, except the model:
+    /// `, store-and-forward, sends complete when delivered`.
     pub fn text(self) -> String {
         let default = Self::default();
         let mut text = String::new();
