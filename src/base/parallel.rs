@@ -14,7 +14,8 @@ pub fn processors() -> usize {
 ///
 /// # Errors
 ///
-/// Fails with the error of the first failing item, independent of the threads' timing. Items after it may be skipped.
+/// Fails with the error of the first failing item, independent of the threads' timing. Items after the first failing
+/// item may be skipped.
 pub fn map_in_order<T: Sync, R: Send, E: Send>(
     threads: usize,
     items: &[T],

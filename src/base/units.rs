@@ -356,8 +356,8 @@ mod tests {
 
     #[test]
     fn links_one_after_another_are_rounded_once() {
-        // 1 B over three links of 400 GB/s takes 3 x 2.5 = 7.5 ps, which rounds to 8. Over one link of 50 GB/s it takes
-        // 20 ps.
+        // 1 B over three links of 400 GB/s takes 3 x 2.5 = 7.5 ps, which rounds to 8. Over one link of 50 GB/s 1 B
+        // takes 20 ps.
         let links = InverseRate::ZERO.plus(3, Bandwidth::new(400e9).unwrap());
         assert_eq!(links.serialization(BufferShare::whole(1)), Span(8));
         let links = links.plus(1, Bandwidth::new(50e9).unwrap());
@@ -380,7 +380,7 @@ mod tests {
         // 4 of 10 parts of 7/3 B are 2 of 5 parts: 14/15 B. All 5 of 5 parts are the whole.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
         assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
-        // 3 x (2^64 - 1) exceeds 64 bits. A quarter of it is 3 x 2^62 - 3/4.
+        // 3 x (2^64 - 1) exceeds 64 bits. A quarter of this product is 3 x 2^62 - 3/4.
         assert_eq!(
             amount(u64::MAX, 2).parts_of(3, 4),
             amount(13_835_058_055_282_163_711, 2)

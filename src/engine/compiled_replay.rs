@@ -243,8 +243,8 @@ impl<'a> CompiledReplay<'a> {
                 .is_some()
     }
 
-    /// Returns the dimension and the links of the measurement if collectives of `kind` in `group` take measured times,
-    /// and were measured on other links than the machine's.
+    /// If collectives of `kind` in `group` take times that were measured on other links than the machine's, returns the
+    /// dimension and the links of the measurement.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,
@@ -309,7 +309,7 @@ impl<'a> CompiledReplay<'a> {
         (pair != NONE).then_some(pair)
     }
 
-    /// Fails if the program cannot run on `npu`, or, with `None`, on the NPU for which the program was compiled.
+    /// Fails if the program cannot run on `npu`; `None` stands for the NPU for which the program was compiled.
     pub(super) fn may_launch_at(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
         let (name, npus) = (self.machine.name(), self.machine.topology().npus());
@@ -343,7 +343,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(())
     }
 
-    /// Returns the plan of an instance on `npu`, or, with `None`, on the NPU for which the instance was compiled.
+    /// Returns the plan of an instance on `npu`; `None` stands for the NPU for which the instance was compiled.
     pub(super) fn shared_at(&self, planned: &InstancePlan, npu: Option<Npu>) -> &SharedGraphPlan {
         let own = planned.shared;
         let shared = npu.map_or(own, |npu| {
@@ -357,7 +357,7 @@ impl<'a> CompiledReplay<'a> {
         self.machine
     }
 
-    /// Returns the workload. It includes launch nodes if the host launches nodes ([`ReplayOptions::launch`]).
+    /// Returns the workload, including launch nodes if the host launches nodes ([`ReplayOptions::launch`]).
     pub fn workload(&self) -> &Workload {
         self.launched.as_ref().unwrap_or(self.given)
     }

@@ -1,4 +1,4 @@
-//! Content order: events of an instant are handled by class, NPU, launch and node. Their consequences are collected
+//! Content order: events of an instant are handled by class, NPU, launch and node. Consequences of events are collected
 //! until no event of the instant is left.
 
 use super::Engine;

@@ -46,17 +46,17 @@ pub struct PricingCoverage {
     pub mapped_energy: f64,
     /// True if roofline kernels run at peak rates because no efficiency is given.
     pub at_peaks: bool,
-    /// Number of collectives' and messages' nodes that take their recorded or captured duration.
+    /// Number of collective and message nodes that take their recorded or captured duration.
     pub as_recorded: u64,
     /// Number of nodes in `as_recorded` without a duration in the trace, which take no time.
     pub unrecorded: u64,
-    /// Number of collectives' and messages' nodes that take their recorded duration because their size is unknown.
+    /// Number of collective and message nodes that take their recorded duration because their size is unknown.
     pub size_unknown: u64,
     /// Total recorded transfer time of the nodes in `size_unknown`, in picoseconds.
     pub size_unknown_time: u128,
     /// Number of nodes in `size_unknown` without a duration in the trace, which take no time.
     pub size_unknown_free: u64,
-    /// Number of communication nodes of unknown operation or partners, which take their recorded duration.
+    /// Number of communication nodes with an unknown operation or unknown partners, which take their recorded duration.
     pub comm_unknown: u64,
     /// Total recorded duration of the nodes in `comm_unknown`, in picoseconds.
     pub comm_unknown_time: u128,

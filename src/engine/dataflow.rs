@@ -118,8 +118,8 @@ pub(super) struct Dataflow<'a> {
     /// Plan and offsets of the launch in each run state.
     places: Vec<LaunchPlace<'a>>,
     open: OpenDependencies,
-    /// Ready nodes that wait until another node of their instance completes. They became ready through a node that
-    /// completed immediately. Used only by the discipline of insertion order.
+    /// Ready nodes that wait until another node of their instance completes. These nodes became ready through a node
+    /// that completed immediately. Used only by the discipline of insertion order.
     dormant: Vec<u64>,
     /// Number of completed nodes of all launches.
     completed: u64,

@@ -23,7 +23,7 @@ pub trait Discipline: Sized {
     const AT_ONCE: bool;
 
     /// True if every send completes when its message has arrived, including sends of collectives. False if sends of
-    /// collectives complete when their last byte has left, and other sends as the machine states
+    /// collectives complete when their last byte has left, and other sends complete as the machine states
     /// ([`SendCompletion`](chakram_hardware::network::SendCompletion)).
     const SENDS_END_ON_ARRIVAL: bool;
 

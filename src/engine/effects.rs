@@ -34,12 +34,12 @@ pub(super) struct Effects {
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins, as instance and node in one word.
     pub delayed: Vec<u64>,
-    /// Freed lanes, as instance and lane. Each takes the next node in its queue, in the order of rank and lane.
+    /// Freed lanes, as instance and lane. Each lane takes the next node in its queue, in the order of rank and lane.
     pub freed: Vec<(InstanceIndex, u32)>,
     /// Nodes that became ready, as instance and node in one word. The loop posts them in the order
     /// of rank and id.
     pub ready: Vec<u64>,
-    /// Instances that ended. Their feeds are notified and may launch programs.
+    /// Instances that ended. The feeds of these instances are notified and may launch programs.
     pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network, submitted in the order of their lanes.
     pub accesses: Vec<ApproachingAccess>,
@@ -163,7 +163,7 @@ impl Effects {
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
-    /// Appends work. In insertion order, it is done after earlier work of the same event.
+    /// Appends work. In insertion order, the work is done after earlier work of the same event.
     #[inline]
     pub fn leave(&mut self, work: FollowUp) {
         self.is_stirred = true;

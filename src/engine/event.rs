@@ -50,8 +50,8 @@ pub(super) enum EventClass {
     Requested,
     /// In insertion order, a wait of a script is over. The rank field is the index of the run, the payload the cell.
     ScriptEvent,
-    /// A script receives a message that had already arrived. In content order, also the end of a script's wait. The
-    /// payload is an op.
+    /// A script receives a message that had already arrived. In content order, this event is also the end of a script's
+    /// wait. The payload is an op.
     ScriptReceived,
     /// Members of a run arrived at this instant; the payload is the run.
     Settle,

@@ -26,7 +26,7 @@ const ROUNDS_BETWEEN_CHECKS: u32 = 256;
 ///
 /// # Errors
 ///
-/// Fails if the run is interrupted. The state of its components is then unspecified.
+/// Fails if the run is interrupted. The state of the components is then unspecified.
 #[inline]
 pub(super) fn run(components: &mut impl LoopComponents) -> Result<(), Interruption> {
     let mut rounds_left = 1;

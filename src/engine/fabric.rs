@@ -47,7 +47,7 @@ impl EventScheduler for Agenda {
     #[inline]
     fn schedule(&mut self, at: Time, event: NetworkEvent) {
         // Ops of one instant use separate ports and counters, so their order does not matter. There are two exceptions:
-        // first bytes at one port, and messages at one link. These are ordered by content before op numbers.
+        // first bytes at one port, and messages at one link. Such events are ordered by content before op numbers.
         let event = match event {
             NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),

@@ -1,8 +1,9 @@
 //! Failures of NPUs and links during a run.
 //!
-//! A failure comes before all other events of its instant. Nodes on a failed NPU never end after the failure, nor do
-//! messages and collectives with its ranks. If such work is left, the run is stuck, and its error names the failures
-//! and this work. A failed link is removed from the network, which continues over the other links.
+//! A failure comes before all other events of its instant. After the failure, nodes on the failed NPU never end, and
+//! neither do messages and collectives in which its ranks take part. If such work is left, the run is stuck, and its
+//! error names the failures and this work. A failed link is removed from the network, which continues over the other
+//! links.
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;

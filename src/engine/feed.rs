@@ -22,7 +22,7 @@ pub trait Feed {
     /// time advance.
     fn wake_at(&self) -> Option<Time>;
 
-    /// Notifies the feed that the instant which [`Self::wake_at`] returned is reached.
+    /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
     fn woken(&mut self, now: Time, queue: &mut LaunchQueue);
 
     /// Returns the times of the feed's ended launches, in order. Empty if the feed does not keep them for reports.

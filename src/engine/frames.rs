@@ -185,7 +185,7 @@ impl<'a> Launches<'a> {
         &self.frames[frame as usize].record
     }
 
-    /// Starts a rank that waits until its feed releases it.
+    /// Starts a rank that its feed has just released.
     pub fn release(
         &self,
         flow: &mut Dataflow<'a>,

@@ -15,7 +15,7 @@ use chakram_trace::matching::first_difference;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeSet;
 
-/// Fails on three kinds of in-switch accesses: not made by all NPUs, not passing a switch, or larger than the memory.
+/// Fails if an in-switch access is not made by all NPUs, does not pass a switch, or exceeds the memory.
 pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), ReplayRefusal> {
     let Some(instance) = workload.instances().iter().find(|instance| {
         let graph = workload.graph(instance);

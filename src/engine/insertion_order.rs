@@ -1,9 +1,9 @@
 //! Insertion order: events are handled one by one, in the order in which they were scheduled, and nodes in the order of
 //! ids.
 //!
-//! The consequences of an event come before all other events. Components append them as work ([`FollowUp`]). Entries
-//! are done in order, each with all its consequences before the next entry (depth first). After a node
-//! ends, the nodes that it made ready are issued.
+//! The consequences of an event come before all other events. Components append these consequences as work
+//! ([`FollowUp`]). Entries are done in order, each with all its consequences before the next entry (depth first). After
+//! a node ends, the nodes that it made ready are issued.
 
 use super::Engine;
 use super::dataflow::node_of;
@@ -141,8 +141,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that was made ready by an
-    /// immediately completed node waits until another node completes. It does not wait if no other node is in flight.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that an immediate completion
+    /// made ready waits until another node completes, unless no other node is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {

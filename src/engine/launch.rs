@@ -60,9 +60,9 @@ pub enum LaunchRelease {
 pub struct LaunchRecord {
     /// Number of the launch in the run.
     pub serial: LaunchSerial,
-    /// Index in the run of the feed that requested the launch.
+    /// Index of the feed that requested the launch.
     pub feed: u32,
-    /// Index in the run of the program that is executed.
+    /// Index of the program that is executed.
     pub program: u32,
     /// The number that the feed chose.
     pub tag: u64,

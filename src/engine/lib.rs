@@ -159,7 +159,7 @@ pub struct ReplayOutcome {
     pub failures: Vec<FailureOutcome>,
 }
 
-/// The loop of one replay. Its components own separate states, and pass their effects to the loop.
+/// The loop of one replay. The components of the loop own separate states, and pass their effects to the loop.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
     launches: Launches<'a>,
@@ -180,7 +180,8 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     for Engine<'_, O, N, M>
 {
-    /// Handlers return no errors. They store an error in the effects, which the loop checks before the next round.
+    /// Handlers return no errors. Instead, handlers store an error in the effects, which the loop checks before the
+    /// next round.
     #[inline]
     fn next(&mut self) -> Option<Time> {
         let next = self.effects.agenda.next_time();
@@ -298,7 +299,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 
     /// Submits the messages of this instant, and the loads and stores that cross the network. If analytical answers
-    /// reserve links on their way, these answers are withdrawn first.
+    /// reserve links that this traffic will use, these answers are withdrawn first.
     #[inline]
     fn send(&mut self, now: Time) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);

@@ -294,8 +294,8 @@ pub(super) fn channels(
 }
 
 /// Returns the first unmatched send for which there is an unmatched receive with the same ends and tag but another
-/// size. These are probably two halves of one message with different sizes. Channels with equal ends and tag must be
-/// neighbours in the list.
+/// size. The send and the receive are probably two halves of one message with different sizes. Channels with equal ends
+/// and tag must be neighbours in the list.
 fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),
@@ -340,7 +340,7 @@ fn refuse_sizes(workload: &Workload, send: CommRef, receive: CommRef) -> ReplayR
     )
 }
 
-/// Matches the k-th send from one rank to another with a tag to the k-th receive of the same ranks and tag.
+/// Matches sends with receives: for the same two ranks and tag, the k-th send matches the k-th receive.
 pub(super) fn messages(plan: &mut ReplayPlan, workload: &Workload) -> Result<(), ReplayRefusal> {
     let mut halves = halves(plan, workload, |_, _| ());
     for found in match_messages(&mut halves) {

@@ -63,7 +63,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts the loads and stores that were stored until all accesses of a dispatch are known.
+    /// Starts the deferred loads and stores once all accesses of a dispatch are known.
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.exist() {

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 mod recorded;
 mod requests;
 
-/// Progress of a message between two ranks. It includes the waiting half (the send or the receive), if one waits.
+/// Progress of a message between two ranks. Includes the waiting half (the send or the receive), if one waits.
 #[derive(Clone, Copy, Debug)]
 struct MessageState {
     /// True once the last byte has arrived or, with recorded durations, once the send has started.

@@ -35,7 +35,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.delayed = delayed;
     }
 
-    /// Completes a node. For a member of a tile group, completes it together with the other members.
+    /// Completes a node. A member of a tile group completes the node together with the other members.
     #[inline]
     pub(super) fn complete(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);

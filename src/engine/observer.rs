@@ -104,8 +104,8 @@ pub struct CollectiveRecord {
     /// Time from `last_start` to `end`. If communication takes recorded or captured durations, the longest recorded
     /// duration of a member.
     pub transfer: Span,
-    /// The rank that caused the longest wait, and its share of `waited`. This is the last rank to arrive among ranks
-    /// with a trace (the lowest of several). With recorded durations it may be the root. `None` if no member waited,
+    /// The rank that caused the longest wait, and its share of `waited`. The rank is the last to arrive among ranks
+    /// with a trace (the lowest of several); with recorded durations, it may be the root. `None` if no member waited,
     /// and in a replay as captured.
     pub waited_for: Option<(Rank, Span)>,
     /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, a member's

@@ -23,7 +23,7 @@ pub struct ReplayOptions {
     pub compute: ComputeModel,
     /// Source of the durations of host work: host nodes, and delays before nodes.
     pub host: HostTiming,
-    /// Mode in which the machine's host launches nodes, for graphs without host work.
+    /// Way in which the machine's host launches nodes, for graphs without host work.
     pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
@@ -56,8 +56,8 @@ pub struct ReplayOptions {
     pub lower_bound: bool,
     /// Count the bytes over every link. Every collective is then simulated message by message.
     pub links: bool,
-    /// Custom algorithms. Each replaces the machine's algorithm for collectives of its kind if the group has one member
-    /// per script. Has an effect only with [`CommTiming::Model`] and native collectives.
+    /// Custom algorithms. Each algorithm replaces the machine's algorithm for collectives of its kind if the group has
+    /// one member per script. Has an effect only with [`CommTiming::Model`] and native collectives.
     pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived; an
     /// unmatched receive never completes. Has an effect only in insertion order

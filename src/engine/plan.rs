@@ -60,7 +60,7 @@ pub(super) struct GroupPlan {
     /// For each phase, the network paths that messages of several members share.
     pub paths: Vec<SharedPaths>,
     /// Number of a member's ports along a phase: two if the member may be wired to neighbours on both sides. If the
-    /// group is not a sub-grid, two for every dimension.
+    /// group is not a sub-grid, a member has two ports for every dimension.
     pub sides: u32,
     /// Collectives of the group, in order. Groups with equal collectives share one list.
     pub calls: Arc<[CallPlan]>,
@@ -114,8 +114,8 @@ pub(super) struct InstancePlan {
     /// Index in [`ReplayPlan::shared`], which has durations and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundSlot>,
-    /// Sequence of each call within its group. `None` if it is the same as in the graph; two slots bound to the same
-    /// group change it.
+    /// Sequence of each call within its group. `None` if it is the same as in the graph, which two slots bound to the
+    /// same group would change.
     pub sequences: Option<Vec<u32>>,
     /// Match of each message of the graph, or [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,
@@ -199,7 +199,8 @@ pub(super) struct ReplayPlan {
     /// and any message size. Used only if messages are matched in issue order.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
-    /// Error for reports if most kernels have no known duration. `None` if the user chose a model that allows this.
+    /// Error for reports if most kernels have no known duration. `None` also if the user chose a model that allows such
+    /// kernels.
     pub mostly_free: Option<ReplayRefusal>,
     /// Effect of each requested change of durations.
     pub changes: Vec<PriceChangeCount>,
@@ -235,7 +236,7 @@ impl ReplayPlan {
             let npu = npu_of[instance.rank.index()];
             let class = machine.class(npu);
             // Durations depend only on the graph and the NPU class. Ranks with equal graphs and classes therefore share
-            // them, unless an option gives a rank its own durations.
+            // durations, unless an option gives a rank its own durations.
             let own = changes.own_prices_of(instance.rank);
             let key = (instance.graph.0, class, own);
             let index = match known.get(&key) {

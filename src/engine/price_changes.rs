@@ -286,7 +286,7 @@ impl PriceChanges {
             let price = &mut prices[call.node.index()];
             let recorded = *price;
             for (number, time) in self.of_collective(call.kind, graph.name(call.node)) {
-                // Changes of collectives do not accumulate. Each applies to the recorded duration.
+                // Changes of collectives do not accumulate. Each change applies to the recorded duration.
                 *price = recorded;
                 counts[from + number].change(price, time.of(recorded));
             }

@@ -26,8 +26,8 @@ type CopyPlace = (u32, u32);
 /// Replays one copy as the representative of a job. If one copy cannot represent the job, replays all ranks.
 ///
 /// `copies` must be disjoint, of equal length, and cover every rank. `replay` must replay its argument on `machine`
-/// with `options`, with a [`RepresentativeCheck`] as an observer. It must return the replay's result and the check's
-/// verdict.
+/// with `options`, with a [`RepresentativeCheck`] as an observer. `replay` must return the replay's result and the
+/// check's verdict.
 ///
 /// # Errors
 ///

@@ -58,7 +58,7 @@ pub struct LoopCounts {
     pub events: u64,
     /// Number of tile groups at the start.
     pub groups: u32,
-    /// Number of ranks in these groups.
+    /// Number of ranks in tile groups at the start.
     pub ranks: u32,
     /// Number of groups that were never split.
     pub together: u32,
@@ -71,8 +71,7 @@ pub struct LoopCounts {
 /// Steps in the life of a node that all members of a group must take in the same round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemberStep {
-    /// The node may queue for its lane, because the launch order of the collective's group allows
-    /// this.
+    /// The node may queue for its lane, because the launch order of the collective's group now allows it.
     Queued,
     /// The time at which the node will end is known, but the end is not scheduled yet.
     Announced,
@@ -85,7 +84,7 @@ pub(super) enum MemberStep {
 struct OpenNode {
     node: NodeIndex,
     step: MemberStep,
-    /// Members that have taken the step. If the step is `Announced`, each has the time of its end.
+    /// Members that have taken the step. If the step is `Announced`, each entry also has the time of the member's end.
     present: Vec<(InstanceIndex, Time)>,
 }
 
@@ -253,7 +252,7 @@ impl TileGroups {
     }
 
     /// Removes the stored loads and stores, sorted by instance and then by order of issue. Separately simulated ranks
-    /// would issue them in this order.
+    /// would issue accesses in this order.
     pub fn take_accesses(&mut self) -> Vec<InstanceNode> {
         let mut accesses = std::mem::take(&mut self.accesses);
         accesses.sort_by_key(|access| access.instance);

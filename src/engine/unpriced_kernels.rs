@@ -40,7 +40,7 @@ struct UnpricedFormat {
 const NAMED: usize = 3;
 
 impl UnpricedKernels {
-    /// Adds a kernel whose number format has no peak rate. Its rank and class are set later, by [`Self::add`].
+    /// Adds a kernel whose number format has no peak rate. The kernel's rank and class are set later, by [`Self::add`].
     pub fn without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
         let first = UnpricedFormat {
             count: 0,
@@ -79,7 +79,7 @@ impl UnpricedKernels {
     }
 
     /// Fails on arithmetic without a known duration. Otherwise returns the number of kernels that take no time. Also
-    /// returns an error for reports if these are most kernels. `basis` counts all other kernels.
+    /// returns an error for reports if most kernels take no time. `basis` counts all other kernels.
     pub fn settle(
         &self,
         workload: &Workload,

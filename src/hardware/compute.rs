@@ -91,8 +91,8 @@ pub enum ComputeModel {
     /// The duration of loop nests on an accelerator, with the best mapping that a search finds for each kernel. If the
     /// trace has neither FLOPs nor bytes, the kernel takes its recorded duration.
     LoopNest(LoopNestModel),
-    /// The duration recorded on another NPU class, times the ratio of both classes' roofline times. The roofline
-    /// duration if nothing was recorded.
+    /// The duration recorded on another NPU class, times the ratio of both classes' roofline times. If nothing was
+    /// recorded, the roofline duration.
     RecordedOn(RecordingClass),
     /// Same as [`Self::RecordedOn`] with the NPU class of the device that each capture names.
     /// [`model_of_capture`](super::recordings::model_of_capture) inserts this class.

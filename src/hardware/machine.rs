@@ -94,8 +94,8 @@ impl NpuClass {
     }
 }
 
-/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe. The GPU presets have as many.
-/// Traces with more lanes cause a warning.
+/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe. The GPU presets have the same
+/// number. Traces with more lanes cause a warning.
 const UNKNOWN_LANES: u32 = 32;
 
 /// A simulated system.
@@ -133,8 +133,8 @@ impl Machine {
         Ok(build::machine(&ConfigDocument::parse(text, file)?, None)?)
     }
 
-    /// Parses the edited file of `original`. Measured times may name the links or NPUs of their measurement. If they do
-    /// not, the links or NPUs of the original count as those of the measurement.
+    /// Parses the edited file of `original`. Measured times may name the links or NPUs of their measurement. Otherwise
+    /// the links or NPUs of the original count as those of the measurement.
     ///
     /// # Errors
     ///
@@ -463,8 +463,8 @@ impl Machine {
         &self.named_memories
     }
 
-    /// Returns the remote memories, starting with the unnamed memory. Each has its first endpoint, which is meaningful
-    /// only if the memory is attached to the network.
+    /// Returns the remote memories, starting with the unnamed memory. Each memory has its first endpoint, which is
+    /// meaningful only if the memory is attached to the network.
     pub fn memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
         let named = self.named_memories.iter().map(|named| Some(&named.memory));
         let mut next = self.topology.npus();

@@ -52,8 +52,8 @@ pub struct RemoteMemoryAccess {
     pub bytes: u64,
     /// True for a store, false for a load.
     pub store: bool,
-    /// True if all NPUs issue the same access and the switches combine it. They gather loads, so that each NPU ends
-    /// with all NPUs' bytes, or reduce stores.
+    /// True if all NPUs issue the same access and the switches combine it. The switches gather loads, so that each NPU
+    /// ends with all NPUs' bytes, or reduce stores.
     pub in_switch: bool,
     /// Number by which the caller identifies the access.
     pub token: u64,
@@ -237,8 +237,8 @@ pub struct RemoteMemory {
     pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as ASTRA-sim does.
     pub whole_ns: bool,
-    /// The network ports through which the memory's bytes pass, or `None`. Their bandwidth must equal the bandwidth of
-    /// the NPUs' ports in the design.
+    /// The network ports through which the memory's bytes pass, or `None`. The bandwidth of these ports must equal the
+    /// bandwidth of the NPUs' ports in the design.
     pub through: Option<NetworkAttachment>,
 }
 

@@ -312,9 +312,9 @@ pub trait NetworkBackend {
     /// Accepts a message from its sender at `now`.
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler);
 
-    /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns its end, or `None`
-    /// if later events may still change the end. In this case, the model sends [`DeliveryNotice::Delivered`] later. By
-    /// default accesses contend neither with one another nor with messages.
+    /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns the end of the
+    /// access, or `None` if later events may still change the end. In this case, the model sends
+    /// [`DeliveryNotice::Delivered`] later. By default accesses contend neither with one another nor with messages.
     fn access(
         &mut self,
         now: Time,

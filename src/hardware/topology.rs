@@ -189,7 +189,7 @@ pub struct Topology {
     graph: Option<Arc<LinkGraph>>,
     /// Dies and cores of a tiled accelerator with two dimensions, or `None` for other machines.
     tiles: Option<Box<TileGrid>>,
-    /// Memories attached to the network. Their endpoint numbers follow the NPUs' numbers.
+    /// Memories attached to the network. The endpoint numbers of memories follow the NPUs' numbers.
     memories: Vec<MemoryEndpoint>,
 }
 
@@ -577,7 +577,8 @@ mod tests {
             time(SwitchingMode::StoreAndForward, 3000),
             (ns(4670), ns(4700))
         );
-        // A message shorter than a segment is one segment. Its 30 B take 700 ps, and 300 ps to serialize.
+        // A message shorter than a segment is one segment. A message of 30 B takes 700 ps on these links, and 300 ps on
+        // the slowest link.
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
         // The route has a single link, so no device waits for a segment.
         let t = stack().with_switching(SwitchingMode::StoreAndForward);

@@ -1,7 +1,8 @@
 //! Allocator that counts allocated bytes and ends the process before they exceed the limit.
 //!
 //! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. This allocator instead
-//! exits with a message and code 2, as for any invalid input. It also exits if the system itself has no memory left.
+//! exits with a message and code 2, as for any invalid input. The allocator also exits if the system itself has no
+//! memory left.
 
 use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -38,7 +39,7 @@ thread_local! {
     static OWN: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Sets the limit in bytes. It has an effect only if [`CountingAllocator`] is the allocator.
+/// Sets the limit in bytes. The limit has an effect only if [`CountingAllocator`] is the allocator.
 pub(super) fn bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
@@ -57,10 +58,10 @@ pub fn return_freed() {
     }
 }
 
-/// Makes the system's allocator keep more freed memory for later allocations. By default, it returns free memory above
-/// 128 kB at the end of a heap to the system. When graphs were built one after another, each graph got newly cleared
-/// pages, which caused half of all page faults of a step on a wafer. Only lists on huge pages (`graph/huge_pages.rs`)
-/// are still allocated separately by the system.
+/// Makes the system's allocator keep more freed memory for later allocations. By default, the system's allocator
+/// returns free memory above 128 kB at the end of a heap to the system. When graphs were built one after another, each
+/// graph got newly cleared pages, which caused half of all page faults of a step on a wafer. Only lists on huge pages
+/// (`graph/huge_pages.rs`) are still allocated separately by the system.
 pub fn keep_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call only sets parameters, before other threads exist.

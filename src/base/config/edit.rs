@@ -1,8 +1,8 @@
 //! Edits of TOML texts: replaces values, given by their paths, such as `dimension.nvlink.bandwidth` or
 //! `npu.h100.peak.bf16`.
 //!
-//! A part of a path is a key of a table. In a list of tables, it is the `name` of a table or its index from 0. The last
-//! part may be a new key; the reader of the edited text decides whether that key is valid.
+//! A part of a path is a key of a table. In a list of tables, a part is the `name` of a table or the table's index from
+//! 0. The last part may be a new key; the reader of the edited text decides whether that key is valid.
 
 use super::{ConfigError, ConfigLiteral, did_you_mean, nearest};
 use toml::{Table, Value};

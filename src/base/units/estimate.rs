@@ -14,8 +14,8 @@ impl TimeEstimate {
     /// No time.
     pub const ZERO: Self = Self(0.0);
 
-    /// Relative difference below which estimates count as equal. It exceeds the `f64` rounding errors in a sum with one
-    /// term per NPU.
+    /// Relative difference below which estimates count as equal. The margin exceeds the `f64` rounding errors in a sum
+    /// with one term per NPU.
     pub const MARGIN: f64 = 1.0 / (1 << 30) as f64;
 
     /// Returns true if this is less than `other` by more than the margin.

@@ -22,7 +22,7 @@ pub(super) enum StageAdmission {
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Enrolls the chunks of the member at `position`. Each begins its first stage or waits for admission to it.
+    /// Enrolls the chunks of the member at `position`. Each chunk begins its first stage or waits for admission to it.
     pub(super) fn enroll_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -88,7 +88,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         wait
     }
 
-    /// Returns the admission for which a chunk must wait before a stage. The chunk must release it after the stage.
+    /// Returns the admission for which a chunk must wait before a stage. The chunk must release this admission after
+    /// the stage.
     #[inline]
     pub(super) fn wait(
         &self,
@@ -195,7 +196,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit(npu, queue) {
             self.open(fabric, effects, now, at);
-            // A script may end immediately. The consequences of its end must come before the next chunk.
+            // A script may end immediately. The consequences of the script's end must come before the next chunk.
             if effects.work.len() > before {
                 effects.leave(FollowUp::Admit(npu, queue));
                 return;

@@ -1,9 +1,9 @@
-//! Numbers of analytical answers that can be withdrawn, and counts of collectives by the kind of their answer.
+//! Numbers that identify withdrawable analytical answers, and counts of collectives by kind of answer.
 
 use crate::ReplayOutcome;
 
-/// Modulus of the numbers of answers. The end event of a run stores the number in place of a rank, which limits its
-/// bits.
+/// Numbers of answers wrap around at this value, because the end event of a run stores the number in the bits of a
+/// rank.
 const ANSWERS: u32 = 1 << 27;
 
 /// Counts of answers so far.

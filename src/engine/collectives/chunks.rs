@@ -96,7 +96,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let shared = self.shared_stage(at);
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
-        // Messages that arrived before their receiver entered the stage were only counted. They are delivered now.
+        // Messages that arrived before their receiver entered the stage were only counted, and are delivered now.
         let waiting = &mut progress.waiting[at.cell.index() * run.length + shared.index()];
         let waiting = std::mem::take(waiting);
         self.post_receives(fabric, effects, now, at, waiting);
@@ -455,7 +455,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         progress.ended += 1;
         if progress.ended == group.extent.size() {
             // If members run in different directions, messages without a receiver may still be in flight and refer to
-            // this state.
+            // the run's progress.
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;

@@ -1,4 +1,4 @@
-//! Schedules of members that execute different collectives as their group's n-th collective. This is possible only if
+//! Schedules of members that execute different collectives as their group's n-th collective. Members can do so only if
 //! collectives are matched in issue order.
 
 use super::{Collectives, IssueMismatch, MemberCall};
@@ -55,7 +55,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return Err(first);
         }
         let stages = |number| self.chunks.schedules.get(number).stages();
-        // One phase may have all members on its line. A dimension with the same line may exist too.
+        // One phase may have all members on its line, and a dimension with the same line may exist too.
         let line = |phase: usize| {
             let phase = &group.extent.phases[phase];
             (phase.size, phase.stride)
@@ -88,7 +88,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Compares a member's collective with the first member's. If the collectives differ, the member gets its own
-    /// schedule. If its messages also differ from a partner's, the pair is recorded as the mismatch.
+    /// schedule. If the member's messages also differ from a partner's, the pair is recorded as the mismatch.
     pub(super) fn check_alike(&mut self, call: MemberCall<'_, '_>, slot: GroupSlot, run: RunIndex) {
         let (graph, node) = (call.running.graph, call.node);
         let of = &self.chunks.runs[run];

@@ -70,7 +70,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             root_of(group, sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let sweep = all || root.is_some_and(|root| fresh.contains(&root));
         // If the root or the last member has just started, every member may now be able to begin. Otherwise only
-        // members that have just started can.
+        // members that have just started may be able to begin.
         let candidates = if sweep { members } else { fresh.len() as u32 };
         for i in 0..candidates {
             let member = if sweep {

@@ -1,11 +1,11 @@
 //! Rehearsed answers: a collective on idle links behaves as in an earlier trial run alone (a rehearsal).
 //!
-//! Some networks store, for each link, only the time until which the link is busy ([`RehearsedLinks`]). They have no
-//! closed form for irregularly placed members. But two collectives on idle links run identically, apart from their
-//! starts, if their members arrive in the same *pattern* of times. The second collective of a schedule is *rehearsed*:
-//! simulated message by message over an otherwise empty network. The rehearsal determines the end of each member and
-//! the use of each link. If a later collective has this pattern and finds these links idle, it reserves the links and
-//! is answered immediately.
+//! Some networks store, for each link, only the time until which the link is busy ([`RehearsedLinks`]). Such networks
+//! have no closed form for irregularly placed members. But two collectives on idle links run identically, apart from
+//! their starts, if their members arrive in the same *pattern* of times. The second collective of a schedule is
+//! *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines the end of each
+//! member and the use of each link. If a later collective has this pattern and finds these links idle, it reserves the
+//! links and is answered immediately.
 //!
 //! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all have arrived. In
 //! such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes the
@@ -145,7 +145,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.answers.number()
         };
         let run = &mut self.chunks.runs[id];
-        // Earlier members have already enrolled for simulation. Their progress is discarded.
+        // Discard the progress of earlier members, which have already enrolled for simulation.
         if let Some(progress) = run.progress.take() {
             fabric.close(progress.ports);
             self.answers.stepwise -= 1;
@@ -312,7 +312,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .map(|(at, position)| (at.since(start), position))
             .collect();
         ends.sort_unstable();
-        // An end at the instant of an arrival depends on the order of rounds, which an answer does not contain.
+        // If a member ends at the instant of an arrival, the result depends on the order of rounds, which an answer
+        // does not contain.
         let last = pattern.iter().max().copied().unwrap_or_default();
         let lasts = ends.first().is_some_and(|&(first, _)| first > last);
         (lasts && ends.len() == members).then_some(())?;

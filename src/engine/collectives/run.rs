@@ -92,13 +92,13 @@ pub(super) struct RecordedParts {
 /// State of a collective's analytical answer.
 #[derive(Debug, Default)]
 pub(super) struct ClosedAnswer {
-    /// Number of the analytical answer as long as it can be withdrawn, or 0 otherwise.
+    /// Number that identifies the analytical answer as long as it can be withdrawn, or 0 otherwise.
     pub number: u32,
     /// Index, within its instant, of the settlement that gave the answer.
     pub settlement: u32,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
-    /// Time from which the answer counts.
+    /// Time at which the answer starts, possibly in the past.
     pub start: Time,
     /// True if the collective holds its links until all members have arrived.
     pub is_held: bool,
@@ -298,7 +298,8 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Returns the rank that started last, of all members with a trace. If several did, returns the lowest rank.
+    /// Returns the rank that started last, of all members with a trace. If several started last, returns the lowest of
+    /// their ranks.
     pub(super) fn last_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
             .arrivals

@@ -110,7 +110,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Submits a message of a script. Each member of a collective has one port per phase, or one port per direction of
-    /// a phase. The message leaves through the port of the first phase in which the ends differ. It enters through the
+    /// a phase. The message leaves through the port of the first phase in which the ends differ, and enters through the
     /// port of the last such phase.
     fn send_part<N: NetworkBackend>(
         &mut self,

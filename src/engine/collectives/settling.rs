@@ -16,7 +16,7 @@ use chakram_hardware::collective::UncontendedCost;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 
-/// Maximum number of state entries of a simulated collective: chunks · members · (stages + 1). So many entries take a
+/// Maximum number of state entries of a simulated collective: chunks · members · (stages + 1). This many entries take a
 /// few gigabytes.
 const MOST: u64 = 1 << 28;
 

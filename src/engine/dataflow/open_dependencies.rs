@@ -73,7 +73,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Marks a node as delayed. Has no effect on a root, because the release of its instance starts its delay.
+    /// Marks a node as delayed. Has no effect on a root, whose delay starts with the release of its instance.
     pub fn delay(&mut self, node: usize) {
         let left = &mut self.left[node];
         *left |= if *left > 0 { DELAYED } else { 0 };
@@ -127,7 +127,8 @@ impl OpenDependencies {
         (left != COMPLETE).then(|| u32::from(left & COUNT) + beyond)
     }
 
-    /// Returns true if a node is incomplete but all its dependencies are complete. Its delay may not be over.
+    /// Returns true if a node is incomplete but all its dependencies are complete. The node's delay may still be
+    /// running.
     pub fn is_met(&self, node: usize) -> bool {
         self.left[node] == 0
     }
@@ -210,7 +211,7 @@ mod tests {
     }
 
     /// 100 of 200 dependencies are complete, more than the 62 that the byte counts at first. The two copies are equal.
-    /// They differ once one copy completes a further dependency.
+    /// The copies differ once one of them completes a further dependency.
     #[test]
     fn copies_are_alike_until_one_of_them_goes_on() {
         let mut open = OpenDependencies::with_room(0);

@@ -1,11 +1,11 @@
 //! Loads and stores of remote memory, as the loop handles them.
 //!
 //! A memory on the network is one of the network's endpoints. Accesses that cross the network are submitted before the
-//! messages of their instant. If analytical answers of collectives reserve links on their way, these collectives are
-//! materialized first. The network serves memory ports: it returns the end of an access immediately or sends a notice
-//! later. For other memories, chunks arrive at the NPU's port when no other event of the instant is left. Until the
-//! last chunk has arrived, the access is announced at the port, so no collective is answered analytically over this
-//! port.
+//! messages of their instant. If a collective's analytical answer reserves a link on the way of an access, the
+//! collective is materialized first. The network serves memory ports: it returns the end of an access immediately or
+//! sends a notice later. For other memories, chunks arrive at the NPU's port when no other event of the instant is
+//! left. Until the last chunk has arrived, the access is announced at the port, so no collective is answered
+//! analytically over this port.
 
 use super::{Fabric, InFlightOp};
 use crate::dataflow::node_of;

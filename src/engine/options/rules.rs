@@ -42,8 +42,8 @@ pub enum OptionRefusal {
     AllRecorded(Box<ComputeModel>),
     /// A machine of the recording is given, but no kernel has a recorded duration.
     NoneRecorded,
-    /// Kernels are requested to be scaled from the capture's device, but the capture names no device, or a device
-    /// without a preset.
+    /// Scaling of kernels from the capture's device is requested, but the capture names no device, or a device without
+    /// a preset.
     DeviceUnknown(Option<String>),
     /// A factor on host time is given, but the workload has no host time.
     NoHostTime,

@@ -15,7 +15,7 @@ use chakram_trace::format::escape;
 /// Ready nodes that are not posted yet: the list, and the index of its first unposted entry.
 pub type LeftToPost<'x> = (&'x mut Vec<u64>, usize);
 
-/// A step that all members of a part have taken. The part's leader carries it out for them.
+/// A step that all members of a part have taken. The part's leader carries out the step for all of them.
 #[derive(Clone, Debug)]
 pub enum PartStep {
     /// A node queues for its lane.
@@ -142,7 +142,7 @@ impl TileGroups {
                 let present: Vec<(InstanceIndex, Time)> =
                     present.filter(|(one, _)| run.contains(one)).collect();
                 let (node, step) = (open.node, open.step);
-                // All members of this part have taken the step, so the part takes it as a group.
+                // All members of this part have taken the step, so the part takes the step as a group.
                 if present.len() == run.len() {
                     if step == MemberStep::Queued && flow.instance(run[0]).gathers(node) {
                         own.parked -= 1;
@@ -172,7 +172,7 @@ impl TileGroups {
         steps
     }
 
-    /// Records that this group was split, and the first split of the replay.
+    /// Records the split of a group, and its details if it is the replay's first split.
     fn note_split(
         &mut self,
         flow: &Dataflow<'_>,

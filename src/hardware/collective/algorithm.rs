@@ -13,17 +13,17 @@ use std::fmt;
 /// The algorithm of a stage along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveAlgorithm {
-    /// From neighbour to neighbour, around a ring of all members.
+    /// Members pass data from neighbour to neighbour, around a ring of all members.
     Ring,
     /// Each member sends to every other member, one after another through its port.
     Direct,
-    /// Exchanges with partners at doubling distances; the exchanged part halves each time.
+    /// Members exchange parts with partners at doubling distances; the exchanged part halves each time.
     HalvingDoubling,
-    /// Exchanges with partners at doubling distances, of the whole buffer.
+    /// Members exchange the whole buffer with partners at doubling distances.
     RecursiveDoubling,
-    /// Up and down two binary trees; successive chunks alternate between the trees.
+    /// Data goes up and down two binary trees; successive chunks alternate between the trees.
     DoubleBinaryTree,
-    /// Up and down a binary tree.
+    /// Data goes up and down a binary tree.
     Tree,
     /// Each member exchanges with one partner after another, in rounds.
     Pairwise,
@@ -206,9 +206,9 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Approximates a stage among `n` members that has no closed form by equal messages, sent one after another.
-    /// Returns their size and their number, at least 1. Trees and doubling send the whole buffer from level to level,
-    /// and `direct` sends it to one member after another. All other algorithms send shares.
+    /// Approximates a stage without a closed form, among `n` members, by equal messages that are sent one after
+    /// another. Returns their size and their number, at least 1. Trees and doubling send the whole buffer from level to
+    /// level, and `direct` sends it to one member after another. All other algorithms send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
@@ -246,8 +246,9 @@ pub enum AlgorithmChoice {
     Auto,
     /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve`]).
     Named(CollectiveAlgorithm),
-    /// The choice of NCCL and RCCL for large buffers: rings, except for all-to-all, gather and scatter. These consist
-    /// of sends and receives between members, as in `direct` (NCCL user guide, "Point-to-point communication").
+    /// The choice of NCCL and RCCL for large buffers: rings, except for all-to-all, gather and scatter. All-to-all,
+    /// gather and scatter consist of sends and receives between members, as in `direct` (NCCL user guide,
+    /// "Point-to-point communication").
     Nccl,
 }
 

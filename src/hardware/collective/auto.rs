@@ -1,8 +1,9 @@
 //! `auto`: the algorithm with the least time by formula, among all that support a primitive.
 //!
-//! The formulas are the tables in the algorithms' files, extended by the time of distance. A *line* has n members. For
-//! members k places apart, α(k) is the time of the first byte of a message, and t(x, k) is the serialization time of x
-//! bytes. Both use the slower of the first and the last member's routes. With S the buffer and h = ⌈log2 n⌉:
+//! The formulas are the tables in the algorithms' files, extended by the cost of the distance between members. A *line*
+//! has n members. For members k places apart, α(k) is the time of the first byte of a message, and t(x, k) is the
+//! serialization time of x bytes. Both α and t use the slower of the first and the last member's routes. With S the
+//! buffer and h = ⌈log2 n⌉:
 //!
 //! | algorithm | primitive | takes |
 //! |---|---|---|

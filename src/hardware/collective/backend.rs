@@ -261,7 +261,7 @@ pub trait CollectiveBackend {
     fn path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
 
     /// Returns a key for everything that affects a request's execution, except its group, root, kind and bytes.
-    /// Requests that agree in all of these share a cached schedule.
+    /// Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
     fn variant(&self, request: &CollectiveRequest) -> u64;
 
     /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::paths`].
@@ -399,8 +399,8 @@ pub trait EndpointModel: CollectiveBackend {
 pub enum ContentOrder {}
 
 /// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim. Nodes take lanes in the
-/// order of their ids, collectives and messages are matched in issue order, a member proceeds at once, and a send
-/// completes when its message has arrived.
+/// order of their ids, collectives and messages are matched in issue order, a member proceeds without waiting for other
+/// events of the instant, and a send completes when its message has arrived.
 #[derive(Debug)]
 pub enum InsertionOrder {}
 

@@ -68,7 +68,8 @@ const MOST_TRIALS: u64 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct ChunkChoices(Arc<Mutex<BTreeMap<ChoiceKey, ChunkChoice>>>);
 
-/// The number of chunks. Also the algorithms of the machine's dimensions, if they are chosen together with the number.
+/// The number of chunks. The algorithms of the machine's dimensions are included if they are chosen together with the
+/// number.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkChoice {
     chunks: NonZeroU32,
@@ -326,7 +327,7 @@ impl CountedCollective<'_> {
             known.insert(chunks, end(chunks));
         };
         let best_of = |known: &Trials| known.iter().map(|(&chunks, &time)| (time, chunks)).min();
-        // In ascending order of bounds: when a bound reaches the best time, no later number can be better.
+        // Try numbers in ascending order of bounds: when a bound reaches the best time, no later number can be better.
         bounds.sort_unstable();
         for &(bound, chunks) in &bounds {
             if best_of(&known).is_some_and(|(best, _)| bound >= best) {
@@ -340,7 +341,7 @@ impl CountedCollective<'_> {
                 break;
             };
             let [below, above] = match round {
-                // Tries the geometric means of the best number and its neighbours.
+                // Try the geometric means of the best number and its neighbours.
                 0 | 1 => [
                     numbers.iter().rev().find(|&&other| other < best),
                     numbers.iter().find(|&&other| other > best),

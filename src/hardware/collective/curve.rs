@@ -1,8 +1,9 @@
 //! Measured collectives: time by kind, number of members and bytes, along one dimension of a machine.
 //!
-//! Between two measured sizes time is linear in bytes, as with a latency and a rate. Above the last size time grows in
-//! proportion to bytes, and below the first size it is constant. Between two measured numbers of members time is linear
-//! in their number. A curve gives the time of an undisturbed collective, counted from the arrival of its last member.
+//! Between two measured sizes, time is linear in bytes, as with a latency and a rate. Above the last size, time grows
+//! in proportion to bytes; below the first size, time is constant. Between two measured numbers of members, time is
+//! linear in their number. A curve gives the time of an undisturbed collective, counted from the arrival of its last
+//! member.
 //!
 //! **On other links.** A curve belongs to the links of its measurement, with bandwidth B and latency α. For links with
 //! B' and α', a time is split into its start and its transfer. With points (x_i, t_i) and last index L:

@@ -1,10 +1,10 @@
 //! Collectives whose algorithm is a script for each position of the group.
 //!
 //! A script is a dependency graph of operations: sends, receives and waits. An operation starts as soon as its
-//! predecessors have completed; several start in the order of the script. There are no lanes. A receive completes when
-//! it has started and its message has arrived. The backend decides when a send completes. Scripts state the sizes of
-//! messages, so the collective's own size is ignored. A member completes the collective when all operations of its
-//! script have completed.
+//! predecessors have completed. Operations that can start at the same time start in the order of the script. There are
+//! no lanes. A receive completes when it has started and its message has arrived. The backend decides when a send
+//! completes. Scripts state the sizes of messages, so the collective's own size is ignored. A member completes the
+//! collective when all operations of its script have completed.
 
 use super::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_base::collective_kind::CollectiveKind;

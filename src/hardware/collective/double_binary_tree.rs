@@ -1,9 +1,9 @@
 //! Double binary tree: two binary trees with one root, between which chunks alternate.
 //!
 //! Both trees of a double binary tree have the shape of a [`tree`]. The second tree numbers the members other than the
-//! root differently. If n is odd, it numbers them backwards, so that odd and even numbers swap; if n is even, each
-//! number is one less. Leaves have odd numbers, so every member except the root has children in at most one of the two
-//! trees. For two all-reduced chunks a member sends and receives 4 times; inner members of a single tree send and
+//! root differently. If n is odd, the members are numbered backwards, so that odd and even numbers swap; if n is even,
+//! each number is one less. Leaves have odd numbers, so every member except the root has children in at most one of the
+//! two trees. For two all-reduced chunks a member sends and receives 4 times; inner members of a single tree send and
 //! receive 6 times (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
 //! and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
 //!

@@ -294,8 +294,8 @@ impl CollectiveBackend for NativeBackend<'_> {
             assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // The stage's last messages might come after another operation's message at the instant at which the collective
-        // ends.
+        // If a stage takes no time, its last messages might come after another operation's message at the instant at
+        // which the collective ends.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
@@ -478,8 +478,8 @@ impl NativeBackend<'_> {
 
     /// Uncontended duration of a stage. Without a closed form the duration is an estimate, which affects only the order
     /// of chunks and never a result. The estimate is the sum over successive messages over a link or up a tree, each
-    /// with the algorithm's message size and the latency of a link. It is proportional to the message times, and is a
-    /// whole number of picoseconds if these are.
+    /// with the algorithm's message size and the latency of a link. The estimate is proportional to the message times,
+    /// and is a whole number of picoseconds if all message times are.
     fn alone(
         &self,
         assignment: &StageAssignment,

@@ -293,8 +293,8 @@ mod tests {
             (2, 3, 3 * 1010),
             (3, 2, 4 * 101),
         ];
-        // Along y, member 0 has the data that members 0 and 1 own for members 0 and 2. It passes on the data for member
-        // 2: (1 + 2) · 100 bytes.
+        // Along y, member 0 has the data that members 0 and 1 own for members 0 and 2. Member 0 passes on the data for
+        // member 2: (1 + 2) · 100 bytes.
         let outer = [(0, 2, 300), (1, 3, 3000), (2, 0, 7), (3, 1, 70)];
         for (phase, expected) in [inner, outer].into_iter().enumerate() {
             let found = messages(&sizes, &extent, CollectiveAlgorithm::Direct, phase);

@@ -16,8 +16,8 @@
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
 //! ([`GroupExtent::closes_ring`]), each member has two links, to the next and to the previous member, with B/2 each. A
-//! stage then consists of two concurrent runs, with half of the buffer each. One run is as above. The other goes in the
-//! opposite direction, where the member with index i takes the place of n−1−i. The two runs share neither links nor
+//! stage then consists of two concurrent runs, with half of the buffer each. One run is as above. The other run goes in
+//! the opposite direction, where the member with index i takes the place of n−1−i. The two runs share neither links nor
 //! dependencies. Half a share takes s/2 · B/(B/2) = s, so the table is valid with s at rate B, and an NPU sends at the
 //! full rate B. On other lines of rings and on meshes, a message from the last member to the first returns over the
 //! links between them. A second direction would gain nothing, so all data goes in one direction, at B/2.
@@ -41,8 +41,8 @@ impl LinePosition {
     }
 }
 
-/// Number of messages of each of `n` members. From 92,683 members on, the number exceeds 32 bits. So many messages can
-/// never be simulated; the closed form has no such limit.
+/// Number of messages of each of `n` members. From 92,683 members on, the number exceeds 32 bits. This many messages
+/// can never be simulated; the closed form has no such limit.
 fn all_to_all(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }
@@ -63,7 +63,7 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
             last if last == n - 1 => return send(stage, line, i, n, None),
             _ => (n, 1),
         },
-        // Its own part first, then the parts of the members behind it.
+        // A member sends its own part first, then the parts of the members behind it.
         CollectivePrimitive::Gather => match line.hops_to_root() {
             0 => (0, 0),
             hops => (n - hops, 0),

@@ -26,7 +26,7 @@ pub struct DecodeCurve {
 }
 
 /// Compute rate for some head widths (columns), divided by the curve's rate. Between two widths the factor is linear in
-/// the logarithm of the width. Outside, the factor of the nearest width applies.
+/// the logarithm of the width. Outside these widths, the factor of the nearest width applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WidthFactors(pub [f64; WidthFactors::WIDTHS.len()]);
 
@@ -65,7 +65,7 @@ pub struct AttentionCurve {
     pub memory: f64,
     /// Number of queries of a sequence at which half of the fraction `compute` is reached.
     pub ramp: f64,
-    /// Time of the backward kernel divided by that of the forward kernel.
+    /// Time of the backward kernel divided by the forward kernel's time.
     pub backward: f64,
     /// Relative error, one standard deviation.
     pub error: f64,

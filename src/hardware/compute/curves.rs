@@ -75,7 +75,7 @@ impl Default for KeptRates {
 /// Curves of an NPU class. A curve is missing if its kernels were not measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
-    /// Kernels measured by name. Their times take precedence over the curves of their classes.
+    /// Kernels measured by name. The times of these kernels take precedence over the curves of their classes.
     pub measured: MeasuredKernels,
     /// Curve of matrix products, by number format.
     pub gemm: [Option<GemmCurve>; Dtype::COUNT],

@@ -14,7 +14,7 @@
 //! Outside the measured range, a single size would pass its own deviation on to all other sizes, so the mean over sizes
 //! within a factor of two of the end is used. The shortest time of any measured kernel is a lower bound, because it is
 //! the time of a launch. Times at equal work are averaged. Some kernels took no time because they ran inside other
-//! kernels. Their sizes match exactly but are not interpolated.
+//! kernels. The sizes of such kernels match exactly but are not interpolated.
 //!
 //! If an NPU's peaks or memory bandwidth differ from the measurement's, times are [carried over](super::recorded_on) as
 //! recorded times are.

@@ -3,8 +3,8 @@
 //! The name may continue with a colon and the rate of a link, and with another colon and the link's latency; the
 //! default latency is zero. If no rate is given, the rates by the number of links of a chip come from DEAP's Table III.
 //! `step` or `log` in place of the rate selects the rule between the table's rows. Otherwise the table covers only the
-//! numbers of links that it lists. Chips are those of the preset `gemmini`, and devices store and forward, as in DEAP's
-//! Eq. 2.
+//! numbers of links that it lists. The chips are those of the preset `gemmini`, and devices store and forward, as in
+//! DEAP's Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;

@@ -1,5 +1,5 @@
-//! NPU classes by NPU. Machine files write them as ranges, and they are stored as runs, so that the memory does not
-//! depend on the number of NPUs.
+//! NPU classes by NPU. Machine files write classes as ranges, and classes are stored as runs, so that the memory does
+//! not depend on the number of NPUs.
 
 use chakram_base::ids::Npu;
 

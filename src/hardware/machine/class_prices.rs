@@ -8,7 +8,7 @@ use crate::compute::KernelCurves;
 pub(super) struct ClassPrices {
     /// Name of the class in machine files.
     pub name: String,
-    /// Curves that replace the class's curves. They apply to short runs without a power limit.
+    /// Curves that replace the class's curves. The curves apply to short runs without a power limit.
     pub kernels: KernelCurves,
     /// Host that replaces the machine's host.
     pub host: Option<Host>,

@@ -2,7 +2,7 @@
 
 use chakram_base::units::Span;
 
-/// Operations at which the host waits for its device. It also waits when its queue is full.
+/// Operations at which the host waits for its device. The host also waits when its queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostWait {
     /// The host never waits: it runs ahead until its queue is full.

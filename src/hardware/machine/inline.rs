@@ -80,7 +80,7 @@ fn npu_tables(name: &str) -> Option<String> {
     let named = PRESETS.iter().find(|preset| preset.name == name);
     let preset = named.or_else(|| PRESETS.iter().find(|preset| has_npu(preset.text)))?;
     let mut tables = String::new();
-    // Comments and blank lines before a table's header. They belong to the table if it is an NPU's.
+    // Comments and blank lines before a table's header. These lines belong to the table if the table is an NPU's.
     let mut between: Vec<&str> = Vec::new();
     let mut inside = false;
     for line in preset.text.lines() {

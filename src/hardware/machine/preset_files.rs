@@ -5,7 +5,7 @@
 pub struct MachinePreset {
     /// Name for `--machine`.
     pub name: &'static str,
-    /// Text of the machine file. Its comments state the source of every number.
+    /// Text of the machine file. Comments in the file state the source of every number.
     pub text: &'static str,
 }
 

@@ -223,7 +223,7 @@ impl<'a> RelativeText<'a> {
         self.text[at..].lines().next().unwrap_or_default()
     }
 
-    /// Replaces the value of `field` with `value`. Adds `comment` if its line has no other comment.
+    /// Replaces the value of `field` with `value`. Adds `comment` if the field's line has no other comment.
     fn replace(&mut self, field: &ConfigField<'_>, value: String, comment: &str) {
         let span = field.span();
         let rest = self.rest_of_line(span.end);

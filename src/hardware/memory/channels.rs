@@ -17,7 +17,7 @@ pub(super) struct MemoryChannels {
 }
 
 impl MemoryChannels {
-    /// Creates free channels. Each is shared by `sharers` NPUs, at least 1.
+    /// Creates free channels. Each channel is shared by `sharers` NPUs, at least 1.
     pub fn new(sharers: u32) -> Self {
         let free = Vec::new();
         Self { sharers, free }

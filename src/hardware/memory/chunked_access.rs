@@ -14,11 +14,11 @@
 //! ```
 //!
 //! The two forms are equal if the rate is constant, and each gives a time that is known by then. For a smaller last
-//! chunk the same fraction of its own size applies. These times exclude the latencies of the pool and of the link to
-//! the NPU: a load incurs them before the port, a store after the port.
+//! chunk the same fraction of its own size applies. The times above exclude the latencies of the pool and of the link
+//! to the NPU: a load incurs them before the port, a store after the port.
 //!
-//! *Loads.* A chunk arrives at the port when it has streamed. The port serves the chunk after earlier arrivals, for a
-//! time of its bytes / bandwidth. The load ends with its last chunk.
+//! *Loads.* A chunk arrives at the port when it has streamed. The port serves the chunk after earlier arrivals, for the
+//! chunk's bytes / bandwidth. The load ends with its last chunk.
 //!
 //! *Stores.* Chunk k arrives at the port at S((k − 1) c) and waits there for w[k]. The later stages receive the chunk
 //! w[k] later. The longest stage has no slack for chunks that arrive late and together. The store therefore ends when
@@ -130,7 +130,7 @@ impl ChunkedTransfers {
         }
     }
 
-    /// Starts the stream of an access. Returns its number, which is reused after the access ends.
+    /// Starts the stream of an access. Returns the access's number, which is reused after the access ends.
     pub fn open(
         &mut self,
         access: RemoteMemoryAccess,

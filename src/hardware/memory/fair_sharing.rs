@@ -14,10 +14,10 @@
 //! ```
 //!
 //! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where stages = chunks
-//! per access. This time is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7): sum of t[s] + (stages - 1)
-//! x max t[s]. `stages` need not be whole: the last chunk has the remainder, which streams for its exact share of time.
-//! Only the fill counts a whole chunk. An access smaller than one chunk is a chunk of its own size, so it takes the sum
-//! of t[s].
+//! per access. The resulting time is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7): sum of t[s] +
+//! (stages - 1) x max t[s]. `stages` need not be whole: the last chunk has the remainder, which streams for its exact
+//! share of time. Only the fill counts a whole chunk. An access smaller than one chunk is a chunk of its own size, so
+//! it takes the sum of t[s].
 //!
 //! With network ports, streams behave in the same way, and chunks queue at the ports:
 //! `memory/chunked_access.rs`.

@@ -103,11 +103,10 @@ mod tests {
 
     #[test]
     fn all_together_take_the_pipeline_of_the_paper() {
-        // W = 1 MB: 256 W in all, 32 W from each group, 8 W on each of its links: 8 stages of a chunk of
-        // 1 MB. Groups 100 GB/s: 25 GB/s a link. TX group→switch = 1 MB / 25 GB/s = 40 us.
-        // Nodes 400 GB/s: 100 GB/s a link, which brings 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s)
-        // = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10 GB/s) = 12.5 us.
-        // 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
+        // W = 1 MB: 256 W in all, 32 W from each group, 8 W on each of its links: 8 stages of a chunk of 1 MB. Groups
+        // 100 GB/s: 25 GB/s per link. TX group→switch = 1 MB / 25 GB/s = 40 us. Nodes 400 GB/s: 100 GB/s per link,
+        // which brings 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10
+        // GB/s) = 12.5 us. 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
         let us = 1_000_000;
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(together(&memory, 256, 1_000_000, false), 337_500_000);
@@ -140,7 +139,7 @@ mod tests {
     #[test]
     fn one_alone_has_its_ports_and_all_memories() {
         // A single NPU loads 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is 8 x 4 x 1 MB / 256 =
-        // 125 kB. This share takes 0.3125 us of its node's 400 GB/s, and 0.15625 us of the groups' 800 GB/s.
+        // 125 kB. The share takes 0.3125 us of its node's 400 GB/s, and 0.15625 us of the groups' 800 GB/s.
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(alone(&memory, 256, 1_000_000), 100_468_750);
     }

@@ -10,8 +10,8 @@ use std::fmt;
 /// A model of remote memory that the caller implements.
 pub trait MemoryModel: fmt::Debug {
     /// Begins an access of `access.npu` to `access.bytes` at `now`, and returns its end, which must not be before
-    /// `now`. Accesses arrive in ascending order of time. At one instant, they arrive in the order in which they take
-    /// their lanes.
+    /// `now`. Accesses arrive in ascending order of time. Accesses of one instant arrive in the order in which they
+    /// take their lanes.
     fn access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }
 

@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn one_alone_is_held_by_the_links_to_its_station() {
-        // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. Its share of a round is 8 x 40 kB / 16 = 20 kB, which
-        // take 0.025 us of the memories' 800 GB/s and 0.2 us of the port.
+        // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. The NPU's share of a round is 8 x 40 kB / 16 = 20 kB,
+        // which take 0.025 us of the memories' 800 GB/s and 0.2 us of the port.
         assert_eq!(alone(&ring(8, 100.0, 10.0), 16, 1_000_000), 43_975_000);
         // A single station has no links. An access takes 10 us of the port, plus 0.4 us of 100 GB/s for a share of 40
         // kB.

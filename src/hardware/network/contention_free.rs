@@ -305,8 +305,8 @@ mod tests {
             network.submit(Time::ZERO, &message, &mut log);
         };
         send(0, 0, 1, true);
-        // The message from NPU 1 waits for the egress of NPU 0 and leaves from 1 to 2 us. Its first byte arrives at 1.3
-        // us.
+        // The message from NPU 1 waits for the egress of NPU 0 and leaves from 1 to 2 us. The first byte of the message
+        // arrives at 1.3 us.
         send(1, 0, 2, false);
         // The message from NPU 2 is submitted later, but leaves from 0 to 1 us and arrives from 0.3 to 1.3 us. The
         // ingress is then free for the other message, from 1.3 to 2.3 us.

@@ -64,11 +64,11 @@ struct MessageStream {
     order: u32,
     tells: bool,
     ends: (EndpointId, EndpointId),
-    /// Time at which its first byte left.
+    /// Time at which the first byte left.
     begun: Time,
     /// Bytes of the message.
     size: f64,
-    /// Range of its links in [`FairSharingNetwork::ways`].
+    /// Range of the stream's links in [`FairSharingNetwork::ways`].
     way: (u32, u32),
     /// End of the range of links that the message still has to pass.
     last: u32,

@@ -5,7 +5,7 @@ use crate::topology::Topology;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
-/// A link between two neighbouring cores. It has one direction, or both if it is half duplex.
+/// A link between two neighbouring cores. The link has one direction, or both if it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkOccupancy {
     /// The core at the start of the link.

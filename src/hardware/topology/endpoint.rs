@@ -95,10 +95,10 @@ impl Topology {
         graph.links().iter().copied().chain(memories).collect()
     }
 
-    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. These are the links of a
-    /// message between their NPUs, plus a memory's own link, which loads and stores share. Bytes to or from a memory
-    /// beyond a fabric use all the NPU's links into this dimension, in equal parts. `None` if failed links of `graph`
-    /// leave no route.
+    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. The route has the links
+    /// of a message between their NPUs, plus a memory's own link, which loads and stores share. Bytes to or from a
+    /// memory beyond a fabric use all the NPU's links into this dimension, in equal parts. `None` if failed links of
+    /// `graph` leave no route.
     pub fn route_between(
         &self,
         graph: &LinkGraph,

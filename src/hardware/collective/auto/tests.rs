@@ -100,7 +100,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
 }
 
 /// n = 8 on a ring, S = 80,000 B, over links of 25 GB/s: t = 3,200 ns, s = 400 ns, α(k) = 500 min(k, 8−k) ns, c = 1, 2,
-/// 3, 4, 3, 2, 1. The c sum to 16, the latencies to 8,000 ns. A ring sends half of s in each direction.
+/// 3, 4, 3, 2, 1. The values of c sum to 16, the latencies to 8,000 ns. A ring sends half of s in each direction.
 #[test]
 fn distance_costs_latency_and_load_on_a_ring() {
     let table = [

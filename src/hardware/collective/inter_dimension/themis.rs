@@ -31,9 +31,9 @@
 //! - the upper bound: x is at most E. A larger chunk would close more of the gap, but other chunks
 //!   would wait for the larger chunk, and a pipeline of fewer chunks takes longer to fill and to
 //!   drain;
-//! grains: x is rounded to a whole number of E/256, so that the sizes of all chunks add up to the collective and few
-//! distinct sizes have to be computed. The rounding error of E/512 is far below the gap of E/16 that remains open
-//! anyway.
+//! - grains: x is rounded to a whole number of E/256, so that the sizes of all chunks add up to the
+//!   collective and few distinct sizes have to be computed. The rounding error of E/512 is far below
+//!   the gap of E/16 that remains open anyway.
 
 use super::EQUAL;
 use crate::group::GroupExtent;

@@ -209,8 +209,8 @@ fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
-    // The layer of this test has strides, dilation and a second direction. It has many mappings, so only some of them
-    // are run.
+    // The layer of this test has strides, dilation and a second direction. The layer has many mappings, so only some of
+    // them are run.
     let layer = LayerShape {
         stride: [2, 1],
         dilation: [1, 2],

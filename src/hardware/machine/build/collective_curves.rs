@@ -144,7 +144,7 @@ const MEASURED: &[&str] = &[
 ];
 
 /// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions.
-/// These tables replace curves of the same kind and number of members.
+/// Tables `measured_collective` replace curves of the same kind and number of members.
 pub(super) fn add_measured(
     root: &ConfigTable<'_>,
     dimensions: &[TopologyDimension],

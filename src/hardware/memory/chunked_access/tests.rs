@@ -87,7 +87,7 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
     // A store's first chunk waited for 6.5 us, and the memory has no slack, so the store ends 6.5 us later.
     assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
     // A memory of 20 GB/s takes 0.5 us per chunk, and the port takes 10 us in all. If the port is busy until 6.5 us,
-    // its 10 us begin then.
+    // the 10 us begin at 6.5 us.
     for (store, behind) in [(false, 0.0), (true, 500.0)] {
         assert_eq!(ends(&two(20.0), &[(0, 0, store)], 0), [10_500.0]);
         assert_eq!(

@@ -145,8 +145,8 @@ fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
     // A message 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. At 3,005, the other message
-    // begins on the middle link. Its head reaches NPU 3 at 3,015 and its tail at 4,020, and it occupies the last link
-    // until 5,015.
+    // begins on the middle link. The head of the other message reaches NPU 3 at 3,015 and the tail at 4,020, and the
+    // message occupies the last link until 5,015.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2005, 1, 3, 1000)]),
         [5025, 3015]

@@ -111,8 +111,8 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
     network.submit(Time::ZERO, &message(0, 1, 2, 1000), &mut pending);
     let idle =
         |network: &PortNetwork<'_>, at| [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
-    // The message leaves until 1,000, arrives at 100 and enters until 1,100. Until 100 the ingress
-    // still expects it.
+    // The message leaves until 1,000, arrives at 100 and enters until 1,100. Until 100 the ingress still expects the
+    // message.
     assert_eq!(idle(&network, 0), [true, false, false]);
     pending.run(&mut network, Time(100), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false]);

@@ -1,10 +1,10 @@
 //! Link rates by the number of links of a chip: the more links a chip has, the slower each link is.
 //!
 //! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, has rates for
-//! chips with 1, 3 and 12 links. It also has a rate for chips without links, which reach one another through a network
-//! interface. The table's unit is GB/s although its heading is "latency". Only a rate makes sense; its inverse is the
-//! factor of DEAP's Eq. 2, latency = factor × size × distance. The table has no rule for other numbers of links, so the
-//! user must choose one.
+//! chips with 1, 3 and 12 links. The table also has a rate for chips without links, which reach one another through a
+//! network interface. The table's unit is GB/s although its heading is "latency". Only a rate makes sense; its inverse
+//! is the factor of DEAP's Eq. 2, latency = factor × size × distance. The table has no rule for other numbers of links,
+//! so the user must choose one.
 
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bandwidth;

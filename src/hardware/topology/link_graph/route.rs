@@ -27,8 +27,8 @@ impl LinkGraph {
     fn onward(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
         let far = self.far(vertex, leg.end);
         let links = self.outgoing[vertex as usize].iter().copied();
-        // An NPU's stored distance to the end belongs to the first leg from this NPU. It counts only if that leg is
-        // `leg`.
+        // An NPU's stored distance to the end belongs to the first leg from this NPU. The distance counts only if that
+        // leg is `leg`.
         let is_on = move |vertex: u32| {
             !self.is_npu(vertex)
                 || vertex == leg.end

@@ -72,7 +72,7 @@ fn store_and_forward_adds_up_the_links() {
     let path = t.path(Npu(2), Npu(5)).unwrap();
     let time = path.time(BufferShare::whole(1_000_000));
     assert_eq!(time, Span::from_ns(2 * 1001 + 4005));
-    // The route has only links inside a die. One counts as the slowest, and the others add their segments.
+    // The route has only links inside a die. One link counts as the slowest, and the others add their segments.
     let path = t.path(Npu(0), Npu(3)).unwrap();
     let time = path.time(BufferShare::whole(1_000_000));
     assert_eq!(time, Span::from_ns(3 * 1001));

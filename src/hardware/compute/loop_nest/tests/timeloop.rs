@@ -3,8 +3,8 @@
 use super::*;
 
 /// Exercises 03 and 04 of the tutorial of Timeloop and Accelergy (ISPASS 2020): a convolution along one dimension with
-/// 3 weights, 16 outputs and 32 output channels. It runs on one unit and on 16 units, each with a register file of 64
-/// bytes and a buffer of 256 KiB. Cycles and scalar accesses are from the published outputs
+/// 3 weights, 16 outputs and 32 output channels. The convolution runs on one unit and on 16 units, each with a register
+/// file of 64 bytes and a buffer of 256 KiB. Cycles and scalar accesses are from the published outputs
 /// (`timeloop-model.stats.txt`), multiplied by the number of instances. The energies of multiplications (0.845 pJ),
 /// registers (0.42564 pJ) and whole blocks of memory are from the same outputs.
 #[test]
