@@ -200,8 +200,8 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns true if ASTRA-sim's own lines are printed and logged. This is so if the program was called by
-    /// the name of one of ASTRA-sim's programs, and the user did not ask for another format.
+    /// Returns true if ASTRA-sim's own lines are printed and logged. The lines are printed if the program
+    /// was called by the name of one of ASTRA-sim's programs, and the user did not ask for another format.
     fn prints_transcript(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }

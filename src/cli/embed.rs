@@ -44,8 +44,8 @@ pub struct CommandOutput {
     pub nodes: Option<NodeTable>,
 }
 
-/// Prepares the process, once. After this, it survives tasks that need too much memory, and messages name
-/// options as arguments (`max_memory`, not `--max-memory`).
+/// Prepares the process, once. After this, the process survives tasks that need too much memory, and
+/// messages name options as arguments (`max_memory`, not `--max-memory`).
 pub fn prepare() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
@@ -69,7 +69,7 @@ fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// Limits of the process before a command. They are restored on drop.
+/// Limits of the process before a command. The old limits are restored on drop.
 struct LimitsBefore {
     memory: Option<Bytes>,
     ratio: u64,

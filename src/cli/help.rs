@@ -176,8 +176,8 @@ impl HelpPage {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
-    /// Writes a command. If it is too long, breaks it over several lines such that a shell still accepts it.
-    /// The command's purpose follows on the same line, or precedes it as a comment.
+    /// Writes a command. A command that is too long is broken over several lines such that a shell still
+    /// accepts it. The command's purpose follows on the same line, or precedes it as a comment.
     fn write_example(&mut self, text: &str, indent: &str) {
         if indent.len() + text.chars().count() <= self.width {
             self.text += &format!("{indent}{text}\n");

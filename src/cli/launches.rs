@@ -24,7 +24,8 @@ use std::process::ExitCode;
 /// Help heading for the options about launches.
 const LAUNCHES: &str = "Launches";
 
-/// Maximum number of launches of one job. There is a limit because each launch has a row in the report.
+/// Maximum number of launches of one job. Launches are limited because each one has a row in the
+/// report.
 const MOST: usize = 1_000_000;
 
 /// Options for several launches and for several jobs.

@@ -326,8 +326,8 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
     }
 }
 
-/// Returns true if the error is a closed pipe. This is not a failure, because a reader such as `head` may
-/// stop early.
+/// Returns true if the error is a closed pipe. A closed pipe is not a failure, because a reader such as
+/// `head` may stop early.
 fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     let kind = |error: &(dyn Error + 'static)| {
         let json = error.downcast_ref::<serde_json::Error>();

@@ -130,8 +130,8 @@ pub fn parse_price(text: &str) -> Result<f64, String> {
     price.ok_or_else(|| "expected dollars for an hour of an NPU such as 2.50".to_owned())
 }
 
-/// The parsed value of `--map`. It has a type of its own, because clap treats a `Vec` as a repeated
-/// option.
+/// The parsed value of `--map`. The map has a type of its own, because clap treats a `Vec` as a
+/// repeated option.
 #[derive(Clone, Debug)]
 pub struct RankMapArg(Vec<Npu>);
 

@@ -42,7 +42,7 @@ pub fn is_drawn() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }
 
-/// Counter of work that is done. It is shown until it is dropped.
+/// Counter of work that is done. The counter is shown until it is dropped.
 pub struct Progress {
     done: Arc<AtomicU64>,
     end: Arc<EndSignal>,
@@ -134,7 +134,8 @@ impl Drop for Progress {
         *self.end.lock_ended() = true;
         self.end.woken.notify_all();
         if let Some(drawing) = self.drawing.take() {
-            // The drawing thread clears its line when it ends. If it panicked, there is no line to clear.
+            // The drawing thread clears its line when it ends. If the drawing thread panicked, there is
+            // no line to clear.
             let _ = drawing.join();
         }
     }

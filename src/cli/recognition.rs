@@ -158,7 +158,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
 
 /// Returns the command that converts an input of `source`.
 fn conversion_command(source: TraceSource, input: &str) -> String {
-    // These options have no default, so the user must choose their values.
+    // The options of this command have no default, so the user must choose their values.
     let (options, output) = match source {
         TraceSource::Text => (" --npus N", "job"),
         TraceSource::Msccl => (" --size SIZE", "job"),

@@ -238,8 +238,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
 }
 
-/// Returns the options about traces that are given, as settings. Each has the job in `found` as it is
-/// without this option.
+/// Returns the options about traces that are given, as settings. Each setting has the job in `found`
+/// as it is without this option.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
@@ -304,9 +304,9 @@ fn edit_report(
     }))
 }
 
-/// If an edit added ranks that have no trace, returns a range of makespans for `job`. It covers the makespan
-/// of `job` itself, and the makespans with copies of the fastest and of the slowest captured ranks of each
-/// role as the added ranks.
+/// If an edit added ranks that have no trace, returns a range of makespans for `job`. The range covers the
+/// makespan of `job` itself, and the makespans with copies of the fastest and of the slowest captured ranks
+/// of each role as the added ranks.
 fn completed_interval(
     found: &FoundTraces,
     job: &Job,
@@ -332,8 +332,8 @@ fn completed_interval(
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
 
-/// Loads `job` without its edits. Returns `None` if it has no edits, if ranks are missing, or if it was read
-/// from a pipe, which can be read only once.
+/// Loads `job` without its edits. Returns `None` if the job has no edits, if ranks are missing, or if the
+/// job was read from a pipe, which can be read only once.
 fn load_unedited(
     found: &FoundTraces,
     job: &Job,

@@ -66,8 +66,8 @@ struct ScaleDocument {
     exchanges_along: bool,
 }
 
-/// Returns the machine for the scaled job. If the job's machine exists in several sizes, it gets enough nodes
-/// for `ranks` ranks.
+/// Returns the machine for the scaled job. A machine that exists in several sizes gets enough nodes for
+/// `ranks` ranks.
 fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
     let sized = name_for_ranks(name, ranks);
     match sized.as_deref() {

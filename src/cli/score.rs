@@ -288,8 +288,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
-    // Write each row as soon as its run ends. This is impossible with fits and corrections, which
-    // need all runs first.
+    // Write each row as soon as its run ends. Fits and corrections need all runs first, so their
+    // rows are written later.
     let is_corrected = args.leave_out.is_some() || args.steps.is_some();
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty() && !is_corrected;
     let answers = if grows {

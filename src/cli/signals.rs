@@ -52,7 +52,8 @@ mod unix {
         remove_temporaries();
     }
 
-    /// Removes temporary files. Then ends the program by `signal`, as if there were no handler.
+    /// Removes temporary files. After this, the program ends by `signal`, as if there were no
+    /// handler.
     pub extern "C" fn end_by_signal(
         signal: i32,
         _: *const libc::siginfo_t,
@@ -62,8 +63,8 @@ mod unix {
             return;
         }
         remove_temporaries();
-        // Clear the line if it is a progress bar. Otherwise end the line, because the terminal shows `^C` in
-        // it.
+        // Clear the line if it is a progress bar. Any other line is ended, because the terminal shows `^C`
+        // in it.
         write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);

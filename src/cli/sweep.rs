@@ -223,7 +223,7 @@ fn own_command(args: &SweepArgs, number: u64) -> String {
     }
 }
 
-/// Writes the rows, the front and the page into `folder`. Either all of them appear or none.
+/// Writes the rows, the front and the page into `folder`. Either all files appear or none.
 fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     outputs.reads(study);

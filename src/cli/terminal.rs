@@ -56,7 +56,8 @@ pub struct EscapingWriter<W: Write> {
 }
 
 impl EscapingWriter<io::BufWriter<StandardOutput>> {
-    /// Creates a writer to standard output. It keeps colours if standard output is a terminal.
+    /// Creates a writer to standard output. The writer keeps colours if standard output is a
+    /// terminal.
     pub fn standard_output() -> Self {
         let escapes = if io::stdout().is_terminal() {
             EscapeStyle::AllButColours

@@ -212,8 +212,8 @@ fn read_files(
         let Some(key) = identity(&file.path) else {
             return new();
         };
-        // The job file may give different hashes for several names of the same file. Only one of them can be
-        // right, so check each.
+        // The job file may give different hashes for several names of the same file. Only one of several
+        // hashes can be right, so check each.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {

@@ -132,7 +132,7 @@ pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = preset_text(machine.name()) else {
         return Vec::new();
     };
-    // This returns early for most runs, which use unmodified presets.
+    // Return early for most runs, which use unmodified presets.
     if *text == *original {
         return Vec::new();
     }

@@ -110,8 +110,8 @@ pub enum JobError {
 }
 
 impl Job {
-    /// Opens the job at `paths`. These are a folder of traces, the prefix of files named `PREFIX.RANK.et`,
-    /// the job file, or files of single ranks.
+    /// Opens the job at `paths`. `paths` are a folder of traces, the prefix of files named
+    /// `PREFIX.RANK.et`, the job file, or files of single ranks.
     ///
     /// # Errors
     ///

@@ -34,8 +34,8 @@ pub struct JobOptions {
     pub absent: MissingRankPolicy,
     /// Number of ranks of the job, if there are more than the traces show.
     pub ranks: Option<u32>,
-    /// With [`MissingRankPolicy::Mirror`], minimum number of ranks (the machine's NPUs). It applies if
-    /// neither `ranks` nor the traces give a number.
+    /// With [`MissingRankPolicy::Mirror`], minimum number of ranks (the machine's NPUs). The minimum
+    /// applies if neither `ranks` nor the traces give a number.
     pub mirrored: u32,
     /// Number of a profiled step, if only this step is read.
     pub step: Option<u64>,

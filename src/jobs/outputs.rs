@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// Default name of a job in a folder.
 const JOB: &str = "job";
 
-/// Returns the prefix of a job's files. If the name ends with a separator, it is a folder, even if the folder
-/// does not exist yet.
+/// Returns the prefix of a job's files. If the name ends with a separator, the output is a folder, even if
+/// the folder does not exist yet.
 fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
     let text = output.to_string_lossy();
     let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
@@ -168,7 +168,7 @@ pub struct SavedJob {
     pub others: Vec<PathBuf>,
 }
 
-/// Writes a job file. A machine file in it is named by its path relative to the job file.
+/// Writes a job file. The job file names a machine file by its path relative to the job file.
 pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let machine = job.machine.as_deref();
     let job = JobFile {

@@ -1,7 +1,8 @@
 //! Declares each option of a replay of traces once, with its key, words, help and effect.
 //!
 //! The command line turns [`REPLAY_OPTIONS`] into flags, archives store the options' words, and studies use
-//! their keys. So all three accept the same options and parse them in the same way.
+//! their keys. So the command line, archives and studies accept the same options and parse them in the same
+//! way.
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_base::config::{ConfigLiteral, EditError, with_values};

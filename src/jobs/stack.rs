@@ -45,7 +45,7 @@ const OF_STACKS: &[&str] = &[
 pub struct StackPreset {
     /// Name of the stack for `--stack`.
     pub name: &'static str,
-    /// Text of the stack's file. Its comments give the source of every number.
+    /// Text of the stack's file. Comments in the text give the source of every number.
     pub text: &'static str,
 }
 
@@ -124,8 +124,8 @@ pub enum StackError {
 }
 
 impl SoftwareStack {
-    /// Finds the stack called `name`. If `name` contains a `/` or ends in `.toml`, it is a file, otherwise a
-    /// preset.
+    /// Finds the stack called `name`. If `name` contains a `/` or ends in `.toml`, the stack is a file,
+    /// otherwise a preset.
     ///
     /// # Errors
     ///
@@ -236,7 +236,7 @@ impl SoftwareStack {
     }
 
     /// Sets the stack's options in `plan`, except those for which `is_given` returns true. Records both in
-    /// `report`. If the plan rejects an option, leaves it out and records the reason.
+    /// `report`. An option that the plan rejects is left out, and the reason is recorded.
     pub fn decide_options(
         &self,
         plan: &mut ParallelismPlan,

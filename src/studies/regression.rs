@@ -1,11 +1,11 @@
 //! Regression checks of predictions: baselines of the workloads in an archive, and the causes of
 //! changes.
 //!
-//! A check gives two separate verdicts. *Did the prediction change?* compares it with the baseline,
-//! and fails if the change exceeds a threshold. *How far is the prediction from measured steps?*
-//! compares it with a distribution, if the archive has one, and never fails by itself: a prediction
-//! may become worse for a good reason, and an accurate prediction does not excuse an unintended
-//! change.
+//! A check gives two separate verdicts. *Did the prediction change?* compares the prediction with
+//! the baseline, and fails if the change exceeds a threshold. *How far is the prediction from
+//! measured steps?* compares the prediction with a distribution, if the archive has one, and never
+//! fails by itself: a prediction may become worse for a good reason, and an accurate prediction
+//! does not excuse an unintended change.
 
 mod budget;
 mod cause;
@@ -64,8 +64,8 @@ pub enum RegressionError {
     Report(String),
 }
 
-/// Returns the text of a machine file. If the workload has a file of this name, it is this file,
-/// otherwise a preset or a path.
+/// Returns the text of a machine file. If the workload has a file of this name, the machine is this
+/// file, otherwise a preset or a path.
 pub fn machine_text(
     archive: &Archive,
     entry: &WorkloadEntry,
@@ -86,8 +86,8 @@ pub fn machine_text(
 pub struct WorkloadPrediction {
     /// Report of the replay that gives the prediction.
     pub report: Report,
-    /// The first option that has no effect on this workload. It need not be an error, because in a corpus an
-    /// option may concern only some of the workloads.
+    /// The first option that has no effect on this workload. An option without effect need not be an error,
+    /// because in a corpus an option may concern only some of the workloads.
     pub ineffective: Option<OptionRefusal>,
 }
 

@@ -4,8 +4,8 @@
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism"
 //! (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A schedule assigns each chip
 //! one sub-layer per step ([`ChipSchedule`]). [`ChipMachine::steps`] tracks which data each chip has, to find
-//! the sources of each step's data. It computes the time and energy of steps that have a barrier after each
-//! stage. For chips without barriers, [`ScheduledJob`] writes traces that can be replayed.
+//! the sources of each step's data. [`ChipMachine::steps`] computes the time and energy of steps that have a
+//! barrier after each stage. For chips without barriers, [`ScheduledJob`] writes traces that can be replayed.
 
 mod cycles;
 mod family;

@@ -2,9 +2,9 @@
 //! a study.
 //!
 //! A [`Study`] defines the objectives, and the axes along which points differ. A [`StudyExplorer`] visits
-//! points, with a strategy for each layer of axes. It rejects impossible points, excludes points by their
-//! bounds ([`bound`]), replays each remaining point once, and keeps a journal. A [`SweepTable`] has the
-//! results.
+//! points, with a strategy for each layer of axes. The explorer rejects impossible points, excludes
+//! points by their bounds ([`bound`]), replays each remaining point once, and keeps a journal. A
+//! [`SweepTable`] has the results.
 
 mod axis;
 mod bound;

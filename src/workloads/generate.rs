@@ -2,7 +2,7 @@
 //! added to a graph.
 //!
 //! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern with checked
-//! options. It passes any rank's nodes one by one to a [`Sink`], so only one node is in memory.
+//! options. A job passes any rank's nodes one by one to a [`Sink`], so only one node is in memory.
 //! Every number follows from the options, so equal options give identical files.
 
 use chakram_base::bounds::{self, MemoryLimitError};
@@ -138,8 +138,8 @@ impl GeneratedJob {
     }
 
     /// Returns the rank that represents all ranks whose nodes differ from the nodes of `rank` only
-    /// in peers and groups. These ranks include the ranks with the same [`Self::class_of`]. The
-    /// result may be `rank` itself.
+    /// in peers and groups. The represented ranks include the ranks with the same
+    /// [`Self::class_of`]. The result may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::ranks`].

@@ -103,8 +103,8 @@ pub struct LayerOperator {
 /// How tensor parallelism splits an operator (Shoeybi et al., "Megatron-LM", 2019, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorSplit {
-    /// Every member computes the whole operator. With sequence parallelism, each member computes it for its
-    /// own tokens.
+    /// Every member computes the whole operator. With sequence parallelism, each member computes the
+    /// operator for its own tokens.
     Replicated,
     /// Split by outputs: each member has some columns of the weights and needs the whole input. The input's
     /// gradient is summed over members.

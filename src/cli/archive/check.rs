@@ -333,8 +333,8 @@ fn check_one(
     checked.map_err(Into::into)
 }
 
-/// Chooses the baselines that `threads` threads can check within `budget`. Records the others, and the
-/// features that only they cover, in `outcome`.
+/// Chooses the baselines that `threads` threads can check within `budget`. Records the baselines that
+/// do not fit, and the features that only they cover, in `outcome`.
 fn choose_within_budget<'a>(
     budget: Duration,
     pairs: &[BaselinePair<'a>],

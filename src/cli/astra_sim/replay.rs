@@ -162,8 +162,9 @@ fn replay_and_print(
 /// Returns the engine's options for `args`.
 pub fn options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // A replay that writes a timeline cannot be repeated, because the file can be started only once. So
-        // it simulates step by step from the start, which always keeps the order of lines.
+        // A replay that writes a timeline cannot be repeated, because the file can be started only once. A
+        // replay with a timeline simulates step by step from the start, which always keeps the order of
+        // lines.
         stepwise: args.stepwise || (args.prints_transcript() && args.timeline.path().is_some()),
         // ASTRA-sim prints ranks that finish together in the order in which they end, so the engine must keep
         // this order.

@@ -100,7 +100,8 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
     }
 }
 
-/// Returns a note why `argument` is ignored. `flag` is the previous flag, if it could have a value.
+/// Returns a note why `argument` is ignored. `flag` is the previous flag, if that flag could have a
+/// value.
 fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(

@@ -2,9 +2,9 @@
 //!
 //! A line is `[time] [logger] [level] text`, the default format of the library with which ASTRA-sim logs.
 //! Standard output gets the lines of level `info` and above: the rings of NPU 0 and, when an NPU finishes,
-//! its end and its statistics. `log.log` in the folder for logs gets the same lines. With `trace-enabled`, it
-//! also gets a line whenever a node is issued or completes. Times are UTC; `SOURCE_DATE_EPOCH` replaces the
-//! current time.
+//! its end and its statistics. `log.log` in the folder for logs gets the same lines. With `trace-enabled`,
+//! the log also gets a line whenever a node is issued or completes. Times are UTC; `SOURCE_DATE_EPOCH`
+//! replaces the current time.
 //!
 //! If a rank has host nodes, memory nodes, or nodes that do no work, its statistics stop after their first
 //! line.
@@ -39,7 +39,8 @@ pub struct TranscriptRecorder<'a> {
 }
 
 impl<'a> TranscriptRecorder<'a> {
-    /// Creates a recorder of `workload`. With `traces`, it also records the events of each node.
+    /// Creates a recorder of `workload`. With `traces`, the recorder also records the events of
+    /// each node.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
         let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
         Self {
@@ -50,8 +51,8 @@ impl<'a> TranscriptRecorder<'a> {
         }
     }
 
-    /// Returns true if ASTRA-sim prints lines about a node. It prints none about a node that completes
-    /// immediately.
+    /// Returns true if ASTRA-sim prints lines about a node. ASTRA-sim prints no lines about a node
+    /// that completes immediately.
     fn is_told(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
@@ -113,9 +114,9 @@ impl Observer for TranscriptRecorder<'_> {
 
 /// Detects whether ASTRA-sim's order of lines is kept although collectives are answered analytically. Lines
 /// about members of the same collective always keep their order. All lines do if no other node completes
-/// between the collective's start and its end. Otherwise a step of the collective could be due at the same
-/// instant as another event, and an NPU handles the events of an instant in the order in which the first of
-/// them was scheduled.
+/// between the collective's start and its end. If another node completes in between, a step of the
+/// collective could be due at the same instant as another event, and an NPU handles the events of an
+/// instant in the order in which the first of them was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
     /// Time at which the last node completed that is not a collective.

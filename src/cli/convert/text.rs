@@ -453,8 +453,8 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     Ok(())
 }
 
-/// Writes a line. If it is wider than a table, breaks it at spaces. File names are never broken, so that they
-/// can be copied.
+/// Writes a line. A line that is wider than a table is broken at spaces. File names are never broken, so that
+/// they can be copied.
 fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     if indent.len() + text.chars().count() <= TABLE_WIDTH {
         return writeln!(out, "{indent}{text}");

@@ -107,7 +107,7 @@ pub enum DiffSide {
 }
 
 impl DiffSide {
-    /// Opens `file`. If it is damaged and `salvage` is true, recovers the intact part.
+    /// Opens `file`. If the file is damaged and `salvage` is true, recovers the intact part.
     pub fn open(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;
         let contents = match TraceContents::open_verified(file) {

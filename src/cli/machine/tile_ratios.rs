@@ -47,7 +47,8 @@ impl TileRatios {
         })
     }
 
-    /// Formats the ratios as comments of a machine file. If PALM publishes ratios of `name`, they are added.
+    /// Formats the ratios as comments of a machine file. If PALM publishes ratios of `name`, the comments
+    /// include them.
     pub(super) fn format_comment(&self, name: &str) -> String {
         let published = PUBLISHED.iter().find(|(known, _)| *known == name);
         let beside = |index: usize| {

@@ -77,8 +77,8 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
         text.contains("attention 25 heads x 64, causal, dropout"),
         "{text}"
     );
-    // The layers take 20 lines: 1 heading, 3 layers, and 3 + 10 + 3 operators. Before them are 2 lines, 6
-    // totals and 2 empty lines.
+    // The layers take 20 lines: 1 heading, 3 layers, and 3 + 10 + 3 operators. Before the layers are 2
+    // lines, 6 totals and 2 empty lines.
     assert_eq!(text.lines().count(), 20 + 10, "{text}");
     let text = output(&["show", "resnet-18"]).unwrap();
     assert!(

@@ -1,4 +1,4 @@
-//! The options and machine keys that are given, as settings. Each has the run without it.
+//! The options and machine keys that are given, as settings. Each setting has the run without it.
 
 use super::{LoadedMachine, RunArgs};
 use crate::given::settings_without;

@@ -31,8 +31,8 @@ pub struct TimelineArgs {
     timeline_to: Option<Span>,
 }
 
-/// The parsed value of `--timeline-ranks`. It has a type of its own, because clap treats a `Vec` as a
-/// repeated option.
+/// The parsed value of `--timeline-ranks`. The option has a type of its own, because clap treats a
+/// `Vec` as a repeated option.
 #[derive(Clone, Debug)]
 struct RankRanges(Vec<RangeInclusive<u32>>);
 

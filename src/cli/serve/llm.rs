@@ -111,7 +111,7 @@ pub enum LlmInput {
 }
 
 impl LlmInput {
-    /// Recognizes what `path` names. Returns `None` if it is neither a language model nor a
+    /// Recognizes what `path` names. Returns `None` if `path` is neither a language model nor a
     /// scenario with one.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.to_str()?;

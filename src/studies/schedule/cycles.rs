@@ -1,8 +1,9 @@
-//! Tables of cycles that other tools computed for layers. They give the durations of sub-layers.
+//! Tables of cycles that other tools computed for layers. The cycles give the durations of
+//! sub-layers.
 //!
-//! A table is CSV with a header. Its columns are `cycles`, optionally `energy_pj`, and any numeric keys of a
-//! layer (`K`, `C`, `P`, `Wstride`, …). Keys without a column are 1. Timeloop prints the cycles and energy of
-//! a layer's mapping in `stats.txt`; a program on FireSim prints the cycles that it counts.
+//! A table is CSV with a header. The columns of a table are `cycles`, optionally `energy_pj`, and any numeric
+//! keys of a layer (`K`, `C`, `P`, `Wstride`, …). Keys without a column are 1. Timeloop prints the cycles and
+//! energy of a layer's mapping in `stats.txt`; a program on FireSim prints the cycles that it counts.
 
 use super::record::{DISTANCES, SIZES};
 use chakram_hardware::compute::LayerShape;

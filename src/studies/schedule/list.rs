@@ -4,9 +4,9 @@
 //! As printed, DEAP's Algorithm 1 gives a chip every ready sub-layer, because nothing ends its
 //! inner loop, and it never frees a chip. [`ListRule::Steps`] corrects both errors: a chip runs one
 //! sub-layer per step, and finished sub-layers count as finished from the next step on. In
-//! [`ListRule::Durations`], a sub-layer takes as long as it has operations, and a chip begins the
-//! next one as soon as it is free. [`ListRule::Printed`] follows the printed text, and ends when no
-//! chip can get another sub-layer.
+//! [`ListRule::Durations`], a sub-layer takes as long as it has operations, and a free chip
+//! immediately begins its next sub-layer. [`ListRule::Printed`] follows the printed text, and ends
+//! when no chip can get another sub-layer.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingChoice;
@@ -17,7 +17,7 @@ pub enum ListRule {
     /// In each step, every chip runs at most one sub-layer.
     Steps,
     /// A chip begins its next sub-layer as soon as it is free. Steps then only give the order on
-    /// each chip; they have gaps where a sub-layer waits for another chip.
+    /// each chip, with gaps where a sub-layer waits for another chip.
     Durations,
     /// DEAP's Algorithm 1 as printed.
     Printed,
@@ -185,8 +185,8 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     schedule
 }
 
-/// Schedules as printed: only a chip without a sub-layer gets any. It gets all ready sub-layers,
-/// and runs them one by one.
+/// Schedules as printed: only a chip without a sub-layer gets any. Such a chip gets all ready
+/// sub-layers, and runs them one by one.
 fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
@@ -213,8 +213,8 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
                 of_chip.push(None);
             }
         }
-        // No line of Algorithm 1 marks sub-layers as finished. Here, all sub-layers of a round count as
-        // finished from the next round on.
+        // No line of Algorithm 1 marks sub-layers as finished. In this implementation, all sub-layers
+        // of a round count as finished from the next round on.
         finished.clone_from(&given);
         if !moved {
             let given = given.iter().filter(|given| **given).count();

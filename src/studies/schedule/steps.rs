@@ -10,8 +10,8 @@
 //!
 //! where B is the rate of a link for the number of links that the chip with the most links has. A
 //! transfer through an interface takes m divided by the interface's rate. If a chip receives
-//! several transfers at once, they take max t + Σ m / M, where M is the bandwidth of its memory. A
-//! step takes
+//! several transfers at once, the transfers take max t + Σ m / M, where M is the bandwidth of its
+//! memory. A step takes
 //!
 //! T = (maximum over chips of this time) + (maximum over chips of the time of their sub-layers).
 //!
@@ -19,11 +19,11 @@
 //! the least recently used data are evicted: outputs that are still needed and that no other chip has go to
 //! memory, and all other data are dropped.
 //!
-//! If a chip has several accelerators, each runs a sub-layer. They share the chip's memory and
-//! connections, so data that two of them need are transferred once. A host that orchestrates the
-//! chips issues one command after another, for each transfer and each sub-layer of a step. Only the
-//! barrier tells the host that the previous step has ended, so n commands of d seconds lengthen a
-//! step by n d.
+//! If a chip has several accelerators, each runs a sub-layer. Accelerators of a chip share its
+//! memory and connections, so data that two of them need are transferred once. A host that
+//! orchestrates the chips issues one command after another, for each transfer and each sub-layer of
+//! a step. Only the barrier tells the host that the previous step has ended, so n commands of d
+//! seconds lengthen a step by n d.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingKey;

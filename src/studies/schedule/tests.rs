@@ -23,7 +23,7 @@ const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K'
     'S': 1,\n  'Wdilation': 1,\n  'Wstride': 1,\n  'type': 'LinearLayer'\n}]]";
 
 /// DEAP's Eq. 1 with I = 32 and O = 2,500 gives 63 x 2,500 = 157,500 operations for each of 32
-/// output channels. There are 32 x 32 x 2,500 multiplications.
+/// output channels. The layer has 32 x 32 x 2,500 multiplications.
 #[test]
 fn the_printed_record_has_its_operations() {
     let (graph, schedule) = parse_schedule(SAMPLE, "s").unwrap();
@@ -200,8 +200,8 @@ proptest! {
         }
     }
 
-    /// The time is at least the longest path and at most the sum of all sub-layers. It is also at
-    /// most 2 - 1/N times the shortest time (Graham's bound).
+    /// The time is at least the longest path and at most the sum of all sub-layers. By Graham's
+    /// bound, the time is also at most 2 - 1/N times the shortest time.
     #[test]
     fn durations_keep_grahams_bound((graph, chips) in graphs()) {
         let (_, end) = by_durations(&graph, chips);

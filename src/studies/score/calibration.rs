@@ -2,8 +2,9 @@
 //!
 //! Steps form a group if their models have the same most frequent matrix products, which means the
 //! same tokens per micro-batch, width and tensor parallelism. A group's factor is the geometric
-//! mean of measured time / predicted time. It is found in two rounds, because the uncorrected parts
-//! of a step (messages, sums over replicas between nodes) do not grow with the factor.
+//! mean of measured time / predicted time. The factor is found in two rounds, because the
+//! uncorrected parts of a step (messages, sums over replicas between nodes) do not grow with the
+//! factor.
 //!
 //! Groups have a part of their factor in common. Let `t` be the variance of factors between groups
 //! and `s` the variance within a group, both of logarithms. A group of `n` steps keeps
@@ -19,8 +20,9 @@ use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-/// Relative error of a correction from a single step, if no group has two steps. It combines the
-/// variation between repetitions of a step with the remaining variation between plans of a group.
+/// Relative error of a correction from a single step, if no group has two steps. The error combines
+/// the variation between repetitions of a step with the remaining variation between plans of a
+/// group.
 const ALONE: f64 = 0.05;
 /// Standard deviation of factors within a group, if no group has two steps. 722 steps of small GPTs
 /// on A100 gave this value.
@@ -281,7 +283,7 @@ mod tests {
             .to_vec();
         let pooled = PooledFactors::new(&groups);
         assert_eq!(pooled.shared, 0.0);
-        // These groups keep nearly all of their own factor.
+        // Groups of measurements keep nearly all of their own factor.
         assert!((pooled.of_group(&groups[0]) - 0.305).abs() < 0.001);
         let [by_others, without] = left_out_groups(&groups).unwrap();
         assert!((by_others - without).abs() < 0.12);

@@ -23,8 +23,8 @@ const DIFFERENCE: f64 = 0.1;
 const FAR: f64 = 0.1;
 /// Maximum change of a logarithm in one round.
 const LARGEST_STEP: f64 = 0.7;
-/// Ridge term, in units of a run's weight. It keeps constants at their value if no run depends on
-/// them.
+/// Ridge term, in units of a run's weight. The term keeps constants at their value if no run
+/// depends on them.
 const RIDGE: f64 = 1e-3;
 /// Number of Gauss-Newton rounds.
 const ROUNDS: usize = 2;

@@ -1,8 +1,8 @@
 //! Collectives that nccl-tests measured, from its logs.
 //!
 //! Lines that begin with `#` give the test's name, one `# Rank` per GPU, and the headings. The
-//! other lines begin with the bytes of the whole buffer. Their columns `time` give microseconds;
-//! the first of them is for out-of-place operation.
+//! other lines begin with the bytes of the whole buffer. The columns `time` give microseconds; the
+//! first of these columns is for out-of-place operation.
 
 use super::ScoreError;
 use chakram_base::config::quoted;

@@ -125,7 +125,7 @@ impl ScoredTable<'_> {
     }
 
     /// Returns the coverage of intervals for the runs whose indices `wanted` selects. Returns
-    /// `None` if it selects none, or if one of them has no interval.
+    /// `None` if `wanted` selects no run, or if one of the selected runs has no interval.
     fn interval_coverage(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
         let intervals = indices.iter().map(|&i| self.intervals[i]);

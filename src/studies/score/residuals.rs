@@ -126,11 +126,12 @@ pub struct CorrectedRun {
     pub seconds: f64,
     /// 90 % interval of the predicted seconds.
     pub interval: Option<[f64; 2]>,
-    /// Number of measured steps on the same NPU class. If there are none, or they do not predict one another,
-    /// the prediction is not corrected.
+    /// Number of measured steps on the same NPU class. Without such steps, or if the steps do not predict one
+    /// another, the prediction is not corrected.
     pub steps: usize,
     /// Seconds that the null model predicts: the model's FLOPs at the geometric mean of the rates of measured
-    /// steps. These are steps of the same class and format or, if there are none, of the same class.
+    /// steps. The measured steps are those with the same class and format or, if there are none, with the
+    /// same class.
     pub one_rate: Option<f64>,
 }
 

@@ -471,7 +471,7 @@ fn left_out(stack: &SoftwareStack, left: &StackDecision) -> String {
     format!("stack {}: no {} {}", stack.name(), left.part, left.value)
 }
 
-/// Sizes that follow from a model's name. A run may repeat them, but not change them.
+/// Sizes that follow from a model's name. A run may repeat these sizes, but not change them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
 /// Returns the named model with the run's layers and tokens. Without a name, returns a GPT model

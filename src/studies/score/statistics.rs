@@ -4,8 +4,8 @@ use super::MeasuredRun;
 use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary};
 use std::collections::BTreeMap;
 
-/// Compares `predicted` seconds with the measured times of `runs`. Both lists have the same length,
-/// which is at least one.
+/// Compares `predicted` seconds with the measured times of `runs`. `predicted` and `runs` have the
+/// same length, which is at least one.
 pub(super) fn summarize_errors(runs: &[&MeasuredRun], predicted: &[f64]) -> ScoreSummary {
     let measured: Vec<f64> = runs.iter().map(|run| run.measured).collect();
     ScoreSummary::of_groups(&measured, predicted, &plans_by_group(runs, predicted))

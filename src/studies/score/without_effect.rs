@@ -21,8 +21,8 @@ pub struct ScoreSetting {
 }
 
 /// Returns the settings of `given` that do not change the `answers` for the runs of `table`, each
-/// with the reason. If removing a setting changes runs, they are predicted without the setting
-/// until one prediction differs.
+/// with the reason. If removing a setting changes runs, the changed runs are predicted without the
+/// setting until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,

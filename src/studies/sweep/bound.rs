@@ -14,18 +14,19 @@
 //! Each rule drops a constraint of the replay or shortens something, so no replay is faster. Since
 //! the kernels of a lane run one at a time, the sum over any lane is a bound as well. Of a buffer
 //! B, a member of n must receive its missing shares, (n - 1)/n B, in all-gather, reduce-scatter and
-//! all-to-all. In an all-reduce it must receive B, or 2 (n - 1)/n B if all algorithms concerned
-//! consist of a reduce-scatter and an all-gather. Members of generated steps exchange equal parts.
-//! In captured steps, parts may be unequal, so captured steps have no bound.
+//! all-to-all. In an all-reduce, a member must receive B, or 2 (n - 1)/n B if all algorithms
+//! concerned consist of a reduce-scatter and an all-gather. Members of generated steps exchange
+//! equal parts. In captured steps, parts may be unequal, so captured steps have no bound.
 //!
 //! # Steps with many micro-batches
 //!
 //! In a pipeline, all passes of a rank form one chain, and passes of the same direction and chunk are equal.
 //! So a rank's own path and the sums over its lanes grow by the same amount with each micro-batch after the
-//! first. In interleaved schedules, they do so with every `pipeline` micro-batches, and in general with every
-//! period of the schedule. [`bound_quickly`] simulates two and three of these periods, and extrapolates to
-//! all. A stage begins when the first micro-batch can have passed the stages before it. If gathers of
-//! parameters run ahead (ZeRO 3, or overlap with the forward pass), only the sums over lanes are used.
+//! first. In interleaved schedules, path and sums grow by the same amount with every `pipeline`
+//! micro-batches, and in general with every period of the schedule. [`bound_quickly`] simulates two and three
+//! of these periods, and extrapolates to all. A stage begins when the first micro-batch can have passed the
+//! stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only the
+//! sums over lanes are used.
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
@@ -485,8 +486,8 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
     // For each rank, the next node, and the next message among its nodes.
     let mut at = vec![(0_usize, 0_usize); nodes.len()];
     let mut sent: BTreeMap<(u32, u32, i32), Vec<u64>> = BTreeMap::new();
-    // If no rank can advance, receives no longer wait. This makes the result smaller, so it is
-    // still a lower bound.
+    // If no rank can advance, receives no longer wait. Without this waiting the result is smaller,
+    // so it is still a lower bound.
     let mut stuck = false;
     loop {
         let mut moved = false;

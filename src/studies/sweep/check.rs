@@ -42,7 +42,8 @@ pub enum StudyError {
     },
 }
 
-/// Loads the study at `path`. Returns the study, and one hash of it and of the files that it names.
+/// Loads the study at `path`. Returns the study, and one hash of the study and of the files that it
+/// names.
 ///
 /// # Errors
 ///
@@ -103,7 +104,8 @@ fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
 }
 
 /// Rejects values that are invalid in every point. Each value is tried with the first values of all other
-/// axes, and without limits. If the rejection depends on other values, it later becomes a row instead.
+/// axes, and without limits. If the rejection depends on other values, the point becomes a rejected row
+/// later.
 fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
     let lenient = Study {
         limits: PointLimits::default(),

@@ -156,7 +156,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(bound)
     }
 
-    /// Returns the measures of a plan that need no replay. With its time, they give the objectives.
+    /// Returns the measures of a plan that need no replay. The objectives follow from these
+    /// measures and the time.
     pub fn bounded_measures(
         &self,
         point: &Settings,
@@ -401,7 +402,8 @@ impl SharedWork {
 
 type WorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
 
-/// Cache of the workloads that were used last. Each is built once, however many points ask for it.
+/// Cache of the workloads that were used last. Each workload is built once, however many points ask
+/// for it.
 #[derive(Debug, Default)]
 struct SharedWorkloads(Mutex<Vec<(String, WorkCell)>>);
 

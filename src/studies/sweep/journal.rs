@@ -122,7 +122,7 @@ impl SweepJournal {
     }
 
     /// Continues the journal in `folder`, or creates it. Returns the journal and the entries that
-    /// it already has.
+    /// were already in the file.
     pub fn resume(folder: &Path, study: &str) -> Result<(Self, Vec<JournalEntry>), JournalError> {
         let path = Self::path(folder);
         let failed = |source| JournalError::Io {

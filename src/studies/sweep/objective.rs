@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn objectives_follow_from_measures_and_prices() {
         // 2 s on 4 NPUs that are busy for 1.5 s take 4 x (700 x 1.5 + 100 x 0.5) = 4400 J. At 3.6
-        // per hour, they cost 3.6 x 4 x 2 / 3600 = 0.008.
+        // per hour, the 4 NPUs cost 3.6 x 4 x 2 / 3600 = 0.008.
         let measures = PointMeasures {
             time_ps: 2_000_000_000_000,
             npus: 4,
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
         // 0.008 for 8,192 tokens is 0.97656 per million tokens. 8.192e9 tokens are a million
-        // replays. These take 2e6 s on 4 NPUs, cost 8,000, and use 4.4 GJ.
+        // replays. A million replays take 2e6 s on 4 NPUs, cost 8,000, and use 4.4 GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
         let value = |objective: SweepObjective| objective.value(&measures, &settings).unwrap();
         for (objective, expected) in [

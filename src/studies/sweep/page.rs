@@ -131,8 +131,8 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
 
-/// Renders charts of the first objective against each other objective. If there is none, they are
-/// against memory, NPUs or the row's index.
+/// Renders charts of the first objective against each other objective. If there is no other
+/// objective, the charts are against memory, NPUs or the row's index.
 fn draw_points(
     sweep: &SweepTable<'_>,
     ranked: &[usize],

@@ -184,7 +184,7 @@ type PartTable<T> = BTreeMap<String, Result<T, PointRefusal>>;
 /// Maximum number of cached entries of each kind.
 const KEPT: usize = 256;
 
-/// Returns the entry of `parts` for `key`. If it is missing, `make` creates it.
+/// Returns the entry of `parts` for `key`. If the entry is missing, `make` creates it.
 fn get_or_create<T: Clone>(
     parts: &Mutex<PartTable<T>>,
     key: String,
@@ -206,7 +206,7 @@ fn get_or_create<T: Clone>(
 }
 
 impl SharedParts {
-    /// Returns the machine of `settings`. If it can be scaled, it has at least `ranks` NPUs.
+    /// Returns the machine of `settings`. A machine that can be scaled has at least `ranks` NPUs.
     fn machine_of(
         &self,
         settings: &Settings,

@@ -236,8 +236,8 @@ impl<'s> StudyExplorer<'s> {
         point
     }
 
-    /// Returns the score of each point of a list. In the last layer, it is the score of the point's
-    /// answer, otherwise the best score of the inner layers.
+    /// Returns the score of each point of a list. In the last layer, the score of a point is the
+    /// score of its answer, otherwise the best score of the inner layers.
     fn score_points(
         &mut self,
         depth: usize,
@@ -336,8 +336,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Returns the score of an answered point. Adds a row for the point, unless it already has one
-    /// or has no answer.
+    /// Returns the score of an answered point. Adds a row for the point, unless the point already
+    /// has a row or has no answer.
     fn visit_point(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
         let key = setting::line(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());

@@ -21,8 +21,9 @@ use std::collections::BTreeMap;
 /// Heading of a column, and the function that formats a point's value in it.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of rows, both in the ranking and on the front, for which intervals are computed. It does
-/// not depend on the number of printed rows, because otherwise files would depend on it.
+/// Number of rows, both in the ranking and on the front, for which intervals are computed. The
+/// number is independent of the number of printed rows, because otherwise files would depend on
+/// what is printed.
 const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Formats a number; unknown numbers are empty.

@@ -65,8 +65,8 @@ pub struct DataParallelPattern {
     /// Sequence length; each token attends only to tokens of its own sequence.
     pub sequence: u32,
     /// The format of weights, activations and gradients. Optimizer nodes also have this format
-    /// although they compute in single precision, because memory bandwidth limits them and some
-    /// NPUs publish no single-precision peak.
+    /// although the optimizer computes in single precision, because memory bandwidth limits these
+    /// nodes and some NPUs publish no single-precision peak.
     pub dtype: Dtype,
     /// Number of training steps.
     pub steps: u32,

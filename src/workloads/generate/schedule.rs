@@ -342,7 +342,7 @@ impl PipelineSchedule {
     /// 1/[`chunks`](PipelineSchedule::chunks) of the activations that a micro-batch has on the stage.
     ///
     /// For schedules without split passes, the number is the warm-up plus one: min(m, S - i) for
-    /// 1F1B on stage i of S, and m for GPipe. For inference, which saves nothing, it is 0.
+    /// 1F1B on stage i of S, and m for GPipe. For inference, which saves nothing, the number is 0.
     ///
     /// # Panics
     /// Panics as [`PipelineSchedule::passes`] does.

@@ -16,11 +16,11 @@
 //!
 //! A convolution `(b, c, i, k)` is sharded in the same way, but m divides the rows of its output:
 //! see [`ShardingDegrees`]. PALM's table computes FLOPs from the input's size, and assumes windows
-//! without padding that stay within a device's rows. Here, FLOPs follow from the output's size,
-//! which depends on stride and padding. A device also receives from its neighbours the rows that
-//! its windows reach ([`OperatorSharding::rows`]). Before the sum over k, the gradients of these
-//! rows are sent back to the neighbours; the sum does not include them. The input's gradient has
-//! the input's channels (`B H W C`, where PALM prints `B H W K`).
+//! without padding that stay within a device's rows. In this module, FLOPs follow from the output's
+//! size, which depends on stride and padding. A device also receives from its neighbours the rows
+//! that its windows reach ([`OperatorSharding::rows`]). Before the sum over k, the gradients of
+//! these rows are sent back to the neighbours; the sum does not include them. The input's gradient
+//! has the input's channels (`B H W C`, where PALM prints `B H W K`).
 //!
 //! Shards are equal, so sizes that the degrees do not divide are rejected.
 

@@ -333,9 +333,9 @@ impl TrainingGenerator {
         shared && self.has_communication() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if gathers of updated parameters overlap the next step's forward pass. In this
-    /// case, a step begins with the previous step's gathers, so that one step takes as long as each
-    /// of many.
+    /// Returns true if gathers of updated parameters overlap the next step's forward pass. If the
+    /// gathers overlap, a step begins with the previous step's gathers, so that one step takes as
+    /// long as each of many.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }

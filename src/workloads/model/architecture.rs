@@ -20,8 +20,8 @@ use super::{
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerArchitecture {
-    /// The model without the additional parts. If its block has experts, they apply to all layers
-    /// that are not dense.
+    /// The model without the additional parts. If the model's block has experts, they apply to all
+    /// layers that are not dense.
     pub base: TransformerModel,
     /// Latent attention, which replaces separate heads of keys and values.
     pub latent: Option<LatentAttention>,

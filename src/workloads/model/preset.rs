@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 pub struct ModelPreset {
     /// Name of the preset, by which users select it.
     pub name: &'static str,
-    /// Text of the model file. Its comments give the source of every number.
+    /// Text of the model file. Comments in the text give the source of every number.
     pub text: &'static str,
 }
 

@@ -1,14 +1,15 @@
 //! Activations that operators save for the backward pass.
 //!
 //! In a forward pass, each operator saves the data that its gradients need and that no other
-//! operator saves: its input, and data of its own, such as dropout masks. Its output is the next
-//! operator's input. So no tensor is counted twice, and saved bytes can be summed over operators.
+//! operator saves: its input, and data of its own, such as dropout masks. An operator's output is
+//! the next operator's input. So no tensor is counted twice, and saved bytes can be summed over
+//! operators.
 //!
 //! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves
 //! `s h (34 + 5 a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large
 //! Transformer Models", 2022, equation 1), which are summed operator by operator as in their
-//! section 4.1. As there, means and variances of norms do not count. Token ids do not count either,
-//! because they are the sample itself.
+//! section 4.1. As in Korthikanti et al., means and variances of norms do not count. Token ids do
+//! not count either, because they are the sample itself.
 //!
 //! One kind of tensor is counted twice: in a ResNet block that changes the number of channels, two
 //! convolutions have the same input, and both count it.
@@ -20,8 +21,8 @@ impl OperatorKind {
     /// Returns the bytes that the forward pass of one sample keeps for its backward pass, with
     /// `element` bytes per element.
     ///
-    /// `fused` attention never writes scores to memory (FlashAttention). Instead, it keeps a 4-byte number
-    /// per row of scores.
+    /// `fused` attention never writes scores to memory (FlashAttention). Fused attention keeps a 4-byte
+    /// number per row of scores instead.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         self.spec().kept_bytes(element, fused)[0]
     }

@@ -84,7 +84,8 @@ pub struct WeightSpec {
     pub tied: bool,
 }
 
-/// A sum of products. It has one multiplication per element of the result and of the summed axes.
+/// A sum of products. A product has one multiplication per element of the result and of the summed
+/// axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSpec {
     /// Axes of the result.
@@ -139,8 +140,9 @@ pub enum ChainRole {
     Join,
     /// The previous operator's output, and all results outside the chain.
     Collect,
-    /// None. The operator starts a new chain, and the previous chain's result is kept outside until
-    /// an operator uses it.
+    /// No earlier result. The operator starts a new chain, and the previous chain's result is kept
+    /// outside until an operator uses it. The operator starts a new chain, and the previous chain's
+    /// result is kept outside until an operator uses it.
     Table,
     /// The operator's own result is kept outside the chain.
     Beside,

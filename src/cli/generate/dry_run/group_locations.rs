@@ -61,8 +61,8 @@ impl NeighbourHops {
 /// extent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedExtent {
-    /// True if the members form a grid: all combinations of their coordinates. If they do not, a collective
-    /// is a single ring over all members.
+    /// True if the members form a grid: all combinations of their coordinates. If the members form no grid,
+    /// a collective is a single ring over all members.
     pub regular: bool,
     /// Dimensions in which the members' coordinates differ, innermost first.
     pub along: Vec<DimensionMembers>,

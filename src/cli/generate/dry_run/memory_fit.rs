@@ -23,8 +23,8 @@ pub struct StageMemory {
 }
 
 impl StageMemory {
-    /// Compares the needs of stages with `capacity`. If it is `None`, compares them with the capacities of
-    /// the stages' NPUs.
+    /// Compares the needs of stages with `capacity`. If `capacity` is `None`, compares the needs
+    /// with the capacities of the stages' NPUs.
     pub fn new(
         summary: &PlanSummary,
         plan: &ParallelismPlan,

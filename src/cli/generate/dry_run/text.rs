@@ -10,7 +10,7 @@ use chakram_report::text::{TextStyle, paragraph};
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use std::fmt::{Display, Result, Write};
 
-/// Maximum number of lines about stages that do not fit. JSON lists all of them.
+/// Maximum number of lines about stages that do not fit. The JSON document lists all stages.
 const STAGES: usize = 8;
 
 /// Maximum width of the list of a stage's layers.

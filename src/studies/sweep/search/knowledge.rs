@@ -1,4 +1,5 @@
-//! Known answers and bounds of points. The threads that compute more of them share this state.
+//! Known answers and bounds of points. The threads that compute answers and bounds share this
+//! state.
 
 use super::{RowOutcome, StudyExplorer, SweepError, SweepStep, WorkDone};
 use crate::sweep::bound::PointBound;
@@ -104,8 +105,8 @@ impl StudyExplorer<'_> {
     /// Answers the questions that `next` returns, several at a time, until it returns none and all
     /// questions are answered.
     ///
-    /// `next` receives the known results and the keys of points in progress. It is called again after each
-    /// answer.
+    /// `next` receives the known results and the keys of points in progress. `next` is called again after
+    /// each answer.
     pub(super) fn ask_while(
         &mut self,
         next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion> + Send,

@@ -166,7 +166,7 @@ impl ParallelismPlan {
     }
 
     /// Sets an option that the user did not give to `words`. If the plan would then be invalid,
-    /// leaves it unchanged.
+    /// leaves the plan unchanged.
     ///
     /// # Errors
     ///
@@ -248,7 +248,8 @@ macro_rules! plan_options {
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
             /// The machine's remote memory, which stores the state that does not fit into the NPUs'
-            /// memory under a residency rule. Not an option, because binding to a machine sets it.
+            /// memory under a residency rule. The field is not an option, because binding to a
+            /// machine sets it.
             pub shared_memory: Option<SharedMemory>,
         }
 
@@ -522,7 +523,7 @@ plan_options! {
         value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
     };
     optimizer: Optimizer = Optimizer::Adam, "Optimizer" { value: "NAME", heading: MEMORY, default: "adam" };
-    /// Model weights have 16 bits. If true, Adam keeps an additional fp32 copy of them.
+    /// Model weights have 16 bits. If true, Adam keeps an additional fp32 copy of the weights.
     mixed: bool = true, "Mixed precision: Adam keeps fp32 master weights" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };

@@ -105,7 +105,7 @@ mod tests {
     use chakram_base::units::Bytes;
 
     /// Four ranks have 10 B of memory each. Two ranks need 40 B, which is 30 B more than they have,
-    /// and two need 12 B, 2 B more. Together they need 64 B of remote memory.
+    /// and two need 12 B, 2 B more. The four ranks together need 64 B of remote memory.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
         let peak = RankPeak::new;

@@ -5,10 +5,10 @@
 //! the front and the i-th part from the back. A micro-batch's path has two halves, which are the
 //! two directions.
 //!
-//! Both schedules have eight steps. h is a stage's distance from the nearer end, H the number of
-//! stages up to the middle, and M the number of micro-batches in each direction. F is a forward
-//! pass, B a backward pass, and I and W the two parts of a split backward pass; 0 and 1 are the
-//! directions:
+//! Both DualPipe schedules have eight steps. h is a stage's distance from the nearer end, H the
+//! number of stages up to the middle, and M the number of micro-batches in each direction. F is a
+//! forward pass, B a backward pass, and I and W the two parts of a split backward pass; 0 and 1 are
+//! the directions:
 //!
 //! | step | times | |
 //! |---|---|---|

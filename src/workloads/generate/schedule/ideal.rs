@@ -23,7 +23,7 @@ impl PipelineSchedule {
     ///
     /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes (m
     /// - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. 1F1B can be slower
-    /// or faster than PALM's Eq. 1, because the warm-up lets fast stages run ahead. It takes at
+    /// or faster than PALM's Eq. 1, because the warm-up lets fast stages run ahead. 1F1B takes at
     /// least v m (F + B) of every stage, and at least the sum.
     ///
     /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the first

@@ -28,8 +28,8 @@ pub use redistribution::{
     Redistribution, ShardMessage, plan_redistribution, reduce_scatter_groups,
 };
 
-/// A digit of a member's number. Its axis is split into `parts` equal shards, and the member has shard
-/// `member / stride % parts`.
+/// A digit of a member's number. The digit's axis is split into `parts` equal shards, and the member
+/// has shard `member / stride % parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MeshAxis {
     /// Number of equal shards; 1 if the axis is not sharded.

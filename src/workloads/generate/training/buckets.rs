@@ -5,9 +5,9 @@
 //! remaining gradients, so it may be small. The first bucket of a chunk may have another size.
 //!
 //! If gradients enter one by one, the buckets equal the buckets of PyTorch's
-//! `DistributedDataParallel` from the second step on. By then it has rebuilt its buckets in the
-//! order in which gradients were computed (`Reducer::rebuild_buckets`,
-//! `compute_bucket_assignment_by_size`):
+//! `DistributedDataParallel` from the second step on. In the second step, `DistributedDataParallel`
+//! has rebuilt its buckets in the order in which gradients were computed
+//! (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
 //!
 //! - Operators are processed from the last to the first. In a product with a bias, the bias
 //!   gradient comes first, because it goes directly to its accumulator, while the matrix gradient

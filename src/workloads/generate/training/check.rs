@@ -17,8 +17,8 @@ use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, option_
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
-/// Maximum number of members of a tensor group whose operators have degrees of their own. There is
-/// a limit because later code compares all pairs of members.
+/// Maximum number of members of a tensor group whose operators have degrees of their own. The
+/// number is limited because later code compares all pairs of members.
 const MOST_MEMBERS: u64 = 1 << 12;
 
 /// Checks that `plan` can distribute `model`, and returns the number of micro-batches in a step.

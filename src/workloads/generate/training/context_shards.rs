@@ -1,8 +1,9 @@
 //! Context parallelism of degree `c`: each rank has `s / c` of the `s` tokens of every sequence.
 //!
 //! Operators process tokens independently of one another, except attention, where a query needs the
-//! keys and values of every token. Ranks can exchange them in two ways. With `B` samples, `d` bytes
-//! per number, `a` query heads, and `v` heads of keys and values with `w` columns each:
+//! keys and values of every token. Ranks can exchange keys and values in two ways. With `B`
+//! samples, `d` bytes per number, `a` query heads, and `v` heads of keys and values with `w`
+//! columns each:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|

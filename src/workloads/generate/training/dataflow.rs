@@ -4,10 +4,10 @@
 //!
 //! 1. the degrees that the plan gives for this operator;
 //! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per
-//!    member. If neither the model nor the plan gives any, it is derived. A product whose input is
-//!    split by columns is then split by inputs. Other products are split by outputs or, if only
-//!    inputs divide evenly, by inputs. Tables whose rows are summed are split by columns, because
-//!    gathering columns moves half the bytes of summing over rows;
+//!    member. If neither the model nor the plan gives any, the split is derived. A product whose
+//!    input is split by columns is then split by inputs. Other products are split by outputs or, if
+//!    only inputs divide evenly, by inputs. Tables whose rows are summed are split by columns,
+//!    because gathering columns moves half the bytes of summing over rows;
 //! 3. with sequence parallelism, shards of tokens, if the tokens divide evenly;
 //! 4. the layout of its input: samples, and rows if they divide evenly. Columns stay split only if the
 //!    operator treats them independently (activations, residuals, pools, norms over the channels of images,
@@ -17,11 +17,11 @@
 //! ([`plan_redistribution`](crate::generate::sharding::plan_redistribution)).
 //!
 //! The skip path around a branch carries the result of the last residual sum. If a layer begins
-//! with a norm or an activation, norms and activations belong to the branch (GPT-2, Llama).
-//! Otherwise they follow the sums, and their output takes the skip path (BERT, ResNet). An
-//! embedding's tables are separate results until a sum uses all of them, and tables of bags until
-//! an interaction does. A residual passes its gradient to each of its inputs; each of these
-//! gradients is redistributed separately.
+//! with a norm or an activation, norms and activations belong to the branch (GPT-2, Llama). If a
+//! layer begins otherwise, norms and activations follow the sums, and their output takes the skip
+//! path (BERT, ResNet). An embedding's tables are separate results until a sum uses all of them,
+//! and tables of bags until an interaction does. A residual passes its gradient to each of its
+//! inputs; each of these gradients is redistributed separately.
 //!
 //! Layouts describe fractions of a result, not single elements. So an operator that needs only the first
 //! token, such as a classifier after a transformer, receives all tokens if tokens are sharded. Norms over the

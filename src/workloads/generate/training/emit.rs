@@ -2,7 +2,7 @@
 //!
 //! All kernels of a rank form a single chain, in which passes follow one another in the schedule's order. The
 //! only exception are weight gradients that overlap a sum over the tensor group. A pass begins with a receive
-//! from the previous stage, on which its kernels depend. It ends with a send, on which nothing depends.
+//! from the previous stage, on which its kernels depend. A pass ends with a send, on which nothing depends.
 //! Gradient reductions and parameter gathers have lanes of their own.
 
 use super::TrainingGenerator;
@@ -161,8 +161,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.free_released()
     }
 
-    /// Frees memory that no later node frees. This happens if the plan leaves out all kernels of
-    /// the layers after the last node.
+    /// Frees memory that no later node frees. Such memory is left if the plan leaves out all
+    /// kernels of the layers after the last node.
     fn free_released(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {

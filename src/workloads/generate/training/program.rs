@@ -6,7 +6,7 @@ use chakram_trace::format::{
     CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase,
 };
 
-/// Bytes of an operator's operands on one core. One of the operator's kernels has them.
+/// Bytes of an operator's operands on one core. One of the operator's kernels has these operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OperandBytes {
     pub input: u64,
@@ -273,8 +273,9 @@ impl ProgramBuilder {
         item
     }
 
-    /// Adds the kernels that follow `item`, the node that computes an operator's weight gradient. These
-    /// kernels contribute to the gradient. The chain waits for them unless they run `beside` it.
+    /// Adds the kernels that follow `item`, the node that computes an operator's weight gradient. The
+    /// added kernels contribute to the gradient. The chain waits for the added kernels unless they run
+    /// `beside` it.
     pub fn push_behind<'k>(
         &mut self,
         mut item: u32,

@@ -216,8 +216,8 @@ impl TraceGenerator for TrainingGenerator {
                 });
                 items.sum::<u64>()
             });
-            // The added node allocates the resident state. It is also the only node of a rank
-            // without work.
+            // The added node allocates the resident state. A rank without work has only this added
+            // node.
             1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
         })
     }

@@ -11,13 +11,13 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! If either weights or activations fit, the stage keeps the one that causes less traffic. If it
-//! keeps neither, an operator's one operand is cut into parts that fit (at least one part), and the
-//! other operand is loaded once per part. This choice is Algorithm 1 of Fang et al. (PALM) with
-//! five corrections. As printed, the second branch (ΣWSG ≤ C) is never taken, because it follows ΣW
-//! ≤ C; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that stays is
-//! never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the algorithm as
-//! printed.
+//! If either weights or activations fit, the stage keeps the one that causes less traffic. If a
+//! stage keeps neither, one operand of an operator is cut into parts that fit (at least one part),
+//! and the other operand is loaded once per part. This choice is Algorithm 1 of Fang et al. (PALM)
+//! with five corrections. As printed, the second branch (ΣWSG ≤ C) is never taken, because it
+//! follows ΣW ≤ C; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that
+//! stays is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the algorithm
+//! as printed.
 //!
 //! A larger SRAM never causes more traffic. If only weights or only activations are kept, an operator moves
 //! at most W + I + O bytes, which is the minimum if neither is kept.
@@ -170,7 +170,7 @@ mod tests {
         for (capacity, state, traffic) in [
             (460, SramResidency::Both, [0, 0]),
             // Either weights or activations fit, and both cause equal traffic: I + O = 50 B or W =
-            // 50 B per operator. In this case, weights are kept.
+            // 50 B per operator. With equal traffic, weights are kept.
             (459, SramResidency::Weights, [30, 20]),
             (399, SramResidency::Activations, [50, 0]),
             // The operator loads min(50 + 2 x 30, 30 + 1 x 50) = 80, and stores its result.

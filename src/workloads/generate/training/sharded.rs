@@ -48,8 +48,8 @@
 //! With context parallelism, ranks exchange keys and values, or heads, before and after attention
 //! ([`context_shards`](super::context_shards)).
 //!
-//! A matrix that is tied to a table is sharded like the table. If both are on one stage, they share
-//! a single gradient, which is summed once.
+//! A matrix that is tied to a table is sharded like the table. If the matrix and the table are on
+//! one stage, they share a single gradient, which is summed once.
 
 use super::super::GenerateError;
 use super::buckets;
@@ -168,9 +168,9 @@ impl ShardedLowering {
     }
 
     /// If members gather the input of a product that is split by outputs, and must gather it again
-    /// in the backward pass, returns the input's elements. This is so with sequence parallelism,
-    /// because each member keeps only its own tokens (Korthikanti et al., 2022, section 4.2.2).
-    /// Token copies for experts stay gathered, as in Megatron-LM's dispatcher.
+    /// in the backward pass, returns the input's elements. Members gather again with sequence
+    /// parallelism, because each member keeps only its own tokens (Korthikanti et al., 2022,
+    /// section 4.2.2). Token copies for experts stay gathered, as in Megatron-LM's dispatcher.
     fn regathered_elements(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;

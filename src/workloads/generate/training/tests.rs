@@ -93,8 +93,8 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
 }
 
 /// SRAM and accesses are limited to one tile, so nearly every load and store is split into the
-/// maximum number of accesses. Then operators have more than 80 nodes, more than with unsplit
-/// accesses.
+/// maximum number of accesses. With such accesses, operators have more than 80 nodes, more than
+/// with unsplit accesses.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
     // GPT-2's widest tile: 2 x 3072 + 1 numbers of 2 B.

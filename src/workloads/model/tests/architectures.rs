@@ -82,8 +82,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         sum(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
-    // An additional block predicts one more token. It is like the last block, with two more norms, a product
-    // from 2 h to h, and a final norm: 11.61 x 10^9 weights.
+    // An additional block predicts one more token. The additional block is like the last block, with two
+    // more norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
     let text = crate::model::PRESETS
         .iter()
         .find(|one| one.name == "deepseek-v3")
@@ -98,7 +98,7 @@ fn latent_attention_has_the_weights_of_its_formula() {
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// FLOPs are two per weight by which a token is multiplied. Per attended token, they are 4 A d, or
+/// FLOPs are two per weight by which a token is multiplied. Per attended token, FLOPs are 4 A d, or
 /// 2 A ((n + r) + v) with latent vectors. With a causal mask, a token attends to (s + 1) / 2 of s
 /// tokens on average.
 #[test]
@@ -143,7 +143,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
 }
 
 /// Per earlier token, decoding takes 2 A (c + r) + 2 A c FLOPs, which are 278,528 in a layer of
-/// DeepSeek-V3. Without latent vectors, it takes 4 A d.
+/// DeepSeek-V3. Without latent vectors, decoding takes 4 A d.
 #[test]
 fn absorbed_attention_meets_latent_vectors() {
     let core = |name: &str| {

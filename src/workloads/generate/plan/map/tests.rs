@@ -52,8 +52,8 @@ fn ranks_follow_from_where_axes_lie() {
 }
 
 /// The four replicas are placed in pairs, first along the outer dimension: replica d = a + 2 b is
-/// at a of dimension 1. On dimension 0 it is at b, outside the tensor groups. So it has ranks t + 2
-/// b + 4 a.
+/// at a of dimension 1. On dimension 0 replica d is at b, outside the tensor groups. Member t of
+/// replica d has rank t + 2 b + 4 a.
 #[test]
 fn an_axis_may_lie_along_several_dimensions() {
     let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);

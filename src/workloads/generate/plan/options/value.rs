@@ -310,7 +310,7 @@ impl OptionValue for PassOrders {
     }
 }
 
-/// Tables that only files have. They are read after all other options.
+/// Tables that only files have. Such tables are read after all other options.
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 

@@ -1,21 +1,22 @@
 //! Redistribution of a result from one layout to another.
 //!
-//! Consider one axis that is split into `f` shards and needed in `t` shards. Both splits have a boundary at
-//! every multiple of 1/gcd(f, t). The part between two such boundaries is a *block*. It consists of f/gcd
-//! shards of one split and of t/gcd shards of the other, and shares no shard with other blocks. If f/gcd or
-//! t/gcd is 1, the axis is *nested*: any two shards in a block then intersect in the same fraction of the
-//! axis, 1/lcm(f, t). A result's blocks are the products of its axes' blocks.
+//! Consider one axis that is split into `f` shards and needed in `t` shards. The split into `f` and the
+//! split into `t` have a boundary at every multiple of 1/gcd(f, t). The part between two such boundaries is
+//! a *block*. A block consists of f/gcd shards of one split and of t/gcd shards of the other, and shares no
+//! shard with other blocks. If f/gcd or t/gcd is 1, the axis is *nested*: any two shards in a block then
+//! intersect in the same fraction of the axis, 1/lcm(f, t). A result's blocks are the products of its axes'
+//! blocks.
 //!
 //! Assume that all axes are nested, and that every member needs only elements of the block that its
-//! own shard is in. Then the member already has one fragment of the needed elements, and receives
-//! each other fragment from a member of its block. All fragments of a block are equal. Within a
-//! group of members that together have each shard of the block exactly once, this exchange is a
-//! collective. The collective is an all-gather of the needed elements if members with equal needs
-//! can form such groups, and otherwise an all-to-all. Members that have the same shard join groups
-//! in ascending order.
+//! own shard is in. Under this condition, a member already has one fragment of the needed elements,
+//! and receives each other fragment from a member of its block. All fragments of a block are equal.
+//! Within a group of members that together have each shard of the block exactly once, this exchange
+//! is a collective. The collective is an all-gather of the needed elements if members with equal
+//! needs can form such groups, and otherwise an all-to-all. Members that have the same shard join
+//! groups in ascending order.
 //!
-//! In all other cases, fragments differ in size or a member has none of the elements that it needs, so
-//! point-to-point messages are used.
+//! If an axis is not nested or a member has none of the elements that it needs, point-to-point
+//! messages are used, because fragments may differ in size.
 
 use super::{MemberPartition, MeshAxis, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;

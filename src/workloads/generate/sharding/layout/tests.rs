@@ -63,8 +63,8 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
 
 #[test]
 fn tables_of_dlrm_are_exchanged_for_samples() {
-    // Member i has its tables' columns for all samples, 1/4 of the whole. It needs all columns of its own
-    // samples, so 1/16 of the whole from each member.
+    // Member i has its tables' columns for all samples, 1/4 of the whole. Member i needs all columns of
+    // its own samples, so 1/16 of the whole from each member.
     let all = vec![vec![0, 1, 2, 3]];
     let forward = plan_redistribution(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
@@ -112,7 +112,7 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
     // Members 0 and 1 need the first half of the samples. Each has a different quarter of the
     // columns, so 1/8 of the whole is in its half. Each member receives the other three eighths of
-    // its half. Including the fragment for itself, it sends and receives 1/2 of the whole.
+    // its half. Including the fragment for itself, each member sends and receives 1/2 of the whole.
     let change = plan_redistribution(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }

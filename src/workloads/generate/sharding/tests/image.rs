@@ -229,7 +229,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                     let halo = used.halo().map(|rows| rows * row);
                     assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
                     // A device returns gradients of at most the rows that it received. If windows
-                    // leave gaps between columns, it returns fewer.
+                    // leave gaps between columns, a device returns fewer.
                     let others = gradients
                         .keys()
                         .filter(|element| !own.contains(&element[2]));

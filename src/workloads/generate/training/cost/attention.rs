@@ -66,8 +66,8 @@ impl CostParameters {
             // gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
             // A rank has two pieces of the sequence, one as far from the start as the other from
-            // the end. Together they have as many pairs as if each query attended to half of all
-            // keys.
+            // the end. Both pieces together have as many pairs as if each query attended to half of
+            // all keys.
             let halved = causal && queries < tokens;
             // Measured tables have neither windows nor two widths. Use the mean width, and the same number of
             // keys for every query, which gives the same FLOPs.

@@ -17,8 +17,9 @@
 //!
 //! Delayed scaling uses the maxima of earlier steps, which product kernels compute as a by-product.
 //! Block scaling computes the maximum of each 32 numbers, and writes one byte for it. The optimizer
-//! quantizes weights once per step. These are Transformer Engine's recipes. 4-bit formats have no
-//! cast kernels, because the measured times of their products include the casts.
+//! quantizes weights once per step. Delayed, current and block scaling are Transformer Engine's
+//! recipes. 4-bit formats have no cast kernels, because the measured times of their products
+//! include the casts.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
@@ -45,7 +46,7 @@ impl CostParameters {
     }
 
     /// Returns the kernels of a product with the sizes `[n, k, m]`, and of its bias if `bias`. With
-    /// several `experts`, which share the `n` rows evenly, it is one product per expert.
+    /// several `experts`, which share the `n` rows evenly, there is one product per expert.
     pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],

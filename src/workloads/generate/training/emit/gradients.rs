@@ -69,8 +69,8 @@ impl RankEmitter<'_, '_> {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // The plan may leave out all kernels that compute these gradients. In this case, the
-            // reduction depends on the last node that remains.
+            // The plan may leave out all kernels that compute these gradients. If all these kernels
+            // are left out, the reduction depends on the last node that remains.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),

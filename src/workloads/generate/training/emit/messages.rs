@@ -7,7 +7,7 @@ use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, Train
 
 impl RankEmitter<'_, '_> {
     /// Returns the rank on `stage` with which this rank exchanges messages. If stages have
-    /// adapters, it is the adapter of the share with the same index.
+    /// adapters, the peer is the adapter of the share with the same index.
     fn peer_on(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.adapter_share(self.place.stage);
         self.plan.placement.rank(RankCoordinates {

@@ -1,9 +1,9 @@
 //! Independent operators of a layer: dependencies of each operator if they run in parallel.
 //!
 //! In the forward pass, an operator waits for the operators whose results it uses. In the backward
-//! pass, it waits for the operators that use its result. An operator whose inputs all come from
-//! outside the layer waits for the nodes on which the layer depends. The layer ends when all its
-//! branches have ended.
+//! pass, an operator waits for the operators that use its result. An operator whose inputs all come
+//! from outside the layer waits for the nodes on which the layer depends. The layer ends when all
+//! its branches have ended.
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;

@@ -371,8 +371,8 @@ fn is_pending(input: &OperatorInput) -> bool {
 }
 
 /// Returns true if the gradient of `input` of `one` is redistributed only just before the operator that left
-/// the sum. This is so if `one` has no sum of its input's gradient with which its weight gradient could
-/// overlap.
+/// the sum. The gradient is late if `one` has no sum of its input's gradient with which its weight gradient
+/// could overlap.
 fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
     is_pending(input) && !(one.spec.sums() && one.step.cutting.outputs.parts > 1)
 }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// A redistribution, with the groups in which it takes place.
 pub(super) enum GroupRedistribution {
     Nothing,
-    /// All-gather. Before it, a member has 1/of of the whole result.
+    /// All-gather. Before the all-gather, a member has 1/of of the whole result.
     Gather {
         family: ParallelGroupKind,
         of: u64,

@@ -111,11 +111,11 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
 #[test]
 fn gathered_tokens_are_gathered_again() {
     // Four members share a sample's 1,024 tokens of 768 columns of 2 B, so each has 393,216 B.
-    // Before the heads and the perceptron, products gather these tokens in the forward pass. They
-    // gather them again in the backward pass for the weight gradients, because members keep only a
-    // quarter; the gradients of their inputs are scattered. After the heads and the perceptron,
-    // sums are scattered and their gradients gathered. The logits behave like the products before
-    // the heads, and the word table sums like the products after the heads.
+    // Before the heads and the perceptron, products gather these tokens in the forward pass. The
+    // same products gather the tokens again in the backward pass for the weight gradients, because
+    // members keep only a quarter; the gradients of their inputs are scattered. After the heads and
+    // the perceptron, sums are scattered and their gradients gathered. The logits behave like the
+    // products before the heads, and the word table sums like the products after the heads.
     let model = Model::named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -166,7 +166,7 @@ fn gathered_tokens_are_gathered_again() {
 #[test]
 fn a_table_in_front_of_the_blocks_scatters_its_sum() {
     // Llama-3 8B has no position table, so 256 tokens of 4,096 columns of 2 B enter the first block sharded
-    // by tokens. Their gradients return in the same way.
+    // by tokens. The gradients of these tokens return in the same way.
     let model = Model::with_sequence("llama3-8b", 256).unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -225,13 +225,14 @@ operators = [
 #[test]
 fn rows_of_images_come_from_neighbours() {
     // The batch has two samples in numbers of 2 bytes. Both convolutions are sharded into two
-    // halves of 4 rows each. The windows of `second` reach one row into the other half. This row
-    // has 8 pixels of 8 channels in 2 samples, 256 B; its gradients have the same size in the
-    // backward pass. `first` fetches rows of the input samples (8 x 4 x 2 x 2 = 128 B), whose
-    // gradients are not needed. Windows of the pool stay within the shards. The pool's output, 16
-    // channels of 4 x 4 (1,024 B), is gathered for the product, half of it from each member. The
-    // output's gradient is already whole. Each member computes weight gradients for half of the
-    // rows: `first` 8 x 4 x 9 = 288, the norm 16, and `second` 16 x 8 x 9 = 1152, of 2 B each.
+    // halves of 4 rows each. The windows of `second` reach one row into the other half. The row
+    // beyond the edge has 8 pixels of 8 channels in 2 samples, 256 B; its gradients have the same
+    // size in the backward pass. `first` fetches rows of the input samples (8 x 4 x 2 x 2 = 128 B),
+    // whose gradients are not needed. Windows of the pool stay within the shards. The pool's
+    // output, 16 channels of 4 x 4 (1,024 B), is gathered for the product, half of it from each
+    // member. The output's gradient is already whole. Each member computes weight gradients for
+    // half of the rows: `first` 8 x 4 x 9 = 288, the norm 16, and `second` 16 x 8 x 9 = 1152, of 2
+    // B each.
     let model = chain(IMAGES);
     let plan = plan(
         2,

@@ -107,8 +107,8 @@ fn kernels_have_the_tokens_of_a_rank() {
             [0, 2 * 2 * t * (A + V) * W]
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
-        // Attention reads the keys and values of all tokens, or of some heads for all tokens. It
-        // writes an output as large as the queries, and 4 B per row.
+        // Attention reads the keys and values of all tokens, or of some heads for all tokens.
+        // Attention writes an output as large as the queries, and 4 B per row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,

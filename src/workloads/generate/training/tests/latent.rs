@@ -72,7 +72,7 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
         assert_eq!(kernel(&format!("bwd/{name}.dgrad")), product(k, n));
         assert_eq!(kernel(&format!("bwd/{name}.wgrad")), product(k, n));
     }
-    // In layer 1, a token attends to all earlier tokens: T (T + 1) / 2 pairs. In layer 0, it
+    // In layer 1, a token attends to all earlier tokens: T (T + 1) / 2 pairs. In layer 0, a token
     // attends to 4 tokens: 4 x 5 / 2 + (T - 4) 4 pairs.
     let moved = 2 * (T * A * (N + R + V) + T * A * (N + R + V)) + 4 * T * A;
     let pairs = T * (T + 1) / 2;

@@ -164,8 +164,8 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_global_rejects: 1 << 16, ..ProptestConfig::default() })]
 
-    /// The hardware executes at least the model FLOPs. The two are equal if nothing is recomputed, padded, or
-    /// replicated in a tensor group.
+    /// The hardware executes at least the model FLOPs. Hardware and model FLOPs are equal if nothing is
+    /// recomputed, padded, or replicated in a tensor group.
     #[test]
     fn kernels_carry_out_what_the_model_needs(model in models(), plan in plans()) {
         let found = summary(&model, &plan);

@@ -10,11 +10,12 @@ use crate::model::Model;
 fn convolutions_are_cut_in_pairs() {
     // The batch has two samples in numbers of 2 bytes on two members. `first` is split by its 8
     // output channels, and the norm and the activation process each member's own channels. `second`
-    // uses them without redistribution. Its output, 16 channels of 8 x 8, is summed: 2 x 16 x 64 x
-    // 2 = 4096 B. The product after the pool is split by its 10 outputs. So three numbers of 4
-    // bytes per sample are summed over classes and, in the backward pass, the gradient of its 16 x
-    // 4 x 4 inputs: 1024 B. The gradient of the input of `second` already has the layout that
-    // `first` needs, and the image's gradient is not needed. No weight gradients are summed.
+    // uses these channels without redistribution. The output of `second`, 16 channels of 8 x 8, is
+    // summed: 2 x 16 x 64 x 2 = 4096 B. The product after the pool is split by its 10 outputs. So
+    // three numbers of 4 bytes per sample are summed over classes and, in the backward pass, the
+    // gradient of its 16 x 4 x 4 inputs: 1024 B. The gradient of the input of `second` already has
+    // the layout that `first` needs, and the image's gradient is not needed. No weight gradients
+    // are summed.
     let model = chain(IMAGES);
     let plan = plan(2, 2, Vec::new());
     let expected = [
