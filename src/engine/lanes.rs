@@ -1,9 +1,9 @@
 //! Lanes of NPUs: holder, queue, and turns of launches.
 //!
 //! A lane serves nodes in the order in which they became ready. If an NPU may run several launches of one feed, the
-//! lane serves the launches in the order in which they began: a node of a launch takes the lane only when all nodes of
-//! earlier launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot deadlock
-//! over lanes. Each feed has its own lanes.
+//! lane serves the launches in the order in which they began. A node of a launch therefore takes the lane only when all
+//! nodes of earlier launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot
+//! deadlock over lanes. Each feed has its own lanes.
 
 use super::dataflow::{Dataflow, node_of};
 use super::discipline::Discipline;

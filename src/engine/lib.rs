@@ -21,8 +21,9 @@
 //! ready in the round that completes its last dependency. A ready collective then waits for its place in the launch
 //! order of its group, a receive is posted, and nodes without an operation complete immediately. All other ready nodes
 //! queue for their lane, first ready, first served. When the lane is free the node is *issued*. The node occupies the
-//! lane until the node is *complete*: a kernel or a load after its duration, a send when its last byte has left (or has
-//! arrived, if the machine requires this), a collective when this member's part is done.
+//! lane until the node is *complete*: a kernel or a load after its duration, a send when its last byte has left, and a
+//! collective when this member's part is done. If the machine requires it, a send is complete only when its last byte
+//! has arrived.
 //!
 //! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated. A member's part begins
 //! when all ranks for which it waits have started, and completes after its own recorded duration. Starts are collected

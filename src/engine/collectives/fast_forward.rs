@@ -2,10 +2,9 @@
 //!
 //! An analytically answered collective *reserves* the ports or links of its members along the dimensions that it spans,
 //! if all of them are idle. The answer is valid as long as no other traffic uses one of these links. When another
-//! message is about to use such a link, or a load or store begins that will use one, the run is *materialized*: it is
-//! simulated message by message from its start until now, and continues this way. The simulation is exact, because the
-//! run was alone on its links so far. The run's messages of this instant are submitted together with the message that
-//! used the link.
+//! message, load or store is about to use such a link, the run is *materialized*: it is simulated message by message
+//! from its start until now, and continues this way. The simulation is exact, because the run was alone on its links so
+//! far. The run's messages of this instant are submitted together with the message that used the link.
 
 use super::Collectives;
 use super::lone_run::PresentRounds;

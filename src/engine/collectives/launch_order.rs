@@ -3,8 +3,9 @@
 //! Members of a group must start its collectives in the same order. Otherwise each of two collectives could hold a lane
 //! that a member of the other needs. The first collective in program order is launched as soon as any member is ready
 //! for it. To overlap with computation, a later collective may overtake the first, but only when every member is ready
-//! for the later one: on an unready member, the later collective may depend on the first. Therefore, a launched
-//! collective never waits for an unlaunched one, and a workload that runs in program order never deadlocks here.
+//! for the later one. Otherwise the later collective might depend on the first at an unready member. Therefore, a
+//! launched collective never waits for an unlaunched one, and a workload that runs in program order never deadlocks
+//! here.
 //!
 //! A group whose collectives share a lane with other nodes *gathers*: each of its collectives is launched only when
 //! every member is ready, and then all members queue for their lanes together. Thus the collectives of such groups have

@@ -16,8 +16,8 @@ use chakram_hardware::collective::UncontendedCost;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 
-/// Maximum number of state entries of a simulated collective: chunks · members · (stages + 1). This many entries take a
-/// few gigabytes.
+/// Maximum number of state entries of a simulated collective: chunks · members · (stages + 1). An array of this many
+/// entries takes a few gigabytes.
 const MOST: u64 = 1 << 28;
 
 /// Returns an error if the simulation of a run would exceed [`MOST`].

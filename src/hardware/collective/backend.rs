@@ -1,9 +1,9 @@
 //! The interface between the engine and an implementation of collectives.
 //!
 //! A collective is split into *chunks*. At each member a chunk passes through the same *stages*, one after another,
-//! each along one phase of the group. In a stage each member of a line runs a program: it starts with some *credits*,
-//! takes steps that require a number of credits, and earns one credit with each message that it has received and
-//! processed. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources are
+//! each along one phase of the group. In a stage each member of a line runs a program. The member starts with some
+//! *credits*, takes steps that require a number of credits, and earns one credit with each message that it has received
+//! and processed. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources are
 //! computed on demand, so message schedules are never materialised.
 
 use super::{ChunkSchedule, LinePosition, SendStep};
@@ -399,8 +399,8 @@ pub trait EndpointModel: CollectiveBackend {
 pub enum ContentOrder {}
 
 /// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim. Nodes take lanes in the
-/// order of their ids, collectives and messages are matched in issue order, a member proceeds without waiting for other
-/// events of the instant, and a send completes when its message has arrived.
+/// order of their ids, and collectives and messages are matched in issue order. A member proceeds without waiting for
+/// other events of the instant, and a send completes when its message has arrived.
 #[derive(Debug)]
 pub enum InsertionOrder {}
 

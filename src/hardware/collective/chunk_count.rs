@@ -1,5 +1,5 @@
-//! The number of chunks of a collective if the machine does not state it: the smallest number from
-//! 1 to [`MOST`] with which the collective takes at most 0.5 % longer than with the best number.
+//! The number of chunks of a collective if the machine does not state it. The result is the smallest number from 1 to
+//! [`MOST`] with which the collective takes at most 0.5 % longer than with the best number.
 //!
 //! In a pipeline of chunks, each stage of a chunk has a *life*, from its start to its end, and an *interval*, after
 //! which the next chunk may enter the phase. A flow shop that passes the chunks through the phases turns lives and
@@ -23,15 +23,15 @@
 //! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers
 //! are tried in steps of an eighth, and then between the best number and its neighbours. The search ends when all
 //! trials together have more messages than [`MOST_MESSAGES`], and also more than [`MOST_TRIALS`] collectives with the
-//! most chunks. For 1 to 128 chunks through trees of 2 to 31 members, the chosen number takes at most 1.5 % longer than
-//! the best number if sending the whole buffer takes 0.3 to 20,000 latencies.
+//! most chunks. In trees of 2 to 31 members, the collective takes at most 1.5 % longer with the chosen number than with
+//! the best number from 1 to 128, if sending the whole buffer takes 0.3 to 20,000 latencies.
 //!
 //! # Free algorithms
 //!
-//! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best number of chunks. A
-//! tree and a double tree replace the algorithm that is fastest for one chunk, in each dimension where they support the
-//! primitive: the outermost dimension of an all-reduce, and all dimensions of a broadcast or reduce. The tree is kept
-//! if the collective then ends earlier.
+//! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best number of chunks. In
+//! each dimension where trees support the primitive, a tree and a double tree replace the algorithm that is fastest for
+//! one chunk. These dimensions are the outermost one for an all-reduce, and all dimensions for a broadcast or reduce.
+//! The tree is kept if the collective then ends earlier.
 
 use super::flow_shop::{FlowShopInput, schedule};
 use super::line_cost::LineCostModel;

@@ -41,8 +41,8 @@ impl LinePosition {
     }
 }
 
-/// Number of messages of each of `n` members. From 92,683 members on, the number exceeds 32 bits. This many messages
-/// can never be simulated; the closed form has no such limit.
+/// Number of messages of each of `n` members. From 92,683 members on, the number exceeds 32 bits. So many messages can
+/// never be simulated; the closed form has no such limit.
 fn all_to_all(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }

@@ -53,8 +53,8 @@ impl WidthFactors {
 ///
 /// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`. A backward kernel takes
 /// `backward` times as long. If [`Self::widths`] is given, the compute rate is multiplied by its factor. If
-/// [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`, where `n` is the number of waves in which the
-/// multiprocessors compute tiles of 128 queries of a head; otherwise `w = 1`.
+/// [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`; otherwise `w = 1`. `n` is the number of waves in
+/// which the multiprocessors compute tiles of 128 queries of a head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionCurve {
     /// Seconds of the shortest kernel.

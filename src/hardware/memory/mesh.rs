@@ -2,7 +2,7 @@
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The ASTRA-sim 2.0 paper gives no
 //! formula, so one is derived here. There are a columns and b rows of stations. Each station of the mesh has one memory
-//! and n / (a b) NPUs, and links to and from its neighbours in its row and its column, of `link_bandwidth` each;
+//! and n / (a b) NPUs. Links of `link_bandwidth` each lead to and from its neighbours in its row and its column;
 //! opposite edges are not connected. Bytes travel along the memory's row to the NPU's column, and then along that
 //! column.
 //!

@@ -26,7 +26,7 @@
 //!
 //! T = Σα + Σγ + max δ = Σα + (Σγ of all but the slowest) + m/B_min,
 //!
-//! This equals [`Path::time`](crate::topology::Path::time) to the picosecond: each γ except the slowest link's is the
+//! T equals [`Path::time`](crate::topology::Path::time) to the picosecond: each γ except the slowest link's is the
 //! difference of two partial sums, which are rounded once.
 //!
 //! If several links are between two servers, α is their total latency, and γ counts once for each of these links except

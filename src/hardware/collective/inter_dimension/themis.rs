@@ -1,14 +1,12 @@
 //! Orders each chunk's phases by their load, least loaded first.
 //!
-//! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA
-//! 2022; ASTRA-sim's `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in
-//! ascending order of the load that earlier chunks have put on them, so that the chunk is largest
-//! in the least loaded dimension; then the chunk's own load is added. A chunk that has s bytes on
-//! entry to dimension d, with n members and bandwidth B, adds a load of s (n−1)/n / B seconds and
-//! has s/n bytes afterwards. If the difference in load is less than the load that a sixteenth of a
-//! chunk would put on the least loaded dimension, the chunk visits dimensions in ascending order.
-//! Loads that differ by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions
-//! are visited in ascending order.
+//! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA 2022; ASTRA-sim's
+//! `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in ascending order of the load that earlier
+//! chunks have put on them. Thus the chunk is largest in the least loaded dimension. Then the chunk's own load is
+//! added. A chunk that has s bytes on entry to dimension d, with n members and bandwidth B, adds a load of s (n−1)/n /
+//! B seconds and has s/n bytes afterwards. If the difference in load is less than the load that a sixteenth of a chunk
+//! would put on the least loaded dimension, the chunk visits dimensions in ascending order. Loads that differ by less
+//! than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the chunks of the Themis paper are equal): the same, except for the
 //! size of a chunk that follows the loads. Such a chunk is just large enough to raise the least loaded dimension, which

@@ -110,7 +110,7 @@ impl InFlightMessage {
     pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let RouteHop { place, links, last } = self.stop;
         let zero = Span::ZERO;
-        // The latency and the first segment count once for each link. They count equally whether the server is at the
+        // The latency and the first segment count once for each link. Both count equally, whether the server is at the
         // start or the end of the link.
         let between = match links {
             0 => zero,
