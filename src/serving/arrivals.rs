@@ -1,4 +1,4 @@
-//! Arrivals of requests in order of time, from random numbers or from a file.
+//! Arrivals of requests in order of time, drawn at random or read from a file.
 
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
@@ -11,17 +11,17 @@ use serde::Deserialize;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// A request when it arrives.
+/// A request at its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestArrival {
     pub at: Time,
     /// Index of the model.
     pub model: u32,
-    /// Tokens of the prompt and of the answer, or 0 if none are stated.
+    /// Tokens of the prompt and of the answer; 0 if not stated.
     pub tokens: [u32; 2],
 }
 
-/// Draws models of requests by their weights.
+/// Draws the models of requests at random, by their weights.
 #[derive(Debug)]
 pub struct ModelMix {
     sums: Vec<f64>,
@@ -50,12 +50,12 @@ impl ModelMix {
     }
 }
 
-/// Arrivals that do not wait for answers, in order of time.
+/// Arrivals in order of time, for streams whose arrivals do not depend on answers.
 pub struct ArrivalSource<'s> {
     scenario: &'s Scenario,
     mix: ModelMix,
     gaps: RandomStream,
-    /// Number of requests so far.
+    /// Number of requests that arrived so far.
     count: u64,
     last: Time,
     file: Option<ArrivalFile<'s>>,
@@ -77,7 +77,7 @@ impl<'s> ArrivalSource<'s> {
         })
     }
 
-    /// Returns the next arrival, or `None` after the last.
+    /// Returns the next arrival; `None` after the last.
     pub fn next(&mut self) -> Result<Option<RequestArrival>, ServeError> {
         let stop = &self.scenario.stop;
         if stop.requests.is_some_and(|most| self.count >= most) {
@@ -112,8 +112,8 @@ impl<'s> ArrivalSource<'s> {
         Ok(arrival)
     }
 
-    /// Returns an arrival after a gap. The mean gap is the inverse of a rate, or the time that the bytes of the
-    /// previous request take at a bandwidth.
+    /// Returns an arrival after a gap. At a rate of requests, the mean gap is the inverse of the rate; at a
+    /// bandwidth, it is the time that the previous request's bytes take.
     fn after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
         let model = self.mix.next();
         let mean = match rate {
@@ -128,7 +128,7 @@ impl<'s> ArrivalSource<'s> {
         } else {
             mean
         };
-        // Equal intervals begin with an arrival at 0.
+        // With equal intervals, the first request arrives at 0.
         let first = !random && self.count == 0;
         let gap = if first { 0.0 } else { gap };
         RequestArrival {
@@ -141,18 +141,19 @@ impl<'s> ArrivalSource<'s> {
 
 /// A file of arrivals: CSV with a header line, or one JSON object per line.
 ///
-/// Columns are `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), and optionally `model` and the tokens of prompt and answer,
-/// `input_toks` and `output_toks`. Objects have `timestamp` in milliseconds, `input_length` and `output_length`.
+/// CSV columns are `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), and optionally `model`, and `input_toks` and
+/// `output_toks`, the tokens of the prompt and the answer. Objects have `timestamp` in milliseconds, `input_length` and
+/// `output_length`.
 struct ArrivalFile<'s> {
     scenario: &'s Scenario,
     path: &'s Path,
     rows: ArrivalRows,
     repeat: u32,
     speed: f64,
-    /// Start of the current repetition of the file, which is added to the file's instants.
+    /// Start of the current repetition of the file; it is added to the file's times.
     offset: Time,
     last: Time,
-    /// Line of the previous arrival.
+    /// Line number of the previous arrival.
     last_line: u64,
 }
 
@@ -170,7 +171,7 @@ enum ArrivalRows {
     },
 }
 
-/// A line of a file of arrivals in JSON. All other fields are ignored.
+/// A JSON line of a file of arrivals. All other fields are ignored.
 #[derive(Deserialize)]
 struct ArrivalObject {
     timestamp: f64,
@@ -182,7 +183,7 @@ struct ArrivalObject {
     output_length: f64,
 }
 
-/// Contents of a row of a file, before conversion.
+/// Contents of a file's row before conversion.
 struct ArrivalRow {
     at: Span,
     model: Option<String>,
@@ -190,7 +191,7 @@ struct ArrivalRow {
     line: u64,
 }
 
-/// Maximum length of a line of a file of objects, in bytes.
+/// Maximum length of a line in a file of objects, in bytes.
 const LONGEST_LINE: u64 = 16 << 20;
 
 impl<'s> ArrivalFile<'s> {
@@ -228,7 +229,7 @@ impl<'s> ArrivalFile<'s> {
         let row = match self.rows.next(self.path)? {
             Some(row) => row,
             None if self.repeat > 1 && self.last_line > 0 => {
-                // The next repetition begins where the file ended.
+                // The next repetition begins at the last arrival of this one.
                 self.repeat -= 1;
                 self.offset = self.last;
                 self.rows = ArrivalRows::open_rows(self.path)?;

@@ -1,4 +1,4 @@
-//! One scenario at several rates, and the highest rate that it can sustain.
+//! Runs a scenario at several rates, and finds the highest rate that it can sustain.
 
 use super::error::ServeError;
 use super::observe::NoRequestObserver;
@@ -9,10 +9,10 @@ use super::scenario::Scenario;
 use super::{ServeOptions, serve};
 use chakram_base::setting::SettingKey;
 
-/// Number of bisection steps. Ten bisection steps narrow a range whose ends differ by a factor of
-/// two to one part in a thousand.
+/// Number of bisection steps. If the ends of a range differ by a factor of two, ten steps narrow it to
+/// one part in a thousand.
 const STEPS: u32 = 10;
-/// Maximum number of doublings or halvings to find a range.
+/// Maximum number of times that the rate is doubled or halved to find a range.
 const DOUBLINGS: u32 = 40;
 
 fn at_rate(
@@ -54,12 +54,12 @@ pub fn sweep(
     })
 }
 
-/// Finds by bisection the highest rate at which at least the fraction `attain` of the requests is within the limit. The
-/// result includes all rates that were tried.
+/// Finds, by bisection, the highest rate at which at least the fraction `attain` of the requests is within its limit.
+/// The result includes all rates that were tried.
 ///
 /// # Errors
 ///
-/// Fails like [`sweep`], and if requests have no limit, no rate is sufficient, or every rate is sufficient.
+/// Fails like [`sweep`], and if requests have no limit, if no rate is low enough, or if no rate is too high.
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -76,7 +76,7 @@ pub fn find_capacity(
                 SettingKey::Slo
             )));
         };
-        // An overloaded run that is short may still meet its limits, but a longer run would not.
+        // A short run may meet its limits despite an overload, but a longer run would not.
         let enough = all.attained.is_some_and(|share| share >= attain)
             && report.offered_load.is_none_or(|load| load < 1.0);
         points.push(RatePoint { rate_per_s, report });

@@ -1,19 +1,19 @@
-//! A processor of equal cores that answers a job of equal tasks in closed form.
+//! A processor of equal cores, which computes the times of a job of equal tasks in closed form.
 //!
-//! Tasks are assigned to cores in turn, starting from a pointer that continues where the previous
-//! job left it, even across requests. Each core of the array runs its tasks in the order of
-//! assignment. A task starts at the latest of three instants: the end of the previous task on its
-//! core, the end of the jobs on which it depends, and its own generation. Jobs are generated when
-//! their dependencies are complete, so the second instant is never later than the third.
+//! Tasks are assigned to cores in turn. The turn continues where the previous job left it, even if that
+//! job belongs to another request. Each core runs its tasks in the order of assignment. A task starts at
+//! the latest of three instants: the end of the previous task on its core, the end of the jobs on which
+//! it depends, and its own generation. Jobs are generated when their dependencies are complete, so the
+//! second instant is never later than the third.
 //!
-//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores
-//! from p on get one more task. A core that is free at b and gets m tasks of length d at t is free
-//! at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored as one run,
-//! so the computing time for a job is proportional to the number of runs, not of tasks or cores.
+//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores from
+//! p on get one more. A core that is free at b and gets m tasks of length d at t is free again at max(b,
+//! t) + m d. Neighbouring cores that are free at the same instant are stored as one run, so the
+//! computing time for a job is proportional to the number of runs, not to the number of tasks or cores.
 
 use chakram_base::units::{Span, Time};
 
-/// Cores from `first` to the next run, which are free at the same instant.
+/// Cores that are free at the same instant: from `first` to the beginning of the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CoreRun {
     first: u64,
@@ -29,7 +29,7 @@ pub struct CoreArray {
     runs: Vec<CoreRun>,
     /// Runs under construction; reused to keep the allocation.
     next: Vec<CoreRun>,
-    /// Busy time of all cores with the tasks assigned so far.
+    /// Total busy time of all cores for the tasks that were assigned so far, ps.
     busy_ps: u128,
 }
 
@@ -41,7 +41,7 @@ pub struct DealtJob {
 }
 
 impl CoreArray {
-    /// Creates `cores` free cores, at least one.
+    /// Creates `cores` free cores; at least one is created.
     pub fn new(cores: u64) -> Self {
         let all = CoreRun {
             first: 0,
@@ -56,7 +56,7 @@ impl CoreArray {
         }
     }
 
-    /// Returns the core time of all tasks assigned so far, in picoseconds.
+    /// Returns the total core time of all tasks that were assigned so far, in picoseconds.
     pub fn busy_ps(&self) -> u128 {
         self.busy_ps
     }
@@ -69,8 +69,8 @@ impl CoreArray {
         self.runs.dedup_by_key(|run| run.free);
     }
 
-    /// Returns the core time after `end`, in picoseconds, if tasks were assigned until `end` and cores were not
-    /// blocked.
+    /// Returns the core time after `end`, in picoseconds. Tasks must have been assigned until `end`, and cores
+    /// must not have been blocked.
     pub fn busy_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);
@@ -81,8 +81,8 @@ impl CoreArray {
         after.sum()
     }
 
-    /// Assigns `tasks` tasks of length `each` at `now`, which is never earlier than in the previous call. A job without
-    /// tasks starts and ends at `now`.
+    /// Assigns `tasks` tasks of length `each` at `now`, which must not be earlier than in the previous call. A job
+    /// without tasks starts and ends at `now`.
     pub fn deal(&mut self, now: Time, tasks: u64, each: Span) -> DealtJob {
         if tasks == 0 {
             return DealtJob {
@@ -102,8 +102,8 @@ impl CoreArray {
             let run_end = self.runs.get(i + 1).map_or(self.cores, |run| run.first);
             let mut first = run.first;
             while first < run_end {
-                // Runs are divided where the number of tasks per core changes: at the pointer
-                // before and after the job.
+                // The number of tasks per core changes at the pointer before the job and at the pointer
+                // after it, so divide runs there.
                 let cuts = [from, until].into_iter().filter(|cut| *cut > first);
                 let piece_end = cuts.min().unwrap_or(run_end).min(run_end);
                 let has_more = more > 0
@@ -113,7 +113,7 @@ impl CoreArray {
                         first >= from || first < until
                     };
                 let count = all + u64::from(has_more);
-                // An idle core is equivalent to a core that becomes free now, so their runs are
+                // An idle core is equivalent to a core that becomes free now, so their runs can be
                 // merged.
                 let ready = run.free.max(now);
                 let free = ready + each.times(count);
@@ -138,19 +138,17 @@ mod tests {
 
     #[test]
     fn tasks_start_at_the_latest_of_three_instants() {
-        // The array has three cores. 4 tasks of 5 at 10: cores 0 to 2 are busy until 15, core 0
-        // until 20.
+        // Three cores get 4 tasks of 5 at 10: all cores are busy until 15, and core 0 until 20.
         let mut cores = CoreArray::new(3);
         let deal = |cores: &mut CoreArray, now, tasks, each| {
             let dealt = cores.deal(Time(now), tasks, Span(each));
             (dealt.start.0, dealt.end.0)
         };
         assert_eq!(deal(&mut cores, 10, 4, 5), (10, 20));
-        // The end of the core's previous task is the latest instant: from core 1 on, cores 1, 2, 0
-        // start at 15, 15, 20.
+        // Here the end of the core's previous task is the latest instant: from core 1 on, cores 1, 2 and
+        // 0 start at 15, 15 and 20.
         assert_eq!(deal(&mut cores, 12, 3, 4), (15, 24));
-        // The job's generation is the latest instant if a core is idle: core 1 has been free since
-        // 19.
+        // If a core is idle, the job's generation is the latest instant: core 1 has been free since 19.
         assert_eq!(deal(&mut cores, 22, 1, 1), (22, 23));
         assert_eq!(cores.busy_ps(), 4 * 5 + 3 * 4 + 1);
         // A job without tasks takes no time.
@@ -161,7 +159,7 @@ mod tests {
     fn runs_join_where_cores_idle() {
         let mut cores = CoreArray::new(1000);
         for job in 0..10_000_u64 {
-            // A job every 100 on idle cores never leaves more than three runs.
+            // A job every 100 on idle cores never leaves more than three runs of cores.
             cores.deal(Time(job * 100), 1 + job * 7 % 1500, Span(10));
             assert!(cores.runs.len() <= 3, "{}", cores.runs.len());
         }

@@ -1,5 +1,5 @@
-//! Errors of scenarios and platforms. Every message states the place, the found value and the
-//! allowed values.
+//! Errors of scenarios and platforms. Every message states where the error is, which value was found,
+//! and which values are allowed.
 
 use super::presets::PRESETS;
 use chakram_base::config::{ConfigError, did_you_mean};
@@ -9,10 +9,10 @@ use chakram_jobs::JobError;
 use chakram_workloads::model::{ModelError, not_from_hubs};
 use std::io;
 
-/// An invalid scenario, platform or table, or a run that failed.
+/// An invalid scenario, platform or table, or a failed run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A file's text is invalid.
+    /// The text of a file is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A model is invalid.
@@ -45,7 +45,7 @@ pub enum ServeError {
     /// A machine that serves traces is invalid.
     #[error(transparent)]
     ServingMachine(#[from] MachineError),
-    /// No platform has this name, and it is not the name of a file.
+    /// No platform and no file has this name.
     #[error(
         "no platform is called {name:?}{}\n  \
          try: one of {}, a machine of `chakram machine list` for traces, or a file, whose name ends in .toml or has a / in it",
@@ -61,12 +61,12 @@ pub enum ServeError {
     /// A file cannot be read.
     #[error("cannot read {file}")]
     Read {
-        /// The file's path as given.
+        /// Path of the file, as given.
         file: String,
         /// The underlying error.
         source: io::Error,
     },
-    /// The name of a model was given instead of a scenario.
+    /// A model was named instead of a scenario.
     #[error(
         "{name} is not a scenario, {}\n  try: a scenario, whose [[model]] tables have as `preset` one that `chakram \
          model list` names, or a file like those that `chakram model show` prints",
@@ -75,27 +75,27 @@ pub enum ServeError {
     ModelForScenario {
         /// The requested name.
         name: String,
-        /// The preset itself, or the preset with the same family and size, or `None`.
+        /// The preset itself, or a preset of the same family and size; `None` if there is none.
         closest: Option<String>,
         /// True if the given name is a preset.
         is_preset: bool,
     },
-    /// An invalid row of a table or of a file of arrivals.
+    /// A row of a table or of a file of arrivals is invalid.
     #[error("{file}:{line}: {why}")]
     Row {
         /// Path of the file.
         file: String,
-        /// Line, from 1.
+        /// Line, counted from 1.
         line: u64,
-        /// The found and the expected content.
+        /// Content that was found, and content that was expected.
         why: String,
     },
-    /// A table of measured runs as a whole is invalid.
+    /// A table of measured runs is invalid as a whole.
     #[error("{file}: {why}")]
     Table {
         /// Path of the table.
         file: String,
-        /// The found and the expected content.
+        /// Content that was found, and content that was expected.
         why: String,
     },
     /// The platform or policy cannot serve the scenario.
@@ -104,13 +104,13 @@ pub enum ServeError {
     /// The event loop rejected the run or could not complete it.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// An observer of requests could not write its output.
+    /// An observer of requests failed to write its output.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl ServeError {
-    /// Returns an error about a row that has `found` instead of `expected`.
+    /// Builds the error about a row that has `found` instead of `expected`.
     pub fn row(
         file: &str,
         line: u64,
@@ -131,7 +131,7 @@ fn list_names() -> String {
     names.join(", ")
 }
 
-/// Describes a model whose name was given instead of a scenario.
+/// Builds the hint for a model that was named instead of a scenario.
 fn suggest_model(closest: Option<&str>, is_preset: bool) -> String {
     match is_preset {
         true => "but the preset of a model".to_owned(),

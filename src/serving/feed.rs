@@ -1,10 +1,11 @@
-//! Requests on the event loop: a feed that launches batches, and processors that answer their jobs.
+//! Requests on the event loop: a feed that launches batches, and processors that determine the times of
+//! their jobs.
 //!
-//! A model is a program of one rank with a node for each job. A batch in flight is a launch of this
-//! program, whose tag is the batch's index in the server. The loop handles dependencies and
-//! instants; the server determines the times of jobs. Feed and processors share one state; the loop
-//! calls one of them at a time. For a model that is a trace, the program is the trace's job, whose
-//! kernels use lanes, and the server is notified only of the end of the launch.
+//! A model is a program of one rank, with a node for each job. A batch in flight is a launch of this
+//! program, whose tag is the batch's index in the server. The loop handles dependencies and instants,
+//! and the server determines the times of jobs. Feed and processors share the server, because the loop
+//! calls only one of them at a time. If a model is a trace, its program is the trace's job. The job's
+//! kernels use lanes, and the server is only notified when the launch ends.
 
 use super::error::ServeError;
 use super::observe::RequestObserver;
@@ -23,14 +24,14 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 use std::cell::RefCell;
 
-/// Programs of models. Traces come first, because the loop takes the settings for collectives from
-/// its first program.
+/// Programs of models, in the order of the loop. Traces come first, because the loop takes the settings
+/// for collectives from its first program.
 struct ProgramOrder {
-    /// Index of each program's model.
+    /// For each program, the index of its model.
     models: Vec<usize>,
-    /// Index of each model's program.
+    /// For each model, the index of its program.
     programs: Vec<u32>,
-    /// Number of programs that are traces, which are the first programs.
+    /// Number of programs that are traces; they come first.
     traces: u32,
 }
 
@@ -56,7 +57,7 @@ impl ProgramOrder {
     }
 }
 
-/// The server as a feed, which launches batches.
+/// Makes the server a feed, which launches batches.
 struct RequestFeed<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,
@@ -94,11 +95,11 @@ impl Feed for RequestFeed<'_, '_> {
     }
 }
 
-/// The server as a processor model, which answers jobs.
+/// Makes the server a processor model, which determines the times of jobs.
 struct CoreProcessors<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,
-    /// Jobs answered in a call; reused to keep the allocation.
+    /// Jobs whose times were determined in a call; reused to keep the allocation.
     answered: Vec<AnsweredJob>,
 }
 

@@ -1,12 +1,12 @@
-//! Converts measurements of a server to a platform file. The file states datapath, queueing and compute times
-//! separately, for each model, batch size and concurrency.
+//! Converts measurements of a server to a platform file, which states datapath, queueing and compute times separately
+//! for each model, batch size and concurrency.
 //!
-//! Two formats of request logs are supported. Triton's performance analyzer writes microseconds in the columns
-//! `Concurrency`, `Network+Server Send/Recv`, `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server
-//! Compute Output` and others, one row per concurrency; its datapath latency is the time of the client, the network,
-//! and the copies in and out. Any other table has columns `compute_us` (or another unit) and `total_us`, and
-//! optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`; its datapath latency is the total minus
-//! queue and compute.
+//! Two formats of request logs are supported. Triton's performance analyzer writes one row per concurrency, with
+//! microseconds in the columns `Concurrency`, `Network+Server Send/Recv`, `Server Queue`, `Server Compute Input`,
+//! `Server Compute Infer`, `Server Compute Output` and others. Its datapath latency is the time of the client, of the
+//! network, and of the copies in and out. Any other table has the columns `compute_us` (or another unit) and
+//! `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`. Its datapath latency is the
+//! total minus queue and compute.
 //!
 //! Rows with equal model, batch and concurrency are averaged.
 
@@ -17,49 +17,50 @@ use chakram_base::units::Span;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Values that the table itself does not state.
+/// Values that the table may not state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Name of the platform.
     pub platform: String,
-    /// The model, if no column names it.
+    /// Name of the model, if no column contains it.
     pub model: Option<String>,
-    /// Number of inferences in a request, if no column states it.
+    /// Number of inferences in a request, if no column contains it.
     pub batch: Option<u32>,
 }
 
-/// Averages of rows.
+/// Means over the rows with equal model, batch and concurrency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasurementSummary {
     /// Model.
     pub model: String,
     /// Number of inferences in a request.
     pub batch: u32,
-    /// Number of requests in flight at once.
+    /// Number of requests in flight at the same time.
     pub concurrency: u32,
-    /// Number of rows.
+    /// Number of rows in the means.
     pub rows: u32,
     /// Mean datapath latency.
     pub datapath: Span,
     /// Mean time in the server's queue.
     pub queue: Span,
-    /// Mean time of the computation.
+    /// Mean compute time.
     pub compute: Span,
-    /// Mean of the total, if there is a column for it.
+    /// Mean total time, if the table has a column for it.
     pub total: Option<Span>,
-    /// Largest relative deviation of a row's compute time from the mean of the rows.
+    /// Largest relative deviation of a row's compute time from the mean.
     pub spread: f64,
 }
 
 impl MeasurementSummary {
-    /// Returns the difference between the total and the sum of the parts, positive or negative, in seconds.
+    /// Returns the total minus the sum of the parts, in seconds; positive or negative. `None` if the table
+    /// has no total.
     pub fn left_over(&self) -> Option<f64> {
         let parts = (self.datapath + self.queue + self.compute).seconds();
         self.total.map(|total| total.seconds() - parts)
     }
 }
 
-/// A row, split into parts.
+/// A row, divided into parts.
 struct MeasuredRow {
     datapath: Span,
     queue: Span,
@@ -67,7 +68,7 @@ struct MeasuredRow {
     total: Option<Span>,
 }
 
-/// Columns of times that add up to a part.
+/// Columns whose times add up to a part.
 struct PartColumns(Vec<(usize, ColumnUnit)>);
 
 impl PartColumns {
@@ -243,7 +244,7 @@ fn summarize_group(
     }
 }
 
-/// Formats the file of a platform with `measurements` from `source`.
+/// Formats a platform file with `measurements` from `source`.
 pub fn platform_file(
     options: &ImportOptions,
     source: &str,

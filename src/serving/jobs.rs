@@ -1,7 +1,8 @@
-//! Requests in LIGHTSPEED's model: jobs of vector products, in a chain or as an acyclic graph.
+//! Requests in LIGHTSPEED's model: jobs of vector products, in a chain or an acyclic graph.
 //!
-//! A job is a set of equal *tasks*, products of two vectors of one length, such as the work of one layer. Jobs depend
-//! only on earlier jobs. Sizes follow from a model's operators (`model::OperatorSpec`):
+//! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two vectors; all have
+//! the same length. Jobs depend only on earlier jobs. Their sizes follow from a model's operators
+//! (`model::OperatorSpec`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -13,9 +14,9 @@
 //! | interaction | pairs of vectors | width |
 //! | table, if tables count | width | rows |
 //!
-//! All operators without products (norms, activations, sums, pools) take no time, as in the thesis
-//! of LIGHTSPEED. If tables count, the products of an interaction do not count, because the
-//! publication that counts the tables of DLRM counts no products of vectors (2,505,926,848).
+//! All operators without products (norms, activations, sums, pools) take no time, as in the thesis of LIGHTSPEED. If
+//! tables count, the products of an interaction do not, because the publication that counts the tables of DLRM counts
+//! no products of vectors (2,505,926,848).
 
 use chakram_workloads::model::{ChainRole, LayerOperator, Model, ModelLayer, OperatorSpec};
 
@@ -24,7 +25,7 @@ use chakram_workloads::model::{ChainRole, LayerOperator, Model, ModelLayer, Oper
 pub struct VectorJob {
     /// Number of tasks.
     pub tasks: u64,
-    /// Length of a task's vectors, which is the number of its multiplications.
+    /// Length of a task's vectors; a task has as many multiplications.
     pub length: u64,
 }
 
@@ -35,39 +36,38 @@ impl VectorJob {
     }
 }
 
-/// Convention for the vector products of a convolution.
+/// How the work of a convolution is divided into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTasks {
-    /// A convolution has one product per output, with the length of the kernel times its channels
-    /// (Williams, 2023).
+    /// One product per output. Its length is the kernel times the kernel's channels (Williams, 2023).
     #[default]
     Outputs,
-    /// A convolution has one product per output and channel of the kernel, with the length of the
-    /// kernel (Zhong et al., 2023).
+    /// One product per output and channel of the kernel. Its length is the kernel (Zhong et al., 2023).
     Kernels,
 }
 
 impl ConvolutionTasks {
-    /// Every convention with its name in files.
+    /// Every convention, with its name in files.
     pub const ALL: [(Self, &'static str); 2] =
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
 }
 
-/// Operators of a layer that run in parallel if they do not depend on one another.
+/// Which operators of a layer may run in parallel, if they do not depend on one another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobBranches {
-    /// Tables run in parallel with the chain, up to the operator that joins them (Zhong et al.,
+    /// Tables run in parallel with the chain of operators until an operator joins them (Zhong et al.,
     /// 2023).
     #[default]
     Tables,
-    /// Tables and convolutions on the skip path around a block run in parallel with the chain.
+    /// Tables, and convolutions on the skip path around a block, run in parallel with the chain of
+    /// operators.
     Parallel,
     /// All operators of a request run in order.
     InOrder,
 }
 
 impl JobBranches {
-    /// Every choice with its name in files.
+    /// Every choice, with its name in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Tables, "tables"),
         (Self::Parallel, "parallel"),
@@ -75,19 +75,20 @@ impl JobBranches {
     ];
 }
 
-/// Options for translating operators to jobs.
+/// How operators are translated to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobLowering {
     /// Convention for convolutions.
     pub convolution: ConvolutionTasks,
-    /// True for separate jobs of each attention head (queries, keys, values, their products), in parallel; otherwise
-    /// every operator is one job, in a chain.
+    /// True if each attention head has separate, parallel jobs for its queries, keys, values and their products.
+    /// Otherwise every operator is one job, in a chain.
     pub heads: bool,
-    /// Operators that run in parallel.
+    /// Which operators run in parallel.
     pub branches: JobBranches,
-    /// Minimum vector length to which shorter vectors are merged, or 0 for no merging.
+    /// Minimum vector length. Shorter vectors are merged to this length; 0 means no merging.
     pub merge: u64,
-    /// True if looking up a row of a table is a product with a one-hot vector, as in published counts.
+    /// True if looking up a row of a table counts as a product with a one-hot vector, as in published
+    /// counts.
     pub tables: bool,
 }
 
@@ -95,7 +96,8 @@ pub struct JobLowering {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobGraph {
     jobs: Vec<VectorJob>,
-    /// Index in `sources` at which the dependencies of each job begin; the last entry is their end.
+    /// For each job, the index in `sources` at which its dependencies begin. The last entry is the end
+    /// of all.
     offsets: Vec<u32>,
     sources: Vec<u32>,
     /// Number of layers of the model that have jobs.
@@ -114,7 +116,7 @@ impl Default for JobGraph {
 }
 
 impl JobGraph {
-    /// Adds a job that depends on the earlier jobs `after`, and returns its number.
+    /// Adds a job that depends on the earlier jobs `after`, and returns its index.
     pub fn add(&mut self, job: VectorJob, after: &[u32]) -> u32 {
         let number = self.jobs.len() as u32;
         self.jobs.push(job);
@@ -123,7 +125,7 @@ impl JobGraph {
         number
     }
 
-    /// Returns all jobs, each after its dependencies.
+    /// Returns all jobs; each comes after its dependencies.
     pub fn jobs(&self) -> &[VectorJob] {
         &self.jobs
     }
@@ -134,8 +136,8 @@ impl JobGraph {
         &self.sources[self.offsets[at] as usize..self.offsets[at + 1] as usize]
     }
 
-    /// Returns true if each job depends only on the previous job, so that two jobs never run at the
-    /// same time.
+    /// Returns true if each job depends only on the previous one, so that no two jobs run at the same
+    /// time.
     pub fn is_chain(&self) -> bool {
         (0..self.jobs.len() as u32).all(|job| match job.checked_sub(1) {
             None => self.after(job).is_empty(),
@@ -143,8 +145,8 @@ impl JobGraph {
         })
     }
 
-    /// Returns the number of layers of the model that have jobs, or the number of jobs if the model states jobs
-    /// one by one.
+    /// Returns the number of layers of the model that have jobs. If the model lists its jobs one by one,
+    /// returns their number.
     pub fn layers(&self) -> u32 {
         self.layers.max(1)
     }
@@ -188,17 +190,17 @@ impl JobGraph {
     }
 }
 
-/// State of a translation.
+/// State of translating a model to jobs.
 struct JobEmitter {
     graph: JobGraph,
     lowering: JobLowering,
-    /// Jobs on which the next job depends.
+    /// Jobs on which the next job of the chain depends.
     frontier: Vec<u32>,
-    /// Jobs on which new branches of the layer depend.
+    /// Jobs on which new branches of the current layer depend.
     entry: Vec<u32>,
-    /// Jobs in parallel with the chain, until an operator joins them.
+    /// Jobs that run in parallel with the chain until an operator joins them.
     beside: Vec<u32>,
-    /// The common predecessors of a block and its skip path.
+    /// Jobs on which both a block and its skip path depend.
     fork: Vec<u32>,
     around: Vec<u32>,
 }
@@ -217,7 +219,7 @@ impl JobEmitter {
         self.graph.add(job, after)
     }
 
-    /// Adds a job that depends on the frontier; the job becomes the new frontier.
+    /// Adds a job that depends on the frontier. The job becomes the new frontier.
     fn push_in_chain(&mut self, tasks: u64, length: u64) {
         if tasks > 0 && length > 0 {
             let after = std::mem::take(&mut self.frontier);
@@ -246,7 +248,7 @@ impl JobEmitter {
         self.join_beside();
     }
 
-    /// Adds the jobs of an operator after the jobs that produce its inputs.
+    /// Adds the jobs of an operator. They depend on the jobs that produce its inputs.
     fn emit_branch(&mut self, operator: &LayerOperator, work: &OperatorSpec) {
         match (self.lowering.branches, work.role) {
             (JobBranches::InOrder, _) => self.emit_operator(work),
@@ -285,7 +287,7 @@ impl JobEmitter {
         self.around.clone_from(&self.frontier);
     }
 
-    /// Keeps jobs of the layer in parallel with the chain.
+    /// Moves jobs of this layer from the chain to the parallel jobs.
     fn set_aside(&mut self, jobs: Vec<u32>) {
         let own = jobs.into_iter().filter(|job| !self.entry.contains(job));
         self.beside.extend(own);
@@ -325,7 +327,7 @@ impl JobEmitter {
         }
     }
 
-    /// Adds the queries, keys and values of each head, and their products.
+    /// Adds the jobs for each head's queries, keys and values, and for their products.
     fn emit_heads(&mut self, projection: &OperatorSpec, attention: &OperatorSpec) {
         let inputs = projection.extent('k');
         let [tokens, heads, kv_heads, width] =
@@ -336,7 +338,7 @@ impl JobEmitter {
         let mut pair = [0, 0];
         for head in 0..heads {
             let query = self.push_job(rows, inputs, &before);
-            // Heads that share keys and values are neighbours.
+            // Heads that share keys and values are consecutive.
             if head % shared.max(1) == 0 {
                 pair = [(); 2].map(|()| self.push_job(rows, inputs, &before));
             }

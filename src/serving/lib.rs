@@ -1,8 +1,9 @@
-//! Inference serving: requests arrive over time, wait, and are served in some order. Reports state
-//! the times of requests.
+//! Inference serving: requests arrive over time, wait, and are served in some order. Reports contain the times of
+//! requests.
 //!
-//! LIGHTSPEED's model (Williams, 2023): a request is a chain or graph of jobs of vector products; a processor has cores
-//! with one clock and a datapath latency. Models may also be tables of measured latencies, or traces that are replayed.
+//! In LIGHTSPEED's model (Williams, 2023), a request is a chain or graph of jobs of vector products, and a processor
+//! has cores with one clock and a datapath latency. Models may also be tables of measured latencies, or traces that are
+//! replayed.
 //!
 //! ```text
 //! scenario.toml ─► Scenario ─┐                    ┌─► RequestFeed ──launches──► the one loop (engine)
@@ -65,7 +66,7 @@ use prepared::PreparedScenario;
 /// Options of a run that are not part of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// Limit on the serve times of all requests, for goodput and capacity, which replaces the deadlines of
+    /// Limit on the serve times of all requests, for goodput and capacity. It replaces the deadlines of
     /// models.
     pub slo: Option<Span>,
 }
@@ -77,11 +78,12 @@ impl ServeOptions {
     }
 }
 
-/// Serves the requests of `scenario` on `platform`, which is not needed if models have latencies.
+/// Serves the requests of `scenario` on `platform`. No platform is needed if all models have latencies.
 ///
 /// # Errors
 ///
-/// Fails if the platform lacks a value that a model needs, a file of arrivals is invalid, or `observer` fails.
+/// Fails if the platform lacks a value that a model needs, if a file of arrivals is invalid, or if `observer`
+/// fails.
 pub fn serve(
     scenario: &Scenario,
     platform: Option<&Platform>,

@@ -1,12 +1,13 @@
-//! Observers of requests and jobs while a scenario runs.
+//! Observers that receive requests and jobs while a scenario runs.
 
 use chakram_base::units::{Span, Time};
 use std::io;
 
-/// A completed request. The time from arrival to its end is the sum of `datapath`, `queue`, `compute` and `preempted`.
+/// A completed request. The time from its arrival to its end is the sum of `datapath`, `queue`, `compute` and
+/// `preempted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedRequest {
-    /// Number in the order of arrival, from 0.
+    /// Number of the request in the order of arrival, from 0.
     pub number: u64,
     /// Index of the request's model.
     pub model: u32,
@@ -16,32 +17,32 @@ pub struct CompletedRequest {
     pub started: Time,
     /// End of the request's last job.
     pub finished: Time,
-    /// Datapath latency.
+    /// Time in the datapath, before the request is queued.
     pub datapath: Span,
-    /// Time in which a job of the request ran.
+    /// Time in which at least one job of the request ran.
     pub compute: Span,
     /// Total time from preemptions until the request continued.
     pub preempted: Span,
-    /// Time in the queue: all time that the other parts do not include.
+    /// Time in the queue: all time that is in no other part.
     pub queue: Span,
-    /// Number of requests that were served together.
+    /// Number of requests in the request's batch.
     pub together: u32,
     /// Index of the last processor that served the request.
     pub processor: u32,
-    /// Tokens of the prompt and of the answer, or 0 if none are stated.
+    /// Tokens of the prompt and of the answer; 0 if not stated.
     pub tokens: [u32; 2],
 }
 
-/// A job whose times are known.
+/// A job with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedJob {
-    /// Number of the job's request, or of the first request of its batch.
+    /// Number of the job's request; for a batch, of the batch's first request.
     pub request: u64,
     /// Index of the model.
     pub model: u32,
-    /// Number of the job.
+    /// Index of the job in its request.
     pub job: u32,
-    /// Index of the processor that runs the job.
+    /// Index of the processor on which the job runs.
     pub processor: u32,
     /// Start and end of the job.
     pub times: (Time, Time),
@@ -49,19 +50,19 @@ pub struct ServedJob {
 
 /// Receives requests and jobs as they are served.
 pub trait RequestObserver {
-    /// Called when a request is complete, in order of completion.
+    /// Receives each completed request, in order of completion.
     ///
     /// # Errors
     ///
-    /// Fails if the request cannot be written; the run then ends with this error.
+    /// Fails if the request cannot be written. The run then ends with this error.
     fn completed(&mut self, request: &CompletedRequest) -> io::Result<()>;
 
-    /// Returns true to receive calls of [`Self::served`].
+    /// Returns true if [`Self::served`] should be called.
     fn wants_jobs(&self) -> bool {
         false
     }
 
-    /// Called when the times of a job are known, which may be in the future.
+    /// Receives each job when its times are determined. The times may be in the future.
     fn served(&mut self, _job: &ServedJob) {}
 }
 

@@ -6,11 +6,11 @@
 //! - `cores` and `clock`, for models of vector products: a core does one multiplication per cycle;
 //! - `datapath` (0): the time from a request's arrival to its first job, once per request; `datapath_per_layer` (0):
 //!   additional time per layer of the model; `datapath_by_model`, a table that overrides both for a model;
-//! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), and the measured `datapath` (0),
-//!   `queue` (0) and `compute`, and `rows`, the number of measurements in the means (1);
+//! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), the measured `datapath` (0), `queue` (0) and `compute`,
+//!   and `rows`, the number of measurements in the means (1);
 //! - `machine`, a machine's preset or file, on which models given as traces are replayed.
 //!
-//! A machine's file is also a platform, without cores and datapath latency.
+//! A machine's file can also be used as a platform, without cores and datapath latency.
 
 use super::error::ServeError;
 use super::presets::PRESETS;
@@ -31,11 +31,11 @@ const MOST_CORES: u32 = 1 << 27;
 pub struct Platform {
     /// Name in reports.
     pub name: String,
-    /// One-line description of the platform (possibly empty).
+    /// One-line description of the platform; may be empty.
     pub description: String,
-    /// Publication or measurement from which the numbers are taken.
+    /// Publication or measurement that is the source of the numbers.
     pub source: String,
-    /// Cores with their clock, or `None` if only measured latencies are known.
+    /// Cores with their clock; `None` if only measured latencies are known.
     pub cores: Option<CoreClock>,
     datapath: Span,
     datapath_per_layer: Span,
@@ -51,7 +51,7 @@ pub struct Platform {
 pub struct CoreClock {
     /// Number of cores.
     pub cores: u32,
-    /// Multiplications of a core per second.
+    /// Clock of a core, which does one multiplication per cycle.
     pub clock: Frequency,
 }
 
@@ -60,15 +60,15 @@ pub struct CoreClock {
 pub struct MeasuredLatency {
     /// Name of the model.
     pub model: String,
-    /// Inferences in a request.
+    /// Number of inferences in a request.
     pub batch: u32,
-    /// Number of requests in flight at once.
+    /// Number of requests in flight at the same time.
     pub concurrency: u32,
     /// Time that is neither queueing nor compute.
     pub datapath: Span,
     /// Time in the queue of the measured server.
     pub queue: Span,
-    /// Time of the computation.
+    /// Compute time.
     pub compute: Span,
     /// Number of measurements in the means.
     pub rows: u32,
@@ -97,11 +97,12 @@ const MEASURED: &[&str] = &[
     "rows",
 ];
 
-/// Returns the text of a platform: from a file if `name` contains a `/` or ends in `.toml`, or from a preset.
+/// Returns the text of a platform. If `name` contains a `/` or ends in `.toml`, it is a file, otherwise a
+/// preset.
 ///
 /// # Errors
 ///
-/// Fails if there is no such preset, or the file cannot be read.
+/// Fails if there is no such preset, or if the file cannot be read.
 pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
         return match read(name) {
@@ -121,7 +122,7 @@ pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     }
 }
 
-/// Returns the name of a machine in a file called `file`; paths are relative to that file.
+/// Returns the name or path of a machine that `file` refers to. Relative paths are relative to `file`.
 fn path_beside(name: &str, file: &str) -> String {
     match Path::new(file).parent() {
         Some(folder) if machine::names_file(name) => folder.join(name).display().to_string(),
@@ -129,17 +130,17 @@ fn path_beside(name: &str, file: &str) -> String {
     }
 }
 
-/// Parses the duration at `key`. Returns zero if absent.
+/// Parses the duration at `key`; zero if absent.
 fn parse_span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     table.or(key, Span::ZERO, |field| field.quantity("344 ns"))
 }
 
 impl Platform {
-    /// Loads a preset or a file of a platform or of a machine.
+    /// Loads a platform or a machine from a preset or a file.
     ///
     /// # Errors
     ///
-    /// Fails if no preset or file has this name, or the text is invalid.
+    /// Fails if no preset or file has this name, or if its text is invalid.
     pub fn load(name: &str) -> Result<Self, ServeError> {
         if machine::is_inline(name) {
             return Ok(Self::of_machine(Machine::load(name)?));
@@ -170,8 +171,8 @@ impl Platform {
         }
     }
 
-    /// Parses the text of a platform or of a machine; `file` is its name in errors. The path of a
-    /// machine in the text is relative to `file`.
+    /// Parses the text of a platform or a machine. `file` is its name in errors; a machine's path in the
+    /// text is relative to `file`.
     ///
     /// # Errors
     ///
@@ -253,7 +254,8 @@ impl Platform {
         }
     }
 
-    /// Returns the measured latencies of `model` with one request at a time, by ascending batch.
+    /// Returns the latencies of `model` that were measured with one request at a time, in ascending
+    /// order of batch.
     pub fn measurements(&self, model: &str) -> Vec<&MeasuredLatency> {
         let rows = self.measured.iter();
         let mut rows: Vec<_> = rows.filter(|row| row.model == model).collect();
@@ -263,7 +265,7 @@ impl Platform {
         rows
     }
 
-    /// Returns the names of models with measured latencies, each once.
+    /// Returns the distinct names of models with measured latencies.
     pub fn measured_models(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.measured.iter().map(|row| row.model.as_str()).collect();
         names.sort_unstable();
@@ -291,7 +293,8 @@ mod tests {
 
     #[test]
     fn presets_have_the_printed_figures() {
-        // For each platform: (name, cores, GHz, ns of datapath without layers or models).
+        // For each platform: (name, cores, GHz, ns of datapath latency without additions for layers or
+        // models).
         let figures = [
             ("a100x", 56_592, 1.41, 344),
             ("brainwave", 96_000, 0.6, 344),

@@ -1,5 +1,5 @@
-//! Order of service. The policy is consulted when a request enters the queue or a processor has a
-//! free slot. Each file of this module has one policy.
+//! Order of service. The policy is asked when a request enters the queue, or when a processor has a free
+//! slot. Each file of this module contains one policy.
 
 mod batching;
 mod keyed;
@@ -15,10 +15,9 @@ use chakram_base::units::{Span, Time};
 /// A request that waits for a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuedRequest {
-    /// Number of the request, by arrival.
+    /// Number of the request in the order of arrival.
     pub number: u64,
-    /// Index of the request's state, or, for a preempted request, index of the request's batch in
-    /// flight.
+    /// Index of the request's state; for a preempted request, index of its batch in flight.
     pub slot: u32,
     /// True for a preempted request, which continues where it stopped.
     pub resumes: bool,
@@ -26,25 +25,25 @@ pub struct QueuedRequest {
     pub model: u32,
     /// Instant at which the request first entered the queue.
     pub since: Time,
-    /// Instant at which the request should be complete.
+    /// Instant by which the request should be complete.
     pub due: Time,
-    /// Priority level of its model, 0 first.
+    /// Priority level of the request's model; 0 is the most urgent.
     pub level: u32,
-    /// Remaining service time of the request if it were alone.
+    /// Remaining service time of the request without load.
     pub work: Span,
 }
 
-/// A queue with an order of service.
+/// A queue in which the policy determines the order of service.
 pub trait ServicePolicy {
     /// Adds a request to the queue.
     fn enqueue(&mut self, request: QueuedRequest);
 
-    /// Moves the requests to serve next into `batch`, which is empty. Moves none if the queue is
-    /// empty, or if requests should wait for others.
+    /// Moves the requests to serve next into `batch`, which must be empty. Moves none if the queue is
+    /// empty, or if its requests should wait for others.
     fn choose(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
 
-    /// Returns the instant at which [`Self::choose`] may choose differently although no request
-    /// enters the queue.
+    /// Returns the instant at which [`Self::choose`] may choose requests although none has entered the
+    /// queue since.
     fn wake_at(&self) -> Option<Time> {
         None
     }
@@ -55,7 +54,7 @@ pub trait ServicePolicy {
     }
 }
 
-/// Returns the queue of a policy for `models` models.
+/// Creates the queue of a policy, for `models` models.
 pub fn queue(kind: PolicyKind, models: usize) -> Box<dyn ServicePolicy> {
     match kind {
         PolicyKind::RoundRobin => Box::new(ArrivalQueue::default()),

@@ -1,5 +1,5 @@
-//! A scenario prepared for a platform: times of jobs, offered load, and checks that the platform
-//! can serve the models.
+//! A scenario prepared for a platform. Preparation computes the times of jobs and the offered load, and
+//! checks that the platform can serve the models.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;
@@ -14,15 +14,15 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use std::borrow::Cow;
 
-/// A scenario whose models have times.
+/// A scenario with the times of its models.
 #[derive(Debug)]
 pub struct PreparedScenario<'s> {
     pub scenario: &'s Scenario,
     pub platform: Option<&'s Platform>,
-    /// Number of cores of a processor; 1 if no platform states it.
+    /// Number of cores per processor; 1 if the platform states no cores.
     pub cores: u64,
     pub models: Vec<PreparedModel<'s>>,
-    /// Limit on serve times for all models.
+    /// Limit on the serve times of all models.
     pub slo: Option<Span>,
 }
 
@@ -33,23 +33,23 @@ pub struct PreparedModel<'s> {
     pub datapath: Span,
     /// Duration of one task of each vector job.
     each: Vec<Span>,
-    /// The model's vector jobs on free cores.
+    /// The model's vector jobs, to compute their time on free cores; `None` for other models.
     unloaded: Option<UnloadedJobs>,
-    /// Time of one vector request without load.
+    /// Time of one request of vector jobs without load.
     one: Span,
     largest: Span,
     /// Measured latencies by batch, from the scenario or the platform.
     by_batch: Option<Cow<'s, LatencyCurve>>,
-    /// The job that requests launch.
+    /// The job of traces that each request launches.
     traced: Option<TracedModel<'s>>,
 }
 
-/// Tokens of the prompt and of the answer that are assumed if none are stated.
+/// Tokens of the prompt and of the answer that are assumed if the request states none.
 const NO_TOKENS: [u32; 2] = [1, 1];
 
 impl<'s> PreparedScenario<'s> {
-    /// Computes the times of `scenario`'s models on `platform`. Only models with given latencies
-    /// need no platform.
+    /// Computes the times of `scenario`'s models on `platform`. No platform is needed if all models have
+    /// latencies.
     ///
     /// # Errors
     ///
@@ -69,9 +69,9 @@ impl<'s> PreparedScenario<'s> {
         })
     }
 
-    /// Returns the long-run fraction of the processors' time that requests need, or `None` if
-    /// completions determine the arrivals, or if arrivals state the work of each request. For a
-    /// file, `measured` is its arrivals per second.
+    /// Returns the fraction of the processors' time that requests need in the long run. Returns `None`
+    /// if completions determine the arrivals, or if arrivals state the work of each request. For a file
+    /// of arrivals, `measured` is its number of arrivals per second.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self.models.iter().any(PreparedModel::depends_on_arrivals) {
@@ -87,10 +87,11 @@ impl<'s> PreparedScenario<'s> {
         Some(rate * mean / f64::from(scenario.processors))
     }
 
-    /// Returns the seconds of a processor that a request occupies, in the largest batches if there
-    /// are batches. The result is the larger of two times: the request's work on all cores, and the
-    /// request's time alone divided among the slots. With one slot, the result is the time alone.
-    /// If all requests are served at once, the result is the work.
+    /// Returns the seconds for which a request occupies a processor. If the policy forms batches,
+    /// batches of the largest size are assumed. The result is the larger of two times: the time of the
+    /// request's work on all cores, and its time without load divided by the number of slots. With one
+    /// slot, this is the time without load; if all requests are served at once, it is the time of the
+    /// work.
     pub fn occupancy(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.most_together();
         let work = model.core_seconds(self, together);
@@ -104,12 +105,12 @@ impl<'s> PreparedScenario<'s> {
     }
 }
 
-/// Creates an error: a model cannot be served.
+/// Builds the error that a model cannot be served.
 fn unsuitable_model(model: &ServedModel, why: impl std::fmt::Display, hint: &str) -> ServeError {
     unfit_because(model, format_args!("{why}\n  try: {hint}"))
 }
 
-/// Like [`unsuitable_model`], with a reason that includes a hint.
+/// Like [`unsuitable_model`], but `why` includes a hint.
 fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError {
     ServeError::Unfit(format!(
         "{}: model {:?}: {why}",
@@ -117,7 +118,8 @@ fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError
     ))
 }
 
-/// Rejects policies that launches of traces do not support, and models that would share a processor with them.
+/// Rejects policies that launches of traces do not support, and other models that would share a processor with
+/// traces.
 fn check_policy(
     scenario: &Scenario,
     model: &ServedModel,
@@ -183,8 +185,8 @@ impl<'s> PreparedModel<'s> {
                 let time = |together: u32| {
                     jobs.time(clock.cores.into(), |job| {
                         let tasks = graph.jobs()[job as usize].tasks;
-                        // Every request skips the whole number of tasks; the fraction of a task is
-                        // skipped only in some requests.
+                        // Every request skips a whole number of tasks. A fraction of a task is skipped
+                        // only in some requests.
                         let kept = tasks - (tasks as f64 * served.sparsity) as u64;
                         (kept.saturating_mul(together.into()), each[job as usize])
                     })
@@ -300,12 +302,12 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the job of traces that the model's requests launch, if the model is such a job.
+    /// Returns the job of traces that the model's requests launch; `None` for other models.
     pub fn trace(&self) -> Option<&TracedModel<'s>> {
         self.traced.as_ref()
     }
 
-    /// Returns the model's jobs of vector products, if it has such jobs.
+    /// Returns the model's jobs of vector products; `None` for other models.
     pub fn vectors(&self) -> Option<&'s JobGraph> {
         match &self.served.work {
             ModelWork::Vectors(graph) => Some(graph),
@@ -313,7 +315,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Number of jobs.
+    /// Returns the number of jobs of a request.
     pub fn job_count(&self) -> u32 {
         match &self.served.work {
             ModelWork::Vectors(graph) => graph.jobs().len() as u32,
@@ -322,8 +324,8 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the lengths of the jobs of requests that are served together, if the jobs are not
-    /// vector products.
+    /// Returns the lengths of the jobs of requests that are served together. The jobs must not be vector
+    /// products.
     pub(super) fn draw_lengths(
         &self,
         of: &PreparedScenario<'_>,
@@ -361,7 +363,8 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the tasks of a job of requests with these numbers, and the length of each.
+    /// Returns the number of tasks of a job in a batch of requests with these numbers, and the length of
+    /// a task.
     pub fn size(
         &self,
         of: &PreparedScenario<'_>,
@@ -378,7 +381,8 @@ impl<'s> PreparedModel<'s> {
         (all, self.each[job as usize])
     }
 
-    /// Returns the tasks of a job that are not skipped: on average exactly the fraction that the scenario keeps.
+    /// Returns how many tasks of a job are not skipped. On average, this is exactly the fraction that the
+    /// scenario keeps.
     fn unskipped_tasks(&self, of: &PreparedScenario<'_>, job: u32, number: u64, tasks: u64) -> u64 {
         let sparsity = self.served.sparsity;
         if sparsity == 0.0 {
@@ -391,8 +395,8 @@ impl<'s> PreparedModel<'s> {
         tasks.saturating_sub(skipped as u64 + u64::from(more))
     }
 
-    /// Returns the time of requests that are served together, without load and without datapath latency: the time of
-    /// their jobs on cores that are all free, except the jobs that have `ended`.
+    /// Returns the time of requests that are served together, without load and without datapath latency. This is the
+    /// time of their jobs on free cores, without the jobs that have `ended`.
     pub(super) fn unloaded_time(
         &self,
         of: &PreparedScenario<'_>,
@@ -411,7 +415,7 @@ impl<'s> PreparedModel<'s> {
             Some(true) => (0, Span::ZERO),
             _ => self.size(of, job, numbers(), &lengths),
         };
-        // If a whole run fits simulated time, a part of it also fits.
+        // If a whole run fits into simulated time, so does a part of it.
         jobs.time(of.cores, size).unwrap_or(Span::MAX)
     }
 
@@ -421,7 +425,7 @@ impl<'s> PreparedModel<'s> {
     }
 
     /// Returns the mean time without load of one request, or of a batch of `together` requests. If
-    /// sparsity skips a fractional number of tasks of a job, the fraction counts as not skipped.
+    /// sparsity skips a fraction of a task, the fraction counts as not skipped.
     pub fn typical(&self, together: u32) -> Span {
         match &self.served.work {
             ModelWork::Vectors(_) if together == 1 => self.one,
@@ -445,7 +449,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the mean time, in seconds, for which `together` requests occupy all cores.
+    /// Returns the mean time for which `together` requests occupy all cores, in seconds.
     fn core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
         if let Some(trace) = &self.traced {
             return trace.interval.seconds();
@@ -462,14 +466,14 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the time of a launch of the model's trace alone.
+    /// Returns the time of a launch of the model's trace without load.
     fn trace_latency(&self) -> Span {
         self.traced
             .as_ref()
             .map_or(Span::ZERO, |trace| trace.latency)
     }
 
-    /// Returns the multiplications of a request, or `None` if unknown.
+    /// Returns the number of multiplications of a request; `None` if unknown.
     pub fn multiplications(&self) -> Option<u64> {
         self.vectors().map(JobGraph::multiplications)
     }

@@ -3,15 +3,15 @@
 /// A built-in platform.
 #[derive(Clone, Copy, Debug)]
 pub struct PlatformPreset {
-    /// Name for `--machine`.
+    /// Name of the platform for `--machine`.
     pub name: &'static str,
-    /// Text of its file.
+    /// Text of the platform's file.
     pub text: &'static str,
 }
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every platform: the platforms of the thesis, of its successor, and of other
+        /// All built-in platforms: those in the thesis of LIGHTSPEED, in its successor, and in other
         /// publications.
         pub const PRESETS: &[PlatformPreset] = &[$(PlatformPreset {
             name: $name,

@@ -1,4 +1,5 @@
-//! Programs whose jobs a processor model answers with times: one rank, with a node for each job.
+//! Programs whose jobs get their times from a processor model. They have one rank, and a node for each
+//! job.
 
 use super::error::ServeError;
 use chakram_base::ids::Rank;
@@ -8,7 +9,8 @@ use chakram_trace::format::{NodeView, Op, Sink};
 use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// Options for programs whose jobs the server answers: no other time of the machine applies.
+/// Returns options for programs whose jobs get their times from the server. No time of the machine
+/// applies.
 pub fn bare_options() -> ReplayOptions {
     ReplayOptions::with(|options| {
         options.launch = LaunchMode::None;
@@ -16,7 +18,7 @@ pub fn bare_options() -> ReplayOptions {
     })
 }
 
-/// Creates a program with one node for each of `jobs` jobs of `model`, in their order.
+/// Creates a program with one node for each of the `jobs` jobs of `model`, in order.
 pub fn of_jobs(
     model: &str,
     jobs: u32,
@@ -32,8 +34,7 @@ pub fn of_jobs(
     };
     for job in 0..jobs {
         let mut node = NodeView::new(u64::from(job) + 1, "job", op());
-        // A kernel needs some duration, because kernels without one are rejected; the server's
-        // answer replaces this duration.
+        // Kernels without a duration are rejected, so give this kernel one. The server replaces it.
         node.recorded = Span::from_us(1);
         node.micros = 1;
         let after = after(job).into_iter().map(|other| u64::from(other) + 1);

@@ -1,10 +1,10 @@
-//! Random numbers of a scenario. A mixing function is applied to a counter, so that the numbers are
-//! equal on every platform.
+//! Random numbers of a scenario. They result from a mixing function of a counter, so that they are the
+//! same on every machine.
 
 use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
-/// Purposes of random numbers. Each purpose has its own sequence, so that more draws for one purpose do not change the
-/// others.
+/// Purposes of random numbers. Each purpose has its own sequence, so that additional draws for one purpose do not
+/// change the numbers for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RandomPurpose {
@@ -12,13 +12,13 @@ pub enum RandomPurpose {
     Gaps = 1,
     /// Models of requests.
     Mix = 2,
-    /// Random service times, by request.
+    /// Random service times, one sequence per request.
     Service = 3,
-    /// Skipped products, by request.
+    /// Skipped products, one sequence per request.
     Sparsity = 4,
     /// Thinking times of users.
     Think = 5,
-    /// Tokens of prompts and answers, by request.
+    /// Tokens of prompts and answers, one sequence per request.
     Lengths = 6,
 }
 
@@ -27,14 +27,15 @@ pub enum RandomPurpose {
 pub struct RandomStream(u64);
 
 impl RandomStream {
-    /// Creates the sequence for one purpose under a seed.
+    /// Creates the sequence for one purpose and a seed.
     pub fn new(seed: u64, purpose: RandomPurpose) -> Self {
         Self(mix_bits(
             mix_bits(seed).wrapping_add((purpose as u64).wrapping_mul(GAMMA)),
         ))
     }
 
-    /// Creates the sequence of one item, such as a request, the same on every call.
+    /// Creates the sequence of one item, such as a request. Every call with the same item returns the
+    /// same sequence.
     pub fn of_item(seed: u64, purpose: RandomPurpose, item: u64) -> Self {
         let base = Self::new(seed, purpose).0;
         Self(mix_bits(base ^ mix_bits(item.wrapping_mul(GAMMA))))
@@ -50,14 +51,14 @@ impl RandomStream {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns the next number of an exponential distribution with this mean.
+    /// Returns the next number of an exponential distribution with the mean `mean`.
     pub fn next_exponential(&mut self, mean: f64) -> f64 {
-        // libm's logarithm is the same on every platform; 1 - unit() is never 0.
+        // libm's logarithm is the same on every machine. 1 - unit() is never 0.
         -mean * libm::log(1.0 - self.unit())
     }
 
-    /// Returns the next number of a log-normal distribution with this mean and this standard deviation of the
-    /// logarithm.
+    /// Returns the next number of a log-normal distribution with the mean `mean`; `deviation` is the standard
+    /// deviation of the logarithm.
     pub fn next_log_normal(&mut self, mean: f64, deviation: f64) -> f64 {
         // The Box-Muller transform.
         let (u, v) = (1.0 - self.unit(), self.unit());
@@ -65,7 +66,8 @@ impl RandomStream {
         log_normal_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
-    /// Returns the next index into weights whose running sums are `sums`; the last sum must be above 0.
+    /// Returns a random index, with the probabilities of weights whose running sums are `sums`. The last
+    /// sum must be above 0.
     pub fn pick(&mut self, sums: &[f64]) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
         let at = self.unit() * total;
@@ -73,8 +75,8 @@ impl RandomStream {
     }
 }
 
-/// Returns the number of a log-normal distribution that is `normal` standard deviations from the
-/// median: the mean of exp(m + s z) is exp(m + s^2 / 2).
+/// Returns the value of a log-normal distribution that is `normal` standard deviations above the median.
+/// It follows from the mean of exp(m + s z), which is exp(m + s^2 / 2).
 pub fn log_normal_at(mean: f64, deviation: f64, normal: f64) -> f64 {
     let middle = libm::log(mean) - deviation * deviation / 2.0;
     libm::exp(middle + deviation * normal)
@@ -86,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_sequence_is_the_published_one() {
-        // SplitMix64 from state 1234567: the first numbers of its reference implementation.
+        // These are the first numbers of SplitMix64's reference implementation from state 1234567.
         let mut stream = RandomStream(1_234_567);
         let found: Vec<u64> = (0..3).map(|_| stream.bits()).collect();
         assert_eq!(
@@ -101,8 +103,8 @@ mod tests {
 
     #[test]
     fn means_and_shares_are_those_asked_for() {
-        // For 10^5 draws, the mean of an exponential has a standard deviation of 0.3 %, and a
-        // fraction of a third has one of 0.4 %.
+        // For 10^5 draws, the mean of an exponential distribution has a standard deviation of 0.3 %, and
+        // a fraction of a third has a standard deviation of 0.4 %.
         let mut stream = RandomStream::new(7, RandomPurpose::Gaps);
         let sum: f64 = (0..100_000).map(|_| stream.next_exponential(2.5)).sum();
         assert!((sum / 100_000.0 / 2.5 - 1.0).abs() < 0.01, "{sum}");

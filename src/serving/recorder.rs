@@ -1,18 +1,19 @@
-//! Records of a run: statistics of models and classes, levels over time, and sums for consistency checks.
+//! Records of a run: statistics of models and classes, levels over time, and sums by which the results
+//! are checked.
 
 use super::observe::CompletedRequest;
 use super::prepared::PreparedScenario;
 use super::statistics::{DurationSamples, LevelCurve};
 use chakram_base::units::{Span, Time};
 
-/// Records of the requests of a model, of a class, or of all.
+/// Records of a model's, a class's, or all requests.
 #[derive(Clone, Debug, Default)]
 pub struct RowRecorder {
-    /// Requests that arrived and are counted.
+    /// Number of counted requests that arrived.
     pub arrived: u64,
-    /// Serve times of counted requests that are complete.
+    /// Serve times of the counted requests that are complete.
     pub serve: DurationSamples,
-    /// Sums of the parts of serve times: datapath, queue, compute, preempted, in picoseconds.
+    /// Sums of the parts of serve times (datapath, queue, compute, preempted), ps.
     pub parts_ps: [u128; 4],
     /// Number of counted requests within their limit.
     pub met: u64,
@@ -23,11 +24,11 @@ pub struct RowRecorder {
 /// Records of a run.
 pub struct ServeRecorder<'s> {
     pub prepared: &'s PreparedScenario<'s>,
-    /// Limit on serve times for all models, or `None` if each model's deadline applies.
+    /// Limit on the serve times of all models; `None` if each model's deadline applies.
     pub slo: Option<Span>,
-    /// Rows of models in order, then of classes, then of all requests.
+    /// Rows of the models, then of the classes, then of all requests.
     pub rows: Vec<RowRecorder>,
-    /// Names of classes, in the order of their first models.
+    /// Names of classes, in the order in which they first occur among the models.
     pub classes: Vec<&'s str>,
     class_of: Vec<Option<usize>>,
     /// Number of requests in the queue.
@@ -37,17 +38,17 @@ pub struct ServeRecorder<'s> {
     pub preemptions: u64,
     pub completed: u64,
     pub completed_core_ps: u128,
-    /// Core time within the window, by processor.
+    /// Core time of each processor within the window, ps.
     pub busy_ps: Vec<u128>,
     /// Arrival of the first counted request.
     pub counted_from: Option<Time>,
     pub arrivals: Option<(Time, Time)>,
     pub arrived_in_all: u64,
-    /// End of the window, which begins at 0: the last completion.
+    /// End of the window: the last completion. The window begins at 0.
     pub end: Time,
-    /// Total time in the system of all completed requests.
+    /// Total time in the system of all completed requests, ps.
     served_ps: u128,
-    /// Time in the system of requests, summed over requests and over time. The two sums are equal.
+    /// Time in the system, summed over requests, ps. Its sum over time is equal.
     pub little_ps: u128,
 }
 
@@ -87,8 +88,7 @@ impl<'s> ServeRecorder<'s> {
         }
     }
 
-    /// Returns the indices of the rows of a model: its own, its class's, and the row of all
-    /// requests.
+    /// Returns the indices of a model's rows: its own, its class's, and the row of all requests.
     fn rows_of(&self, model: u32) -> [Option<usize>; 3] {
         let models = self.prepared.models.len();
         let class = self.class_of[model as usize].map(|class| models + class);
@@ -144,7 +144,8 @@ impl<'s> ServeRecorder<'s> {
     }
 
     /// Checks Little's law: the total time that requests spent in the system equals the number of
-    /// requests in it over time; `waiting_ps` is the time of requests that are still in the system.
+    /// requests in it, summed over time. `waiting_ps` is the time of requests that are still in the
+    /// system.
     pub fn check_little(&mut self, waiting_ps: u128) {
         let over_requests = self.served_ps + waiting_ps;
         let over_time = self.active.area_until(self.end.max(self.active.since()));

@@ -1,4 +1,4 @@
-//! The report of a scenario: one value from which the text, JSON, CSV and HTML renderings are made.
+//! The report of a scenario. The text, JSON, CSV and HTML renderings are all made from it.
 
 use super::platform::Platform;
 use super::recorder::{RowRecorder, ServeRecorder};
@@ -12,7 +12,7 @@ pub mod html;
 pub mod rows;
 pub mod text;
 
-/// All results of a run of serving.
+/// All results of a serving run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeReport {
@@ -20,44 +20,44 @@ pub struct ServeReport {
     pub scenario: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// The platform, if one was needed.
+    /// The platform; `None` if none was needed.
     pub platform: Option<PlatformFacts>,
     /// Number of processors.
     pub processors: u32,
     /// Description of arrivals.
     pub arrivals: String,
-    /// Description of the policy with its parameters.
+    /// Description of the policy, including its parameters.
     pub policy: String,
-    /// Description of the end of the run.
+    /// Description of when the run ends.
     pub stop: String,
-    /// Number of initial requests that are not counted.
+    /// Number of requests at the beginning that are not counted.
     pub warmup: u64,
-    /// Limit on serve times for the goodput, or `None` if the deadlines of models apply.
+    /// Limit on serve times for the goodput; `None` if the deadlines of models apply.
     #[serde(rename = "slo_ps")]
     pub slo: Option<Span>,
-    /// The period of utilisation and levels: from 0 to the last completion.
+    /// Period for utilisation and levels: from 0 to the last completion.
     #[serde(rename = "window_ps")]
     pub window: Span,
-    /// Requests that arrived, counted or not.
+    /// Number of requests that arrived, including those that are not counted.
     pub arrived: u64,
-    /// Requests that are complete, counted or not.
+    /// Number of completed requests, including those that are not counted.
     pub completed: u64,
-    /// Fraction of the processors' time that requests need, rho; absent if users wait for answers,
-    /// or if arrivals state the work of each request.
+    /// Fraction of the processors' time that requests need, rho. Absent if users wait for answers, or if
+    /// arrivals state the work of each request.
     pub offered_load: Option<f64>,
     /// Number of preemptions between two jobs of a request.
     pub preemptions: u64,
-    /// Rows of models, then of classes, then of all requests.
+    /// Rows of the models, then of the classes, then of all requests.
     pub rows: Vec<ServeRow>,
-    /// Fraction of the window in which cores are busy, by processor. While a processor serves traces, all of its
+    /// Fraction of the window in which cores are busy, by processor. While a processor serves a trace, all its
     /// cores count as busy.
     pub utilisation: Vec<f64>,
-    /// Requests in the queue over time.
+    /// Number of requests in the queue over time.
     pub queue: LevelSummary,
-    /// Requests in the system over time.
+    /// Number of requests in the system over time.
     pub active: LevelSummary,
-    /// Time in the system summed over requests, in picoseconds. The run has verified that it equals the number of
-    /// requests in the system summed over time (Little's law).
+    /// Time in the system, summed over requests, ps. The run has checked that it equals the number of requests in
+    /// the system summed over time (Little's law).
     pub time_in_system_ps: TimeSum,
     /// Caveats about the results, such as overload or a run that is too short.
     pub warnings: Vec<String>,
@@ -69,11 +69,11 @@ pub struct ServeReport {
 pub struct PlatformFacts {
     /// Name.
     pub name: String,
-    /// Publication or measurement from which the platform's numbers are taken.
+    /// Publication or measurement that is the source of the platform's numbers.
     pub source: String,
-    /// Number of cores, or `None` if unstated.
+    /// Number of cores; `None` if not stated.
     pub cores: Option<u32>,
-    /// Multiplications of a core per second.
+    /// Number of multiplications of a core per second.
     pub clock_hz: Option<f64>,
     /// Name of the machine on which traces are replayed.
     pub machine: Option<String>,
@@ -81,40 +81,39 @@ pub struct PlatformFacts {
     pub npus: Option<u32>,
 }
 
-/// Results for the requests of a model, of a class, or for all requests.
+/// Results for a model's, a class's, or all requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeRow {
-    /// Name of the model or class, or `all`.
+    /// Name of the model or class; `all` for all requests.
     pub name: String,
     /// Kind of the row.
     pub kind: ServeRowKind,
-    /// Requests that arrived and are counted.
+    /// Number of counted requests that arrived.
     pub arrived: u64,
-    /// Number of counted requests that are complete. All other fields of the row describe these
-    /// requests.
+    /// Number of counted requests that are complete. All following fields describe these requests.
     pub completed: u64,
-    /// Requests completed per second, from the first counted arrival to the end of the window.
+    /// Number of requests completed per second, from the first counted arrival to the end of the window.
     pub throughput_per_s: f64,
     /// Mean serve time, from arrival to completion.
     pub mean: Option<IntervalEstimate>,
-    /// Percentiles 50, 90, 95 and 99 of the serve time.
+    /// 50th, 90th, 95th and 99th percentile of the serve time.
     pub percentiles: Vec<IntervalEstimate>,
-    /// Serve time of one request without load, known only for models.
+    /// Serve time of one request without load; only for models.
     #[serde(rename = "alone_ps")]
     pub alone: Option<Span>,
-    /// Datapath latency of each request, known only for models.
+    /// Datapath latency of each request; only for models.
     #[serde(rename = "datapath_ps")]
     pub datapath: Option<Span>,
-    /// Multiplications of a request, known only for models of vector products.
+    /// Number of multiplications of a request; only for models of vector products.
     pub multiplications: Option<u64>,
     /// Parts of the serve times, summed over requests.
     pub parts: ServeParts,
     /// Maximum number of requests that were served together.
     pub largest_batch: u32,
-    /// Fraction of requests within their limit, if they have one.
+    /// Fraction of the requests that are within their limit; `None` if they have no limit.
     pub attained: Option<f64>,
-    /// Requests within their limit per second.
+    /// Number of requests within their limit per second.
     pub goodput_per_s: Option<f64>,
 }
 
@@ -131,19 +130,19 @@ pub enum ServeRowKind {
     All,
 }
 
-/// Parts of serve times in picoseconds, which add up to the serve times.
+/// Parts of serve times, ps. They add up to the serve times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeParts {
     /// Datapath latency.
     pub datapath_ps: TimeSum,
-    /// Time in the queue: all time that the other parts do not include.
+    /// Time in the queue: all time that is in no other part.
     pub queue_ps: TimeSum,
-    /// Time in which a job of the request ran.
+    /// Time in which at least one job of the request ran.
     pub compute_ps: TimeSum,
-    /// Time from preemptions until the request continued.
+    /// Time from preemptions until the requests continued.
     pub preempted_ps: TimeSum,
-    /// The sum of the parts, which equals the sum of serve times.
+    /// Sum of the parts, which is the sum of the serve times.
     pub serve_ps: TimeSum,
 }
 
@@ -159,7 +158,7 @@ impl ServeParts {
     }
 }
 
-/// A sum of times in picoseconds, which may exceed 64 bits. In JSON, the sum is a string of digits.
+/// A sum of times in picoseconds, which may exceed 64 bits. In JSON, it is a string of digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSum(pub u128);
 
@@ -187,7 +186,7 @@ impl schemars::JsonSchema for TimeSum {
 }
 
 impl ServeRow {
-    /// Returns the mean of a part over completed requests.
+    /// Returns the mean of a part over the completed requests.
     pub fn mean_part(&self, part: TimeSum) -> Span {
         let count = u128::from(self.completed.max(1));
         Span(((part.0 + count / 2) / count) as u64)

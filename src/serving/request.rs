@@ -1,4 +1,4 @@
-//! A request, from its arrival to its end.
+//! State of a request from its arrival to its end.
 
 use chakram_base::units::Time;
 
@@ -8,7 +8,7 @@ pub struct RequestState {
     pub number: u64,
     pub model: u32,
     pub arrival: Time,
-    /// End of the datapath latency.
+    /// Instant at which the datapath latency ends.
     pub ready: Time,
     pub tokens: [u32; 2],
 }

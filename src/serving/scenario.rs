@@ -1,31 +1,28 @@
-//! Scenarios: the models for requests, the arrivals of requests, and the order of service.
+//! Scenarios: the models for which requests arrive, the arrivals, and the order of service.
 //!
 //! A scenario's file has
 //!
 //! - `name`, and optionally `seed` (1) and `processors` (1): the number of the platform's processors;
 //! - `[[model]]`, each with a `name`, one source of work (below) and optionally a `class`, a `weight` in the mix (1), a
 //!   `priority` from 0, the most urgent (0), a `deadline` after arrival, and the `bytes` of a request;
-//! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second,
-//!   or a `bandwidth` that requests fill with their `bytes`), `bursts` (`burst` requests at
-//!   intervals of `every`), `closed` (`users` that each send the next request after thinking for
-//!   `think`, exponentially distributed if `think_exponential`) or `file` (a `file` of arrivals,
-//!   played `repeat` times in a row, at `speed` times its speed);
-//! - `[stop]`: the number of `requests`, and optionally `first`, to stop when this number of first
-//!   requests is complete, and a `duration` after which nothing arrives;
+//! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second, or a `bandwidth`
+//!   that requests fill with their `bytes`), `bursts` (`burst` requests at intervals of `every`), `closed` (`users`
+//!   that each send the next request after thinking for `think`, exponentially distributed if `think_exponential`) or
+//!   `file` (a `file` of arrivals, played `repeat` times in a row, at `speed` times its speed);
+//! - `[stop]`: the number of `requests`, and optionally `first`, which ends the run when this number of first requests
+//!   is complete, and a `duration` after which nothing arrives;
 //! - `[measure]`, optionally: `warmup`, the number of requests at the beginning that are not counted (0);
-//! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with
-//!   `aging`), `earliest-deadline` or `batching` (with `batch`, the maximum number of requests, and
-//!   `wait`, the longest time that a request waits for others); `slots`, the number of requests
-//!   that a processor serves at once (1; all with round-robin); `preemption`, the cost of
-//!   preempting a request between two of its jobs.
+//! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with `aging`),
+//!   `earliest-deadline` or `batching` (with `batch`, the maximum number of requests, and `wait`, the longest time that
+//!   a request waits for others); `slots`, the number of requests that a processor serves at once (1; all with
+//!   round-robin); `preemption`, the cost of preempting a request between two of its jobs.
 //!
-//! Work of a model is one of
+//! The work of a model is one of
 //!
 //! - `preset`, a model's preset or file, with `tokens`, `convolution` (outputs or kernels), `attention` (layer or
 //!   heads), `merge`, `tables` and `sparsity`;
-//! - `jobs`, each with `tasks`, `length` and `after`, the numbers of the jobs on which it depends
-//!   (the previous job);
-//! - `latency`, constant or, with `distribution = "exponential"`, random;
+//! - `jobs`, each with `tasks`, `length` and `after`, the numbers of the jobs on which it depends (the previous job);
+//! - `latency`, which is constant or, with `distribution = "exponential"`, random;
 //! - `latencies`, a table of measured latencies with a column `latency` and optionally a column `batch`: looked up by
 //!   batch, or drawn at random;
 //! - `steps`, a table of measured step times with columns `tokens`, `batch`, `prefill` and `step`, for requests whose
@@ -48,22 +45,22 @@ use std::path::{Path, PathBuf};
 mod build;
 mod work;
 
-/// Models, arrivals, the end of a run and the order of service.
+/// The models, their arrivals, the end of the run, and the order of service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Name in reports.
     pub name: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Number of processors.
+    /// Number of the platform's processors.
     pub processors: u32,
     /// Models, at least one.
     pub models: Vec<ServedModel>,
-    /// Arrivals.
+    /// How requests arrive.
     pub stream: ArrivalStream,
-    /// End of the run.
+    /// When the run ends.
     pub stop: StopRule,
-    /// Number of initial requests that are not counted.
+    /// Number of requests at the beginning that are not counted.
     pub warmup: u64,
     /// Order of service.
     pub policy: PolicyChoice,
@@ -74,77 +71,77 @@ pub struct Scenario {
 pub struct ServedModel {
     /// Name in reports, and in files of arrivals.
     pub name: String,
-    /// Class in reports, if there are several.
+    /// Class of the model in reports, if it has one.
     pub class: Option<String>,
     /// Weight in the mix of requests, relative to other models.
     pub weight: f64,
     /// Priority level, from 0, the most urgent.
     pub level: u32,
-    /// Time from its arrival in which a request should be complete.
+    /// Time after its arrival in which a request should be complete.
     pub deadline: Option<Span>,
-    /// Payload of a request in bytes; needed for arrivals by bandwidth.
+    /// Payload of a request, in bytes; needed if a bandwidth determines the arrivals.
     pub bytes: Option<u64>,
-    /// Name by which platforms list the model's datapath latency and measurements.
+    /// Name under which platforms list the model's datapath latency and measurements.
     pub known_as: String,
     /// Fraction of the tasks that is skipped.
     pub sparsity: f64,
-    /// Tokens of the prompt and of the answer, if arrivals state none.
+    /// Tokens of the prompt and of the answer, used if arrivals state none.
     pub tokens: Option<[u32; 2]>,
-    /// Computation of a request.
+    /// The work that a request requires.
     pub work: ModelWork,
-    /// Location of the model in its file, for errors.
+    /// Position of the model in its file, for errors.
     pub place: ModelPlace,
 }
 
-/// Location (file, line and key) of values that a platform or policy may reject.
+/// File, line and key of values that a platform or policy may reject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelPlace {
-    /// Location of the source of work.
+    /// Position of the source of work.
     pub work: String,
-    /// Location of the deadline, if the model has one.
+    /// Position of the deadline, if the model has one.
     pub deadline: Option<String>,
 }
 
-/// Computation of a request.
+/// The work that a request requires.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelWork {
     /// Jobs of vector products.
     Vectors(JobGraph),
-    /// A latency, or the mean of an exponential distribution.
+    /// A constant latency, or a latency with an exponential distribution.
     Latency {
-        /// The latency or its mean.
+        /// The latency, or its mean.
         mean: Span,
         /// True if the latency is drawn at random.
         exponential: bool,
     },
-    /// Measured latencies by batch.
+    /// Measured latencies by batch size.
     ByBatch(LatencyCurve),
-    /// Measured latencies of single requests. Each request draws one latency.
+    /// Measured latencies of single requests, one of which is drawn for each request.
     Drawn(Vec<Span>),
-    /// Measured steps: the time of the prompt depends on its tokens, and the time of each further
-    /// token on the batch.
+    /// Measured steps. The time of the prompt depends on the prompt's tokens, and the time of each
+    /// further token depends on the batch.
     Steps {
-        /// Time of a prompt by its number of tokens.
+        /// Time of a prompt, by its number of tokens.
         prefill: LatencyCurve,
-        /// Time of a step by its number of requests.
+        /// Time of a step, by its number of requests.
         step: LatencyCurve,
     },
-    /// The platform's measurements.
+    /// Latencies that the platform's file contains for the model.
     Platform,
-    /// A job of traces, launched for each request.
+    /// A job of traces, which each request launches.
     Trace(TraceJob),
 }
 
-/// Arrivals of requests.
+/// How requests arrive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrivalStream {
     /// Requests arrive independently of one another, at a mean rate.
     Poisson(ArrivalRate),
     /// Requests arrive at equal intervals.
     Periodic(ArrivalRate),
-    /// Several requests arrive together, at equal intervals.
+    /// Several requests arrive at the same time, at equal intervals.
     Bursts {
-        /// Requests that arrive together.
+        /// Number of requests that arrive at the same time.
         burst: u32,
         /// Time from one burst to the next.
         every: Span,
@@ -162,9 +159,9 @@ pub enum ArrivalStream {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Number of times that the file is played.
+        /// Number of times that the file is played in a row.
         repeat: u32,
-        /// Speed-up factor of the file.
+        /// Factor by which the file is played faster.
         speed: f64,
     },
 }
@@ -174,59 +171,59 @@ pub enum ArrivalStream {
 pub enum ArrivalRate {
     /// Requests per second.
     Requests(f64),
-    /// A bandwidth that requests fill with their bytes.
+    /// A bandwidth that the requests' bytes fill.
     Bytes(Bandwidth),
 }
 
-/// End of a run: after all requests, or earlier.
+/// When a run ends: after all requests, or earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StopRule {
     /// Number of requests that arrive.
     pub requests: Option<u64>,
-    /// Stops when this number of first requests is complete.
+    /// Number of first requests whose completion ends the run.
     pub first: Option<u64>,
     /// Instant after which nothing arrives.
     pub duration: Option<Span>,
 }
 
-/// Order of service.
+/// Order of service, with the slots of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyChoice {
     /// The policy.
     pub kind: PolicyKind,
-    /// Number of requests that a processor serves at once, or `None` for all.
+    /// Number of requests that a processor serves at once; `None` for no limit.
     pub slots: Option<u32>,
-    /// Cost of preempting a request between two of its jobs, or `None` for no preemption.
+    /// Cost of preempting a request between two of its jobs; `None` if requests are not preempted.
     pub preemption: Option<Span>,
 }
 
 /// A policy with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Distributes jobs to cores as soon as they are ready.
+    /// Distributes jobs to cores in turn, as soon as they are ready.
     RoundRobin,
     /// First come, first served.
     FirstCome,
-    /// The request with the least remaining work.
+    /// The request with the least remaining work first.
     ShortestJob,
-    /// The request of the most urgent model.
+    /// A request of the most urgent model first.
     Priority {
-        /// Waiting time that counts as one priority level, or `None` for no aging.
+        /// Waiting time that counts as one priority level; `None` for no aging.
         aging: Option<Span>,
     },
-    /// The request with the earliest deadline.
+    /// The request with the earliest deadline first.
     EarliestDeadline,
-    /// Several requests of one model together.
+    /// Batches of requests of one model.
     Batching {
-        /// Maximum number of requests of a batch.
+        /// Maximum number of requests in a batch.
         batch: u32,
-        /// Maximum time that a request waits for others.
+        /// Maximum time that a request waits for its batch to fill.
         wait: Span,
     },
 }
 
 impl PolicyKind {
-    /// Returns the name in files and reports.
+    /// Returns the policy's name in files and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::RoundRobin => "round-robin",
@@ -247,8 +244,8 @@ impl PolicyKind {
     }
 }
 
-/// Returns an error if `name` is a model's preset or a model on a hub, and no file of that name
-/// exists.
+/// Returns an error if `name` is the preset of a model, or a model on a hub, unless a file with this
+/// name exists.
 fn model_instead(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
@@ -271,7 +268,8 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, its text is invalid, or a model or table that it names is invalid.
+    /// Fails if the file cannot be read, if its text is invalid, or if a model or table that it names is
+    /// invalid.
     pub fn load(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
         let text = chakram_base::config::read(path).map_err(|source| {
@@ -284,17 +282,16 @@ impl Scenario {
         Self::parse(&text, &file, folder)
     }
 
-    /// Parses a scenario; `file` is its name in errors, and paths in it are relative to `folder`.
+    /// Parses a scenario. `file` is its name in errors, and paths in it are relative to `folder`.
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or a model or table that it names is invalid.
+    /// Fails if the text is invalid, or if a model or table that it names is invalid.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         build::build_scenario(&ConfigDocument::parse(text, file)?, folder)
     }
 
-    /// Returns the scenario with `rate` requests per second, or `None` if its arrivals have no
-    /// rate.
+    /// Returns this scenario with `rate` requests per second; `None` if its arrivals have no rate.
     pub fn at_rate(&self, rate: f64) -> Option<Self> {
         let rate = ArrivalRate::Requests(rate);
         let stream = match self.stream {
@@ -308,7 +305,8 @@ impl Scenario {
         })
     }
 
-    /// Returns the long-run arrivals per second, or `None` if completions or a file determine them.
+    /// Returns the number of arrivals per second in the long run; `None` if completions or a file
+    /// determine it.
     pub fn arrivals_per_second(&self) -> Option<f64> {
         let total: f64 = self.models.iter().map(|model| model.weight).sum();
         match self.stream {
@@ -328,7 +326,7 @@ impl Scenario {
     }
 }
 
-/// Returns an error about a name that is not one of `all`.
+/// Builds the error about a name that is not one of `all`.
 fn unknown_name<'n>(
     field: &ConfigField<'_>,
     name: &str,

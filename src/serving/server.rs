@@ -1,11 +1,12 @@
-//! The serving system: requests that arrive, wait, are served together or alone, and end.
+//! The serving system. Requests arrive, wait, are served together or alone, and end.
 //!
-//! The order at one instant: first jobs end, each followed by the jobs that take its place; then
-//! requests whose datapath latency has ended and requests that arrive enter the queue; then
-//! processors with free slots take requests from the queue, lowest processor first. A request's
-//! time consists of four parts: its datapath latency; *compute*, while one of its jobs runs on some
-//! core, or from the launch of its trace to the end; *preempted*, from a preemption until a job
-//! runs again; and *queue*, all other time.
+//! At one instant, the order is as follows. First jobs end, each followed by the jobs that take its place. Then
+//! requests whose datapath latency has ended, and requests that arrive, enter the queue. Then processors with free
+//! slots take requests from the queue, lowest processor first.
+//!
+//! A request's time consists of four parts: its datapath latency; *compute*, while at least one of its jobs runs on
+//! some core, or from the launch of its trace to the end; *preempted*, from a preemption until one of its jobs runs
+//! again; and *queue*, which is all other time.
 //!
 //! Submodules: `admission`, from an arrival to the queue; `dispatch`, assignment of queued requests to processors, and
 //! preemption; `service`, times of jobs and ends of batches; `closing`, the records of a run and their checks.
@@ -38,29 +39,29 @@ use flight::{RequestInFlight, Slab};
 #[derive(Debug)]
 struct ProcessorState {
     cores: CoreArray,
-    /// Number of additional batches that the processor can take.
+    /// Number of batches that the processor can still take.
     free_slots: u32,
-    /// Number of trace launches in service.
+    /// Number of launches of traces in service.
     traces: u32,
     traced_since: Time,
     traced_ps: u128,
 }
 
-/// Times of a job that was answered, and the token that identifies it to the loop.
+/// A job's times, and the token by which the loop identifies the job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnsweredJob {
     pub token: u64,
     pub times: DealtJob,
 }
 
-/// A batch that begins, as the loop receives it.
+/// A batch that begins, in the form that the loop receives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlightLaunch {
     /// Index of the batch in the server.
     pub flight: u32,
-    /// Index of its model.
+    /// Index of the batch's model.
     pub model: u32,
-    /// NPU for a trace of one rank, if each processor is an NPU.
+    /// NPU on which a trace of one rank is launched, if each processor is an NPU.
     pub npu: Option<Npu>,
 }
 
@@ -70,30 +71,30 @@ pub(super) struct Server<'s> {
     policy: Box<dyn ServicePolicy>,
     arrivals: ArrivalSource<'s>,
     next_arrival: Option<RequestArrival>,
-    /// Draws the models of users' requests.
+    /// Draws the models of the users' requests.
     mix: ModelMix,
     think: RandomStream,
-    /// Number of users' requests that were scheduled.
+    /// Number of users' requests that were scheduled so far.
     asked: u64,
     timers: BinaryHeap<Reverse<(Time, ServeTimer)>>,
     requests: Slab<RequestState>,
     flights: Slab<RequestInFlight>,
-    /// Batches that ended; reused to keep their allocations.
+    /// Batches that have ended; reused to keep their allocations.
     ended_flights: Vec<RequestInFlight>,
     processors: Vec<ProcessorState>,
-    /// The processor that gets the next request under a policy without slots.
+    /// The processor that gets the next request, if the policy has no slots.
     turn: usize,
-    /// Requests that the policy chose; reused to keep the allocation.
+    /// Requests that the policy has chosen; reused to keep the allocation.
     batch: Vec<QueuedRequest>,
     states: Vec<RequestState>,
-    /// Batches that begin, until the loop launches them.
+    /// Batches that begin, but that the loop has not launched yet.
     launches: Vec<FlightLaunch>,
     recorder: ServeRecorder<'s>,
     observer: &'s mut dyn RequestObserver,
     now: Time,
-    /// Number of requests that arrived.
+    /// Number of requests that arrived so far.
     arrived: u64,
-    /// Remaining requests of [`super::scenario::StopRule::first`].
+    /// Number of requests left of [`super::scenario::StopRule::first`].
     first_left: Option<u64>,
     failure: Option<ServeError>,
 }
@@ -143,8 +144,8 @@ impl<'s> Server<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant at which something happens other than the end of a job, or `None` for
-    /// never.
+    /// Returns the next instant at which something other than the end of a job happens; `None` if
+    /// nothing else will happen.
     pub fn due(&self) -> Option<Time> {
         if self.has_stopped() {
             return None;
@@ -154,8 +155,8 @@ impl<'s> Server<'s> {
         }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival.map(|arrival| arrival.at);
-        // A queue that waits for more requests must be consulted again. While no slot is free, the
-        // end of a job does this.
+        // If the queue waits for more requests, it must be asked again. While no slot is free, the end
+        // of a job causes this.
         let has_slot = || self.processors.iter().any(|one| one.free_slots > 0);
         let queue = self.policy.wake_at().filter(|_| has_slot());
         [timer, arrival, queue].into_iter().flatten().min()
@@ -166,7 +167,7 @@ impl<'s> Server<'s> {
         self.first_left == Some(0) || self.failure.is_some()
     }
 
-    /// Returns the batches that begin now. A batch is returned only once.
+    /// Returns the batches that begin now; each batch is returned only once.
     pub fn begin(&mut self) -> impl Iterator<Item = FlightLaunch> {
         self.launches.drain(..)
     }
@@ -184,8 +185,7 @@ impl<'s> Server<'s> {
         self.take_requests();
     }
 
-    /// Answers a job of a batch whose dependencies are complete with its times, or holds the job
-    /// back.
+    /// Handles a job of a batch whose dependencies are complete: determines its times, or holds it back.
     pub fn submit(
         &mut self,
         now: Time,
@@ -196,7 +196,7 @@ impl<'s> Server<'s> {
     ) {
         self.now = now;
         if self.has_stopped() {
-            // Jobs take no time after the run has ended.
+            // When the run has ended, jobs take no time.
             let times = DealtJob {
                 start: now,
                 end: now,
@@ -209,13 +209,13 @@ impl<'s> Server<'s> {
         }
     }
 
-    /// Ends a job of a batch. Jobs that were held back may begin in its place.
+    /// Ends a job of a batch. Other jobs that were held back may then begin.
     pub fn end(&mut self, now: Time, flight: u32, job: u32, answered: &mut Vec<AnsweredJob>) {
         if self.has_stopped() {
             return;
         }
         self.now = now;
-        // The remaining work matters only if requests are preempted for it.
+        // Only shortest job first with preemption needs the remaining work.
         if self.orders_by_work() && self.prepared.scenario.policy.preemption.is_some() {
             self.note_ended(flight, job);
         }
@@ -231,7 +231,7 @@ impl<'s> Server<'s> {
         }
     }
 
-    /// Ends a batch whose job is a trace, which the loop itself ran.
+    /// Ends a batch whose job is a trace; the loop has run the trace itself.
     pub fn launch_ended(&mut self, now: Time, flight: u32) {
         if self.has_stopped() {
             return;

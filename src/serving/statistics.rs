@@ -1,29 +1,30 @@
-//! Statistics of a run in bounded memory: percentiles, confidence intervals by batch means, and values over time.
+//! Statistics of a run, in bounded memory: percentiles, confidence intervals from batch means, and values over
+//! time.
 
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of samples that are kept exactly.
+/// Maximum number of samples that are stored exactly.
 const EXACT: usize = 1 << 16;
-/// A sketch divides each power of two into 2^`FINE` parts; 2^-8 is 0.4 %.
+/// A sketch divides each power of two into 2^`FINE` parts, so its error is at most 2^-8 = 0.4 %.
 const FINE: u32 = 8;
-/// Number of batches at which neighbours are merged.
+/// When there are this many batches, neighbours are merged.
 const MOST_BATCHES: usize = 64;
-/// Minimum number of batches for an interval.
+/// Minimum number of batches for a confidence interval.
 const LEAST_BATCHES: usize = 16;
-/// The percentiles of reports.
+/// The percentiles that reports contain.
 pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 
-/// Histogram of durations: exact below 2^8 ps, otherwise accurate to one part in 2^8.
+/// Histogram of durations: exact below 2^8 ps, and accurate to one part in 2^8 above.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DurationSketch {
-    /// Counts by power of two, or `None` if all are zero.
+    /// Counts for each power of two; `None` if all are zero.
     octaves: Vec<Option<Box<[u32; 1 << FINE]>>>,
     count: u64,
 }
 
 impl DurationSketch {
-    /// Returns the octave of a duration and its position in the octave.
+    /// Returns the power of two of a duration, and its position in it.
     fn position_of(span: Span) -> (usize, usize) {
         let bits = u64::BITS - span.0.leading_zeros();
         match bits.checked_sub(FINE + 1) {
@@ -50,7 +51,7 @@ impl DurationSketch {
         self.add_times(span, 1);
     }
 
-    /// Adds `times` equal durations.
+    /// Adds `times` samples of the same duration.
     pub fn add_times(&mut self, span: Span, times: u32) {
         let (octave, part) = Self::position_of(span);
         if self.octaves.len() <= octave {
@@ -75,7 +76,7 @@ impl DurationSketch {
         self.count += other.count;
     }
 
-    /// Returns the duration below which `percent` of all samples are.
+    /// Returns the duration below which `percent` of all samples are; `None` without samples.
     pub fn percentile(&self, percent: f64) -> Option<Span> {
         let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
         let mut below = 0;
@@ -117,20 +118,20 @@ pub struct IntervalEstimate {
     /// The value.
     #[serde(rename = "value_ps")]
     pub value: Span,
-    /// Half of the width of the interval that contains the true value with 95 % probability, by
-    /// batch means; absent if the run is too short for an interval.
+    /// Half the width of the interval that contains the true value with a probability of 95 %, computed
+    /// by batch means. Absent if the run is too short.
     #[serde(rename = "plus_minus_ps")]
     pub plus_minus: Option<Span>,
 }
 
-/// Durations of one kind, such as serve times of a model, in the order in which they ended.
+/// Durations of one kind, such as a model's serve times, in the order in which they ended.
 #[derive(Clone, Debug, Default)]
 pub struct DurationSamples {
-    /// All samples of a statistic, while their number is at most [`EXACT`].
+    /// All samples, while there are at most [`EXACT`].
     exact: Vec<Span>,
     all: SampleBatch,
     batches: Vec<SampleBatch>,
-    /// Number of samples of a batch, a power of two.
+    /// Number of samples in a batch; a power of two.
     batch_size: u64,
     current: SampleBatch,
 }
@@ -157,7 +158,7 @@ impl DurationSamples {
         }
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn count(&self) -> u64 {
         self.all.sketch.count
     }
@@ -167,7 +168,7 @@ impl DurationSamples {
         self.all.sum_ps
     }
 
-    /// Returns the mean with its interval, or `None` without samples.
+    /// Returns the mean with its interval; `None` without samples.
     pub fn mean(&self) -> Option<IntervalEstimate> {
         let count = u128::from(self.count());
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
@@ -177,9 +178,9 @@ impl DurationSamples {
         })
     }
 
-    /// Returns a percentile with its interval, or `None` without samples. Between two samples the
-    /// percentile is interpolated linearly (position (n - 1) q); with more than 65,536 samples it
-    /// is accurate to one part in 256.
+    /// Returns a percentile with its interval; `None` without samples. Between two samples, the
+    /// percentile is interpolated linearly (position (n - 1) q). With more than 65,536 samples, it is
+    /// accurate to one part in 256.
     pub fn percentile(&self, percent: f64) -> Option<IntervalEstimate> {
         let value = if self.exact.len() as u64 == self.count() {
             let mut sorted = self.exact.clone();
@@ -192,7 +193,7 @@ impl DurationSamples {
             let value = batch.sketch.percentile(percent);
             value.unwrap_or_default().0 as f64
         };
-        // A batch of fewer samples does not determine a high percentile.
+        // A small batch does not determine a high percentile.
         let rare = 1.0 / (1.0 - percent / 100.0);
         let plus_minus = self.interval_half_width(of);
         Some(IntervalEstimate {
@@ -201,8 +202,8 @@ impl DurationSamples {
         })
     }
 
-    /// Returns half of the width of the 95 % interval of a value's mean over batches that are independent of one
-    /// another, or `None` if there are too few of them.
+    /// Returns half the width of the 95 % interval of a value's mean over independent batches; `None` if there
+    /// are too few.
     fn interval_half_width(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;
@@ -213,9 +214,9 @@ impl DurationSamples {
             let off = |v: &f64| v - mean;
             let squares: f64 = values.iter().map(|v| off(v) * off(v)).sum();
             let neighbours: f64 = values.windows(2).map(|w| off(&w[0]) * off(&w[1])).sum();
-            // If neighbouring batches are correlated, batches are shorter than the correlation of
-            // samples. The correlation of independent batches has a standard deviation of one over
-            // the square root of their number.
+            // If neighbouring batches are correlated, a batch is shorter than the correlation of
+            // samples. The correlation of independent batches has a standard deviation of one over the
+            // square root of their number.
             let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
             if !correlated && size >= 8 {
                 let error = (squares / (count - 1.0) / count).sqrt();
@@ -248,8 +249,8 @@ fn interpolate_percentile(sorted: &[Span], percent: f64) -> Option<Span> {
     Some(Span(a.0 + ((b.0 - a.0) as f64 * part).round() as u64))
 }
 
-/// Returns the 97.5 % quantile of Student's distribution, to 0.2 %: the normal quantile and two
-/// terms of its expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5).
+/// Returns the 97.5 % quantile of Student's distribution, accurate to 0.2 %: the normal quantile, and
+/// two terms of its expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5).
 fn student_t_95(degrees: usize) -> f64 {
     let z: f64 = 1.959_964;
     let n = degrees.max(1) as f64;
@@ -258,20 +259,20 @@ fn student_t_95(degrees: usize) -> f64 {
     z + first / n + second / (n * n)
 }
 
-/// A whole number over time, in intervals of equal length. If there are too many intervals, their
-/// length is doubled.
+/// A whole number over time, in intervals of equal length. If there are too many intervals, the length
+/// is doubled.
 #[derive(Clone, Debug)]
 pub struct LevelCurve {
     level: u64,
     since: Time,
-    /// Integral of the level over time so far, in picoseconds.
+    /// Integral of the level over time so far, level × ps.
     area: u128,
     most: u64,
     /// Length of an interval.
     width: Span,
-    /// Integral of the level, and highest level, of each interval.
+    /// Integral of the level, and its maximum, for each interval.
     intervals: Vec<(u128, u64)>,
-    /// Index and end of the interval of the last change.
+    /// Index and end of the interval that contains the last change.
     current: (usize, u64),
 }
 
@@ -292,13 +293,13 @@ impl Default for LevelCurve {
     }
 }
 
-/// A level over time, as in reports.
+/// A level over time, as it is in reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LevelSummary {
     /// Mean over the window.
     pub mean: f64,
-    /// The highest level.
+    /// Highest level in the window.
     pub most: u64,
     /// Length of the intervals of `means`.
     pub interval_ps: Span,
@@ -322,7 +323,7 @@ impl LevelCurve {
         self.area + u128::from(self.level) * u128::from(now.since(self.since).0)
     }
 
-    /// Changes the level by `up` at `now`.
+    /// Changes the level by `up` at `now`; `up` may be negative.
     pub fn change(&mut self, now: Time, up: i64) {
         self.advance_to(now);
         self.level = self.level.saturating_add_signed(up);
@@ -332,7 +333,7 @@ impl LevelCurve {
     fn advance_to(&mut self, now: Time) {
         let area = u128::from(self.level) * u128::from(now.since(self.since).0);
         self.area += area;
-        // Most changes are in the same interval as the one before them: no division is needed.
+        // Most changes are in the same interval as the previous change, so they need no division.
         if now.0 < self.current.1
             && let Some((sum, most)) = self.intervals.get_mut(self.current.0)
         {
@@ -401,7 +402,7 @@ mod tests {
         for n in (1..=101).rev() {
             samples.add(Span(n * 1000));
         }
-        // 101 samples: position 100 q, so that p95 is the 96th.
+        // With 101 samples, the position is 100 q, so p95 is the 96th sample.
         let at = |percent| samples.percentile(percent).unwrap().value.0;
         assert_eq!([50.0, 95.0, 99.0].map(at), [51_000, 96_000, 100_000]);
         assert_eq!(at(99.5), 100_500);
@@ -427,7 +428,7 @@ mod tests {
                 (found.value.0 as f64 / exact - 1.0).abs() < 1.0 / 256.0,
                 "{percent}"
             );
-            // The interval from independent samples contains the true value, -ln(1 - q) times the
+            // The interval of independent samples contains the true value, which is -ln(1 - q) times the
             // mean.
             let truth = -(1.0 - percent / 100.0_f64).ln() * 1e9;
             let off = (found.value.0 as f64 - truth).abs();
@@ -438,9 +439,8 @@ mod tests {
 
     #[test]
     fn intervals_hold_the_mean_and_want_enough_samples() {
-        // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12), so half
-        // an interval is 2.0 times this value / 64 = 18,000; nineteen of twenty intervals contain
-        // the mean.
+        // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12), so half an
+        // interval is 2.0 times this value / 64 = 18,000. Nineteen of twenty intervals contain the mean.
         let mut holds = 0;
         for seed in 0..40 {
             let mut random = RandomStream::new(seed, RandomPurpose::Service);
@@ -457,7 +457,7 @@ mod tests {
         let mut few = DurationSamples::default();
         (0..50).for_each(|n| few.add(Span(n)));
         assert_eq!(few.mean().unwrap().plus_minus, None);
-        // Growing values are not a steady state, so they have no interval.
+        // Growing values are no steady state, so there is no interval.
         let mut growing = DurationSamples::default();
         (0..100_000).for_each(|n| growing.add(Span(n)));
         assert_eq!(growing.mean().unwrap().plus_minus, None);
@@ -476,7 +476,7 @@ mod tests {
     #[test]
     fn levels_keep_their_area() {
         let mut curve = LevelCurve::default();
-        // The level is 2 from 10 to 30 us, then 1 until 2 s, and 0 until 4 s: the areas are 40 us
+        // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s, so the areas are 40 us
         // and 1,999,970 us.
         curve.change(Time(10_000_000), 2);
         curve.change(Time(30_000_000), -1);

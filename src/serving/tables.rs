@@ -1,4 +1,4 @@
-//! Tables of measurements: CSV with a header line, plain or compressed, with arbitrary columns.
+//! Tables of measurements: CSV with a header line and arbitrary columns, plain or compressed.
 
 use super::error::ServeError;
 use chakram_base::config::{did_you_mean, nearest, quoted};
@@ -6,24 +6,24 @@ use chakram_base::units::Span;
 use chakram_trace::format::file::DecompressedStream;
 use std::path::Path;
 
-/// A table that is read row by row.
+/// A table that is read one row at a time.
 pub struct TableReader {
     file: String,
     headings: Vec<String>,
     rows: csv::Reader<DecompressedStream<'static>>,
     record: csv::StringRecord,
-    /// Pairs (column, value) that a row must match to be read.
+    /// Pairs (column, value) that a row must match; other rows are skipped.
     filters: Vec<(usize, String)>,
 }
 
-/// Unit of a column, from the suffix of its name.
+/// Unit of a column, given by the suffix of its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColumnUnit {
     seconds: f64,
 }
 
 impl ColumnUnit {
-    /// Returns the unit in the suffix of a column's name, or `None` if the name has no unit.
+    /// Returns the unit in the suffix of a column's name; `None` if the name has no unit.
     pub fn of(name: &str) -> Option<Self> {
         let lower = name.to_lowercase();
         let units = [
@@ -40,7 +40,7 @@ impl ColumnUnit {
     /// Microseconds.
     pub const MICROSECONDS: Self = Self { seconds: 1e-6 };
 
-    /// Converts a value in this unit.
+    /// Converts a value in this unit to a duration.
     pub fn span(self, value: f64) -> Span {
         Span::from_seconds(value * self.seconds)
     }
@@ -68,24 +68,24 @@ impl TableReader {
         })
     }
 
-    /// Returns the name of the file for errors.
+    /// Returns the name of the file that errors contain.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Names of the columns.
+    /// Returns the names of the columns.
     pub fn headings(&self) -> &[String] {
         &self.headings
     }
 
-    /// Restricts reading to rows with `value` in column `name`.
+    /// Restricts reading to rows that have `value` in the column `name`.
     pub fn filter(&mut self, name: &str, value: &str) -> Result<(), ServeError> {
         let column = self.column(name)?;
         self.filters.push((column, value.to_owned()));
         Ok(())
     }
 
-    /// Returns the index of the first of `names` that is a column.
+    /// Returns the index of the first of `names` that is the name of a column.
     pub fn any(&self, names: &[&str]) -> Option<usize> {
         let place = |name: &&str| {
             self.headings
@@ -95,7 +95,7 @@ impl TableReader {
         names.iter().find_map(place)
     }
 
-    /// Returns the index of column `name`.
+    /// Returns the index of the column `name`; fails if there is none.
     pub fn column(&self, name: &str) -> Result<usize, ServeError> {
         self.any(&[name]).ok_or_else(|| {
             let all = self.headings.iter().map(String::as_str);
@@ -113,7 +113,7 @@ impl TableReader {
         })
     }
 
-    /// Moves to the next row that matches the filters; returns false at the end.
+    /// Moves to the next row that matches the filters; returns false at the end of the table.
     pub fn advance(&mut self) -> Result<bool, ServeError> {
         loop {
             let more = self.rows.read_record(&mut self.record);
@@ -127,17 +127,17 @@ impl TableReader {
         }
     }
 
-    /// Returns the line of the row, from 1.
+    /// Returns the line of the current row, counted from 1.
     pub fn line(&self) -> u64 {
         self.record.position().map_or(0, csv::Position::line)
     }
 
-    /// Returns the text of the row in a column.
+    /// Returns the text in a column of the current row.
     pub fn text(&self, column: usize) -> &str {
         self.record.get(column).unwrap_or_default()
     }
 
-    /// Returns the number of the row in a column, which must be finite and not negative.
+    /// Returns the number in a column of the current row; it must be finite and not negative.
     pub fn number(&self, column: usize) -> Result<f64, ServeError> {
         let text = self.text(column);
         let number = text.parse::<f64>().ok();
@@ -151,7 +151,7 @@ impl TableReader {
         })
     }
 
-    /// Returns an error about the row.
+    /// Builds an error about the current row.
     pub fn refuse(
         &self,
         found: impl std::fmt::Display,
@@ -177,16 +177,15 @@ fn csv_error(file: &str, error: &csv::Error) -> ServeError {
     }
 }
 
-/// Durations at ascending positions, with linear interpolation.
+/// Durations at ascending positions, interpolated linearly.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyCurve {
-    /// Points (position, mean duration), ascending.
+    /// Points (position, mean duration), in ascending order of position.
     points: Vec<(f64, Span)>,
 }
 
 impl LatencyCurve {
-    /// Creates the curve of the mean duration at each position. Returns `None` without any
-    /// measurement.
+    /// Creates the curve of the mean duration at each position; `None` without measurements.
     pub fn of_means(mut measured: Vec<(f64, Span)>) -> Option<Self> {
         measured.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut points: Vec<(f64, Span)> = Vec::new();
@@ -208,7 +207,7 @@ impl LatencyCurve {
         self.points.last().map_or(0.0, |(x, _)| *x)
     }
 
-    /// Returns the duration at `x`: interpolated linearly between two positions, constant before
+    /// Returns the duration at `x`. It is interpolated linearly between two positions, constant before
     /// the first, and on the line through the last two positions after the last.
     pub fn at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
@@ -235,7 +234,7 @@ mod tests {
         let us = Span::from_us;
         let curve =
             LatencyCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))]).unwrap();
-        // The mean at 1 is 10; at 2 it is 10 + 30 / 3; after 4 the same line continues.
+        // The mean is 10 at 1, and 10 + 30 / 3 at 2. After 4, the same line continues.
         assert_eq!(
             [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.at(x)),
             [10, 10, 20, 40, 50].map(us)

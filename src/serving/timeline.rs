@@ -1,4 +1,5 @@
-//! A timeline of requests in Chrome's trace format: each request with its parts, and the jobs of batches.
+//! Writes a timeline of requests in Chrome's trace format: each request with its parts, and the jobs of
+//! batches.
 
 use super::observe::{CompletedRequest, RequestObserver, ServedJob};
 use chakram_base::units::Time;
@@ -8,7 +9,7 @@ use std::io::{self, Write};
 /// Maximum number of requests and jobs in a timeline.
 const MOST_EVENTS: u64 = 1_000_000;
 
-/// Writes requests and jobs of a run when they end.
+/// Writes the requests and jobs of a run when they end.
 pub struct RequestTimeline<'m, W> {
     out: W,
     models: Vec<&'m str>,
@@ -110,7 +111,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
         fits
     }
 
-    /// Ends the timeline; returns the output and the number of omitted requests and jobs.
+    /// Ends the timeline. Returns the output and the number of requests and jobs that were omitted.
     ///
     /// # Errors
     ///

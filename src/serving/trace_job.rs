@@ -18,11 +18,11 @@ impl PartialEq for TraceJob {
 }
 
 impl TraceJob {
-    /// Opens the job at `path` in any form that `chakram replay` accepts.
+    /// Opens the job at `path`, in any form that `chakram replay` accepts.
     ///
     /// # Errors
     ///
-    /// Fails if there are no traces, or they form no job.
+    /// Fails if there are no traces, or if they do not form a job.
     pub fn open(path: &Path) -> Result<Self, JobError> {
         Ok(Self {
             path: path.to_owned(),
@@ -30,7 +30,7 @@ impl TraceJob {
         })
     }
 
-    /// The job.
+    /// Returns the job that each request launches.
     pub fn job(&self) -> &Job {
         &self.job
     }

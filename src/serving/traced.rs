@@ -1,10 +1,10 @@
-//! Models that are jobs of traces: a request is a launch of the job on the platform's machine.
+//! Models that are jobs of traces: each request launches the job on the platform's machine.
 //!
-//! The launch's kernels use the lanes of NPUs, and its messages use the network, as in a replay
-//! with default options. A lane serves launches in the order in which they began, so requests
-//! follow one another through the stages of a pipeline if the policy admits several into service. A
-//! job of several ranks uses the NPUs of its ranks; a job of a single rank is launched on NPU p for
-//! processor p.
+//! As in a replay with default options, the launch's kernels use the lanes of NPUs, and its messages use
+//! the network. A lane serves launches in the order in which they began. If the policy admits several
+//! requests into service, they therefore follow one another through the stages of a pipeline. A job of
+//! several ranks uses the NPUs of its ranks; for processor p, a job of a single rank is launched on NPU
+//! p.
 
 use super::scenario::{PolicyChoice, Scenario};
 use super::trace_job::TraceJob;
@@ -21,21 +21,22 @@ use chakram_jobs::Job;
 pub struct TracedModel<'s> {
     pub job: &'s Job,
     pub machine: &'s Machine,
-    /// Time of a launch alone.
+    /// Time of a launch without load.
     pub latency: Span,
-    /// Time between the ends of successive launches, if the policy's maximum number of launches is
-    /// always in service.
+    /// Time between the ends of successive launches while the maximum number of launches that the policy
+    /// allows is in service.
     pub interval: Span,
     /// True if a launch runs on the NPU of its processor.
     anywhere: bool,
 }
 
-/// Maximum number of launches in service for the measurement of their interval; more would not
-/// change the result.
+/// Maximum number of launches in service when their interval is measured. More launches would not change
+/// the result.
 const MOST_AT_ONCE: u32 = 6;
 
 impl<'s> TracedModel<'s> {
-    /// Replays the job alone, and several launches of it one after another if the policy allows them.
+    /// Replays the job without load. If the policy allows several launches in service, also replays
+    /// several, one after another.
     ///
     /// # Errors
     ///
@@ -96,7 +97,7 @@ pub(super) fn replay_options() -> ReplayOptions {
     ReplayOptions::default()
 }
 
-/// Feed that keeps `at_once` launches of one program in service: each starts when another ends.
+/// Feed that keeps `at_once` launches of one program in service: whenever one ends, another starts.
 struct CloseLaunches {
     at_once: u32,
     left: u32,
@@ -117,7 +118,7 @@ impl CloseLaunches {
         queue.launch(Launch::default());
     }
 
-    /// Returns the mean time between the last ends, after the first launches have left.
+    /// Returns the mean time between the last ends, when the effect of the first launches is over.
     fn mean_interval(&self) -> Span {
         let last = self.ends.len() - 1;
         let first = last - MOST_AT_ONCE as usize;

@@ -1,4 +1,4 @@
-//! Time of a request alone, by one simulation of its jobs on free cores.
+//! Computes the time of a request without load, by one simulation of its jobs on free cores.
 
 use super::cores::CoreArray;
 use super::error::ServeError;
@@ -12,11 +12,11 @@ use chakram_engine::{
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 
-/// Jobs of a request that a processor runs alone.
+/// Jobs of a request that is alone on a processor.
 #[derive(Debug)]
 pub struct UnloadedJobs {
-    /// The program, or `None` if jobs form a chain, because then each job finds all cores free and
-    /// times add up.
+    /// The program of the jobs; `None` if they form a chain. In a chain, each job finds all cores free,
+    /// so their times add up.
     program: Option<(Workload, Machine)>,
     count: u32,
 }
@@ -45,7 +45,8 @@ impl UnloadedJobs {
         self.program.is_none()
     }
 
-    /// Returns the time of one request on `cores` cores; `size` returns the tasks of each job and their length.
+    /// Returns the time of one request on `cores` cores. `size` returns the number of tasks of each job, and
+    /// their length.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl UnloadedJobs {
     }
 }
 
-/// Cores that serve only one request.
+/// Cores that serve only this request.
 struct IdleCores<F> {
     cores: CoreArray,
     size: F,

@@ -1,4 +1,4 @@
-//! Compares jobs of presets with published and printed counts.
+//! Compares jobs of presets with published counts.
 
 use super::*;
 
@@ -12,8 +12,8 @@ fn lowered(model: &str, tokens: Option<u64>, lowering: JobLowering) -> JobGraph 
 
 #[test]
 fn counts_are_those_of_the_thesis() {
-    // For each model: (model, tokens, multiplications, tasks if the source counts them), from layer
-    // shapes.
+    // For each model: (model, tokens, multiplications, tasks if the source counts them). The counts
+    // follow from layer shapes.
     let counts = [
         ("vgg-16", None, 15_470_264_320, Some(13_556_712)),
         ("vgg-19", None, 19_632_062_464, Some(14_861_288)),
@@ -21,15 +21,15 @@ fn counts_are_those_of_the_thesis() {
         ("vgg-13", None, 11_308_466_176, None),
         ("alexnet", None, 714_188_480, None),
         ("resnet-18", None, 1_814_073_344, None),
-        // With one token, 48 blocks of 12 h^2 + 2 h, and logits of V h: 48 (12 x 1600^2 + 3200) +
-        // 50257 x 1600.
+        // With one token, there are 48 blocks of 12 h^2 + 2 h, and logits of V h: 48 (12 x 1600^2 +
+        // 3200) + 50257 x 1600.
         (
             "gpt2-xl",
             Some(1),
             1_555_124_800,
             Some(48 * 16_025 + 50_257),
         ),
-        // The model is the same with 5750 blocks.
+        // This is the same model with 5750 blocks.
         (
             "chatgpt-star",
             Some(1),
@@ -54,15 +54,16 @@ fn counts_are_those_of_the_thesis() {
             }
         }
     }
-    // There are 6 jobs in each block, and the logits.
+    // Each block has 6 jobs, and the logits are one more.
     assert_eq!(
         lowered("chatgpt-star", Some(1), JobLowering::default())
             .jobs()
             .len(),
         34_501
     );
-    // Tables of 39,143,231 rows of 64 and the MLPs are the published count, which lacks the 351 pairs of 64. Without
-    // tables, MLPs and pairs: 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 + 256.
+    // The published count contains tables of 39,143,231 rows of 64, and the MLPs, but not the 351 pairs of 64.
+    // Without tables, there are MLPs and pairs: 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 +
+    // 256.
     let tables = JobLowering {
         tables: true,
         ..JobLowering::default()
@@ -75,7 +76,7 @@ fn counts_are_those_of_the_thesis() {
         lowered("dlrm", None, JobLowering::default()).multiplications(),
         154_112 + 605_952 + 351 * 64
     );
-    // Logits, tokens and positions: 1,753,433,832,000 is the published count.
+    // The published count, 1,753,433,832,000, contains logits, tokens and positions.
     assert_eq!(
         lowered("gpt2-xl", Some(1024), tables).multiplications(),
         1_753_433_832_000
@@ -99,7 +100,7 @@ fn both_conventions_of_a_convolution_multiply_alike() {
     };
     let first = lowered("vgg-16", None, kernels).jobs()[0];
     assert_eq!((first.tasks, first.length), (224 * 224 * 64 * 3, 9));
-    // Vectors merged to a length of 2048: 224 x 224 x 64 x 27 / 2048 = 42,336 exactly.
+    // Vectors are merged to a length of 2048: 224 x 224 x 64 x 27 / 2048 = 42,336 exactly.
     let merged = JobLowering {
         merge: 2048,
         ..kernels
@@ -115,19 +116,19 @@ fn heads_are_jobs_of_their_own() {
         ..JobLowering::default()
     };
     let jobs = lowered("gpt2-xl", Some(1), heads);
-    // 48 blocks have 25 heads x 5 jobs, output, up and down; logits are one more job.
+    // Each of 48 blocks has 25 heads with 5 jobs, output, up and down. The logits are one more job.
     assert_eq!(jobs.jobs().len(), 48 * (25 * 5 + 3) + 1);
     let chain = lowered("gpt2-xl", Some(1), JobLowering::default());
     assert_eq!(jobs.multiplications(), chain.multiplications());
-    // In the first head, queries, keys and values depend on nothing, and their products depend on
-    // two jobs each.
+    // In the first head, queries, keys and values depend on nothing, and each of their products depends
+    // on two jobs.
     assert_eq!(jobs.after(0), [0_u32; 0]);
     assert_eq!((jobs.after(3), jobs.after(4)), (&[0, 1][..], &[3, 2][..]));
     // The output projection depends on all 25 heads.
     assert_eq!(jobs.after(125).len(), 25);
 }
 
-/// Returns (jobs of the graph, its longest chain of jobs).
+/// Returns the number of jobs of the graph, and of its longest chain.
 fn depth(graph: &JobGraph) -> (usize, u32) {
     let mut depths: Vec<u32> = Vec::new();
     for job in 0..graph.jobs().len() as u32 {
@@ -152,14 +153,15 @@ fn tables_run_beside_one_another() {
         JobBranches::Parallel,
         JobBranches::InOrder,
     ];
-    // There are 26 tables, 3 jobs of the lower MLP, for which the tables do not wait, and 4 jobs
-    // after them.
+    // There are 26 tables, 3 jobs of the lower MLP (for which the tables do not wait), and 4 jobs after
+    // them.
     let shapes = all.map(|branches| shape("dlrm", None, branches));
     assert_eq!(shapes, [(33, 7), (33, 7), (33, 33)]);
-    // Tokens and positions are two tables: 48 blocks of 6 jobs, and the logits.
+    // Tokens and positions are two tables. There are also 48 blocks of 6 jobs, and the logits.
     let shapes = all.map(|branches| shape("gpt2-xl", Some(1), branches));
     assert_eq!(shapes, [(291, 290), (291, 290), (291, 291)]);
-    // 17 convolutions in a chain, three in parallel with the two of their blocks, and the classifier.
+    // 17 convolutions are in a chain. Three run in parallel with the two convolutions of their block.
+    // The classifier is last.
     let shapes = all.map(|branches| shape("resnet-18", None, branches));
     assert_eq!(shapes, [(21, 21), (21, 18), (21, 21)]);
 }

@@ -1,7 +1,7 @@
-//! Batches of queued requests of one model. A batch is served when it has enough requests, or when
-//! a request has waited long enough.
+//! Batches of queued requests of one model. A batch is served when it has enough requests, or when one
+//! of them has waited long enough.
 //!
-//! If several models have such a batch, the one whose oldest request arrived first is served.
+//! If several models have such a batch, the batch whose oldest request arrived first is served.
 
 use super::{QueuedRequest, ServicePolicy};
 use chakram_base::units::{Span, Time};
@@ -16,7 +16,8 @@ pub struct BatchQueue {
 }
 
 impl BatchQueue {
-    /// Creates the queue for batches of at most `most` requests. No request waits longer than `wait` for others.
+    /// Creates the queue for batches of at most `most` requests. No request waits longer than `wait` for its
+    /// batch to fill.
     pub fn new(most: u32, wait: Span, models: usize) -> Self {
         Self {
             most: most as usize,

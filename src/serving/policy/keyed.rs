@@ -1,5 +1,5 @@
-//! Policies that serve the request with the smallest key, one at a time; among equal keys, the
-//! first to arrive.
+//! Policies that serve one request at a time: the request with the smallest key. If keys are equal, the
+//! request that arrived first is served.
 //!
 //! | policy | key |
 //! |---|---|
@@ -9,10 +9,10 @@
 //! | priority with aging a | instant at which it entered the queue + level x a |
 //! | earliest deadline | instant at which it should be complete |
 //!
-//! With aging, a wait of length a counts as one level: at t, a request of level l that arrived at s
-//! has level l - (t - s) / a, and the request with the smallest level is the one with the smallest
-//! s + l a. So a request of level l is overtaken only by requests that arrived less than l a later,
-//! which bounds the wait of the first request. Without aging there is no bound.
+//! With aging, a wait of length a counts as one level. At t, a request of level l that arrived at s has
+//! level l - (t - s) / a, so the request with the smallest level is the request with the smallest s + l
+//! a. A request of level l can therefore be overtaken only by requests that arrive less than l a later,
+//! which bounds its wait. Without aging there is no bound.
 
 use super::{QueuedRequest, ServicePolicy};
 use crate::scenario::PolicyKind;
@@ -20,10 +20,10 @@ use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Function from a request to its key.
+/// Function that returns a request's key.
 pub type RequestKey = Box<dyn Fn(&QueuedRequest) -> u64>;
 
-/// Returns the key function of a policy that has one.
+/// Returns the key function of a policy. The policy must be one that uses keys.
 pub fn key(kind: PolicyKind) -> RequestKey {
     match kind {
         PolicyKind::ShortestJob => Box::new(|request| request.work.0),
@@ -60,7 +60,7 @@ impl PartialOrd for KeyedRequest {
     }
 }
 
-/// Requests in the order of their keys.
+/// Requests, sorted by key.
 pub struct KeyedQueue {
     key: RequestKey,
     heap: BinaryHeap<Reverse<KeyedRequest>>,

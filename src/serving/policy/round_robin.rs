@@ -1,5 +1,5 @@
-//! Round robin over cores: every request is assigned to its processor immediately, and its jobs to
-//! cores when they are ready.
+//! Round robin over cores: every request is assigned to its processor immediately, and its jobs are
+//! assigned to cores when they are ready.
 
 use super::{QueuedRequest, ServicePolicy};
 use chakram_base::units::Time;

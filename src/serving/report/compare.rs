@@ -1,4 +1,4 @@
-//! Comparisons of one scenario on several platforms, or at several rates.
+//! Compares a scenario on several platforms, or at several rates.
 
 use super::text::{format_rate, longest_name, name_width, or_dash, row_name};
 use super::{ServeReport, ServeRow, ServeRowKind};
@@ -12,10 +12,9 @@ use std::fmt::Write as _;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RateSweep {
-    /// Rates in ascending order with their results.
+    /// Results at each rate, in ascending order of rates.
     pub points: Vec<RatePoint>,
-    /// The highest rate at which enough requests are within their limit, if the caller requested
-    /// it.
+    /// The highest rate at which enough requests are within their limit; `None` if it was not requested.
     pub capacity: Option<ServeCapacity>,
 }
 
@@ -33,16 +32,16 @@ pub struct RatePoint {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeCapacity {
-    /// The highest tried rate at which enough requests were within their limit.
+    /// Highest rate that was tried and at which enough requests were within their limit.
     pub rate_per_s: f64,
-    /// The lowest tried rate that was too high.
+    /// Lowest rate that was tried and was too high.
     pub too_much_per_s: f64,
-    /// Fraction of the requests that must be within their limit.
+    /// Fraction of the requests that had to be within their limit.
     pub attain: f64,
 }
 
 impl RateSweep {
-    /// Returns the name of the platform, or of its substitute.
+    /// Returns the name of the platform; `processors` if there is none.
     pub fn platform(&self) -> &str {
         let first = self.points.first();
         let platform = first.and_then(|point| point.report.platform.as_ref());
@@ -50,7 +49,7 @@ impl RateSweep {
     }
 }
 
-/// Renders runs of one scenario on several platforms.
+/// Renders the runs of one scenario on several platforms.
 pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
     let mut out = String::new();
     let Some(first) = reports.first() else {
@@ -165,7 +164,7 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
     out
 }
 
-/// Renders a sweep over rates.
+/// Renders a scenario's runs at several rates.
 pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
     let mut out = String::new();
     let put = "a string grows as needed";

@@ -1,4 +1,4 @@
-//! Descriptions of a run: arrivals, policy, end, and caveats about its results.
+//! Describes a run: its arrivals, its policy, its end, and caveats about its results.
 
 use super::ServeReport;
 use crate::prepared::PreparedScenario;

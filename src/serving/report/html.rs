@@ -1,4 +1,4 @@
-//! A report as an HTML page: one file that works offline.
+//! Renders a report as an HTML page, which is one file that works offline.
 
 use super::compare::{RateSweep, is_model};
 use super::text::{format_rate, or_dash, row_name};
@@ -9,7 +9,7 @@ use chakram_report::draw::lines::{self, LineSeries};
 use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
 use chakram_report::html::page::{figure, number, page, section, table, text};
 
-/// Parts of a serve time, with their names on pages.
+/// Parts of a serve time: colour and name on pages.
 const PARTS: [(usize, &str); 4] = [
     (4, "datapath"),
     (1, "queue"),
@@ -17,7 +17,7 @@ const PARTS: [(usize, &str); 4] = [
     (6, "preempted"),
 ];
 
-/// Renders `reports`, side by side and one after another, and sweeps over rates.
+/// Renders `reports`, first side by side and then one after another, and runs at several rates.
 pub fn render(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
     let mut body = format!("<h1>{}</h1>", text(title));
     body += &section("Latency against load", "rates", &draw_rates(sweeps));
@@ -108,7 +108,8 @@ fn render_report(report: &ServeReport, i: usize) -> String {
     section(&text(heading), &format!("run{i}"), &body)
 }
 
-/// Renders mean serve times of each model on each platform, fractions within limits, and queues over time.
+/// Renders, for each platform, the mean serve time of each model, the fractions within limits, and the
+/// queue over time.
 fn render_platforms(reports: &[ServeReport]) -> String {
     let models = |report: &'_ ServeReport| -> Vec<ServeRow> {
         let rows = report.rows.iter();
@@ -174,7 +175,7 @@ fn render_platforms(reports: &[ServeReport]) -> String {
     )
 }
 
-/// Returns a legend whose colours repeat when they are exhausted.
+/// Assigns colours to a legend; they repeat if there are more entries than colours.
 fn cycle_colours<'a>(legend: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
     legend
         .iter()
@@ -187,7 +188,7 @@ fn platform_name(report: &ServeReport) -> &str {
     platform.map_or("processors", |platform| &platform.name)
 }
 
-/// Returns the parts of the mean serve time of a row.
+/// Returns the parts of a row's mean serve time.
 fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
     let parts = PARTS
         .iter()
@@ -204,7 +205,7 @@ fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
     parts.collect()
 }
 
-/// Draws bars of mean serve times by part (empty without bars).
+/// Draws bars of mean serve times, divided into parts; empty if there are no bars.
 fn parts_chart(name: &str, bars: &[BarRow]) -> String {
     let length = |bar: &BarRow| bar.parts.iter().map(|part| part.value).sum::<u64>();
     let Some(most) = bars.iter().map(length).max() else {
@@ -214,7 +215,7 @@ fn parts_chart(name: &str, bars: &[BarRow]) -> String {
     figure(&chart, &PARTS, &format!("{name}; parts sum to it."))
 }
 
-/// Draws the parts of mean serve times, by model.
+/// Draws the parts of each model's mean serve time.
 fn draw_parts(report: &ServeReport) -> String {
     let rows = report.rows.iter();
     let models = rows.filter(|row| is_model(row.kind) && row.completed > 0);
@@ -225,7 +226,8 @@ fn draw_parts(report: &ServeReport) -> String {
     parts_chart("Mean serve time of each model", &bars.collect::<Vec<_>>())
 }
 
-/// Returns the means of intervals as a line. Charts need whole numbers, so values are thousandths of requests.
+/// Returns the means of the intervals as a line. Charts need whole numbers, so the unit is a thousandth of a
+/// request.
 fn level_series(label: &str, level: &LevelSummary) -> LineSeries {
     let means = (0_u64..).zip(&level.means);
     let points = means.map(|(i, mean)| (i * level.interval_ps.0, (mean * 1000.0).round() as u64));
@@ -239,7 +241,7 @@ fn format_thousandths(value: f64) -> String {
     format!("{}", value / 1000.0)
 }
 
-/// Draws the numbers of requests over time.
+/// Draws the numbers of queued and of active requests over time.
 fn draw_levels(report: &ServeReport) -> String {
     let all = [
         level_series("in the system", &report.active),
@@ -258,7 +260,8 @@ fn draw_levels(report: &ServeReport) -> String {
     figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
 }
 
-/// A quantity that is plotted against the rate: its name, and a function that returns its value if known.
+/// A quantity that is plotted against the rate: its name, and a function that returns its value if it is
+/// known.
 type RateCurve = (&'static str, fn(&ServeRow) -> Option<Span>);
 
 const CURVES: [RateCurve; 3] = [
@@ -267,11 +270,11 @@ const CURVES: [RateCurve; 3] = [
     ("p99", |all| all.percentiles.get(3).map(|one| one.value)),
 ];
 
-/// Colours of the curves of one platform.
+/// Colours of the curves if there is one platform.
 const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 
-/// Draws serve times against rates: three curves for one platform, or the mean and the last percentile for each of
-/// several.
+/// Draws serve times against rates: for one platform three curves, and for each of several platforms the mean and
+/// the last percentile.
 fn draw_rates(sweeps: &[RateSweep]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;
@@ -344,7 +347,7 @@ fn draw_rates(sweeps: &[RateSweep]) -> String {
     body + &rate_table(sweeps)
 }
 
-/// Returns a curve of a sweep through the rates at which its value is known.
+/// Returns the curve of a quantity through the rates at which its value is known.
 fn rate_line(
     sweep: &RateSweep,
     of: fn(&ServeRow) -> Option<Span>,

@@ -1,4 +1,4 @@
-//! Tables of a report as CSV.
+//! Formats the tables of a report as CSV.
 
 use super::{ServeReport, ServeRow};
 use crate::observe::CompletedRequest;
@@ -8,7 +8,7 @@ use chakram_report::csv::CsvRows;
 /// Columns of the table of requests.
 pub const REQUESTS: &str = "number,model,arrival_ps,start_ps,end_ps,serve_ps,datapath_ps,queue_ps,compute_ps,preempted_ps,together,processor,input_toks,output_toks";
 
-/// Formats a request as a line of the table of requests, including the line end.
+/// Formats a request as a line of the table of requests, with its line end.
 pub fn request(request: &CompletedRequest, model: &str) -> String {
     let mut rows = CsvRows::empty();
     let [input, output] = request.tokens;
@@ -46,14 +46,14 @@ pub fn models(reports: &[ServeReport]) -> String {
     rows.text()
 }
 
-/// Formats the requests in the queue and in the system over time, one platform after another, with one row per
-/// interval.
+/// Formats the numbers of requests in the queue and in the system over time, with one row per interval, one
+/// platform after another.
 pub fn levels(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
     for report in reports {
         let platform = report.platform.as_ref();
         let platform = platform.map_or("", |platform| platform.name.as_str());
-        // The curves of queued and active requests cover the same window, with intervals of equal
+        // Both curves (queued and active requests) cover the same window, with intervals of equal
         // length.
         let width = report.active.interval_ps.0;
         let means = report.queue.means.iter().zip(&report.active.means);

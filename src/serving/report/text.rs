@@ -1,4 +1,4 @@
-//! A report as text of at most 100 columns.
+//! Renders a report as text of at most 100 columns.
 
 use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
 use chakram_base::setting::SettingKey;
@@ -23,7 +23,7 @@ pub(super) fn format_rate(per_second: f64) -> String {
     }
 }
 
-/// Formats a value, or a dash for `None`.
+/// Formats a value; `None` becomes a dash.
 pub(super) fn or_dash(value: Option<impl Display>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
 }
@@ -120,12 +120,12 @@ pub(super) fn row_name(row: &ServeRow) -> String {
     }
 }
 
-/// Returns the maximum width of a name: the columns that the widest table leaves for names.
+/// Returns the maximum width of a name, so that the widest table fits.
 pub(super) fn longest_name(style: TextStyle) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }
 
-/// Returns the width of the column with the names of `rows`, at least `least`.
+/// Returns the width of the column with the names of `rows`, which is at least `least`.
 pub(super) fn name_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
     let widths = rows.iter().map(|row| {
         style

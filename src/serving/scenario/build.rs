@@ -32,7 +32,7 @@ const DURATION: &str = "10 ms";
 /// Maximum number of requests of a run.
 const MOST_REQUESTS: u64 = 1_000_000_000_000;
 
-/// Arrivals by name, before their parameters are parsed.
+/// Kinds of arrivals, by name; their parameters are not parsed yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamName {
     Poisson,
@@ -42,7 +42,7 @@ enum StreamName {
     File,
 }
 
-/// Policies by name, before their parameters are parsed.
+/// Policies, by name; their parameters are not parsed yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PolicyName {
     RoundRobin,
@@ -53,7 +53,7 @@ enum PolicyName {
     Batching,
 }
 
-/// Parses and checks the scenario that `document` describes.
+/// Builds and checks the scenario that `document` describes.
 pub(super) fn build_scenario(
     document: &ConfigDocument<'_>,
     folder: &Path,
@@ -134,7 +134,7 @@ pub(super) fn build_scenario(
     })
 }
 
-/// Rejects keys of `table` that the chosen variant does not use.
+/// Rejects keys in `table` that belong to another variant than the chosen one.
 fn refuse_unused_keys(
     table: &ConfigTable<'_>,
     all: &[&str],

@@ -1,11 +1,11 @@
-//! Models in a scenario's file, and the tables that they name.
+//! Parses the models in a scenario's file, and the tables that they name.
 
 use super::*;
 use crate::jobs::{ConvolutionTasks, JobBranches, JobLowering, VectorJob};
 use crate::tables::{ColumnUnit, TableReader};
 use chakram_workloads::model::{ModelError, ModelSource, PRESETS};
 
-/// The allowed keys of a model.
+/// Keys that a model may have.
 pub(super) const KEYS: &[&str] = &[
     "name",
     "class",
@@ -31,7 +31,7 @@ pub(super) const KEYS: &[&str] = &[
     "measured",
     "trace",
 ];
-/// Sources of a model's work, with the additional keys that each uses.
+/// Sources of a model's work, each with the additional keys that it uses.
 const SOURCES: [(&str, &[&str]); 7] = [
     (
         "preset",
@@ -97,7 +97,7 @@ pub(super) fn parse_model(
     }
     Ok(ServedModel {
         class: table.optional("class", |field| field.line().map(str::to_owned))?,
-        // Zero removes a model from the mix, but a file of arrivals may still name it.
+        // With weight zero, a model is not in the random mix, but a file of arrivals may still name it.
         weight: table.or("weight", 1.0, |field| match field.whole() {
             Some(0) => Ok(0.0),
             _ => field.positive(1e9),
@@ -114,7 +114,7 @@ pub(super) fn parse_model(
     })
 }
 
-/// Rejects keys that other sources of work use but `source` does not.
+/// Rejects keys that `source` does not use but other sources of work do.
 fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result<(), ConfigError> {
     let others = SOURCES.iter().flat_map(|(_, keys)| keys.iter());
     for key in others.filter(|key| !used.contains(key)) {
@@ -126,7 +126,7 @@ fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result
     Ok(())
 }
 
-/// Parses the work of a model, and the name by which platforms list it.
+/// Parses the work of a model, and the name under which platforms list the model.
 fn parse_work(
     table: &ConfigTable<'_>,
     source: &ConfigField<'_>,
@@ -266,7 +266,7 @@ fn parse_jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
     Ok(graph)
 }
 
-/// Opens a table that a model names: its file, the selected rows, and the columns that keys name.
+/// Opens a table that a model names, with the selected rows and the named columns.
 fn table_of<'d>(
     source: &ConfigField<'d>,
     keys: &[&str],
@@ -285,7 +285,7 @@ fn table_of<'d>(
     Ok((reader, table))
 }
 
-/// Returns the column that key `key` names, with its unit.
+/// Returns the column that the key `key` names, with its unit.
 fn time_column(
     table: &ConfigTable<'_>,
     reader: &TableReader,
@@ -302,7 +302,7 @@ fn time_column(
     Ok((reader.column(name)?, unit))
 }
 
-/// Returns the column that key `key` names, if the table has the key.
+/// Returns the column that the key `key` names; `None` if the model does not have the key.
 fn number_column(
     table: &ConfigTable<'_>,
     reader: &TableReader,

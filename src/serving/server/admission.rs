@@ -1,5 +1,5 @@
-//! Admission of requests to the queue: arrivals from files and random numbers, users' next
-//! requests, and the datapath latency.
+//! Admits requests to the queue: arrivals from files and random numbers, users' next requests, and ends
+//! of datapath latencies.
 
 use super::{RequestState, Server};
 use crate::arrivals::RequestArrival;
@@ -8,17 +8,17 @@ use crate::policy::QueuedRequest;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// An event of a request that is not caused by a job.
+/// An event of a request that no job causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ServeTimer {
-    /// The datapath latency of the request with this number, at this index, has ended.
+    /// The datapath latency of a request has ended; the values are its number and its index.
     Ready(u64, u32),
     /// A user's thinking time has ended.
     Ask(u64),
 }
 
 impl Server<'_> {
-    /// Admits requests that are due now to the queue.
+    /// Admits all requests that are due now to the queue.
     pub(super) fn admit_arrivals(&mut self) -> Result<(), ServeError> {
         let now = self.now;
         while let Some(&Reverse((at, timer))) = self.timers.peek() {
@@ -45,7 +45,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Schedules the next request of a user, unless the scenario's number of requests is reached.
+    /// Schedules a user's next request, unless all requests of the scenario have been scheduled.
     pub(super) fn ask_at(&mut self, at: Time) {
         let stop = &self.prepared.scenario.stop;
         let over = stop.requests.is_some_and(|most| self.asked >= most)

@@ -1,4 +1,4 @@
-//! The end of a run: closes the records and checks that they are consistent.
+//! Ends a run: closes the records, and checks that they are consistent.
 
 use super::Server;
 use crate::error::ServeError;
@@ -16,7 +16,7 @@ impl<'s> Server<'s> {
         let processors = self.processors.iter();
         recorder.busy_ps = processors
             .map(|one| {
-                // While a processor serves a trace, all of its cores count as occupied.
+                // While a processor serves a trace, all its cores count as busy.
                 let open = match one.traces {
                     0 => 0,
                     _ => u128::from(end.0.saturating_sub(one.traced_since.0)),

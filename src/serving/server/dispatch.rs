@@ -1,4 +1,4 @@
-//! Assignment of queued requests to processors, and preemption of requests between two jobs.
+//! Assigns queued requests to processors, and preempts requests between two jobs.
 
 use super::{AnsweredJob, FlightLaunch, Server};
 use crate::policy::QueuedRequest;
@@ -26,10 +26,10 @@ impl Server<'_> {
         }
     }
 
-    /// Makes a processor fill its free slots. Preempted batches continue, and their answered jobs
-    /// are appended to `answered`. Without `answered` no batch is preempted at this point, because
-    /// a processor with a free slot would already have continued it. Returns false if the queue had
-    /// too few requests.
+    /// Fills the free slots of a processor from the queue. If preempted batches continue, their jobs
+    /// with known times are appended to `answered`. Without `answered`, no preempted batch can be in the
+    /// queue, because a processor with a free slot would already have continued it. Returns false if the
+    /// queue had too few requests.
     pub(super) fn take_for(
         &mut self,
         processor: u32,
@@ -112,8 +112,8 @@ impl Server<'_> {
         self.flights[flight].preempted += start.since(since);
     }
 
-    /// Holds a job back if its batch is already preempted, or preempts the batch now; then the
-    /// batch that takes its place may begin.
+    /// Returns true if a job must be held back, because its batch is already preempted or is preempted
+    /// now. If it is preempted now, the batch that takes its place may begin.
     pub(super) fn is_held_back(
         &mut self,
         flight: u32,
@@ -125,7 +125,7 @@ impl Server<'_> {
             return false;
         };
         let state = &mut self.flights[flight];
-        // A batch is between two jobs if it has begun and none of its jobs runs.
+        // A batch can be preempted only between two jobs: it has begun, and none of its jobs runs.
         if state.running > 0 || state.dealt == 0 {
             return false;
         }
@@ -133,8 +133,9 @@ impl Server<'_> {
             state.kept.push((job, token));
             return true;
         }
-        // The time of the remaining work takes long to compute, and a request that does not
-        // overtake all of the batch's work does not overtake the remaining work either.
+        // Computing the time of the remaining work takes long, so first compare with the time of all
+        // work: a request that is not more urgent than this is not more urgent than the remaining work
+        // either.
         if !state.ended.is_empty() && !self.policy.has_urgent_request(&state.first) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Batches in flight, and slabs with reused indices.
+//! Batches in flight, and slabs, which reuse indices.
 
 use crate::cores::DealtJob;
 use crate::policy::QueuedRequest;
@@ -6,7 +6,7 @@ use chakram_base::units::{Span, Time};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-/// Items with indices that are reused.
+/// Items with indices. The index of a removed item is used again.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     items: Vec<Option<T>>,
@@ -65,29 +65,29 @@ impl<T> IndexMut<u32> for Slab<T> {
 /// Requests of one model that are served together.
 #[derive(Debug, Default)]
 pub(super) struct RequestInFlight {
-    /// The request that arrived first, as it was queued.
+    /// The batch's request that arrived first, as it was in the queue.
     pub first: QueuedRequest,
     /// Indices of the batch's requests.
     pub requests: Vec<u32>,
     pub processor: u32,
-    /// Number of jobs that are not complete.
+    /// Number of jobs that are not complete yet.
     pub left: u32,
-    /// Number of jobs that have been assigned times and are not complete.
+    /// Number of jobs whose times are known and that are not complete yet.
     pub running: u32,
-    /// Number of jobs that have been assigned times so far.
+    /// Number of jobs whose times are known, complete or not.
     pub dealt: u64,
-    /// Total core time of the jobs that have been assigned times.
+    /// Total core time of the jobs whose times are known, ps.
     pub core_ps: u128,
-    /// Time without load of the incomplete jobs, if jobs form a chain.
+    /// Time without load of the incomplete jobs, if the jobs form a chain.
     pub work_left: Span,
-    /// For each job, whether it is complete, if jobs do not form a chain (empty until the first job
-    /// is complete).
+    /// For each job, whether it is complete, if the jobs do not form a chain; empty until the first job
+    /// is complete.
     pub ended: Vec<bool>,
-    /// Lengths of the batch's jobs, if they are not vector products.
+    /// Lengths of the batch's jobs, unless they are vector products.
     pub lengths: [Span; 2],
-    /// Instant of its preemption, while it is preempted.
+    /// Instant at which the batch was preempted, while it is preempted.
     pub put_back: Option<Time>,
-    /// Ready jobs that were held back, with their tokens for the loop.
+    /// Ready jobs that were held back, each with its token for the loop.
     pub kept: Vec<(u32, u64)>,
     /// Total time from preemptions until the batch continued.
     pub preempted: Span,
@@ -97,8 +97,8 @@ pub(super) struct RequestInFlight {
 }
 
 impl RequestInFlight {
-    /// Makes a batch that ended a new batch, which begins at `now` with no requests and `jobs`
-    /// jobs; allocations are reused.
+    /// Turns a batch that has ended into a new batch, which begins at `now` with `jobs` jobs and no
+    /// requests. Its allocations are reused.
     pub fn begin(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
         let mut room = std::mem::take(self);
         room.requests.clear();
@@ -119,18 +119,18 @@ impl RequestInFlight {
     }
 }
 
-/// Time during which at least one job runs.
+/// Total time during which at least one job runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunningTime {
     done: Span,
-    /// Disjoint intervals in order. No interval had ended when the last one was added.
+    /// Disjoint intervals in order. None of them had ended when the last one was added.
     open: VecDeque<(Time, Time)>,
     /// Start of the first job.
     pub first: Option<Time>,
 }
 
 impl RunningTime {
-    /// Adds a job whose times are determined at `now`, which is never later than its start.
+    /// Adds a job whose times are determined at `now`; it must not start before `now`.
     pub fn add(&mut self, now: Time, job: DealtJob) {
         self.first = Some(self.first.map_or(job.start, |first| first.min(job.start)));
         while let Some(&(start, end)) = self.open.front() {
@@ -160,7 +160,7 @@ impl RunningTime {
         (self.done, self.first) = (Span::ZERO, None);
     }
 
-    /// Returns the total time of all jobs.
+    /// Returns the total time during which at least one job ran.
     pub fn finish(&mut self) -> Span {
         let open = self.open.drain(..);
         self.done += open.map(|(start, end)| end.since(start)).sum();
@@ -181,12 +181,11 @@ mod tests {
         let mut time = RunningTime::default();
         time.add(Time(0), job(5, 10));
         time.add(Time(0), job(20, 30));
-        // The job joins both intervals to one from 5 to 30.
+        // The job merges both intervals into one from 5 to 30.
         time.add(Time(2), job(8, 22));
         // The job from 3 to 4 begins before the open interval.
         time.add(Time(3), job(3, 4));
-        // All busy intervals that ended by 40 are closed; the job from 50 to 60 is separate from
-        // them.
+        // All intervals that ended by 40 are closed. The job from 50 to 60 starts a new interval.
         time.add(Time(40), job(50, 60));
         assert_eq!(time.first, Some(Time(3)));
         assert_eq!(time.finish(), Span(25 + 1 + 10));

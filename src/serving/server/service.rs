@@ -1,4 +1,4 @@
-//! Times of jobs on cores, and ends of batches.
+//! Determines the times of jobs on cores, and ends batches.
 
 use super::flight::RequestInFlight;
 use super::{AnsweredJob, Server};
@@ -8,12 +8,12 @@ use crate::scenario::{ArrivalStream, PolicyKind};
 use chakram_base::units::Span;
 
 impl Server<'_> {
-    /// Returns true if the queue is ordered by times without load.
+    /// Returns true if the queue is ordered by the requests' times without load.
     pub(super) fn orders_by_work(&self) -> bool {
         self.prepared.scenario.policy.kind == PolicyKind::ShortestJob
     }
 
-    /// Subtracts a completed job from the remaining work of a batch.
+    /// Subtracts a completed job from its batch's remaining work.
     pub(super) fn note_ended(&mut self, flight: u32, job: u32) {
         let state = &self.flights[flight];
         let model = self.model_at(state.first.model);
@@ -29,7 +29,7 @@ impl Server<'_> {
         }
     }
 
-    /// Returns the time without load of the remaining work of a batch that has no running job.
+    /// Returns the time without load of a batch's remaining work. The batch must have no running job.
     pub(super) fn work_left(&mut self, flight: u32) -> Span {
         let state = &self.flights[flight];
         if state.ended.is_empty() {
@@ -42,7 +42,7 @@ impl Server<'_> {
         model.unloaded_time(self.prepared, &self.states, &state.ended)
     }
 
-    /// Returns the tasks of a job and the length of each.
+    /// Returns the number of tasks of a job, and the length of each.
     fn job_size(&self, flight: &RequestInFlight, job: u32) -> (u64, Span) {
         let numbers = flight
             .requests
@@ -73,7 +73,7 @@ impl Server<'_> {
         self.notify_observer(flight, job, times);
     }
 
-    /// Notifies the observer of a job, if requested.
+    /// Passes a job to the observer, if it wants jobs.
     fn notify_observer(&mut self, flight: u32, job: u32, times: DealtJob) {
         if self.observer.wants_jobs() {
             let state = &self.flights[flight];
