@@ -305,8 +305,8 @@ fn edit_report(
 }
 
 /// If an edit added ranks that have no trace, returns a range of makespans for `job`. The range covers the
-/// makespan of `job` itself, and the makespans with copies of the fastest and of the slowest captured ranks
-/// of each role as the added ranks.
+/// makespan of `job` itself, and its makespans if the added ranks copy the fastest and the slowest captured
+/// ranks of their roles.
 fn completed_interval(
     found: &FoundTraces,
     job: &Job,

@@ -173,8 +173,8 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     )
 }
 
-/// Returns the mean time, over all pairs of chips, to send 1 GB from one to the other, in seconds: size times
-/// mean distance, divided by the link rate for the largest degree.
+/// Returns the mean time in seconds to send 1 GB from one chip to another, over all pairs. The time is the
+/// size times the mean distance, divided by the link rate for the largest degree.
 fn mean_seconds(summary: &ChipGraphSummary, technology: &LinkTechnology) -> Option<f64> {
     Some(1e9 * summary.mean_distance / technology.rate(summary.degrees.1)?)
 }

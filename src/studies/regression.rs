@@ -3,9 +3,9 @@
 //!
 //! A check gives two separate verdicts. *Did the prediction change?* compares the prediction with
 //! the baseline, and fails if the change exceeds a threshold. *How far is the prediction from
-//! measured steps?* compares the prediction with a distribution, if the archive has one, and never
-//! fails by itself: a prediction may become worse for a good reason, and an accurate prediction
-//! does not excuse an unintended change.
+//! measured steps?* compares the prediction with a distribution, if the archive has one. This
+//! second verdict never fails by itself: a prediction may become worse for a good reason, and an
+//! accurate prediction does not excuse an unintended change.
 
 mod budget;
 mod cause;

@@ -2,10 +2,10 @@
 //! which over columns.
 //!
 //! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. Chips are halved repeatedly. At
-//! each level, every product is cut in two: along its rows (each half has all weights and half of
-//! the data) or along its columns (each half has half of the weights and all data). HyPar counts
-//! the transfers of training; here, as in DEAP, only the transfers of a forward pass count. Part p
-//! of every product is on chip p. A product of P parts in a row blocks and b = P / a column blocks
+//! each level, every product is cut in two. Cut along rows, each half has all weights and half of
+//! the data; cut along columns, each half has half of the weights and all data. HyPar counts the
+//! transfers of training; here, as in DEAP, only the transfers of a forward pass count. Part p of
+//! every product is on chip p. A product of P parts in a row blocks and b = P / a column blocks
 //! moves, in words:
 //!
 //! - weights = a W, once;

@@ -3,8 +3,8 @@
 use super::MeasuredRun;
 use chakram_workloads::generate::plan::RecomputePolicy;
 
-/// Returns the FLOPs of a step per NPU: two per multiplication of the forward pass, twice as many
-/// in the backward pass, and the forward pass a second time if blocks are recomputed.
+/// Returns the FLOPs of a step per NPU: two per multiplication of the forward pass, and twice as
+/// many in the backward pass. If blocks are recomputed, the forward pass counts a second time.
 fn flops_per_npu(run: &MeasuredRun) -> f64 {
     let plan = &run.training.plan;
     let passes = match (plan.trains(), plan.recompute) {

@@ -1,10 +1,10 @@
 //! Correction of predictions by measured steps of other jobs: kriging of the logarithm of measured /
 //! predicted time.
 //!
-//! The logarithm is modelled as a sum of independent normal variables: one per NPU class, one per class and
-//! format of linear layers, one that is similar for similar jobs, one per set of matrix products, and one for
-//! the single step. Let `d` be the distance between the logarithms of two jobs' sizes, each divided by its
-//! length scale. The covariance of two steps on one class is
+//! The logarithm is modelled as a sum of independent normal variables. Variables are shared by steps of an
+//! NPU class, by steps of a class and a format of linear layers, by similar jobs, and by jobs with the same
+//! matrix products; one variable belongs to the single step. Let `d` be the distance between the logarithms
+//! of two jobs' sizes, each divided by its length scale. The covariance of two steps on one class is
 //!
 //! ```text
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
@@ -16,8 +16,8 @@
 //! equations 2.25 and 2.26).
 //!
 //! If a job's products were not measured, it gets only a part of this correction. The part is chosen such
-//! that steps are predicted best by steps with other products; it is zero if the gain is less than one
-//! standard error (Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3).
+//! that steps are predicted best by steps with other products. If the gain is less than one standard
+//! error, the part is zero (Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3).
 
 use super::columns::MODEL;
 use super::folds::solve_linear;

@@ -6,8 +6,8 @@
 //! - a kernel takes exactly its duration on the machine, and starts when its dependencies have
 //!   ended, even if another kernel is on its lane;
 //! - a message arrives no earlier than its uncontended time after the earliest start of its send;
-//! - a collective waits for no other member, and takes at least the time in which a member can
-//!   receive its bytes through all ports of the group's dimensions, or the measured time if it is
+//! - a collective waits for no other member. It takes at least the time in which a member can
+//!   receive its bytes through all ports of the group's dimensions, or the measured time if that is
 //!   less;
 //! - all other nodes take no time.
 //!

@@ -19,10 +19,10 @@
 //! A backward kernel has twice the work of its forward kernel, because the gradients of the input
 //! and of the weights each take a product of the forward size. A layer's parameters are the
 //! matrices above, `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes.
-//! The optimizer is Adam with two moments and a master copy in single precision: `12p` FLOPs (3 for
-//! the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the update) and
-//! `p (2d + 24)` bytes (reads the gradient, writes the weight, reads and writes three numbers of 4
-//! bytes).
+//! The optimizer is Adam with two moments and a master copy in single precision. It takes `12p`
+//! FLOPs (3 for the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the
+//! update). The optimizer moves `p (2d + 24)` bytes: reads the gradient, writes the weight, reads
+//! and writes three numbers of 4 bytes.
 //!
 //! # Order
 //!

@@ -1,11 +1,11 @@
 //! Pipeline schedules: the order in which a stage runs its micro-batches' forward and backward passes.
 //!
-//! Most pipeline schedules differ in only four parameters: how many chunks a stage's layers form,
-//! how many micro-batches pass a chunk before the next chunk's turn, how many forward passes
-//! precede the first backward pass, and whether there are backward passes. After the warm-up,
-//! forward and backward passes alternate. When no forward pass is left, the remaining backward
-//! passes follow. Backward passes keep the order of micro-batches but reverse the order of chunks
-//! (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+//! Most pipeline schedules differ in only four parameters: the number of chunks of a stage's
+//! layers, the number of micro-batches that pass a chunk before the next chunk's turn, the number
+//! of forward passes before the first backward pass, and the presence of backward passes. After the
+//! warm-up, forward and backward passes alternate. When no forward pass is left, the remaining
+//! backward passes follow. Backward passes keep the order of micro-batches but reverse the order of
+//! chunks (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 //! Megatron-LM", SC'21, figures 3 and 4). Other schedules are lists of steps: schedules that
 //! compute weight gradients in separate passes ([`zero_bubble`]), schedules that run two passes at
 //! the same time ([`dual_pipe`]), and orders from a file ([`PassOrders`]).

@@ -26,9 +26,9 @@
 //!
 //! Every input and output also has the sample axis `b`, which is not shown. Letters other than `b`,
 //! `m`, `n` and `k` are sizes that no degree divides, or that are divided together with one of
-//! these axes: rows `h` of an image's output and `i` of its input with m, copies `c` of tokens with
-//! m, and heads `g` of keys and values with n. In a grouped convolution, a filter processes `c`
-//! channels instead of `k`.
+//! these axes. Rows `h` of an image's output and `i` of its input are divided with m, copies `c` of
+//! tokens with m, and heads `g` of keys and values with n. In a grouped convolution, a filter
+//! processes `c` channels instead of `k`.
 
 mod kernels;
 mod operators;

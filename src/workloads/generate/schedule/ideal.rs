@@ -44,8 +44,8 @@ impl PipelineSchedule {
     /// makespan.
     ///
     /// For schedules with separate weight gradients or overlapping passes, the formula assumes that
-    /// forward passes, input gradients and weight gradients take equal times, and that overlapping
-    /// passes take the sum of their times. Idle time ([`PipelineSchedule::idle`]) is then a
+    /// forward passes, input gradients and weight gradients take equal times. Overlapping passes
+    /// are assumed to take the sum of their times. Idle time ([`PipelineSchedule::idle`]) is then a
     /// multiple of a third of a micro-batch. Returns `None` for orders from a file.
     pub fn bubble(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {

@@ -40,8 +40,8 @@ fn ranks(count: u32) -> Vec<Rank> {
         .collect()
 }
 
-/// Checks `parts` against `reduction`: every device has the announced number of elements, the devices that
-/// have terms of an element form one group, and their sum is the value in `whole`.
+/// Checks `parts` against `reduction`. Every device has the announced number of elements. The devices that
+/// have terms of an element form one group, and the sum of their terms is the value in `whole`.
 fn hold(
     case: &str,
     sharding: &OperatorSharding,

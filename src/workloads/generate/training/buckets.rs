@@ -25,10 +25,10 @@
 //!
 //! In this module, a matrix multiplication of a model, such as the one for queries, keys and
 //! values, has one matrix and one bias, even if an implementation has several. Events that occur
-//! once per run are left out: the first step, which has all gradients in one bucket; the two
-//! broadcasts in which ranks then agree on new buckets; and the broadcasts of equal initial
-//! weights. Broadcasts of untrained buffers, such as a batch norm's running means before a forward
-//! pass, are also left out.
+//! once per run are left out. These events are the first step, which has all gradients in one
+//! bucket; the two broadcasts in which ranks then agree on new buckets; and the broadcasts of equal
+//! initial weights. Broadcasts of untrained buffers, such as a batch norm's running means before a
+//! forward pass, are also left out.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;
@@ -76,9 +76,9 @@ impl BucketAssigner {
     }
 
     /// Returns the buckets of a model chunk whose layers are given from last to first; `among` is
-    /// the group that reduces them. Each entry of `layers` has the layer, its number of weights
-    /// and, for each operator from the last to the first, the numbers of weights whose gradients
-    /// the operator computes.
+    /// the group that reduces them. Each entry of `layers` has the layer and its number of weights.
+    /// For each operator from the last to the first, the entry also has the numbers of weights
+    /// whose gradients the operator computes.
     pub fn buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         among: ParallelGroupKind,

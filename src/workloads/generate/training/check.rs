@@ -62,8 +62,8 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
     Ok(micro_batches)
 }
 
-/// If one stage has the model's first and last part and the two share a tied matrix, rejects orders
-/// in which this stage does not complete the first part's gradients last. The matrix's gradients
+/// If one stage has the model's first and last part, and both parts share a tied matrix, this stage
+/// must complete the first part's gradients last. Rejects all other orders. The matrix's gradients
 /// are summed when the first part is done, so the last part's must be complete by then.
 fn tied_last(
     model: &Model,

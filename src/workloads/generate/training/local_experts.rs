@@ -77,9 +77,9 @@ fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     })
 }
 
-/// Returns two ratios for the first layer of `model` with experts: its load (rows on the fullest
-/// rank, divided by the mean), and the token copies that are sent, divided by the copies that
-/// experts process.
+/// Returns two ratios for the first layer of `model` with experts. The first is its load: the rows
+/// on the fullest rank, divided by the mean. The second ratio is the number of token copies that
+/// are sent, divided by the number that experts process.
 pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
     let mut layers = model.runs().map(|run| &run[0]);
     let Some(layer) = layers.find(|layer| routing_sizes(&layer.operators).is_some()) else {

@@ -83,7 +83,7 @@ fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
 
 #[test]
 fn experts_keep_copies_of_tokens() {
-    // Bytes that a block keeps after its attention, for t tokens in numbers of 2 B: the inputs of
+    // For t tokens in numbers of 2 B, a block keeps these bytes after its attention: the inputs of
     // the norm (2 th) and of the router (2 th); 8 scores of 4 B; two copies (2 x 2 th), with the
     // halves of a gate for each (2 x 2 x 2 tf); the input of the last product (2 x 2 tf); and the
     // results that are summed (2 x 2 th).

@@ -97,8 +97,8 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
 ///
 /// Members that differ only in `over` have partial sums of the same shard of `from`. A
 /// reduce-scatter replaces the sum and the redistribution if `to` gives each of these members an
-/// equal, distinct share of that shard: for example, if 4 members sum, and `to` splits the columns
-/// by 4.
+/// equal, distinct share of that shard. For example, 4 members sum, and `to` splits the columns by
+/// 4.
 ///
 /// # Panics
 /// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or share a position in it.

@@ -143,8 +143,9 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             "{name}"
         );
     }
-    // All multiplications of the model, once forward and twice backward, with two corrections: the causal
-    // mask skips some, and flash attention recomputes its scores, so it has seven products instead of six.
+    // All multiplications of the model count once forward and twice backward, with two corrections. The
+    // causal mask skips some, and flash attention recomputes scores, so there are seven products of
+    // attention instead of six.
     let flops: u64 = nodes
         .iter()
         .filter_map(|node| node.kernel)

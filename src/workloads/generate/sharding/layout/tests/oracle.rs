@@ -156,8 +156,8 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Returns true if two conditions are true for every member: it has some of the elements that it
-/// needs, and of the elements that any other member needs it has either the same number or none.
+/// Returns true if every member has some of the elements that it needs, and if the elements that
+/// any other member needs are on it in the same number or not at all.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
