@@ -181,7 +181,7 @@ fn read_piped() -> Result<Arc<[u8]>, TraceError> {
     Ok(bytes.map_err(io)?.into())
 }
 
-/// Returns the known communication kernels and those that the user adds with `added`.
+/// Returns the known communication kernels and the user's own kernels, `added`.
 fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
     let mut kernels = CommKernels::default();
     for text in added {

@@ -1,8 +1,8 @@
 //! Formats the help of all commands: options are in groups and in two columns, and lines are no wider than
 //! the terminal or 100 columns.
 //!
-//! `-h` omits rare options (those with `hide_short_help`). `--help` shows all options, with the meanings of
-//! their values.
+//! `-h` omits rare options (options with `hide_short_help`). `--help` shows all options, with the meanings
+//! of their values.
 
 use super::{given, output};
 use clap::builder::{PossibleValue, StyledStr};
@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use textwrap::Options;
 
-/// Maximum and minimum width of lines.
+/// Maximum width of lines; the next constant is the minimum.
 const WIDTH: usize = 100;
 const MIN_WIDTH: usize = 30;
 /// Column at which the descriptions of options begin. If lines are narrower than [`WIDE`], there is not

@@ -129,8 +129,8 @@ impl LaunchArgs {
     ) -> Result<Vec<Job>, Box<dyn Error>> {
         let mut jobs = Vec::new();
         for ((path, on), found) in self.with.iter().zip(&self.on).zip(found) {
-            // Options about reading traces apply to all jobs, but those about ranks and groups only to the
-            // main job.
+            // Options about reading traces apply to all jobs, but options about ranks and groups apply
+            // only to the main job.
             let loading = JobOptions {
                 groups: None,
                 ranks: None,

@@ -38,11 +38,11 @@ impl Write for StandardOutput {
 /// How characters are escaped that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscapeStyle {
-    /// Escapes all such characters: `\u{1b}`.
+    /// Escapes all control characters: `\u{1b}`.
     All,
-    /// Escapes all such characters except those that change colours.
+    /// Escapes all control characters except changes of colours.
     AllButColours,
-    /// Escapes all such characters as JSON does, because in JSON they occur only in strings.
+    /// Escapes all control characters as JSON does, because in JSON they occur only in strings.
     Json,
 }
 

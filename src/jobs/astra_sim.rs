@@ -180,7 +180,7 @@ impl AstraSimJob {
 /// Replays `prepared` on the network that `inputs` select. The report has all details if `full`.
 ///
 /// The event loop is compiled here once per network. Observers are called dynamically, because static calls
-/// would multiply these copies.
+/// would need a copy of the loop per observer.
 pub fn run_inputs(
     prepared: &CompiledReplay<'_>,
     inputs: &AstraInputs,

@@ -139,8 +139,8 @@ pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     edits_between(text, &original, file)
 }
 
-/// Returns the values, sorted by key, in which a machine's text differs from `original`; errors call the text
-/// `file`.
+/// Returns the values, sorted by key, in which a machine's text differs from `original`. Error messages name
+/// the text `file`.
 pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
     // Labels have no effect on results.
     let is_label = |path: &str| path == "description" || path == "name";

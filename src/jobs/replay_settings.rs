@@ -545,7 +545,8 @@ impl ReplaySettings {
         Ok(settings)
     }
 
-    /// Returns the options of the replay, without those that need files. The efficiency is not yet applied.
+    /// Returns the options of the replay, without options that need files. The efficiency is not yet
+    /// applied.
     pub fn replay(&self) -> &ReplayOptions {
         &self.replay
     }
@@ -566,7 +567,7 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the options of the replay, without those that need files.
+    /// Returns the options of the replay, without options that need files.
     ///
     /// # Errors
     ///
@@ -624,7 +625,8 @@ impl ReplaySettings {
         &self.machine_values
     }
 
-    /// Returns the `text` of a machine with the changed values; errors call the text `file`.
+    /// Returns the `text` of a machine with the changed values. Error messages name the text
+    /// `file`.
     ///
     /// # Errors
     ///
@@ -635,7 +637,7 @@ impl ReplaySettings {
         with_values(text, file, &values)
     }
 
-    /// Parses the machine in `text` with the changed values; errors call the text `file`.
+    /// Parses the machine in `text` with the changed values. Error messages name the text `file`.
     ///
     /// # Errors
     ///

@@ -10,12 +10,12 @@ use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, Sensitivity
 /// thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
-/// Text of a machine's file, with the name that errors call it.
+/// Text of a machine's file, and the file's name for error messages.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineText<'a> {
     /// Contents of the file.
     pub text: &'a str,
-    /// Name that errors call the text.
+    /// Name of the file for error messages.
     pub file: &'a str,
 }
 

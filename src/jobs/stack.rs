@@ -150,7 +150,7 @@ impl SoftwareStack {
         Ok(Self::parse(preset.text, preset.name)?)
     }
 
-    /// Parses the text of a stack's file; errors call it `file`.
+    /// Parses the text of a stack's file. Error messages name the file `file`.
     ///
     /// # Errors
     ///
@@ -235,8 +235,9 @@ impl SoftwareStack {
         }
     }
 
-    /// Sets the stack's options in `plan`, except those for which `is_given` returns true. Records both in
-    /// `report`. An option that the plan rejects is left out, and the reason is recorded.
+    /// Sets the stack's options in `plan`, except options for which `is_given` returns true. Records the
+    /// set and the excepted options in `report`. An option that the plan rejects is left out, and the
+    /// reason is recorded.
     pub fn decide_options(
         &self,
         plan: &mut ParallelismPlan,

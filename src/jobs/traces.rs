@@ -66,7 +66,7 @@ impl JobTraces {
         })
     }
 
-    /// Reads a trace from `pipe` as rank 0; errors call the pipe `name`.
+    /// Reads a trace from `pipe` as rank 0. Error messages name the pipe `name`.
     pub fn from_pipe(pipe: impl Read, name: &str) -> Result<Self, TraceError> {
         Ok(Self {
             found: FoundTraces {

@@ -51,7 +51,7 @@ pub struct SubLayer {
 /// Sub-layers, in the order in which a scheduler considers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskGraph {
-    /// The sub-layers; each comes after those on which it depends.
+    /// The sub-layers; each sub-layer comes after its dependencies.
     pub tasks: Vec<SubLayer>,
 }
 

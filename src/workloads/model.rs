@@ -347,7 +347,7 @@ pub enum AttentionSpan {
     /// A token attends to all earlier tokens.
     #[default]
     All,
-    /// A token attends to this number of tokens: itself and those just before it.
+    /// A token attends to this number of tokens: itself and the tokens just before it.
     Window(u64),
     /// A token attends to earlier tokens of its own chunk of the sequence; chunks have this length.
     Piece(u64),

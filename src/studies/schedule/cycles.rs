@@ -76,7 +76,8 @@ fn layer_key(layer: &LayerShape) -> LayerKey {
 }
 
 impl CycleTable {
-    /// Parses a table, which errors call `file`. Skips empty lines, and lines that begin with `#`.
+    /// Parses a table. Error messages name the table `file`. Skips empty lines, and lines that
+    /// begin with `#`.
     ///
     /// # Errors
     ///

@@ -197,7 +197,7 @@ struct KnownLayer {
     step: usize,
 }
 
-/// Parses a schedule file, which errors call `file`.
+/// Parses a schedule file. Error messages name the file `file`.
 ///
 /// # Errors
 ///
@@ -237,7 +237,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
         InputKey::Part(number) => Some(number),
         _ => None,
     });
-    // Parts without an index in the file get higher indices than those with one.
+    // Parts without an index in the file get higher indices than parts with an index.
     let mut next_input = given.max().map_or(0, |most| most + 1);
     let mut index_of: BTreeMap<u64, KnownLayer> = BTreeMap::new();
     let mut graph = TaskGraph::default();

@@ -199,7 +199,7 @@ fn read_list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreErr
 }
 
 impl RunColumns {
-    /// Parses a file of columns, which errors call `file`.
+    /// Parses a file of columns. Error messages name the file `file`.
     ///
     /// # Errors
     ///

@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_predicted_by_its_neighbours() {
-        // All points take twice as long as the curve predicts. So each is predicted exactly by the others,
-        // except the corners of the box, where the curve alone predicts half of the time.
+        // All points take twice as long as the curve predicts. So each point is predicted exactly by the
+        // other points, except the corners of the box, where the curve alone predicts half of the time.
         let curve = GemmCurve {
             start: 1e-6,
             efficiency: 1.0,

@@ -17,7 +17,7 @@ const TESTS: [(&str, CollectiveKind); 4] = [
     ("alltoall", CollectiveKind::AllToAll),
 ];
 
-/// Parses the log `text`, which errors call `file`.
+/// Parses the log `text`. Error messages name the log `file`.
 ///
 /// # Errors
 ///

@@ -1,11 +1,11 @@
 //! Pairs of measured runs: a captured job, a change of the job, and the measured step of the changed
 //! job.
 //!
-//! The second side of a pair is predicted from the capture of the first side. The captured job is
-//! replayed unchanged and [edited](edit_job). The prediction is the measured step of the first
-//! side, multiplied by the ratio of the two replays. If the first side has no measured step, the
-//! prediction is the edited replay itself. For comparison, two null models are scored: no change,
-//! and the step multiplied by the ratio of samples.
+//! A pair is a captured job and the same job after a change; the changed job is predicted from the
+//! capture. The captured job is replayed unchanged and [edited](edit_job). The prediction is the
+//! measured step of the captured job, multiplied by the ratio of the two replays. If the captured
+//! job has no measured step, the prediction is the edited replay itself. For comparison, two null
+//! models are scored: no change, and the step multiplied by the ratio of samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"
@@ -41,13 +41,13 @@ const MAX_NOISE: f64 = 100.0;
 pub struct MeasuredPair {
     /// Name of the pair in reports.
     pub name: String,
-    /// Path of the first side's traces.
+    /// Path of the captured job's traces.
     pub job: PathBuf,
-    /// Edits that turn the first side into the second.
+    /// Edits that turn the captured job into the changed job.
     pub edits: Vec<JobEdit>,
-    /// Measured step of the first side, if there is one.
+    /// Measured step of the captured job, if there is one.
     pub baseline: Option<Span>,
-    /// Measured step of the second side.
+    /// Measured step of the changed job.
     pub measured: Span,
     /// Noise of measured steps in percent. The sign of a smaller change has no meaning.
     pub noise: f64,
@@ -63,7 +63,7 @@ pub struct PairTable {
     options: ReplayOptions,
 }
 
-/// Prediction of a pair, with its errors and those of the null models.
+/// Prediction of a pair, with its error and the null models' errors.
 #[derive(Clone, Debug, Serialize)]
 pub struct PredictedPair {
     /// Name of the pair.
@@ -74,13 +74,13 @@ pub struct PredictedPair {
     /// Step time in the edited replay.
     #[serde(rename = "edited_ps")]
     pub edited: Span,
-    /// Measured step of the first side, if there is one.
+    /// Measured step of the captured job, if there is one.
     #[serde(rename = "baseline_ps", skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Span>,
-    /// Predicted step of the second side.
+    /// Predicted step of the changed job.
     #[serde(rename = "predicted_ps")]
     pub predicted: Span,
-    /// Measured step of the second side.
+    /// Measured step of the changed job.
     #[serde(rename = "measured_ps")]
     pub measured: Span,
     /// Error of the prediction relative to the measured step, in percent.
@@ -91,7 +91,7 @@ pub struct PredictedPair {
     pub sample_ratio_percent: f64,
     /// Predicted change of the step, in percent.
     pub change_percent: f64,
-    /// Measured change in percent; `None` if the first side has no measured step.
+    /// Measured change in percent; `None` if the captured job has no measured step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_change_percent: Option<f64>,
     /// True if the predicted change has the sign of the measured change; `None` if the measured
@@ -246,8 +246,8 @@ impl PairTable {
         let (edited, edits) = self.mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.seconds() / of.seconds() - 1.0) * 100.0;
         let ratio = edited.seconds() / unedited.seconds();
-        // If the first side was not measured, use its replay, so that the prediction is the edited
-        // replay itself.
+        // If the captured job was not measured, use its replay, so that the prediction is the
+        // edited replay itself.
         let before = pair.baseline.unwrap_or(unedited);
         let predicted = before.scaled(ratio);
         let change_percent = (ratio - 1.0) * 100.0;

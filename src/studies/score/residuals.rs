@@ -130,8 +130,8 @@ pub struct CorrectedRun {
     /// another, the prediction is not corrected.
     pub steps: usize,
     /// Seconds that the null model predicts: the model's FLOPs at the geometric mean of the rates of measured
-    /// steps. The measured steps are those with the same class and format or, if there are none, with the
-    /// same class.
+    /// steps. The rates are averaged over measured steps with the same class and format or, if there are
+    /// none, over steps with the same class.
     pub one_rate: Option<f64>,
 }
 

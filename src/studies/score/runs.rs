@@ -82,7 +82,8 @@ impl KeyNumbers {
 }
 
 impl RunTable {
-    /// Parses the CSV `text`, which errors call `file`; `columns` maps its columns to options.
+    /// Parses the CSV `text`; `columns` maps its columns to options. Error messages name the table
+    /// `file`.
     ///
     /// # Errors
     ///

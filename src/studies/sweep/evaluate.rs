@@ -312,7 +312,7 @@ struct MeasuredReplay {
     /// Mean energy per NPU of the kernels whose times come from loop nests, in picojoules; `None`
     /// if there are none.
     kernel_energy: Option<f64>,
-    /// Mean compute time of all other kernels.
+    /// Mean compute time of kernels that loop nests do not time.
     unmapped_ps: u64,
     /// Maximum bytes in use on an NPU, if the traces give allocations.
     peak: Option<u64>,

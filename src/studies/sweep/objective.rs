@@ -24,8 +24,8 @@ pub struct PointMeasures {
     /// picojoules; `None` if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
-    /// Mean compute time per NPU of all other kernels, if loop nests give the times of some
-    /// kernels.
+    /// Mean compute time per NPU of kernels that loop nests do not time; `None` if loop nests time
+    /// no kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
     /// Price of an NPU in dollars per hour, if the machine's file gives one.

@@ -147,8 +147,8 @@ impl ResolvedPoint {
     }
 }
 
-/// Returns the settings that change the machine's file: those whose keys `path` maps to a path in
-/// it.
+/// Returns the settings that change the machine's file. Their keys are the keys that `path` maps to
+/// a path in the file.
 fn machine_edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,

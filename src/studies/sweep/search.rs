@@ -48,7 +48,7 @@ pub enum SweepError {
     NoShards,
 }
 
-/// A part of a study's points: those whose index, divided by `of`, has the remainder `index`.
+/// A part of a study's points: every point whose index, divided by `of`, has the remainder `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
     /// Remainder that selects the points.

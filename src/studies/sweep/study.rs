@@ -98,7 +98,7 @@ pub struct Study {
 }
 
 impl Study {
-    /// Parses a study, which errors call `file`.
+    /// Parses a study. Error messages name the study's file `file`.
     ///
     /// # Errors
     ///

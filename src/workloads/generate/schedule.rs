@@ -153,8 +153,8 @@ enum ChunkPlacement<'o> {
     Cyclic,
     /// On stage s of S, chunk 0 is part s, and chunk 1 is part 2 S - 1 - s.
     Folded,
-    /// On stage s of S, chunk 0 is part s, and chunk 1 is part S - 1 - s, so two stages have each of the S
-    /// parts.
+    /// On stage s of S, chunk 0 is part s, and chunk 1 is part S - 1 - s, so each of the S parts is on two
+    /// stages.
     Mirrored,
     /// The file with the orders determines which parts a stage has.
     Listed(&'o PassOrders),

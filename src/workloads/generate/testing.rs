@@ -112,8 +112,8 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     ranks
 }
 
-/// Compares every rank's own graph and slots with those derived from the rank that represents its
-/// shape.
+/// Compares every rank's own graph and slots with the graph and slots derived from its shape's
+/// representative.
 pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
     for rank in 0..job.ranks() {
         let shape = job.shape_of(rank);

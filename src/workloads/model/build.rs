@@ -20,8 +20,8 @@ const MOST_LAYERS: u64 = 20_000;
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
 impl ModelDefinition {
-    /// Parses a model file, which errors call `file`. If `tokens` is given, samples have this many
-    /// tokens instead of the file's number.
+    /// Parses a model file. Error messages name the file `file`. If `tokens` is given, samples have
+    /// this many tokens instead of the file's number.
     ///
     /// # Errors
     ///
@@ -47,8 +47,8 @@ impl ModelDefinition {
     }
 }
 
-/// Parses and checks the model in `text`, which errors call `file`. The caller's `sizes`, if given,
-/// replace the file's.
+/// Parses and checks the model in `text`. Error messages name the text `file`. The caller's
+/// `sizes`, if given, replace the file's.
 fn parse_definition(
     text: &str,
     file: &str,

@@ -95,7 +95,7 @@ presets!(
     "dlrm",
 );
 
-/// Text of a model file, with the name that errors call it.
+/// Text of a model file, and the file's name for error messages.
 #[derive(Clone, Debug)]
 pub struct ModelSource {
     /// The preset's name, or the path as the user gave it.

@@ -320,8 +320,8 @@ impl OperatorSpec {
         own.map(|one| self.volume(one.axes))
     }
 
-    /// Returns the bytes that are kept per sample: of all tensors, and of those that selective
-    /// recomputation recomputes.
+    /// Returns two numbers of bytes that are kept per sample: for all tensors, and for the tensors
+    /// that selective recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &KeptTensor| {
             let each = one.bytes.unwrap_or(element);

@@ -17,7 +17,7 @@ pub enum SearchStrategy {
     /// Searches one axis after another while the others stay fixed, until no axis improves the
     /// point.
     Coordinate,
-    /// Visits points in the order of their bounds, except those that a lower bound excludes.
+    /// Visits points in the order of their bounds, except points that a lower bound excludes.
     BranchAndBound,
 }
 

@@ -20,7 +20,7 @@ impl ParallelismPlan {
         Ok(keys.filter(|key| root.get(key).is_some()).collect())
     }
 
-    /// Parses the text of a plan file; errors call the file `file`.
+    /// Parses the text of a plan file; error messages name the file `file`.
     ///
     /// # Errors
     ///

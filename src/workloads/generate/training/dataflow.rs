@@ -304,7 +304,8 @@ impl<'p> DataflowTracer<'p> {
             true => self.derive_split(spec, before),
             false => operator.cut,
         };
-        // Neighbouring members share an expert. The other members process other copies of tokens.
+        // Neighbouring members share an expert. Members that do not share the expert process other
+        // copies of tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
             cutting.rows = MeshAxis::new(self.members / members, members);

@@ -106,8 +106,8 @@ impl LoweringContext {
         (loss && !self.trains) || (loss || logits) && self.without.has(AblationEffect::Logits)
     }
 
-    /// Removes kernels of an operator of `layer`: those that the plan leaves out, and those that are fused
-    /// into the products of experts.
+    /// Removes two kinds of kernels of an operator of `layer`: kernels that the plan leaves out, and
+    /// kernels that are fused into the products of experts.
     pub fn leave_out(
         &self,
         layer: &ModelLayer,

@@ -99,9 +99,10 @@ pub(super) struct ProducedGradients {
 }
 
 impl LayerProgram {
-    /// Splits the program into two: first all nodes except those for weight gradients, then only
-    /// those. If a node of the first program depends on a node of the second, it instead depends on
-    /// that node's dependencies. In the second program, kernels run one after another.
+    /// Splits the program into two: one with all nodes except the nodes for weight gradients, and
+    /// one with only these nodes. If a node of the first program depends on a node of the second,
+    /// it instead depends on that node's dependencies. In the second program, kernels run one after
+    /// another.
     pub fn in_two(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
         // For each node, its index in its new program, and the nodes that replace it as a

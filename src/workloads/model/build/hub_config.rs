@@ -186,7 +186,8 @@ impl HubConfig<'_> {
     }
 }
 
-/// Parses the model in `text`, which errors call `file`. Returns its hidden size and the model.
+/// Parses the model in `text`. Error messages name the text `file`. Returns its hidden size and the
+/// model.
 pub(super) fn parse_model(
     text: &str,
     file: &str,
