@@ -178,7 +178,7 @@ impl ScoreFiles {
         Ok(tables.ok_or("no table is given")?)
     }
 
-    /// Returns the settings of `args`, each with the runs as they are without it. A setting is omitted if no
+    /// Returns the settings of `args`, each with the runs without that setting. A setting is omitted if no
     /// run is possible without it, because it clearly has an effect then.
     fn settings_without_each(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {

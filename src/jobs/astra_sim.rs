@@ -177,7 +177,7 @@ impl AstraSimJob {
     }
 }
 
-/// Replays `prepared` on the network that `inputs` select. The report has all details if `full`.
+/// Replays `prepared` on the network that `inputs` select. If `full`, also collects a report.
 ///
 /// The event loop is compiled here once per network. Observers are called dynamically, because static calls
 /// would need a copy of the loop per observer.

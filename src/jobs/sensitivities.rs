@@ -129,7 +129,7 @@ fn rate_row(
         if straight_to(bad)? {
             holds_to = bad;
         } else {
-            // The makespan may have a kink this near to the unchanged run.
+            // A kink of the makespan may be as near to the unchanged run as these factors.
             for near in [0.99, 0.999, 0.9999] {
                 holds_to = near;
                 if straight_to(near)? {

@@ -266,8 +266,8 @@ fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, 
     })
 }
 
-/// Replays `run`, and returns the result of `answer`. The second argument of `answer` is true if
-/// its ranks may represent all ranks.
+/// Replays `run`, and returns the result of `answer` for the replay. `answer` also returns true if
+/// the replayed ranks may represent all ranks.
 fn replay_run<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,

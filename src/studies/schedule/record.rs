@@ -75,7 +75,7 @@ pub enum RecordError {
 
 impl LayerRecord {
     /// Creates the product of `rows` x `inputs` by `inputs` x `outputs` as a linear layer. Returns
-    /// `None` if its operations are too many to count.
+    /// `None` if the product has too many operations to count.
     pub fn linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
             shape: LayerShape::product([rows, outputs, inputs])?,

@@ -27,8 +27,8 @@ impl StudyAxis {
     ];
 
     /// Returns values that represent the axis, so that only these need to be checked. A key accepts
-    /// all numbers between two bounds, or all integers. So a range is valid if both its ends and
-    /// one value of each type are.
+    /// all numbers between two bounds, or all integers between them. So a range is valid if both
+    /// its ends and one value of each type are.
     pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();

@@ -150,9 +150,9 @@ fn weights_are_held_against_data() {
     assert_eq!(partition(&narrow, 2, 1), Some(vec![vec![Columns, Columns]]));
     assert_eq!(partition(&narrow, 3, 1), None);
     // The input has 60 words in each of two micro-batches. Cut along columns, both halves read the
-    // whole input: 100 + 2 x 120 = 340 words. Cut along rows, each half reads its own rows: 2 x 100
-    // + 2 x 60 = 320 words. Without the input, cuts along columns would move less, because of the
-    // weights.
+    // whole input: 100 + 2 x 120 = 340 words. Cut along rows, each half reads its own rows: 2 x
+    // 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move less, because of
+    // the weights.
     let cut = |inputs| {
         let products = [size(8, 4, [100, inputs], false)];
         let cuts = partition(&products, 1, 2).unwrap();

@@ -21,10 +21,10 @@ impl PipelineSchedule {
     /// the weight update. `stages` has F + B of each stage, for one micro-batch and one chunk;
     /// without backward passes, B is 0. With v chunks, v m takes the place of m.
     ///
-    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes (m
-    /// - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. 1F1B can be slower
-    /// or faster than PALM's Eq. 1, because the warm-up lets fast stages run ahead. 1F1B takes at
-    /// least v m (F + B) of every stage, and at least the sum.
+    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes
+    /// (m - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. 1F1B can be
+    /// slower or faster than PALM's Eq. 1, because the warm-up lets fast stages run ahead. 1F1B
+    /// takes at least v m (F + B) of every stage, and at least the sum.
     ///
     /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the first
     /// micro-batch before each of the v - 1 next layers. Each wait adds sum(F + B) - m max(F + B), forward

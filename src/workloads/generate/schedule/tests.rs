@@ -123,8 +123,8 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
         assert_eq!(equal(schedule.clone(), 4, 8, 1, 2).time, 33);
         assert_eq!(schedule.ideal(&[Span(3); 4], 8), Span(33));
     }
-    // With chunks of half the layers, times count half passes: (2 x 8 - 1)(1 + 2) + 4 (1 + 2) = 45 + 12
-    // = 57 halves = 28.5.
+    // With chunks of half the layers, times count half passes: (2 x 8 - 1)(1 + 2) + 4 (1 + 2) = 45 +
+    // 12 = 57 halves = 28.5.
     assert_eq!(equal(interleaved(2), 4, 8, 1, 2).time, 57);
     assert_eq!(interleaved(2).ideal(&[Span(3); 4], 8), Span(57));
     // A pipeline of one stage has no bubble, so its time is 8 (1 + 2) = 24.
@@ -152,8 +152,8 @@ fn activations_are_held_until_their_way_back() {
     assert_eq!(stored(ONE_F_ONE_B, 8), [4, 3, 2, 1]);
     assert_eq!(stored(ONE_F_ONE_B, 2), [2, 2, 2, 1]);
     assert_eq!(stored(PipelineSchedule::GPipe, 8), [8; 4]);
-    // 2 (3 - i) + 4 + 1 halves. The first stage has 11 / 2 = 4 (1 + 3/8) micro-batches; the factor is 1 + (S
-    // - 1)/(S v) in Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
+    // 2 (3 - i) + 4 + 1 halves. The first stage has 11 / 2 = 4 (1 + 3/8) micro-batches; the factor is 1 +
+    // (S - 1)/(S v) in Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
     assert_eq!(stored(interleaved(2), 8), [11, 9, 7, 5]);
     assert_eq!(stored(interleaved(2), 4), [8; 4]);
     assert_eq!(stored(layer_wise(3), 2), [6; 4]);

@@ -296,8 +296,8 @@ fn halos_of_known_layers() {
     let rows: Vec<_> = (0..4).filter_map(|position| found.rows(position)).collect();
     let expected = [[0..2, 0..3], [2..4, 1..5], [4..6, 3..7], [6..8, 5..8]];
     assert_eq!(rows, expected);
-    // ResNet's stem: 7 x 7 windows, stride 2, padding 3, 224 rows in 2 parts. Outputs 0..56 reach row 2 x 55
-    // - 3 + 7 = 114, and outputs 56..112 begin at row 2 x 56 - 3 = 109.
+    // ResNet's stem: 7 x 7 windows, stride 2, padding 3, 224 rows in 2 parts. Outputs 0..56 reach row 2 x
+    // 55 - 3 + 7 = 114, and outputs 56..112 begin at row 2 x 56 - 3 = 109.
     let stem = OperatorKind::Convolution {
         inputs: 3,
         outputs: 64,

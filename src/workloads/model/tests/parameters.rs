@@ -69,8 +69,8 @@ fn gpts_are_those_that_were_released() {
     ] {
         assert_eq!(found(name), gpt(l, h, 2048), "{name}");
     }
-    // Words, positions, 96 blocks and the last norm: 617,558,016 + 25,165,824 + 96 x 1,812,099,072
-    // + 24,576.
+    // Words, positions, 96 blocks and the last norm: 617,558,016 + 25,165,824 + 96 x
+    // 1,812,099,072 + 24,576.
     assert_eq!(found("gpt3-175b"), 174_604_259_328);
 }
 

@@ -212,8 +212,8 @@ fn idle_time_is_what_formulas_say() {
         }
     }
     assert!(compared > 200);
-    // With passes of equal length, ZB-H1 has (4 - 1) (1 + 1 - 1) / (3 x 8), and DualPipe (8 / 2 -
-    // 1) (3 + 1 - 2) / (3 x 20).
+    // With passes of equal length, ZB-H1 has (4 - 1) (1 + 1 - 1) / (3 x 8), and DualPipe (8 /
+    // 2 - 1) (3 + 1 - 2) / (3 x 20).
     let h1 = PipelineSchedule::ZeroBubbleH1.bubble(4, 8, false);
     assert_eq!(h1, Some(3.0 / 24.0));
     let dual = PipelineSchedule::DualPipe.bubble(8, 20, false);
