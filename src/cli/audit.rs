@@ -58,7 +58,7 @@ struct FindingDocument {
     field: String,
 }
 
-/// Exit code if the audit found such information.
+/// Exit code if the audit found identifying information.
 const FOUND: u8 = 3;
 
 /// Runs the command and prints the findings to `out`.

@@ -232,8 +232,9 @@ impl ServeArgs {
     }
 }
 
-/// Returns the reason why the seed of `args` has no effect on this run of `scenario`, or `None` if it has
-/// one. `own` is the scenario without the settings on the command line, and `report` the report of the run.
+/// Returns the reason why the seed of `args` has no effect on this run of `scenario`, or `None` if the seed
+/// has an effect. `own` is the scenario without the settings on the command line, and `report` the report
+/// of the run.
 fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),

@@ -126,8 +126,8 @@ pub struct MachineEdit {
 }
 
 /// Returns the values, sorted by key, in which the file `text` of `machine` differs from the preset of the
-/// same name. The list is empty for presets, and for files without a preset of the same name. Errors call the
-/// text `file`.
+/// same name. The list is empty for presets, and for files without a preset of the same name. Error messages
+/// name the text `file`.
 pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = preset_text(machine.name()) else {
         return Vec::new();

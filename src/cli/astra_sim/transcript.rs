@@ -127,7 +127,7 @@ pub struct LineOrderObserver {
 }
 
 impl LineOrderObserver {
-    /// Returns true if the order of lines was kept.
+    /// Returns true if ASTRA-sim's order of lines was kept.
     pub fn is_kept(&self) -> bool {
         !self.is_lost
     }

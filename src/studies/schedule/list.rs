@@ -213,8 +213,8 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
                 of_chip.push(None);
             }
         }
-        // No line of Algorithm 1 marks sub-layers as finished. In this implementation, all sub-layers
-        // of a round count as finished from the next round on.
+        // No line of DEAP's Algorithm 1 marks sub-layers as finished. In this implementation, all
+        // sub-layers of a round count as finished from the next round on.
         finished.clone_from(&given);
         if !moved {
             let given = given.iter().filter(|given| **given).count();

@@ -118,18 +118,18 @@ pub struct StepCost {
     pub memory: u64,
 }
 
-/// Data that a chip received for a step, or that were evicted from the chip.
+/// Data that a chip needed in a step, or that were evicted from the chip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLog {
     /// Index of the step, from 0.
     pub step: u32,
-    /// Index of the chip that receives or evicts the data.
+    /// Index of the chip that needs or evicts the data.
     pub chip: u32,
-    /// The data that moved or were dropped.
+    /// The data that were needed or evicted.
     pub data: DataName,
     /// Size of the data in bytes.
     pub bytes: u64,
-    /// Source of received data. `None` for evicted data, which went to memory if `written` and were
+    /// Source of needed data. `None` for evicted data, which went to memory if `written` and were
     /// otherwise dropped.
     pub from: Option<DataPlace>,
     /// True if the data were written to memory.

@@ -27,7 +27,7 @@ use chakram_base::units::Span;
 use chakram_workloads::model::LayerRole;
 
 /// Standard deviations of the logarithm of measured / predicted time. Repeated measurements of a plan differ
-/// by 3 % (NVIDIA/dgxc-benchmarking over releases). The other values were chosen by hand for eight public
+/// by 3 % (NVIDIA/dgxc-benchmarking over releases). The other values were chosen in view of eight public
 /// tables.
 const NPU: f64 = 0.094;
 const FORMAT: f64 = 0.05;

@@ -26,7 +26,7 @@ pub enum StudyError {
     /// The study itself is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The machine, model, plan or replay that a value configures rejects it.
+    /// A value is rejected by the machine, model, plan or replay that it configures.
     #[error("{file}:{line}: {key} = {value}: {why}")]
     Value {
         /// Name of the study's file.

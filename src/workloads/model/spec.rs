@@ -141,8 +141,7 @@ pub enum ChainRole {
     /// The previous operator's output, and all results outside the chain.
     Collect,
     /// No earlier result. The operator starts a new chain, and the previous chain's result is kept
-    /// outside until an operator uses it. The operator starts a new chain, and the previous chain's
-    /// result is kept outside until an operator uses it.
+    /// outside until an operator uses it.
     Table,
     /// The operator's own result is kept outside the chain.
     Beside,

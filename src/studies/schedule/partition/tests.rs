@@ -122,9 +122,9 @@ proptest! {
     }
 }
 
-/// Two products with 8 rows and 4 columns (32 words), each in two parts. Cut along columns, the
-/// weights move once, and each half lacks half of the 32 words per micro-batch. Cut along rows, the
-/// weights move twice, and nothing else. Only the last case reads an input.
+/// Two products with 8 rows and 4 columns (32 words), each in two parts. Cuts along columns move
+/// the weights once, and each half lacks half of the 32 words per micro-batch. Cuts along rows move
+/// the weights twice, and nothing else. Only the last case reads an input.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {
@@ -149,10 +149,10 @@ fn weights_are_held_against_data() {
     let narrow = [size(1, 4, [0, 0], false)];
     assert_eq!(partition(&narrow, 2, 1), Some(vec![vec![Columns, Columns]]));
     assert_eq!(partition(&narrow, 3, 1), None);
-    // The input has 60 words in each of two micro-batches. Cut along columns, both halves read the
-    // whole input: 100 + 2 x 120 = 340 words. Cut along rows, each half reads its own rows: 2 x
-    // 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move less, because of
-    // the weights.
+    // The input has 60 words in each of two micro-batches. With cuts along columns, both halves
+    // read the whole input: 100 + 2 x 120 = 340 words. With cuts along rows, each half reads its
+    // own rows: 2 x 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move
+    // less, because of the weights.
     let cut = |inputs| {
         let products = [size(8, 4, [100, inputs], false)];
         let cuts = partition(&products, 1, 2).unwrap();

@@ -12,7 +12,8 @@ pub struct MachineFacts {
     pub capacity: Option<u64>,
     /// Bytes of an NPU's own memory, which plans with a residency rule use as SRAM; the minimum over NPUs.
     pub sram: Option<u64>,
-    /// Bytes of the memory from which plans with a residency rule load; a single access cannot be larger.
+    /// Bytes of the memory from which plans with a residency rule load and to which they store; a single
+    /// access cannot be larger.
     pub remote: Option<u64>,
     /// Remote memory that plans with a residency rule use for bytes that do not fit into SRAM.
     pub shared: Option<SharedMemory>,

@@ -53,7 +53,7 @@ fn ranks_follow_from_where_axes_lie() {
 
 /// The four replicas are placed in pairs, first along the outer dimension: replica d = a + 2 b is
 /// at a of dimension 1. On dimension 0 replica d is at b, outside the tensor groups. Member t of
-/// replica d has rank t + 2 b + 4 a.
+/// replica d has rank t + 2 b + 4 a, so replicas 0, 1, 2, 3 with t = 0 have ranks 0, 4, 2, 6.
 #[test]
 fn an_axis_may_lie_along_several_dimensions() {
     let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);
