@@ -238,8 +238,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
 }
 
-/// Returns the options about traces that are given, as settings. Each setting has the job in `found`
-/// as it is without this option.
+/// Returns the given options about traces, as settings. Each setting comes with the job that `found`
+/// gives without this option.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,

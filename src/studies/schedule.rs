@@ -36,7 +36,8 @@ pub struct SubLayer {
     /// Indices of the sub-layers whose outputs this sub-layer reads. All are smaller than its own
     /// index.
     pub after: Vec<u32>,
-    /// Index of the piece that it reads of each of these outputs; `None` if it reads whole outputs.
+    /// Index of the piece that is read of each of these outputs; `None` if the whole outputs are
+    /// read.
     pub piece: Option<u32>,
     /// Number of pieces into which its output is divided for the sub-layers that read it.
     pub pieces: u32,

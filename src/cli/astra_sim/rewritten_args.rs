@@ -59,7 +59,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
         return to;
     }
     let command = LimitArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
-    // The previous flag, if its value is optional or must follow `=`. A separate word after such a flag is
+    // The previous flag, if its value is optional or must follow `=`. A separate word after this flag is
     // ignored.
     let mut before = None;
     while let Some(argument) = given.next() {

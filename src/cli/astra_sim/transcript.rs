@@ -113,10 +113,10 @@ impl Observer for TranscriptRecorder<'_> {
 }
 
 /// Detects whether ASTRA-sim's order of lines is kept although collectives are answered analytically. Lines
-/// about members of the same collective always keep their order. All lines do if no other node completes
-/// between the collective's start and its end. If another node completes in between, a step of the
-/// collective could be due at the same instant as another event. An NPU handles the events of an instant in
-/// the order in which the first of them was scheduled.
+/// about members of the same collective always keep their order. All lines keep their order if no other
+/// node completes between the collective's start and its end. If another node completes in between, a step
+/// of the collective could be due at the same instant as another event. An NPU handles the events of an
+/// instant in the order in which the first of them was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
     /// Time at which the last node completed that is not a collective.

@@ -62,7 +62,7 @@ fn short_help_is_short_and_long_help_has_every_option() {
 }
 
 /// In closing texts, indented lines are commands or entries. All other lines must be full: the first word of
-/// the next line would not fit. So no line break of the source is left.
+/// the next line would not fit. Therefore the text keeps no line breaks of the source.
 #[test]
 fn closing_paragraphs_are_wrapped_once() {
     let command = crate::command_line();

@@ -190,7 +190,7 @@ enum InputKey {
 
 /// A sub-layer to which others can refer, or an omitted one, for which its predecessors stand.
 struct KnownLayer {
-    /// Sub-layers whose outputs are read instead of this one's.
+    /// Sub-layers whose outputs are read instead of this sub-layer's output.
     stands_for: Vec<u32>,
     /// Part of the model's input that an omitted sub-layer passes on.
     input: Option<u32>,

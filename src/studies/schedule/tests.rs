@@ -23,7 +23,7 @@ const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K'
     'S': 1,\n  'Wdilation': 1,\n  'Wstride': 1,\n  'type': 'LinearLayer'\n}]]";
 
 /// DEAP's Eq. 1 with I = 32 and O = 2,500 gives 63 x 2,500 = 157,500 operations for each of 32
-/// output channels. The layer has 32 x 32 x 2,500 multiplications.
+/// output channels. The layer of this record has 32 x 32 x 2,500 multiplications.
 #[test]
 fn the_printed_record_has_its_operations() {
     let (graph, schedule) = parse_schedule(SAMPLE, "s").unwrap();

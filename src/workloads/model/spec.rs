@@ -69,7 +69,7 @@ pub struct AxisSpec {
 pub enum AxisCut {
     /// This degree divides the axis; the noun names the axis's units in messages.
     By(OperatorAxis, &'static str),
-    /// This degree would divide the axis, but must be 1; the text gives the reason.
+    /// This degree must be 1, although it would divide the axis; the text gives the reason.
     Whole(OperatorAxis, &'static str),
     /// No degree divides the axis.
     Never,

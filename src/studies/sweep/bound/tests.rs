@@ -103,7 +103,7 @@ fn no_replay_is_faster_than_its_bounds() {
 }
 
 /// Links are faster than the bandwidth of their dimension, and a member's share may use them; sends
-/// complete on delivery. Still no replay is faster than its bounds.
+/// complete on delivery. Even so, no replay is faster than its bounds.
 #[test]
 fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();

@@ -61,7 +61,7 @@ pub struct StudyLayer {
     pub strategy: SearchStrategy,
 }
 
-/// Parses all layers. If the study has none, a single layer has all axes.
+/// Parses all layers. If the study has no layers, creates a single layer with all axes.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     axes: &[StudyAxis],

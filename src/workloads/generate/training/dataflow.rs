@@ -51,7 +51,8 @@ pub(super) struct ShardedActivation {
     /// Number of columns; for an image, the number of channels.
     pub columns: u64,
     pub image: bool,
-    /// Index of the operator that produced it; `None` if it comes from another layer.
+    /// Index of the operator that produced the activation; `None` for an activation of another
+    /// layer.
     pub produced_by: Option<usize>,
 }
 

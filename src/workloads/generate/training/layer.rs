@@ -52,8 +52,8 @@ pub(super) struct LoweredLayer {
     pub forward: Vec<LayerProgram>,
     /// Backward programs, as many as forward programs.
     pub backward: Vec<LayerProgram>,
-    /// Programs of split backward passes: for input gradients, and for weight gradients; each as
-    /// many as forward programs. Empty if backward passes are not split.
+    /// Programs of split backward passes: for input gradients, and for weight gradients. There are
+    /// as many of each kind as forward programs. Empty if backward passes are not split.
     pub apart: [Vec<LayerProgram>; 2],
     /// Number of weights of one member.
     pub parameters: u64,

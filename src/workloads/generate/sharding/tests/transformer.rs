@@ -41,8 +41,8 @@ fn products() -> Vec<(OperatorKind, TensorSplit)> {
 }
 
 /// Returns the bytes that a device sums in a layer by PALM's Eq. 6 (forward, backward and update,
-/// with two bytes per element): `8 B S H Nm / N + 24 H^2 / Nm`. As in PALM, sums over groups of one
-/// count, and parts need not be whole numbers.
+/// with two bytes per element): `8 B S H Nm / N + 24 H^2 / Nm`. As in PALM, sums over groups with a
+/// single member are included, and parts need not be whole numbers.
 fn volume(batch: f64, devices: f64, model: f64) -> f64 {
     let [tokens, hidden] = [TOKENS, HIDDEN].map(|size| size as f64);
     8.0 * batch * tokens * hidden * model / devices + 24.0 * hidden * hidden / model

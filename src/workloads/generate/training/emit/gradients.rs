@@ -131,7 +131,7 @@ impl RankEmitter<'_, '_> {
         for layer in self.plan.layers_of_part(at).rev() {
             for bucket in self.plan.buckets_ending_in(layer) {
                 self.emit_reduction(bucket, pass)?;
-                // The chain depends on each reduction, so that the next one runs after it.
+                // The chain depends on each reduction, so that reductions run one after another.
                 let reduced = self.reduced.pop();
                 self.chain_tail.clear();
                 self.chain_tail.extend(reduced);

@@ -121,8 +121,8 @@ mod tests {
         assert!(split_accesses(all, all - 1).eq([half, half]));
         assert!(split_accesses(11, 4).eq([4, 4, 3]));
         assert_eq!(split_accesses(0, 4).count(), 0);
-        // The number of accesses has a maximum. If the memory is far too small even so, the replay
-        // rejects it by name.
+        // There are at most 64 accesses. If the memory is too small for one of them, the replay
+        // rejects the access by name.
         assert_eq!(split_accesses(1000, 1).count(), 64);
         assert_eq!(split_accesses(1000, 1).sum::<u64>(), 1000);
     }

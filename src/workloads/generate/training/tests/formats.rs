@@ -212,7 +212,7 @@ fn products_of_eight_bits_are_all_done_again() {
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
     // The products for queries, keys and values (48 heads of 128 columns) are recomputed, and both
-    // halves of the gate. The last product is not, because no gradient needs its output.
+    // halves of the gate. The last product is not recomputed, because no gradient needs its output.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
