@@ -1,8 +1,9 @@
 //! Measures the rates and memory of `chakram astra-sim`: `cargo bench --bench astra_sim`.
 //!
-//! Each line is a job, which the bench writes into a temporary folder as ASTRA-sim's own files: training
-//! on a number of NPUs with a number of nodes each, an all-reduce of 1 MiB, or a single kernel, which
-//! measures the start-up. All ranks are one file under many names, unless the line says otherwise.
+//! Each line is a job, which the bench writes into a temporary folder as ASTRA-sim's own files. The job
+//! is training on a number of NPUs with a number of nodes each, an all-reduce of 1 MiB, or a single
+//! kernel, which measures the start-up. All ranks are one file under many names, unless the line says
+//! otherwise.
 //!
 //! The release build runs the job as a separate process, which is timed from start to end with all
 //! reading and printing. It runs once with `--stepwise`, which simulates every message, and once by

@@ -197,7 +197,7 @@ fn assign_calls(
         };
         let mut kernels = launches.iter().filter(of_kind).map(|(event, _)| *event);
         let kernels: Vec<u32> = kernels.by_ref().collect();
-        // A kernel that both sends and receives is neither a send nor a receive.
+        // If a kernel both sends and receives, it cannot be assigned to calls of one kind.
         let is_mixed = is_message(kind)
             && calls
                 .iter()

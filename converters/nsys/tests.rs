@@ -243,8 +243,8 @@ impl MadeExport {
         writer.file(page)
     }
 
-    /// Returns the length of the union of intervals on each stream of a process, summed over the
-    /// streams, ns.
+    /// Returns a process's busy time in ns: for each stream the length of the union of its intervals,
+    /// summed over the streams.
     fn union(&self, process: u64) -> i64 {
         let own = self.busy.iter().filter(|((of, _), _)| *of == process);
         let union = own.map(|(_, intervals)| {

@@ -72,8 +72,8 @@ pub struct HostNodeLinks {
     pub host_only: u64,
     /// Number of host nodes that represent a process or thread.
     pub roots: u64,
-    /// Number of host nodes that are intervals of a library's workers; counted only in captures in which
-    /// operators represent all calls.
+    /// Number of host nodes that are intervals of a library's workers. Counted only without a Kineto
+    /// trace, because only operators represent calls then.
     pub carried: u64,
     /// Number of worker intervals (see `carried`) that no operator requests.
     pub unrequested: u64,

@@ -202,8 +202,8 @@ impl EventCategory {
     }
 }
 
-/// Prefixes of calls that launch kernels: CUDA's, HIP's, SYCL's (unified runtime and its predecessor), Level Zero's
-/// and CANN's.
+/// Prefixes of the calls of CUDA, HIP, SYCL (unified runtime and its predecessor), Level Zero and CANN that launch
+/// kernels.
 const LAUNCHES: [&str; 16] = [
     "cudaLaunchKernel",
     "cudaLaunchCooperativeKernel",

@@ -22,9 +22,9 @@
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!
 //! The recorded interval of a host message ends when the program has waited for the message, which may
-//! be long after its arrival. If the program did not block on a message, its transfer time is the median
-//! transfer of messages of the same size on which the program blocked (if there are any), limited by the
-//! message's own recorded times.
+//! be long after its arrival. If the program did not block on a message, its transfer time is estimated
+//! from messages of the same size on which the program blocked. The estimate is their median transfer
+//! time, limited by the message's own recorded times.
 
 mod absent_ranks;
 

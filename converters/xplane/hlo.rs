@@ -143,8 +143,8 @@ impl DeviceAssignment {
         self.partitions.first().map_or(0, |ids| ids.len() as u64)
     }
 
-    /// Returns the device that the number `id` in a group means. If there are several replicas and several
-    /// partitions, only global numbers (`global`) are unambiguous.
+    /// Returns the device that the number `id` in a group denotes. If there are several replicas and
+    /// several partitions, only global numbers (`global`) are unambiguous.
     fn device_of(&self, id: u64, global: bool) -> Option<u64> {
         let (replicas, partitions) = (self.replica_count(), self.partitions.len() as u64);
         let (replica, partition) = match () {

@@ -220,7 +220,7 @@ impl AstraCollectives {
     }
 
     /// Returns true if an algorithm can run a collective among `members`. `several` is true if the collective has
-    /// more dimensions.
+    /// more than one dimension.
     pub(super) fn is_supported(
         &self,
         algorithm: AstraAlgorithm,

@@ -191,10 +191,10 @@ impl NetworkBackend for CongestionAware {
     const SHARED: bool = true;
 
     /// A full connection has a link for each pair. With other shapes, each link has one user at a time
-    /// if all NPUs send over the same distance at the same time: messages cross their h-th links, which
-    /// are all different, simultaneously in ⌊latency + m / bandwidth⌋ ns, and each link is free again
-    /// after ⌊m / bandwidth⌋. On a switch, NPUs may send again earlier, because messages reach the
-    /// receivers' links in the order in which they leave the NPUs, from one sender at a time.
+    /// if all NPUs send over the same distance at the same time. Then all messages cross their h-th
+    /// links simultaneously, in ⌊latency + m / bandwidth⌋ ns. These links are all different, and each is
+    /// free again after ⌊m / bandwidth⌋. On a switch, NPUs may send again earlier, because messages
+    /// reach the receivers' links in the order in which they leave the NPUs, from one sender at a time.
     fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
         let all = members == self.npus;
         match pattern {

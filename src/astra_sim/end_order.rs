@@ -184,10 +184,10 @@ impl WaveList {
     }
 }
 
-/// Returns the changes that lead from the order in which members begin a collective to the order in which they end it;
-/// `None` if they are not proved. `passages` must be in the order in which they begin. `delays_of` returns, for a
-/// stage, the ends of a member's delays, each with the number of messages that have arrived until then. `endpoint_of`
-/// returns the delay after a message.
+/// Returns the changes of the members' order from the beginning of a collective to its end; `None` if they are not
+/// proved. `passages` must be in the order in which they begin. `delays_of` returns, for a stage, the ends of a
+/// member's delays, each with the number of messages that have arrived until then. `endpoint_of` returns the delay
+/// after a message.
 pub(super) fn order_of_ends(
     stages: &[AstraPhase],
     passages: &[StagePassage],
@@ -281,8 +281,8 @@ pub(super) fn order_of_ends(
     Some(found)
 }
 
-/// Returns true if all messages of `direct` take equal time. Only one line, or one of its members, need be checked: the
-/// lines of a sub-grid are identical, and so are the members of a line along a machine's dimension.
+/// Returns true if all messages of `direct` take equal time. It suffices to check one line, because the lines of a
+/// sub-grid are identical. Along a machine's dimension, it suffices to check one member.
 fn costs_are_equal(
     stage: &AstraPhase,
     extent: &GroupExtent,

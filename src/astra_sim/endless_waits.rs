@@ -1,9 +1,9 @@
 //! Detects states in which ASTRA-sim would certainly wait forever, although this replay continues.
 //!
-//! - *Numbers*. ASTRA-sim identifies a chunk of a collective of all NPUs by the number of chunks that the NPU has
-//!   issued before, along any dimensions and including chunks of named groups. Members that have issued different
-//!   numbers of chunks therefore wait for different messages. The chunk with the lowest number never gets a partner,
-//!   because numbers grow and an NPU has one collective in flight at a time.
+//! - *Numbers*. In a collective of all NPUs, ASTRA-sim identifies a chunk by the number of chunks that the NPU has
+//!   issued before. This number includes chunks along any dimensions, and chunks of named groups. Members that have
+//!   issued different numbers of chunks therefore wait for different messages. The chunk with the lowest number
+//!   never gets a partner, because numbers grow and an NPU has one collective in flight at a time.
 //! - *Alone*. If no dimension with more than one NPU takes part in a collective, it has no chunks. Without a last
 //!   chunk, the collective never ends.
 //! - *Asleep*. If a node ends immediately, the nodes that it makes ready are checked only when another node of their

@@ -81,7 +81,7 @@ impl<'a> AstraTraceReader<'a> {
         }
     }
 
-    /// Reads the contents of the file of the rank `rank`, which errors and notes call `file`.
+    /// Reads `contents`, the trace file of the rank `rank`. Errors and notes call the file `file`.
     ///
     /// # Errors
     ///

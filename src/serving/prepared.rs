@@ -363,8 +363,8 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the number of tasks of a job in a batch of requests with these numbers, and the length of
-    /// a task.
+    /// Returns the number of tasks of a job, and the length of a task, if the requests with these
+    /// numbers form a batch.
     pub fn size(
         &self,
         of: &PreparedScenario<'_>,

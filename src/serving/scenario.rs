@@ -180,7 +180,7 @@ pub enum ArrivalRate {
 pub struct StopRule {
     /// Number of requests that arrive.
     pub requests: Option<u64>,
-    /// Number of first requests whose completion ends the run.
+    /// Number of requests, from the first on; when all of them are complete, the run ends.
     pub first: Option<u64>,
     /// Instant after which nothing arrives.
     pub duration: Option<Span>,

@@ -85,7 +85,8 @@ impl TableReader {
         Ok(())
     }
 
-    /// Returns the index of the first of `names` that is the name of a column.
+    /// Tries `names` in order, and returns the index of the first column found; `None` if no name is a
+    /// column.
     pub fn any(&self, names: &[&str]) -> Option<usize> {
         let place = |name: &&str| {
             self.headings

@@ -1,8 +1,8 @@
 //! A plain serving engine of language models. It runs step by step, and serves to check the fast engine.
 //!
-//! It was written only from a description of the rules, and prefers simplicity to speed: the free list is a vector
-//! that is searched, contents of blocks are lists of tokens that are compared as a whole, queues are vectors that
-//! are sorted, and time is a sum.
+//! It was written only from a description of the rules, and prefers simplicity to speed. The free list is a vector
+//! that is searched, the contents of blocks are lists of tokens that are compared as a whole, queues are vectors
+//! that are sorted, and time is a sum.
 
 /// A token, identified by its number.
 pub type Token = u64;

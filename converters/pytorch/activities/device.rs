@@ -9,8 +9,8 @@ use super::host_waits::{HostWait, ResultUses, WaitSource};
 use super::thread_chains::ActivityBounds;
 use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace, DependencyStats};
 
-/// Calls that return only after device work has ended: CUDA's, HIP's, SYCL's (unified runtime and its predecessor),
-/// Level Zero's and CANN's.
+/// Calls of CUDA, HIP, SYCL (unified runtime and its predecessor), Level Zero and CANN that return only after
+/// device work has ended.
 const BLOCKING: [&str; 22] = [
     "cudaStreamSynchronize",
     "cudaDeviceSynchronize",

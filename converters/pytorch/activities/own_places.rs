@@ -48,7 +48,7 @@ pub(super) struct OwnPlace {
     children: u32,
 }
 
-/// Returns the position of each host interval.
+/// Returns, for each host interval, the position of its own work among its children.
 pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
     let on_host = rank.devices.is_empty();
     let places = rank.items.iter().map(|item| OwnPlace {

@@ -62,7 +62,7 @@ impl<'a> ActivityEmitter<'a> {
         self.calls.unknown.binary_search(&index).is_ok()
     }
 
-    /// Returns the work of a kernel, which its operator states, or of a copy, which states it itself.
+    /// Returns the work of a kernel or copy. A kernel's operator states its work; a copy states its own.
     fn stated_work(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];

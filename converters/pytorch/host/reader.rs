@@ -117,7 +117,7 @@ impl HostTraceReader {
         Ok(number)
     }
 
-    /// Returns the index of the parsed form of a list of types.
+    /// Parses a list of types once, and returns the index of its parsed form.
     fn parse_types(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<usize, TraceError> {
         let Some(known) = self.types.intern(json) else {
             return Err(at.refused(

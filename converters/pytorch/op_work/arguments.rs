@@ -11,8 +11,7 @@ pub(in crate::pytorch) struct OperatorArguments {
     pub outputs: Vec<Vec<u64>>,
     /// Whether the shapes of the results were recorded.
     pub outputs_recorded: bool,
-    /// Values of scalar arguments, by position. The value of any other argument is empty, and so is an
-    /// unknown value.
+    /// Values of scalar arguments, by position. Empty for other arguments, and for unknown values.
     values: Vec<String>,
 }
 

@@ -11,9 +11,9 @@
 //!
 //! If sequences are packed in one tensor (varlen), the capture states their number n (in the shape of the offsets)
 //! and the longest length (a scalar). By the Cauchy-Schwarz inequality, T_q queries and T_k keys then have at least
-//! T_q T_k / n pairs, which is the case if all lengths are equal, and at most T_q · longest pairs. The FLOPs count as
-//! known if there is one sequence, or if the two bounds agree within a tenth; otherwise they are unknown. They are
-//! also unknown if keys are in the pages of a cache, because no shape shows how many pages are read.
+//! T_q T_k / n pairs (if all lengths are equal). They have at most T_q · longest pairs. The FLOPs count as known if
+//! there is one sequence, or if the two bounds agree within a tenth; otherwise they are unknown. They are also
+//! unknown if keys are in the pages of a cache, because no shape shows how many pages are read.
 
 use super::arguments::{OperatorArguments, elements};
 

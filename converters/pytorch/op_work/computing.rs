@@ -12,8 +12,8 @@ pub(in crate::pytorch) enum ComputeHint {
     Unclear,
 }
 
-/// Prefixes of the kernels that Inductor generates from element-wise operators and reductions. The rest of the
-/// name lists these operators.
+/// Prefixes of the kernels that Inductor generates from element-wise operators and reductions. After the
+/// prefix, the name lists these operators.
 const GENERATED: [&str; 4] = ["triton_poi_", "triton_red_", "triton_per_", "triton_for_"];
 
 /// Parts of names of kernels that multiply matrices, in NVIDIA's and AMD's libraries, and in libraries for

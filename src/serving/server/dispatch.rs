@@ -133,9 +133,8 @@ impl Server<'_> {
             state.kept.push((job, token));
             return true;
         }
-        // Computing the time of the remaining work takes long, so first compare with the time of all
-        // work: a request that is not more urgent than this is not more urgent than the remaining work
-        // either.
+        // Computing the time of the remaining work is slow, so first compare with the time of all work.
+        // A request that is not more urgent than all work is not more urgent than the remaining work.
         if !state.ended.is_empty() && !self.policy.has_urgent_request(&state.first) {
             return false;
         }

@@ -110,7 +110,7 @@ impl Sim<'_> {
         self.go_on(npu, side);
     }
 
-    /// Sends the next waiting transfer, if the side is free and has its turn.
+    /// Sends the next waiting transfer if the side is free and it is the side's turn.
     fn go_on(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
         if this.state != State::Free || this.sends.is_empty() {

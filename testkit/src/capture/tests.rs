@@ -49,17 +49,19 @@ fn a_layer_on_two_ranks_by_hand() {
         waits(broadcast),
         [(Waiter::Host, 38_002, until), (Waiter::Host, 74_004, until)]
     );
-    // The following operators, including their children, run from there to the all-reduce's request:
+    // From there to the all-reduce's request, the following operators run. The numbers include their children:
     //
     //   layer_norm 5, linear 11, gelu 1, linear 11, add 1, sum 1, ones_like 4, each after Python
-    //   SumBackward1 4, AddBackward0 2, GeluBackward0 3, NativeLayerNormBackward0 9 twice
-    //   AddmmBackward0 21 and TBackward0 5 five times AccumulateGrad 6; and of the sixth, 6 have
-    //   started and 5 ended; `allreduce_` has started, and the frame of DDP has ended
+    //   SumBackward1 4, AddBackward0 2, GeluBackward0 3, NativeLayerNormBackward0 9
+    //   AddmmBackward0 21 and TBackward0 5, each twice
+    //   AccumulateGrad 6, five times; of the sixth, 6 have started and 5 have ended
+    //   `allreduce_` has started, and DDP's record has ended
     //
-    // Started: 34 + 18 + 52 + 30 + 6 + 1 = 141; ended: 34 + 18 + 52 + 30 + 5 + 1 = 140. Work, bytes
-    // at 10 bytes/ns rounded up: layer_norm 8 B, 1; linear 32 B and 36 B, 8; gelu 48 B, 5; linear 8
-    // B and 36 B, 5; add 12 B, 2; sum 4 B, 1; fill_ 12 B, 2; AddmmBackward0 36, 36, 4 B, 9, and 36,
-    // 36, 16 B, 10; gelu_backward 5; layer norm's 12 B, 2; the six `mul` 2, 5, 5, 5, 2, 2: 71 ns.
+    // Started: 34 + 18 + 52 + 30 + 6 + 1 = 141. Ended: 34 + 18 + 52 + 30 + 5 + 1 = 140. The work is
+    // given as bytes, and ns at 10 bytes/ns, rounded up: layer_norm 8 B, 1; linear 32 B and 36 B, 8;
+    // gelu 48 B, 5; linear 8 B and 36 B, 5; add 12 B, 2; sum 4 B, 1; fill_ 12 B, 2; AddmmBackward0 36,
+    // 36, 4 B, 9, and 36, 36, 16 B, 10; gelu_backward 5; layer norm's 12 B, 2; the six `mul` 2, 5, 5,
+    // 5, 2, 2. This is 71 ns in total.
     let rank_0 = 141 * 2_000 + 140 * 1_500 + 7 * 5_000 + 71;
     let rank_1 = 141 * 4_000 + 140 * 2_500 + 7 * 10_000 + 142;
     let asked = [until + rank_0, until + rank_1];

@@ -171,8 +171,8 @@ impl Capture {
                 parts[self.layout.global(meet, rank) as usize].push((rank, *part));
             }
         }
-        // `counts` contains the number of collectives of each group, or of messages of each pair of
-        // ranks, per step.
+        // `counts` contains, for a step, the number of collectives of each group and of messages of each
+        // pair of ranks.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
             Exchange::Message => (0, self.ends(global as u32)),
