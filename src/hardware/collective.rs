@@ -4,7 +4,7 @@
 //! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
 //! that the group spans. [`CollectiveAlgorithm::step`] returns a member's next message, and the number of receptions
 //! that the message depends on. The event loop runs these programs step by step. If members start together on identical
-//! paths, the same programs have closed forms.
+//! paths, formulas (closed forms) give the times of these programs.
 //!
 //! Reductions take no time of their own: NPU memory is many times faster than the network, so reductions keep up with
 //! arriving bytes.
@@ -101,7 +101,7 @@ pub struct CollectiveStage {
     pub phase: usize,
     /// The operation along that phase.
     pub primitive: CollectivePrimitive,
-    /// The buffer of a line: the data that its members together gather, scatter or reduce.
+    /// The data that the members of a line together gather, scatter or reduce.
     pub buffer: BufferShare,
     /// True for the second of the two trees that chunks use in turn. Algorithms without two trees ignore this field.
     pub mirrored: bool,
@@ -149,7 +149,7 @@ pub fn decompose(
         });
     };
     let size = |d: &usize| extent.phases[*d].size;
-    // S divided by the sizes of the phases before place `k` of an order.
+    // S divided by the sizes of the first `k` phases of an order.
     let shrunk = |order: &[usize], k: usize| whole.part(order[..k].iter().map(size).product());
     // S divided by the sizes outside phase d.
     let outside = |d: usize| {
@@ -157,7 +157,8 @@ pub fn decompose(
         whole.part(extent.size() / (phase.stride * phase.size))
     };
     let identity = outward(extent);
-    // All-gathers, broadcasts and scatters ignore `order`: the order of indices determines the lines that have data.
+    // Barriers, broadcasts and scatters ignore `order`, because the order of indices determines the lines that have
+    // data.
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
@@ -230,7 +231,7 @@ pub struct LinePosition {
 impl LinePosition {
     /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
     /// `None` if the member's line takes no part in this stage. In a rooted collective, only lines that have or need
-    /// data take part; their indices along all inner phases equal the root's.
+    /// data take part; these are the lines whose indices along all inner phases equal the root's.
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,
@@ -238,7 +239,7 @@ impl LinePosition {
         root: Position,
     ) -> Option<Self> {
         let phase = &extent.phases[stage.phase];
-        // The inner phases are the remainder modulo this phase's stride.
+        // A position modulo this phase's stride combines the indices along all inner phases.
         if stage.primitive.has_root() && position.0 % phase.stride != root.0 % phase.stride {
             return None;
         }
@@ -270,8 +271,8 @@ pub struct SendStep {
     pub to: u32,
     /// Size of the message.
     pub amount: BufferShare,
-    /// Number of credits required: messages of this stage that were received and processed, plus the credits that the
-    /// member started with.
+    /// Number of credits required: one for each message of this stage that was received and processed, plus the credits
+    /// with which the member started.
     pub after: u32,
     /// Number of messages of this stage that must have arrived, in addition to the credits.
     pub arrived: u32,

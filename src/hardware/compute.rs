@@ -92,7 +92,7 @@ pub enum ComputeModel {
     /// trace has neither FLOPs nor bytes, the kernel takes its recorded duration.
     LoopNest(LoopNestModel),
     /// The duration recorded on another NPU class, times the ratio of both classes' roofline times. If nothing was
-    /// recorded, the roofline duration.
+    /// recorded, the kernel takes its roofline duration.
     RecordedOn(RecordingClass),
     /// Same as [`Self::RecordedOn`] with the NPU class of the device that each capture names.
     /// [`model_of_capture`](super::recordings::model_of_capture) inserts this class.
@@ -155,8 +155,8 @@ pub struct KernelProfile<'a> {
     pub captured: bool,
     /// Operations, or zero when unknown.
     pub flops: u64,
-    /// True if arithmetic dominates the kernel's time but the number of operations is unknown. The kernel's bytes then
-    /// give only a lower bound of its duration.
+    /// True if arithmetic dominates the kernel's time but the number of operations is unknown. The bytes then determine
+    /// only a lower bound of the duration.
     pub flops_unknown: bool,
     /// Bytes read and written, or zero when unknown.
     pub bytes: u64,
@@ -193,7 +193,7 @@ pub enum KernelTiming {
     },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
-    /// Lower bound of the duration, from the bytes moved: FLOPs are unknown, and no duration was recorded.
+    /// Lower bound of the duration from the bytes moved, because FLOPs are unknown and no duration was recorded.
     BytesAlone(Span),
     /// Nothing is known about this kernel, so it takes no time.
     Unknown,
@@ -219,8 +219,7 @@ impl KernelTiming {
 }
 
 impl ComputeModel {
-    /// Returns true if the model computes durations from FLOPs and bytes even for kernels with
-    /// recorded durations.
+    /// Returns true if the model computes durations from FLOPs and bytes even if a duration was recorded.
     pub fn computes(self) -> bool {
         match self {
             Self::Roofline(_)
@@ -243,8 +242,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the model for kernels on the NPU class `name`. The maker of this class may differ from the maker of the
-    /// recording's class.
+    /// Returns the model for kernels on the NPU class `name`. If another maker made the recording's NPU, kernels keep
+    /// their recorded durations.
     pub fn on_class(self, name: &str) -> Self {
         match self {
             Self::RecordedOn(class) => Self::RecordedOn(class.towards(maker_of(name))),
@@ -252,7 +251,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if kernels were recorded on an NPU with other rates than `peaks` and `memory`.
+    /// Returns true if kernels were recorded on an NPU whose rates differ from `peaks` and `memory`.
     pub fn carries_to(self, peaks: &PeakRates, memory: Option<Bandwidth>) -> bool {
         match (self, memory) {
             (Self::RecordedOn(class), Some(memory)) => !class.has_rates(peaks, memory),
@@ -350,7 +349,7 @@ impl ComputeModel {
             (Self::RecordedOn(class), Some(span)) if class.keeps() => {
                 Some(KernelTiming::Kept(span))
             }
-            // The recording device is unknown.
+            // The recording device is unknown, so the recorded duration is kept.
             (Self::RecordedOnDevices, Some(span)) => Some(KernelTiming::Kept(span)),
             (Self::RecordedOn(class), Some(span)) => {
                 let carried = memory.and_then(|memory| class.carried_over(kernel, peaks, memory));
@@ -448,7 +447,7 @@ mod tests {
         let price = |k: KernelProfile<'_>| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
         assert_eq!(price(KERNEL), KernelTiming::Modeled(Span(1_000_000)));
-        // Four times the bytes: 4e6 / 2e12 = 2 us.
+        // Four times the bytes take 4e6 / 2e12 = 2 us.
         let heavy = KernelProfile {
             bytes: 4_000_000,
             ..KERNEL
@@ -476,7 +475,7 @@ mod tests {
         };
         // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
         assert_eq!(at(0.64, &KERNEL), KernelTiming::Modeled(Span(1_562_500)));
-        // 4e6 / (0.64 x 2e12) = 2 us / 0.64 = 3.125 us, over the same arithmetic.
+        // 4e6 / (0.64 x 2e12) = 2 us / 0.64 = 3.125 us, more than the unchanged arithmetic time.
         let heavy = KernelProfile {
             bytes: 4_000_000,
             ..KERNEL
@@ -534,7 +533,7 @@ mod tests {
                 Some(good)
             );
         }
-        // 1 us at 1e-300 of the peak is longer than the longest time, so it saturates instead of
+        // 1 us at 1e-300 of the peak exceeds the longest representable time, so the duration saturates instead of
         // wrapping.
         let (peaks, memory) = a100();
         let crawl = ComputeModel::Roofline(RooflineEfficiency::new(1e-300).unwrap());
@@ -565,8 +564,8 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(price(fp8), KernelTiming::Fallback(Span(5_000_000)));
-        // A kernel without a peak and a recorded duration has no known duration. Without FLOPs, its bytes determine the
-        // duration: 1e6 / 2e12 s.
+        // A kernel that has neither a peak for its format nor a recorded duration has no known duration. Without FLOPs,
+        // its bytes determine the duration: 1e6 / 2e12 s.
         let generated = KernelProfile {
             recorded: Span::ZERO,
             ..fp8
@@ -623,7 +622,7 @@ mod tests {
         // A recorded kernel is not estimated.
         let price_of = price(recorded, KERNEL);
         assert_eq!(price_of, KernelTiming::Modeled(Span(5_000_000)));
-        // A kernel whose format has no peak, or that has neither FLOPs nor bytes, has no known duration.
+        // A kernel has no known duration if its format has no peak, or if it has neither FLOPs nor bytes.
         let fp8 = KernelProfile {
             dtype: Some(Dtype::Fp8),
             ..unrecorded
@@ -636,7 +635,7 @@ mod tests {
             ..unrecorded
         };
         assert_eq!(price(recorded, nothing), KernelTiming::Unknown);
-        // In a capture a zero duration is known: the operator spent all its time before the kernel.
+        // In a capture, a zero duration is a known value: the operator spent all its time before the kernel.
         let captured = KernelProfile {
             captured: true,
             ..unrecorded

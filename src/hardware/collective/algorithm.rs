@@ -1,4 +1,4 @@
-//! The algorithms by name, with the primitives that each algorithm implements and its substitutes for all other
+//! The algorithms by name, with the primitives that each implements, and the substitutes that run for all other
 //! primitives.
 
 use super::line_cost::LineCostModel;
@@ -46,7 +46,7 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
     fn step(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep>;
 
-    /// Number of messages that the member at `line` receives.
+    /// Returns the number of messages that the member at `line` receives.
     fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
 
     /// Returns the duration of `stage` if `n` members start together on links that nothing else uses, and all paths
@@ -69,8 +69,8 @@ impl PartialEq for OwnAlgorithm {
 impl Eq for OwnAlgorithm {}
 
 impl CollectiveAlgorithm {
-    /// Every algorithm with its name in machine files. If the choice is free and several algorithms are equally fast,
-    /// the first of these in the list is chosen.
+    /// Every algorithm with its name in machine files. If `auto` finds several equally fast algorithms, it chooses the
+    /// one that comes first in this list.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Ring, "ring"),
         (Self::Direct, "direct"),
@@ -125,7 +125,7 @@ impl CollectiveAlgorithm {
             _ if self.supports(primitive, n) => self,
             CollectivePrimitive::AllToAll => Self::Pairwise,
             CollectivePrimitive::AllReduce => Self::Tree,
-            // With a root, a member's rounds would all be empty except the round with the root.
+            // In a rooted primitive, a member would send nothing in any round except the round with the root.
             _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
             _ => Self::Ring,
         }
@@ -147,7 +147,7 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Number of messages that the member at `line` receives.
+    /// Returns the number of messages that the member at `line` receives.
     #[inline]
     pub fn receives(self, stage: &CollectiveStage, line: LinePosition) -> u32 {
         match self {
@@ -206,9 +206,9 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Approximates a stage without a closed form, among `n` members, by equal messages that are sent one after
-    /// another. Returns their size and their number, at least 1. Trees and doubling send the whole buffer from level to
-    /// level, and `direct` sends it to one member after another. All other algorithms send shares.
+    /// Approximates a stage of `n` members that has no closed form by equal messages that are sent one after another.
+    /// Returns their size and their number, at least 1. Trees and the doubling algorithms send the whole buffer from
+    /// level to level, and `direct` sends it to one member after another. All other algorithms send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();

@@ -2,8 +2,8 @@
 //!
 //! The formulas are the tables in the algorithms' files, extended by the cost of the distance between members. A *line*
 //! has n members. For members k places apart, α(k) is the time of the first byte of a message, and t(x, k) is the
-//! serialization time of x bytes. Both α and t use the slower of the first and the last member's routes. With S the
-//! buffer and h = ⌈log2 n⌉:
+//! serialization time of x bytes. Both α and t use the first member's or the last member's route, whichever is slower.
+//! With S the buffer and h = ⌈log2 n⌉:
 //!
 //! | algorithm | primitive | takes |
 //! |---|---|---|
@@ -30,19 +30,20 @@
 //! carries c = min(k, n−k) messages at once. On an open line, the k messages of the last k members go in the other
 //! direction, over n−k places, so c is the same. Members may instead exchange in pairs whose indices differ in the bit
 //! of weight k. The wire in the middle of each block of 2k then carries k messages in each direction, and k ≤ n/2, so
-//! again c(k) = min(k, n−k). With halving and doubling a message over n/2 places takes n/2 times as long; a ring sends
-//! no such messages. If every two NPUs have a path of their own, fully connected or through a switch, c = 1. If a root
-//! sends or collects, its own port passes one message at a time, so c = 1. In trees the routes of one level do not
-//! overlap, so c = 1 too. The formulas are meant for networks with contention. The contention-free network does not
-//! slow messages that share a wire, so on this network the chosen algorithm may be slower than another.
+//! again c(k) = min(k, n−k). With halving and doubling, a message over n/2 places therefore takes n/2 times as long as
+//! a message to a neighbour; the ring algorithm sends only to neighbours. If every two NPUs have a path of their own
+//! (fully connected, or through a switch), c = 1. If a root sends or collects, its own port passes one message at a
+//! time, so c = 1. In trees the routes of one level do not overlap, so c = 1 too. The formulas are meant for networks
+//! with contention. The contention-free network does not slow messages that share a wire, so on this network the chosen
+//! algorithm may be slower than another.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter and the best all-gather together.
 //!
-//! **Ties.** Formulas are not rounded to picoseconds ([`TimeEstimate`]), so rounding never decides.
-//! Among algorithms that are equally fast to within [`TimeEstimate::MARGIN`], the first in
-//! [`CollectiveAlgorithm::ALL`] is chosen, and two stages are preferred to one. Therefore, the same
-//! algorithms are chosen for a machine with twice the latencies and half the bandwidths.
+//! **Ties.** Formulas are not rounded to picoseconds ([`TimeEstimate`]), so rounding never decides between algorithms.
+//! Among algorithms that are equally fast to within [`TimeEstimate::MARGIN`], the first in [`CollectiveAlgorithm::ALL`]
+//! is chosen, and two stages are preferred to one. Therefore, the same algorithms are chosen for a machine with twice
+//! the latencies and half the bandwidths.
 
 use super::line_cost::LineCostModel;
 use super::{CollectiveAlgorithm, CollectivePrimitive};

@@ -145,14 +145,14 @@ pub struct UncontendedCost<'a> {
     /// Time of a message between two NPUs without contention, or `None` if the model does not know
     /// it.
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
-    /// True if messages of other operations may interleave.
+    /// True if other operations may send messages at the same time.
     pub shared: bool,
     /// Time for which a message occupies the link over which its sender sends all messages, or `None` if there is no
     /// such link.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
     /// Takes a dimension, the number of members in a line, and a pattern. Returns true if the line's messages delay one
     /// another only by `link_time`. Each member of such a line sends at most one message and receives at most one
-    /// message at a time, unless the pattern is staggered.
+    /// message at a time, except with [`LinePattern::Staggered`].
     pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
 }
 
@@ -170,7 +170,7 @@ pub enum EndpointCost {
 /// Value by which the caller identifies a transfer when it completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionToken {
-    /// Key by which the caller finds the transfer.
+    /// Key by which the caller finds its own record of the transfer.
     pub word: u64,
     /// Further number that only the caller interprets.
     pub detail: u32,
@@ -219,7 +219,7 @@ impl AlgorithmDescriber {
         Self(Box::new(say))
     }
 
-    /// Joins descriptions of phases with commas, or says that there are none.
+    /// Joins descriptions of phases with commas. Without phases, returns a text that says so.
     pub fn list(phases: impl Iterator<Item = String>) -> String {
         let phases: Vec<_> = phases.collect();
         match phases.len() {
@@ -306,7 +306,7 @@ pub trait CollectiveBackend {
     /// n members then needs no state for n² messages.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 
-    /// Returns a formatter that names the algorithms in reports.
+    /// Returns a formatter of the algorithms' names for reports.
     fn describer(&self) -> AlgorithmDescriber;
 
     /// Returns the duration of a collective if all members begin together and nothing else is in flight. `None` if no
@@ -394,7 +394,7 @@ pub trait EndpointModel: CollectiveBackend {
     fn rts_bytes(&self) -> Option<u64>;
 }
 
-/// Events of an instant are ordered by content, so an unrelated event never reorders others.
+/// Events of an instant are sorted by their content, so an unrelated event never changes the order of the others.
 #[derive(Debug)]
 pub enum ContentOrder {}
 
@@ -421,9 +421,9 @@ pub trait IssueDiscipline: CollectiveBackend {
         false
     }
 
-    /// Returns a number that distinguishes this passage of `npu` through `stage` from other passages. The engine
-    /// requests the number once for each chunk and stage when the collective is issued, and passes it to every later
-    /// call.
+    /// Returns a number that distinguishes this chunk's passage of `npu` through `stage` from other passages. The
+    /// engine requests the number once for each chunk and stage when the collective is issued, and passes it to every
+    /// later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
     /// Returns successive reorderings that turn the order in which members begin a collective of `chunk_schedule` into
@@ -472,8 +472,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         false
     }
 
-    /// Returns the ring direction, or the tree, that a queue slot selects. Messages match between members with equal
-    /// classes.
+    /// Returns the ring direction, or the tree, that a queue slot selects. A message is matched only if the classes of
+    /// its sender and its receiver are equal.
     fn slot_class(&self, _queue_slot: u16) -> u16 {
         0
     }

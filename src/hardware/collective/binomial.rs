@@ -1,13 +1,13 @@
 //! Binomial trees: broadcast, scatter, reduce and gather in log2 levels among any number of
 //! members.
 //!
-//! Members are numbered from the root, x = index − root. The parent of x is x without its lowest bit 2^b;
-//! its children are x + 2^j for all j < b that exist, and its subtree is x … x + 2^b − 1. Members send to the
-//! child with the largest subtree first (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
+//! Members are numbered from the root, x = index − root. The parent of x is x without its lowest set bit 2^b. The
+//! children of x are x + 2^j for all j < b for which there is a member, and the subtree of x is x … x + 2^b − 1.
+//! Members send to the child with the largest subtree first (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
 //! Collective Communication Operations in MPICH", 2005, section 4.4).
 //!
-//! With h = ⌈log2 n⌉, t = time of the buffer S, s = time of S/n, α = latency, all starting together; exact if n = 2^h,
-//! an upper bound otherwise:
+//! If all members start together, with h = ⌈log2 n⌉, t = time of the buffer S, s = time of S/n and α = latency, the
+//! times below are exact for n = 2^h, and upper bounds otherwise:
 //!
 //! | primitive | messages | ends after |
 //! |---|---|---|
@@ -19,7 +19,7 @@ use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
 /// A member's position in the tree.
 struct BinomialNode {
-    /// Members of the line.
+    /// Number of members of the line.
     size: u32,
     /// The root's index.
     root: u32,

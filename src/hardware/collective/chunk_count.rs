@@ -21,17 +21,16 @@
 //!
 //! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the work of the
 //! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers
-//! are tried in steps of an eighth, and then between the best number and its neighbours. The search ends when all
-//! trials together have more messages than [`MOST_MESSAGES`], and also more than [`MOST_TRIALS`] collectives with the
-//! most chunks. In trees of 2 to 31 members, the collective takes at most 1.5 % longer with the chosen number than with
-//! the best number from 1 to 128, if sending the whole buffer takes 0.3 to 20,000 latencies.
+//! are first tried in steps of an eighth of the number, and then between the best number and its neighbours. The search
+//! ends when the messages of all trials together exceed both [`MOST_MESSAGES`] and the messages of [`MOST_TRIALS`]
+//! collectives with the most chunks. In trees of 2 to 31 members, a collective with the chosen number takes at most 1.5
+//! % longer than with the best number from 1 to 128, if sending the whole buffer takes 0.3 to 20,000 times the latency.
 //!
 //! # Free algorithms
 //!
-//! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best number of chunks. In
-//! each dimension where trees support the primitive, a tree and a double tree replace the algorithm that is fastest for
-//! one chunk. These dimensions are the outermost one for an all-reduce, and all dimensions for a broadcast or reduce.
-//! The tree is kept if the collective then ends earlier.
+//! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best number of chunks. A
+//! tree and a double tree each replace the algorithm that is fastest for one chunk, in the outermost dimension for an
+//! all-reduce, and in every dimension for a broadcast or reduce. The tree is kept if the collective then ends earlier.
 
 use super::flow_shop::{FlowShopInput, schedule};
 use super::line_cost::LineCostModel;
@@ -53,7 +52,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of chunks that is chosen.
 pub const MOST: u32 = 128;
 
-/// Bound on chunks · members · (stages + 1). A replay message by message could handle far more.
+/// Bound on chunks · members · (stages + 1). A message-by-message replay could handle far more.
 const MOST_STATE: u64 = 1 << 26;
 
 /// Fewer chunks are chosen if their time exceeds the best time by at most this fraction.
@@ -112,7 +111,7 @@ struct PhaseKey {
     line: Vec<Npu>,
 }
 
-/// The properties of a path that differ within a machine.
+/// The properties that distinguish the paths of one machine.
 fn path_key(path: NetworkPath) -> [u64; 3] {
     let others = path.others.estimate(BufferShare::whole(1 << 40));
     [
@@ -146,7 +145,7 @@ pub(super) fn is_in_tree(assignment: &StageAssignment) -> bool {
     )
 }
 
-/// Life and interval of a stage.
+/// Life and interval of a stage (see the module documentation).
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct StageCost {
     life: Span,
@@ -189,7 +188,7 @@ impl ChunkChoices {
 /// Estimated time by number of chunks.
 type Trials = BTreeMap<u32, Span>;
 
-/// Numbers of chunks up to `most` in steps of an eighth.
+/// Returns the numbers of chunks up to `most`, each about an eighth larger than the previous one.
 fn coarse_numbers(most: u32) -> impl Iterator<Item = u32> {
     let next = move |&at: &u32| (at < most).then(|| most.min(at + (at / 8).max(1)));
     std::iter::successors(Some(1), next)
@@ -197,7 +196,7 @@ fn coarse_numbers(most: u32) -> impl Iterator<Item = u32> {
 
 impl CountedCollective<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
-    /// form. Also true on tiles: their members' routes cross, so the time of several chunks is unknown.
+    /// form. Also true on tiles, where members' routes cross, so that the time of several chunks is unknown.
     fn is_trivial(&self, pipeline: ChunkPipeline) -> bool {
         if self.topology.tiles().is_some() {
             return true;
@@ -335,7 +334,7 @@ impl CountedCollective<'_> {
             }
             try_out(&mut known, chunks);
         }
-        // With trees only coarse numbers were tried so far; refine around the best.
+        // With trees, only the coarse numbers have been tried so far, so try numbers around the best.
         for round in 0..3 {
             let Some((_, best)) = best_of(&known).filter(|_| messages > 0) else {
                 break;
@@ -358,7 +357,7 @@ impl CountedCollective<'_> {
         let (best, _) = best_of(&known).unwrap_or_default();
         let exceeds = |span: Span| span.0 as f64 > best.0 as f64 * (1.0 + MARGIN);
         bounds.sort_unstable_by_key(|&(_, chunks)| chunks);
-        // Fewer chunks that the search skipped may be within the margin.
+        // The search may have skipped smaller numbers of chunks that are within the margin.
         for &(bound, chunks) in bounds.iter().filter(|_| messages == 0) {
             let is_enough = known.get(&chunks).is_some_and(|&time| !exceeds(time));
             if is_enough {
@@ -428,7 +427,7 @@ impl CountedCollective<'_> {
         }
         let line = LineCostModel::new(self.extent, phase, self.topology).without_load();
         let Some(life) = algorithm.cost(&line, stage.primitive, stage.buffer) else {
-            // The phase's algorithm has no formula for its time.
+            // The algorithm has no formula, so approximate its time by equal messages.
             let link = self.topology.dimensions()[phase.dimension].link();
             let latency = self.topology.dimensions()[phase.dimension].latency;
             let (message, count) = algorithm.serial_messages(stage, n);
@@ -438,7 +437,7 @@ impl CountedCollective<'_> {
         };
         let life = span(life.picoseconds());
         // The interval equals the life in three cases. Without a root, all members are busy throughout. If the group is
-        // no sub-grid, routes are longer and determine the interval. If a ring is used in both directions, a member
+        // not a sub-grid, routes are longer and determine the interval. If a ring is used in both directions, a member
         // near the root in one direction is far from the root in the other.
         if stage.bidirectional || !stage.primitive.has_root() || !self.extent.regular {
             return StageCost {
@@ -470,7 +469,7 @@ impl CountedCollective<'_> {
         costs: &[StageCost],
         pipeline: ChunkPipeline,
     ) -> Span {
-        // With a single stage, each chunk follows the previous one after the stage's interval.
+        // With a single stage, each chunk starts one interval after the previous chunk.
         if let [only] = costs {
             let before = u64::from(plan.chunks().saturating_sub(1));
             return only.interval.times(before) + only.life;

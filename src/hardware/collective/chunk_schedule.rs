@@ -4,10 +4,10 @@
 //! routes have the same number of stages. The routes differ in the order in which they visit the phases, and in the
 //! size of their chunks. If all chunks have one size and visit the phases in one order, there is one route.
 //!
-//! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each
-//! phase for the whole collective, identically at every member. If each member chose its own order,
-//! it could occupy a phase that another member's partners need, and the collective could deadlock.
-//! Such a deadlock happens in ASTRA-sim with fewer active chunks than chunks.
+//! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the whole
+//! collective, identically at every member. If each member chose its own order, it could occupy a phase that another
+//! member's partners need, and the collective could deadlock. ASTRA-sim deadlocks in this way if it has fewer active
+//! chunks than chunks.
 
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
@@ -26,7 +26,7 @@ pub struct StageEntry {
 pub struct AdmissionOrder {
     /// For each phase of the group, all passages through it in order.
     pub order: Vec<Vec<StageEntry>>,
-    /// For each phase, the maximum number of a member's chunks in the phase at once, at least 1.
+    /// For each phase, the maximum number of chunks that a member has in the phase at once, at least 1.
     pub capacity: Vec<u32>,
 }
 
@@ -59,7 +59,7 @@ impl<S: Copy> ChunkSchedule<S> {
     /// Creates a chunk for each entry of `route_of`, which is the index of the chunk's route. `stages` contains the
     /// routes one after another, with `length` stages each.
     pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
-        // Routes are stored back to back, all of `length` stages.
+        // Routes are stored one after another, each with `length` stages.
         debug_assert!(length == 0 || stages.len().is_multiple_of(length));
         Self {
             stages,

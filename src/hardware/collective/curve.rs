@@ -5,8 +5,8 @@
 //! linear in their number. A curve gives the time of an undisturbed collective, counted from the arrival of its last
 //! member.
 //!
-//! **On other links.** A curve belongs to the links of its measurement, with bandwidth B and latency α. For links with
-//! B' and α', a time is split into its start and its transfer. With points (x_i, t_i) and last index L:
+//! **On other links.** A curve was measured on links with bandwidth B and latency α. For links with B' and α', each
+//! time of the curve is split into a start and a transfer. With points (x_i, t_i) and last index L:
 //!
 //! ```text
 //! asymptote     r = min((t_L - t_{L-1}) / (x_L - x_{L-1}), min over i of t_i / x_i), the former only if above zero
@@ -15,7 +15,7 @@
 //! t'(x) = s'(x) + v(x) B / B'
 //! ```
 //!
-//! The last points of a curve, where bytes dominate, determine the time of a byte. If the time never falls as bytes
+//! The last points of a curve, where bytes dominate, determine the time per byte. If the time never falls as bytes
 //! grow, neither its start nor its transfer falls. A library may take longer at middle sizes because it uses a protocol
 //! of less bandwidth; the excess over the start of larger sizes then counts as transfer. A start consists of the launch
 //! of the collective, which is independent of links, and the latency of successive messages: `h α` for each of the k
@@ -25,8 +25,8 @@
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
 //! ```
 //!
-//! Example: eight H100s start an all-gather in 10.35 us: 4.75 us, and 7 steps of 0.8 us. Two H100s start in 5.37 us:
-//! 4.57 us, and one step.
+//! Example: the start of an all-gather on eight H100s takes 10.35 us, of which the launch takes 4.75 us and 7 steps
+//! take 0.8 us each. On two H100s the start takes 5.37 us: 4.57 us for the launch, and one step.
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{Topology, TopologyDimension};
@@ -53,7 +53,7 @@ impl LinkRates {
 }
 
 /// If the `curves` for collectives of `kind` were measured on links that differ from the links of `topology`, returns
-/// the dimension and the links of the measurement.
+/// the dimension and the links on which they were measured.
 pub fn measured_elsewhere(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
@@ -134,7 +134,7 @@ pub struct CollectiveCurve {
     /// Points (bytes of the whole buffer, seconds), with ascending bytes. At least one point
     /// exists, and all numbers are above zero.
     pub points: Vec<(f64, f64)>,
-    /// The links of the measurement, or `None` if the curve applies to any links of the machine.
+    /// The links on which the collectives were measured, or `None` if the curve applies to any links.
     pub measured_at: Option<LinkRates>,
 }
 
@@ -147,7 +147,7 @@ impl CollectiveCurve {
         change.start(start, steps) + transfer * change.transfer()
     }
 
-    /// Returns the start for a buffer of `bytes`: the seconds that do not depend on bandwidth.
+    /// Returns the start of a collective with a buffer of `bytes`: the seconds that do not depend on bandwidth.
     fn start(&self, bytes: f64) -> f64 {
         let points = &self.points[..];
         let rates = points.iter().map(|(bytes, seconds)| seconds / bytes);
@@ -250,7 +250,7 @@ mod tests {
         assert!((curve.seconds(50_500.0) / 5.05e-4 - 1.0).abs() < 1e-12);
         assert_eq!(curve.seconds(1.0), 1e-5);
         assert_eq!(curve.seconds(1e3), 1e-5);
-        // Ten times the bytes of the last point.
+        // Ten times the last point's bytes take ten times its time: 10 x 1e-3 s.
         assert!((curve.seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
     }
 
@@ -292,8 +292,8 @@ mod tests {
         near(20e6, 50.0, 10.0 + 400.0);
         near(1e6, 50.0, 10.0 + 20.0);
         near(1e3, 10.0, 9.99 + 0.1);
-        // 5 MB are between two points: 60 us, of which 10 us are the start. Beyond the last point
-        // all additional time is transfer: 420 us - 10.
+        // 5 MB are between two points: 60 us, of which 10 us are the start. Beyond the last point all additional time
+        // is transfer: 420 us - 10 us.
         near(5e6, 200.0, 10.0 + 25.0);
         near(40e6, 200.0, 10.0 + 205.0);
         // Below the first point, the start of the first point applies.
@@ -302,8 +302,8 @@ mod tests {
 
     #[test]
     fn latency_changes_the_steps_of_a_start() {
-        // 7 steps over 2 links of 500 ns are 7 us of the start. Ten times the latency adds 63 us; no latency removes 7
-        // us.
+        // 7 steps over 2 links of 500 ns are 7 us of the start. Ten times the latency adds 63 us; zero latency removes
+        // 7 us.
         let near = |from, to, expected: f64| {
             let found = micros(20e6, rates(100.0, from), rates(100.0, to));
             assert!(

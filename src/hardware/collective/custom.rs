@@ -1,10 +1,11 @@
 //! Collectives whose algorithm is a script for each position of the group.
 //!
 //! A script is a dependency graph of operations: sends, receives and waits. An operation starts as soon as its
-//! predecessors have completed. Operations that can start at the same time start in the order of the script. There are
-//! no lanes. A receive completes when it has started and its message has arrived. The backend decides when a send
-//! completes. Scripts state the sizes of messages, so the collective's own size is ignored. A member completes the
-//! collective when all operations of its script have completed.
+//! predecessors have completed. Operations that can start at the same time start in the order of the script. A script
+//! has no lanes, so any number of operations may be in progress at once. A receive completes when it has started and
+//! its message has arrived. The backend decides when a send completes. Scripts state the sizes of messages, so the
+//! collective's own size is ignored. A member completes the collective when all operations of its script have
+//! completed.
 
 use super::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_base::collective_kind::CollectiveKind;
@@ -35,7 +36,7 @@ pub enum ScriptOp {
         /// Label that the sender gives the message.
         label: u32,
     },
-    /// A pause.
+    /// A pause of this duration.
     Wait(Span),
 }
 
@@ -93,7 +94,7 @@ pub struct ScriptedAlgorithm(Vec<Arc<MemberScript>>);
 pub struct CustomCollective {
     /// Kind of collective that it implements.
     pub kind: CollectiveKind,
-    /// Name in reports.
+    /// Name of the algorithm in reports.
     pub name: String,
     /// Script of each position. Position p is the p-th member of the group, counted from the root if there is one. Each
     /// receive is matched to one send ([`ScriptedAlgorithm::matched`]).
@@ -208,7 +209,7 @@ impl ScriptExecutor {
         });
         match cue {
             ScriptEvent::Begin => {
-                // Clone the Arc, so that `progress` can be mutated.
+                // Clone the `Arc`, so that `progress` can be mutated while the script is read.
                 let script = progress.script.clone();
                 for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
                     progress.begin(part, acts);
@@ -237,8 +238,8 @@ impl ScriptProgress {
             ScriptOp::Receive { from, label } => {
                 let key = (from, label);
                 match self.arrived.get_mut(&key).filter(|count| **count > 0) {
-                    // For a message that arrived early, a separate event completes the receive, so
-                    // that the order of events decides.
+                    // If the message arrived earlier, a separate event completes the receive, so that the order of
+                    // events decides when dependent operations start.
                     Some(count) => {
                         *count -= 1;
                         acts.push(ScriptAction::TakeArrived { part });

@@ -1,7 +1,7 @@
 //! Direct: every member sends to every other member, nearest index first.
 //!
-//! A member's port sends one message at a time and receives one at a time. With n members, s = time of S/n, t = time of
-//! the buffer S, and α = latency, all starting together:
+//! A member's port sends one message at a time and receives one at a time. If all n members start together, with s =
+//! time of S/n, t = time of the buffer S, and α = latency:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //!
 //! ASTRA-sim's congestion-unaware model gives each of the n−1 messages the full bandwidth at once, which no port can
 //! do. In chakram's model the port is the limit, so direct and ring move their bytes equally fast and differ only in
-//! latency. The table does not apply to rings and meshes: there, each message has the rate of one link, leaves a member
-//! one at a time, and enters on either side.
+//! latency. The table does not apply to rings and meshes: there, a member sends one message at a time at the rate of
+//! one link, and receives messages from both sides.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};

@@ -2,10 +2,11 @@
 //!
 //! Both trees of a double binary tree have the shape of a [`tree`]. The second tree numbers the members other than the
 //! root differently. If n is odd, the members are numbered backwards, so that odd and even numbers swap; if n is even,
-//! each number is one less. Leaves have odd numbers, so every member except the root has children in at most one of the
-//! two trees. For two all-reduced chunks a member sends and receives 4 times; inner members of a single tree send and
-//! receive 6 times (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
-//! and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
+//! each number is one less, and 1 becomes n−1. Leaves have odd numbers, and a member whose number is even in one tree
+//! has an odd number in the other. Every member except the root is therefore a leaf in at least one of the two trees.
+//! For two all-reduced chunks a member sends and receives 4 times; in a single tree, an inner member sends and receives
+//! 6 times (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+//! scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
 //!
 //! One chunk takes the same time as in a single [`tree`]: an all-reduce at most 2hα + (4h−2)t, a broadcast or reduce at
 //! most hα + (2h−1)t, with h = ⌈log2 n⌉. Two trees are faster than one only for many chunks.
@@ -62,7 +63,7 @@ mod tests {
                         root,
                         position: index,
                     };
-                    // In a reduce, members receive only from their children.
+                    // In a reduce, members receive only from their children, so a member that receives has children.
                     let children = [false, true].map(|mirrored| {
                         let stage = CollectiveStage {
                             phase: 0,

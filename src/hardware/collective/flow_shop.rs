@@ -1,8 +1,8 @@
 //! A flow shop: the chunks of one member pass through the phases, and each stage takes a known time.
 //!
 //! Members that begin a collective together behave identically, so one member represents all. Each queue has a fixed
-//! number of places for the chunks that may be in a phase at once. A policy selects the next of the waiting chunks. A
-//! chunk that ends a stage joins the queue of its next stage before its place is refilled.
+//! number of places for the chunks that may be in a phase at once. When a place becomes free, a policy selects one of
+//! the waiting chunks. A chunk that ends a stage joins the queue of its next stage before its place is refilled.
 
 use super::{ChunkSchedule, StageEntry};
 use chakram_base::ids::StageIndex;
@@ -20,8 +20,8 @@ pub enum IntraDimensionPolicy {
     SmallestFirst,
     /// The chunk with the fewest remaining stages goes first.
     FewestLeft,
-    /// Returning chunks (all-gather) alternate with outgoing chunks if both wait. Within each kind, the first chunk to
-    /// arrive goes first. ASTRA-sim's `RG`.
+    /// Returning chunks (all-gather) alternate with outgoing chunks if both wait. Among returning chunks, and among
+    /// outgoing chunks, the first to arrive goes first. ASTRA-sim's `RG`.
     Alternate,
 }
 
@@ -55,7 +55,7 @@ pub struct FlowShopInput<'a> {
 pub struct FlowShopResult {
     /// Time at which the last chunk leaves its last stage.
     pub end: Span,
-    /// For each queue, the passages in the order in which they began.
+    /// For each queue, the passages of chunks in the order in which they began.
     pub order: Vec<Vec<StageEntry>>,
 }
 
@@ -66,7 +66,7 @@ pub struct StagePassage {
     pub entry: StageEntry,
     /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage whose end admits this passage (by this or another chunk), or `None` at the start.
+    /// The passage, of this or another chunk, whose end made this passage possible, or `None` if it began at time 0.
     pub admitted_by: Option<StageEntry>,
 }
 
@@ -101,7 +101,7 @@ struct FlowShopSimulation<'a, S, F> {
     queues: Vec<FlowShopQueue>,
     /// The current or next stage of each chunk.
     stage: Vec<u16>,
-    /// Pending ends of stages, as (time, order of beginning, chunk).
+    /// Pending ends of stages, as (time, index in the order in which stages began, chunk).
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
     order: Vec<Vec<StageEntry>>,
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn one_queue_serves_chunk_after_chunk() {
-        // Four chunks of 7 ns: one at a time, two at a time, all at once.
+        // Four chunks of 7 ns: one at a time, two at a time, then all at once.
         assert_eq!(end(&[7], &[0], 4, 1), 28);
         assert_eq!(end(&[7], &[0], 4, 2), 14);
         assert_eq!(end(&[7], &[0], 4, 9), 7);

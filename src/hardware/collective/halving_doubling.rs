@@ -1,15 +1,15 @@
 //! Halving and doubling: exchanges with partners at distances 1, 2, 4, … among 2^L members.
 //!
 //! In a reduce-scatter a member exchanges half of its data with the member whose index differs in the lowest bit, then
-//! half of the rest with the member whose index differs in the next bit, and so on: S/2, S/4, … S/n. Exchange i keeps
-//! the parts whose indices agree with the member's own in bit i, so each member ends with the part of its own index. An
-//! all-gather runs in reverse: distance n/2 with S/n, then n/4 with 2S/n, down to distance 1 with S/2. The largest
-//! messages thus go to the nearest partners. This order of messages is vector halving with distance doubling, and
-//! vector doubling with distance halving (R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS
-//! 2004); R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH"
-//! (2005), section 4, have the same messages in the other order of distances.
+//! half of the rest with the member whose index differs in the next bit, and so on: S/2, S/4, … S/n. In exchange i, a
+//! member keeps the parts whose indices agree with its own in bit i, so each member ends with the part of its own
+//! index. An all-gather runs in reverse: distance n/2 with S/n, then n/4 with 2S/n, down to distance 1 with S/2. The
+//! largest messages thus go to the nearest partners. The reduce-scatter is vector halving with distance doubling, and
+//! the all-gather is vector doubling with distance halving (R. Rabenseifner, "Optimization of Collective Reduction
+//! Operations", ICCS 2004). R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication
+//! Operations in MPICH" (2005), section 4, send the same messages in the reverse order of distances.
 //!
-//! With s = time of S/n, where S is the buffer, and α = latency, all starting together:
+//! If all members start together, with s = time of S/n, where S is the buffer, and α = latency:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -17,8 +17,8 @@
 //! | all-gather | log2 n: S/n, 2S/n, … S/2, each after the previous one was received | α log2 n + (n−1)s |
 //! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
 //!
-//! Partners that start at different times could send out of order, and the receiver would mistake an early message for
-//! another message. Therefore, message i counts only after its receiver has taken step i.
+//! If partners start at different times, messages could arrive out of order, and the receiver would mistake an early
+//! message for another. Therefore, message i counts only after its receiver has taken step i.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};
@@ -69,8 +69,8 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// Returns the closed form of the table's first two rows: each exchange has half the size of the
-/// previous one, and the time of each is rounded separately, as the network rounds messages.
+/// Returns the closed form of the table's first two rows: each exchange has half the size of the previous one, and each
+/// time is rounded separately, because the network rounds the time of each message.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let halves = (0..n.ilog2()).map(|i| stage.buffer.part(2 << i));
     let spans = halves.map(|half| path.time(half));

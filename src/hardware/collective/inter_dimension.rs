@@ -1,7 +1,7 @@
-//! Chunk sizes, and the order in which each chunk visits the dimensions.
+//! Computes the sizes of chunks, and the order in which each chunk visits the dimensions.
 //!
-//! *Ascending*: every chunk goes outward from the innermost dimension. If dimensions have unequal
-//! loads, the most loaded dimension limits the rate.
+//! *Ascending*: every chunk goes outward from the innermost dimension. If dimensions have unequal loads, the dimension
+//! with the highest load limits the rate.
 //!
 //! *Round robin*: chunk k begins with dimension k mod D and continues outward from there, cyclically.
 //!
@@ -24,7 +24,7 @@ pub enum InterDimensionPolicy {
     /// From the innermost outward.
     #[default]
     Ascending,
-    /// Each chunk begins with another dimension, in turn.
+    /// Successive chunks begin with successive dimensions, cyclically.
     RoundRobin,
     /// The least loaded dimension first.
     Themis,
@@ -63,8 +63,8 @@ impl ChunkRoute {
 }
 
 /// Splits a collective of `whole` into chunks. Returns the chunks' distinct routes through the phases of `extent`, and
-/// the index of each chunk's route. There are `chunks` chunks if all are equal, and otherwise at most sixteen times as
-/// many.
+/// the index of each chunk's route. There are `chunks` chunks if all are equal in size, and otherwise at most sixteen
+/// times `chunks`.
 pub(super) fn ways(
     inter: InterDimensionPolicy,
     (kind, whole): (CollectiveKind, BufferShare),

@@ -1,4 +1,4 @@
-//! Message times along the lines of a phase, from which `auto.rs` builds the algorithms' formulas.
+//! Times of messages along the lines of a phase; `auto.rs` builds the algorithms' formulas from these times.
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{DimensionShape, NetworkPath, Topology};
@@ -99,13 +99,13 @@ impl<'a> LineCostModel<'a> {
         (path, [port(a, out), port(b, into)])
     }
 
-    /// Returns the path between members `k` places apart: the worse of the first member's and the
-    /// last member's routes.
+    /// Returns the path between members `k` places apart: the worse of two routes, the first member's and the last
+    /// member's.
     pub(super) fn way(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| {
             let (a, b) = (self.path(0, k), self.path(self.size() - 1, k - 1));
             NetworkPath {
-                // Take the worse of both routes for each property. The devices are from the route with the longer
+                // Take the worse of both routes for each property. The devices are those of the route with the longer
                 // latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {
@@ -129,7 +129,8 @@ impl<'a> LineCostModel<'a> {
         LoadedPath { path, load }
     }
 
-    /// Returns the path between members whose indices differ in the bit of weight `k`, and along the edges of trees.
+    /// Returns the path between members whose indices differ in the bit of weight `k`. Formulas of trees use this path
+    /// for edges of length `k` too.
     pub(super) fn exchange(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| self.path(0, k));
         let load = self.way(k).load;

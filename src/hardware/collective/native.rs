@@ -1,6 +1,6 @@
-//! The native backend: the machine's algorithm for each dimension, endpoints that take no time, and chunks pipelined
-//! through the dimensions. If a custom algorithm supports a collective's kind and its number of members, the members
-//! execute its scripts instead.
+//! The native backend runs the machine's algorithm for each dimension, with endpoints that take no time, and pipelines
+//! chunks through the dimensions. If a custom algorithm supports a collective's kind and its number of members, the
+//! members execute its scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the
 //! next is in the first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at
@@ -123,7 +123,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                 routes(of, lie, algorithms, resolved.pipeline)
             }
             Some(number) => {
-                // Sizes of data are defined only if all chunks pass the phases in the same order.
+                // The bytes of each phase are defined only if all chunks pass through the phases in the same order.
                 let pipeline = ChunkPipeline {
                     inter: InterDimensionPolicy::default(),
                     ..self.pipeline
@@ -267,7 +267,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         if let Some(span) = chunk_schedule.measured() {
             return Some(span);
         }
-        // A closed form needs proof. For several chunks in one phase at the same time, there is no proof of how the
+        // There is no closed form for several chunks in one phase at the same time, because nothing proves how the
         // chunks share the ports.
         let admission = chunk_schedule.admission();
         let one_by_one =
@@ -432,8 +432,8 @@ impl IssueDiscipline for NativeBackend<'_> {
 
 impl NativeBackend<'_> {
     /// Maximum number of a member's chunks in each phase at once; in trees at least four per level, because a chunk
-    /// goes up and down while others follow. More chunks would only queue at the ports, where their upward messages
-    /// would delay the downward messages that members wait for.
+    /// travels up and down the tree while other chunks follow. More chunks would only queue at the ports, where their
+    /// upward messages would delay the downward messages that members wait for.
     fn capacity(
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,
@@ -477,9 +477,9 @@ impl NativeBackend<'_> {
     }
 
     /// Uncontended duration of a stage. Without a closed form the duration is an estimate, which affects only the order
-    /// of chunks and never a result. The estimate is the sum over successive messages over a link or up a tree, each
-    /// with the algorithm's message size and the latency of a link. The estimate is proportional to the message times,
-    /// and is a whole number of picoseconds if all message times are.
+    /// of chunks and never a result. The estimate adds up successive messages over a link or up a tree; each has the
+    /// algorithm's message size and the latency of one link. The estimate is proportional to the message times, and is
+    /// a whole number of picoseconds if all message times are.
     fn alone(
         &self,
         assignment: &StageAssignment,
@@ -498,7 +498,7 @@ impl NativeBackend<'_> {
 }
 
 impl StageAssignment {
-    /// The path that all messages share, or `None` if paths differ.
+    /// Returns the path that all messages share, or `None` if paths differ.
     #[inline]
     pub(super) fn path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
         if self.algorithm == CollectiveAlgorithm::Ring {

@@ -1,9 +1,9 @@
 //! Pairwise: one partner after another, each exchange after the previous one has ended.
 //!
 //! In round k = 1 … n−1 a member sends to the member k places ahead and receives from the member k places behind; if n
-//! is a power of two it exchanges with the member whose index is its own XOR k (R. Thakur, R. Rabenseifner and W.
-//! Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.2 and 4.3). With s = time of
-//! S/n, where S is the buffer, and α = latency, all starting together:
+//! is a power of two, the member instead exchanges with the member whose index is its own XOR k (R. Thakur, R.
+//! Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.2 and
+//! 4.3). If all members start together, with s = time of S/n, where S is the buffer, and α = latency:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | all-gather | n−1 of S/n, the sender's part | (n−1)(α + s) |
 //! | all-to-all | n−1 of S/n, the receiver's part | (n−1)(α + s) |
 //!
-//! The order of rounds does not matter for the data, so [`direct`](super::direct) is faster on this network. Rounds
-//! prevent a member from receiving from several members at once. A message that arrives early counts only when its
-//! receiver has reached the message's round.
+//! Data does not depend on the order of rounds, so [`direct`](super::direct) is faster on this network. Rounds prevent
+//! a member from receiving from several members at once. A message that arrives early counts only when its receiver has
+//! reached the message's round.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};

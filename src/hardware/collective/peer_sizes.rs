@@ -1,9 +1,10 @@
 //! All-to-alls whose members exchange unequal parts.
 //!
 //! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends these bytes to t. In
-//! a group of several phases, data travel along the phases, innermost first, as with equal parts. Before phase d, a
-//! member at position p has data from owners whose positions differ from p only in earlier phases, for readers whose
-//! positions equal p in those phases. The member passes the data for index q along d to the member with that index:
+//! a group of several phases, data travels along the phases, innermost first, as in an all-to-all of equal parts.
+//! Before phase d, a member at position p has data from senders s whose positions differ from p only in earlier phases,
+//! for receivers t whose positions equal p in those phases. The member passes the data for index q along d to the
+//! member with that index:
 //!
 //!   bytes(d, p → q) = Σ M(s, t) over s with s_j = p_j for j ≥ d, and t with t_j = p_j for j < d and t_d = q.
 //!
@@ -41,7 +42,7 @@ impl PeerSizes {
     pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
         let n = extent.size();
         let mut pairs = bytes.iter().enumerate();
-        // A member's data for itself do not matter.
+        // A member's data for itself is never sent.
         let sent = |&(place, _): &(usize, &u64)| place as u32 / n != place as u32 % n;
         if pairs.all(|pair| !sent(&pair) || *pair.1 == equal) {
             return None;
@@ -94,8 +95,8 @@ impl PeerSizes {
         self.equivalent
     }
 
-    /// Returns the algorithm for unequal parts if `algorithm` would be used for equal parts: `algorithm` itself if it
-    /// sends each part directly from its owner to its reader, otherwise direct.
+    /// Returns the algorithm that carries unequal parts where `algorithm` carries equal parts: `algorithm` itself if it
+    /// sends each part directly from its sender to its receiver, otherwise `direct`.
     pub fn algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
         match algorithm {
             CollectiveAlgorithm::Pairwise => algorithm,
@@ -119,7 +120,7 @@ impl PeerSizes {
                 ..step
             });
         }
-        // The target of a member in a round, even if the member has nothing to send.
+        // Returns the member that a member would send to in a round, even if there is nothing to send.
         let target = |index, round| {
             let line = LinePosition { index, ..line };
             algorithm.step(stage, line, round).map(|step| step.to)
@@ -282,7 +283,7 @@ mod tests {
     #[test]
     fn data_travel_along_one_phase_after_another() {
         // A 2 × 2 group with position p = x + 2y. Member s has 10^t · (s + 1) bytes for member t, so the digits of a
-        // sum identify the readers and the owners.
+        // sum identify the receivers and the senders.
         let extent = extent(&[2, 2]);
         let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
         let sizes = PeerSizes::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
@@ -293,7 +294,7 @@ mod tests {
             (2, 3, 3 * 1010),
             (3, 2, 4 * 101),
         ];
-        // Along y, member 0 has the data that members 0 and 1 own for members 0 and 2. Member 0 passes on the data for
+        // Before y, member 0 has the data that members 0 and 1 send to members 0 and 2. Member 0 passes on the data for
         // member 2: (1 + 2) · 100 bytes.
         let outer = [(0, 2, 300), (1, 3, 3000), (2, 0, 7), (3, 1, 70)];
         for (phase, expected) in [inner, outer].into_iter().enumerate() {

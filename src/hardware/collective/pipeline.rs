@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 /// Chunking of collectives: number, order and overlap of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPipeline {
-    /// Number of chunks of a collective if all are equal, limited by the collective's number of bytes.
+    /// Number of chunks of a collective if all chunks are equal, at most the collective's number of bytes.
     /// [`InterDimensionPolicy::ThemisFlex`] splits chunks further. `None` if the number is chosen for each collective
     /// (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,

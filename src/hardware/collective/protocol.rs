@@ -23,18 +23,18 @@ use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 
-/// Constants of one protocol for one kind of collective.
+/// Fitted constants of one protocol for one kind of collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveProtocol {
     /// The kind.
     pub kind: CollectiveKind,
     /// Seconds of the shortest collective.
     pub start: f64,
-    /// Seconds of each further step.
+    /// Seconds that each step adds.
     pub step: f64,
     /// Pairs (number of members, bytes per second), ascending by members, at least one.
     pub rates: Vec<(u32, f64)>,
-    /// The links of the fit, or `None` if the constants apply to any links of the machine.
+    /// The links for which the constants were fitted, or `None` if the constants apply to any links.
     pub measured_at: Option<LinkRates>,
 }
 

@@ -1,9 +1,9 @@
 //! Recursive doubling: exchanges of the whole buffer with partners at distances 1, 2, 4, … of 2^L members.
 //!
-//! After exchange i a member has the sum over the 2^(i+1) members whose indices differ from its own in the
-//! lowest i+1 bits (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication
-//! Operations in MPICH", 2005, section 4.5: the choice for short messages). With t = time of the
-//! buffer S and α = latency, all starting together:
+//! After exchange i a member has the sum over the 2^(i+1) members whose indices differ from its own in the lowest i+1
+//! bits (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005,
+//! section 4.5: the choice for short messages). If all members start together, with t = time of the buffer S and α =
+//! latency:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|

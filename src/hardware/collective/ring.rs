@@ -1,8 +1,8 @@
 //! Ring: every member sends only to the next member. If the line is a closed ring of NPUs, every member sends half of
 //! its data to the next member and half to the previous member.
 //!
-//! With n members, s = time of S/n at the member's sending rate, where S is the buffer, and α = latency between
-//! neighbours, all starting together:
+//! If all n members start together, with s = time of S/n at the member's sending rate, where S is the buffer, and α =
+//! latency between neighbours:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -18,9 +18,10 @@
 //! ([`GroupExtent::closes_ring`]), each member has two links, to the next and to the previous member, with B/2 each. A
 //! stage then consists of two concurrent runs, with half of the buffer each. One run is as above. The other run goes in
 //! the opposite direction, where the member with index i takes the place of n−1−i. The two runs share neither links nor
-//! dependencies. Half a share takes s/2 · B/(B/2) = s, so the table is valid with s at rate B, and an NPU sends at the
-//! full rate B. On other lines of rings and on meshes, a message from the last member to the first returns over the
-//! links between them. A second direction would gain nothing, so all data goes in one direction, at B/2.
+//! dependencies. Half a share takes s/2 · B/(B/2) = s over one link, so the table is valid with s at rate B, and an NPU
+//! sends at the full rate B. On a ring whose line is not closed in this way, and on a mesh, a message from the last
+//! member to the first returns over the links between them. A second direction would gain nothing, so all data goes in
+//! one direction, at B/2.
 //!
 //! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
 
@@ -41,8 +42,8 @@ impl LinePosition {
     }
 }
 
-/// Number of messages of each of `n` members. From 92,683 members on, the number exceeds 32 bits. So many messages can
-/// never be simulated; the closed form has no such limit.
+/// Returns the number of messages that each of `n` members sends. From 92,683 members on, the number exceeds 32 bits.
+/// So many messages can never be simulated; the closed form has no such limit.
 fn all_to_all(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }

@@ -90,8 +90,8 @@ mod tests {
         routes(of, (&extent, &topology), &trees, pipeline)
     }
 
-    /// A chunk's first stage has all bytes of the chunk. The bytes of all chunks' first stages add up to the bytes of
-    /// the collective, for any number of bytes.
+    /// A chunk's first stage has all bytes of the chunk. For any size of a collective, its bytes equal the sum over all
+    /// chunks' first stages.
     #[test]
     fn no_byte_is_lost() {
         let mut unequal = 0;
@@ -100,7 +100,7 @@ mod tests {
                 for chunks in [1, 2, 7, 64] {
                     let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
                     let chunk_schedule = chunk_schedule(&sizes, bytes, (inter, chunks));
-                    // One unit is the smallest fraction of a byte: each equal chunk has 256 grains.
+                    // Count in the smallest fraction of a byte that occurs: each equal chunk has 256 grains.
                     let unit = 256 * u128::from(u64::from(chunks).min(bytes));
                     let mut sum = 0;
                     for chunk in 0..chunk_schedule.chunks() {

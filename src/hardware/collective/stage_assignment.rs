@@ -70,7 +70,7 @@ pub fn assign_stages(
             match choices[phase.dimension].requested(primitive) {
                 Some(algorithm) => algorithm.supports(primitive, phase.size),
                 None => {
-                    // The buffer of the last phase, after all earlier phases have shrunk it.
+                    // The last phase's buffer: the whole divided by the sizes of all earlier phases.
                     let sizes = before.iter().map(|&d| extent.phases[d].size);
                     line(last).prefers_fused_all_reduce(chunk.whole.part(sizes.product()))
                 }
@@ -91,7 +91,7 @@ pub fn assign_stages(
                 Some(algorithm) => algorithm.resolve(stage.primitive, phase.size),
                 None => line(stage.phase).choose(stage.primitive, stage.buffer).0,
             };
-            // The algorithm decides whether a stage uses both directions.
+            // Only the ring sends in both directions, so the algorithm must be chosen first.
             stage.bidirectional =
                 algorithm == CollectiveAlgorithm::Ring && extent.closes_ring(phase, topology);
             out.push(StageAssignment {
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(list(K::AllReduce, &ring, &order), [out, back].concat());
         let all = |primitive| order.map(|d| (d, primitive, 1)).to_vec();
         assert_eq!(list(K::AllToAll, &ring, &order), all(P::AllToAll));
-        // Kinds with a root use the order of dimensions: 4 innermost, then 2, then 3.
+        // Kinds with a root ignore the chunk's order and use the order of dimensions: size 4 innermost, then 2, then 3.
         let scatter = [(2, P::Scatter, 1), (1, P::Scatter, 3), (0, P::Scatter, 6)];
         assert_eq!(list(K::Scatter, &ring, &order), scatter);
         let barrier = [
@@ -230,7 +230,7 @@ mod tests {
             list(CollectiveKind::AllReduce, choices, order)
         };
         assert_eq!(list(&[ring, ring, tree], &[0, 1, 2]), fused);
-        // Recursive doubling does not support 3 members, and only the last phase may use a tree.
+        // Recursive doubling does not support 3 members, and only the last phase may use a tree for an all-reduce.
         let doubling = AlgorithmChoice::Named(CollectiveAlgorithm::RecursiveDoubling);
         assert_eq!(list(&[ring, ring, doubling], &[0, 1, 2]).len(), 6);
         assert_eq!(list(&[ring, tree, ring], &[0, 1, 2]).len(), 6);

@@ -1,10 +1,10 @@
-//! Simulates one stage of several chunks through its members' ports, message by message, for algorithms without a
-//! closed form.
+//! Simulates one stage of a collective in several chunks, message by message, at its members' ports. Used for
+//! algorithms without a closed form.
 //!
-//! The simulation is a [flow shop](super::flow_shop) whose machines are the ports of a line's members instead of
-//! phases. All members start together and nothing else is in flight. A port sends one message at a time and receives
-//! one at a time, first come, first served, as on the contention-free network. A member has up to `places` chunks at
-//! once, sends one message of a chunk at a time, and starts the next chunk when its part in a chunk ends.
+//! The simulation is a [flow shop](super::flow_shop) whose servers are the ports of a line's members instead of phases.
+//! All members start together and nothing else is in flight. A port sends one message at a time and receives one at a
+//! time, first come, first served, as on the contention-free network. A member has up to `places` chunks at once, sends
+//! one message of a chunk at a time, and starts the next chunk when its part in a chunk ends.
 
 use super::line_cost::LineCostModel;
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition};
@@ -63,7 +63,8 @@ enum FlowEvent {
 type FlowEntry = (FlowEvent, u32, u32, u32);
 
 impl StageFlow {
-    /// Builds the programs of `algorithm` for one chunk's messages in `stage`, with the first member as the root.
+    /// Builds the programs of `algorithm` for one chunk's messages in `stage`, with the line's first member as the
+    /// root.
     pub fn new(
         line: &LineCostModel<'_>,
         algorithm: CollectiveAlgorithm,
@@ -170,7 +171,7 @@ struct FlowRun<'a> {
     next: Vec<u32>,
     running: Vec<u32>,
     events: BinaryHeap<Reverse<(Time, FlowEntry)>>,
-    /// Messages that start at this instant, as (member, chunk, index).
+    /// Messages that leave at this instant, as (member, chunk, index).
     sends: Vec<(u32, u32, u32)>,
     /// Pairs (member, chunk) that may be able to continue.
     changed: Vec<(u32, u32)>,
@@ -322,9 +323,9 @@ mod tests {
     fn chunks_follow_at_the_pace_of_the_busiest_port() {
         use CollectivePrimitive::{AllReduce, Broadcast};
         // From member 0 to 1 and back, each member sends one message per chunk. The fifth chunk has therefore arrived
-        // at the top after 5,100 ns, and is back 1,100 ns later.
+        // at the top after 5,100 ns, and is back at member 1 1,100 ns later.
         assert_eq!(end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)), 6_200);
-        // With one chunk at a time, chunks follow one another.
+        // With one chunk at a time, each chunk starts after the previous chunk has ended.
         assert_eq!(
             end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 1)),
             5 * 2_200

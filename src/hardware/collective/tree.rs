@@ -7,9 +7,9 @@
 //! tree, odd numbers are leaves, a member's subtree is a contiguous range of numbers, and the depth
 //! is h = ⌈log2 n⌉. NCCL numbers its trees in the same way (`src/graph/trees.cc`).
 //!
-//! With t = time of the buffer S and α = latency, all starting together; exact if n = 2^h, an upper
-//! bound otherwise. At every level except the root's, two children send to, or receive from, the
-//! same port:
+//! If all members start together, with t = time of the buffer S and α = latency, the times below are exact for n = 2^h,
+//! and upper bounds otherwise. At every level except the root's, two children share their parent's port, for sending or
+//! receiving:
 //!
 //! | primitive | messages | ends after |
 //! |---|---|---|
@@ -18,7 +18,7 @@
 //! | all-reduce | up as in a reduce, then down as in a broadcast | 2hα + (4h−2)t |
 //!
 //! Members end at different times, so there is no closed form. In an all-reduce a member's message to its parent
-//! depends on the messages of all its children, so a count of received messages identifies the messages that have
+//! depends on the messages of all its children, so the number of received messages alone shows which messages have
 //! arrived.
 
 use super::line_cost::LineCostModel;

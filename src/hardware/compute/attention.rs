@@ -5,14 +5,14 @@ use chakram_base::units::Bandwidth;
 /// Waves in which multiprocessors compute query tiles, and the time of a partly filled wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaves {
-    /// Multiprocessors, each of which computes one tile of 128 queries of a head at a time.
+    /// Number of multiprocessors, each of which computes one tile of 128 queries of a head at a time.
     pub multiprocessors: f64,
-    /// Additional time of the last, partly filled wave, in waves.
+    /// Additional time of the last, partly filled wave, as a fraction of a full wave's time.
     pub tail: f64,
 }
 
-/// Attention of one query per sequence to all keys. With `Y` bytes, `b` sequences and `v` heads of keys and values,
-/// `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
+/// Time of attention from one query per sequence to all keys. With `Y` bytes moved, `b` sequences and `v` heads of keys
+/// and values, `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeCurve {
     /// Seconds of the shortest kernel.
@@ -21,12 +21,13 @@ pub struct DecodeCurve {
     pub memory: f64,
     /// Seconds that a multiprocessor spends on each sequence's head of keys and values.
     pub head: f64,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: f64,
 }
 
-/// Compute rate for some head widths (columns), divided by the curve's rate. Between two widths the factor is linear in
-/// the logarithm of the width. Outside these widths, the factor of the nearest width applies.
+/// Compute rates for the head widths (columns) of [`Self::WIDTHS`], each divided by the curve's rate. Between two
+/// widths the factor is linear in the logarithm of the width. Outside these widths, the factor of the nearest width
+/// applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WidthFactors(pub [f64; WidthFactors::WIDTHS.len()]);
 
@@ -48,13 +49,13 @@ impl WidthFactors {
     }
 }
 
-/// Attention in one kernel. With `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and `s` queries of a
-/// sequence:
+/// Time of attention in one kernel. With `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and `s` queries of
+/// a sequence:
 ///
 /// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`. A backward kernel takes
-/// `backward` times as long. If [`Self::widths`] is given, the compute rate is multiplied by its factor. If
-/// [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`; otherwise `w = 1`. `n` is the number of waves in
-/// which the multiprocessors compute tiles of 128 queries of a head.
+/// `backward` times as long. If [`Self::widths`] is given, its factor for the head width multiplies the compute rate.
+/// If [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`; otherwise `w = 1`. `n` is the number of waves
+/// in which the multiprocessors compute tiles of 128 queries of a head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionCurve {
     /// Seconds of the shortest kernel.
@@ -137,7 +138,7 @@ mod tests {
                 "{width}"
             );
         }
-        // At the geometric mean of 64 and 128, the factor is the mean of both factors.
+        // At the geometric mean of 64 and 128, the factor is the mean of the factors for 64 and for 128.
         let between = factors.factor_at(64.0 * 2.0_f64.sqrt());
         assert!((between - 0.9).abs() < 1e-12, "{between}");
     }

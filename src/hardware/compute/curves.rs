@@ -1,4 +1,5 @@
-//! Durations of kernels by class and shape. The curves' constants were fitted to measurements on an NPU class.
+//! Durations of kernels, computed from class and shape by curves whose constants were fitted to measurements on an NPU
+//! class.
 
 use super::{
     AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
@@ -21,7 +22,7 @@ pub struct MovingCurve {
     pub error: f64,
 }
 
-/// Kernels whose durations depend on the same constants, so that their errors are correlated.
+/// Class of kernels whose durations depend on the same fitted constants, so that their errors are correlated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurveClass {
     /// Kernels measured by name.
@@ -50,7 +51,7 @@ pub struct CurvePrice {
     pub class: CurveClass,
 }
 
-/// Factors on an NPU's rates under continuous load and a power limit, compared with the rates at which its curves were
+/// Factors on an NPU's rates under continuous load and a power limit, relative to the rates at which its curves were
 /// measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeptRates {
@@ -75,11 +76,11 @@ impl Default for KeptRates {
 /// Curves of an NPU class. A curve is missing if its kernels were not measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
-    /// Kernels measured by name. The times of these kernels take precedence over the curves of their classes.
+    /// Kernels measured by name. The measured times take precedence over the curves.
     pub measured: MeasuredKernels,
     /// Curve of matrix products, by number format.
     pub gemm: [Option<GemmCurve>; Dtype::COUNT],
-    /// Measured shapes that correct the curve of matrix products, by number format.
+    /// By number format: measured shapes that correct the curve of matrix products.
     pub products: [Option<MeasuredGemms>; Dtype::COUNT],
     /// Curve of attention, by number format.
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],
@@ -87,7 +88,7 @@ pub struct KernelCurves {
     pub attention_kernel: Option<String>,
     /// Curve of kernels that move bytes, for all number formats.
     pub moving: Option<MovingCurve>,
-    /// Factors that the curves above already include.
+    /// Factors for continuous load that the curves above already include.
     pub kept: KeptRates,
     /// Time of a kernel that begins while a collective runs on the NPU, divided by the kernel's time alone. Such a
     /// kernel is slower, because collectives take some of the multiprocessors and of the memory's bandwidth.

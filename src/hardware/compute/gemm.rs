@@ -1,5 +1,5 @@
-//! GEMM by tiles and waves: `batch` products of `m x k` by `k x n` on multiprocessors that each compute one tile at a
-//! time.
+//! GEMM by tiles and waves: time of `batch` products of `m x k` by `k x n` on multiprocessors that each compute one
+//! tile at a time.
 //!
 //! With `d` bytes per operand element, `r = efficiency peak / multiprocessors` FLOP/s of one multiprocessor, and for
 //! each choice of tiles of `a x b` and of a split of `k` into `s` parts:
@@ -13,9 +13,9 @@
 //! t     = u (1 + slower u / (u + after))
 //! ```
 //!
-//! The term `ab w / results` is there because the fill and drain of a tile are not hidden. Powers blend times that
-//! overlap imperfectly. The last line is only for NPU classes that state the slowdown: products that last for
-//! milliseconds reach the power limit, so clocks fall.
+//! The term `ab w / results` is there because the fill and drain of a tile are not hidden. The powers combine times
+//! that overlap imperfectly. The last line applies only to NPU classes that state the slowdown: products that last for
+//! milliseconds reach the power limit, so the clock slows down.
 
 use chakram_base::units::Bandwidth;
 
@@ -35,7 +35,7 @@ pub struct GemmCurve {
     pub start: f64,
     /// Fraction of the peak that the inner loop of a tile reaches.
     pub efficiency: f64,
-    /// Multiprocessors, each of which computes one tile at a time.
+    /// Number of multiprocessors, each of which computes one tile at a time.
     pub multiprocessors: f64,
     /// Bytes per second of operands that each multiprocessor reads.
     pub operands: f64,
@@ -51,20 +51,20 @@ pub struct GemmCurve {
     pub throttling: Option<PowerThrottling>,
 }
 
-/// Time of a GEMM by its curve, with the values by which the similarity of two GEMMs is measured.
+/// Time of a GEMM by its curve, with the values by which two GEMMs are compared ([`MeasuredGemms`](super::MeasuredGemms)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmEstimate {
     /// The time.
     pub seconds: f64,
-    /// Time at the memory's bandwidth divided by the time of the best tile.
+    /// Memory time (`M` in the module documentation) divided by the time of the best tile.
     pub memory_part: f64,
     /// Number of tiles divided by the number of multiprocessors, for the best tile, before rounding up.
     pub waves: f64,
-    /// Multiprocessors of the NPU.
+    /// Number of the NPU's multiprocessors.
     pub multiprocessors: f64,
 }
 
-/// Tiles as (rows, columns).
+/// Sizes of the tiles that a library may use, as (rows, columns).
 const TILES: [[f64; 2]; 6] = [
     [256.0, 128.0],
     [128.0, 256.0],
@@ -82,13 +82,13 @@ const LEAST_LOOP: f64 = 32.0;
 /// Bytes of an element of the result, and of a partial sum.
 const RESULT: [f64; 2] = [2.0, 4.0];
 
-/// Blends two times that overlap imperfectly: their norm of order 4.
+/// Combines two times that overlap imperfectly: their norm of order 4.
 pub(super) fn blend4(a: f64, b: f64) -> f64 {
     let (a, b) = (a * a, b * b);
     (a * a + b * b).sqrt().sqrt()
 }
 
-/// Blends two times that overlap imperfectly: their norm of order 6.
+/// Combines two times that overlap imperfectly: their norm of order 6.
 fn blend6(a: f64, b: f64) -> f64 {
     let (a, b) = (a * a * a, b * b * b);
     libm::cbrt((a * a + b * b).sqrt())

@@ -1,10 +1,9 @@
 //! Measured GEMMs: a table of measured shapes corrects the curve.
 //!
-//! Interpolation in a table alone would miss the steps of tiles and waves, so the table corrects
-//! the curve. Residuals `r = ln (measured / curve)` are similar for shapes that are similar in the
-//! curve's intermediate values. With `t`, `M` and the best tile's `waves` as in
-//! [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the time of rounding up to
-//! whole tiles and waves:
+//! Time rises in steps with the numbers of tiles and waves. Interpolation in a table alone would miss these steps, so
+//! the table corrects the curve. Residuals `r = ln (measured / curve)` are similar for shapes that are similar in the
+//! curve's intermediate values. With `t`, `M` and the best tile's `waves` as in [`GemmCurve`](super::GemmCurve), and
+//! `up(q) = ln (ceil(q) / q)` for the time that rounding up to whole tiles and waves adds:
 //!
 //! ```text
 //! x = (0.3 ln k, 0.25 ln t, 0.2 ln (M / t), 0.6 up(best waves), 0.5 up(m / 64), 0.5 up(n / 128),
@@ -15,8 +14,8 @@
 //! over the 32 nearest points. The interpolation is ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993,
 //! section 3.2). A fraction of 0.07 of the variance belongs to the part of a shape's residual that no other shape
 //! shares. The scales of `x` minimise the leave-one-out error over a thousand GEMMs of A100s. A measured shape takes
-//! its measured time. Outside the box of all points in `(m, n, k)`, and for batches of products, the curve applies
-//! unchanged.
+//! its measured time. The curve applies unchanged outside the box of all points in `(m, n, k)`, and for batches of
+//! products.
 
 use super::gemm::GemmEstimate;
 
@@ -152,7 +151,7 @@ fn kriged(points: &[(f64, &ResidualPoint)]) -> f64 {
         };
         (of_shape[i], of_ones[i]) = (solved(&of_shape), solved(&of_ones));
     }
-    // The multiplier that makes the weights sum to one.
+    // The Lagrange multiplier that makes the weights sum to one.
     let sums = [&of_shape, &of_ones].map(|sides| sides[..count].iter().sum::<f64>());
     let multiplier = (1.0 - sums[0]) / sums[1];
     let weights = of_shape
@@ -189,9 +188,9 @@ mod tests {
         ];
         let table = MeasuredGemms::new(&points, 0.05).unwrap();
         let factor = |k| table.factor([64, 128, k], &curve(1e-6));
-        // At a measured point, its own residual applies.
+        // At a measured point, the point's own residual applies.
         assert!((factor(64).unwrap() / 2.0 - 1.0).abs() < 1e-12);
-        // Halfway, both points have the same weight, and their residuals are opposite.
+        // Halfway between the points, both have the same weight, and their opposite residuals cancel.
         assert!((factor(256).unwrap() - 1.0).abs() < 1e-12);
         // At a quarter of the distance (ln 2 = 0.69315 of 2.7726 from the first point), the covariances with the two
         // points are a = exp(-0.20794) = 0.81225 and b = exp(-0.62383) = 0.53589. The matrix has C = exp(-0.83178) =
@@ -206,7 +205,8 @@ mod tests {
 
     #[test]
     fn only_the_nearest_points_count() {
-        // The 32 nearest points have similar times. Two more points, far away, differ and must have no effect.
+        // The 32 nearest points have similar times. Two more points, far away, have other times, which must have no
+        // effect.
         let near = 0..NEAREST as u64;
         let mut points: Vec<_> = near
             .map(|i| ([64, 128, 1000 + i], 3e-6, curve(1e-6)))

@@ -1,17 +1,16 @@
 //! Loop nests on a systolic accelerator: cycles, accesses and energy of a mapping of a layer.
 //!
-//! A layer consists of seven loops around a multiply-accumulate: images n, output channels k, input
-//! channels c, outputs p along a row and q along a column, weights r along a row and s along a
-//! column (a matrix product m × k by k × n has p = m, c = k, k = n). An accelerator has levels of
-//! memory, numbered from the innermost, with an array of units between two of them. A mapping
-//! divides each loop among the levels and the array, orders the loops of each level, and selects
-//! the tensors that each level keeps. All other tensors bypass the level.
+//! A layer consists of seven loops around a multiply-accumulate: images n, output channels k, input channels c, outputs
+//! p along a row and q along a column, weights r along a row and s along a column. (A matrix product of M × K by K × N
+//! has p = M, c = K, k = N.). An accelerator has levels of memory, numbered from the innermost, and an array of units
+//! between two of these levels. A mapping divides each loop among the levels and the array, orders the loops of each
+//! level, and selects the tensors that each level keeps. All other tensors bypass the level.
 //!
 //! # Cycles
 //!
 //! A unit does one multiplication per cycle, while memories transfer at the same time (double buffering). With the
-//! bounds T of loops in time, and for each level l the bytes b_l that pass its port at B_l bytes per cycle, the number
-//! of cycles is
+//! bounds T of loops in time, and for each level l the bytes b_l that pass through its port at B_l bytes per cycle, the
+//! number of cycles is
 //!
 //! cycles = max(Π T, max_l b_l / B_l).
 //!
@@ -21,12 +20,12 @@
 //! which the tensor depends advances. The words of the new tile are then filled from the next outer level that keeps
 //! the tensor. Tiles may overlap, as windows of inputs do. If the innermost loop on which the tensor depends advanced
 //! by one step, only the new words are filled. Filled words are read from the outer level once for all units that need
-//! them (multicast). Each multiplication of a loop nest reads its operands from the innermost level that keeps them.
-//! Each multiplication updates an output in the innermost level that keeps outputs, after a sum over units with the
-//! same output. An output tile that leaves a level updates the next level, also summed over units; a tile that returns
-//! is filled again. The first update of an output reads nothing. Reads that drain a tile count as part of the outer
-//! updates. These rules for counting reads and updates are the conventions of Timeloop (Parashar et al., ISPASS 2019);
-//! tests compare with Timeloop's published tutorial.
+//! them (multicast). Each multiplication reads its operands from the innermost level that keeps them. Each
+//! multiplication updates an output in the innermost level that keeps outputs, after a sum over units with the same
+//! output. An output tile that leaves a level updates the next level, also summed over units; a tile that returns is
+//! filled again. The first update of an output reads nothing. The reads that drain a tile are not counted separately,
+//! but as part of the outer level's updates. These rules for counting reads and updates are the conventions of Timeloop
+//! (Parashar et al., ISPASS 2019); tests compare with Timeloop's published tutorial.
 //!
 //! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer; the
 //! excess consists of zeros, which are moved and multiplied like other numbers.
@@ -99,7 +98,7 @@ impl LoopNestPrice {
         }
     }
 
-    /// Returns the cycles and energy of both pieces of work, one after the other.
+    /// Returns the cycles and energy of both pieces of work, done one after the other.
     fn and(self, other: Self) -> Self {
         Self {
             cycles: self.cycles.saturating_add(other.cycles),
@@ -126,8 +125,8 @@ impl LoopNestModel {
     }
 
     /// Returns the cycles and energy of `kernel`. Matrix products, and both products of attention, use the best
-    /// mapping. Any other kernel takes the longer of two times, with the energy of both: its operations on all units,
-    /// and its bytes from memory. `None` if the kernel has neither operations nor bytes.
+    /// mapping. Any other kernel takes the longer of two times: of its operations on all units, and of its bytes from
+    /// memory. Its energy is the sum of both. `None` if the kernel has neither operations nor bytes.
     pub fn price(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
         let word = word(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| Some(self.layer(&layer, word)?.times(times));
@@ -144,15 +143,15 @@ impl LoopNestModel {
                 backward,
                 ..
             }) => {
-                // Attention has two products: the scores, and the values weighted by the scores.
-                // The backward pass also has the gradients of both and of all three inputs.
+                // Attention has two products: the scores, and the values weighted by the scores. The backward pass has
+                // five: the scores again, and the gradients of the scores and of the three inputs.
                 let times = batch.saturating_mul(heads) * if backward { 2 } else { 1 };
                 let scores = LayerShape::product([queries, keys, width]);
                 let values = LayerShape::product([queries, width, keys]);
                 let both = scores.zip(values).and_then(|(scores, values)| {
                     Some(mapped(scores, times)?.and(mapped(values, times)?))
                 });
-                // The backward pass has a fifth product, which costs a quarter of four products.
+                // Add the fifth product of the backward pass, which costs a quarter of the other four.
                 both.map(|both| match backward {
                     true => both.and(LoopNestPrice {
                         cycles: both.cycles / 4,

@@ -11,10 +11,10 @@
 //! below the first: t = max(w (sum of t) / (sum of w), shortest), over sizes of at most twice the work of the first
 //! ```
 //!
-//! Outside the measured range, a single size would pass its own deviation on to all other sizes, so the mean over sizes
-//! within a factor of two of the end is used. The shortest time of any measured kernel is a lower bound, because it is
-//! the time of a launch. Times at equal work are averaged. Some kernels took no time because they ran inside other
-//! kernels. The sizes of such kernels match exactly but are not interpolated.
+//! Outside the measured range, times follow the mean over sizes within a factor of two of the end, because the random
+//! error of a single size would affect all estimates. The shortest time of any measured kernel is a lower bound,
+//! because it is the time of a launch. Times at equal work are averaged. Some kernels took no time because they ran
+//! inside other kernels. Such a zero time applies to the same size, but does not enter interpolations.
 //!
 //! If an NPU's peaks or memory bandwidth differ from the measurement's, times are [carried over](super::recorded_on) as
 //! recorded times are.
@@ -132,7 +132,7 @@ impl MeasuredKernel {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredKernels {
     by_name: BTreeMap<String, Vec<(Option<Dtype>, MeasuredKernel)>>,
-    /// Shortest time of any measured kernel in seconds; infinite if no kernel was measured.
+    /// Shortest measured time of all kernels in seconds; infinite if no kernel was measured.
     shortest: f64,
     /// NPU class of all measurements, or `None` if unknown.
     measured_on: Option<RecordingClass>,
@@ -225,12 +225,11 @@ mod tests {
         assert_eq!(kernel.seconds(400, 8, 0.5), (4.0, 0.1));
         // A kernel with 100 FLOPs and other bytes takes the mean of the times with 100 FLOPs: (1 + 3) / 2.
         assert_eq!(kernel.seconds(100, 8, 0.5), (2.0, 0.3));
-        // In logarithms, 200 is halfway between 100 and 400, so the time is the square root of 2 x
-        // 4.
+        // In logarithms, 200 is halfway between 100 and 400, so the time is the geometric mean of 2 and 4.
         let (seconds, error) = kernel.seconds(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
         // Twice the largest work takes twice the time. Half the smallest work takes half the time, but not less than
-        // the shortest. No other size is within a factor of two of either end.
+        // the shortest. No other size is within a factor of two of either end, so each end alone determines the rate.
         assert_eq!(kernel.seconds(800, 1, 0.5).0, 8.0);
         assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
         assert_eq!(kernel.seconds(10, 1, 0.5).0, 0.5);

@@ -7,20 +7,19 @@
 //! where `r` is the recorded time, `T` is the roofline time on this class, and `T'` is the roofline time on the class
 //! of the recording. A kernel thus reaches the same fraction of the roofline here as in the recording. Habitat (Yu et
 //! al., USENIX ATC 2021) scales kernels between GPUs by such ratios, with an additional factor for waves of thread
-//! blocks. `f` is time during which a kernel does not fill the device (launch, first loads, last stores); it does not
-//! shrink with the bandwidth. Three public models were captured on H100 and on MI300X, whose memory is 1.58 times as
-//! fast. In these models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class
-//! (attention in one kernel 3 times), and longer kernels 0.6 to 1.0 times.
+//! blocks. During `f`, a kernel does not fill the device (launch, first loads, last stores), so `f` is the same on all
+//! classes. Three public models were captured on H100 and on MI300X, whose memory is 1.58 times as fast. In these
+//! models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class (attention in one
+//! kernel takes 3 times as long), and longer kernels take 0.6 to 1.0 times as long.
 //!
 //! A kernel without FLOPs and bytes in the trace (launched by a graph, or fused) is assumed to move bytes. A kernel
 //! whose FLOPs are marked unknown keeps its time instead.
 //!
-//! Times are not scaled between makers: the makers' libraries are different programs, so a kernel
-//! does not reach the same fraction of the roofline. In the three models, kernels take 1.40, 0.76
-//! and 1.27 times as long in total on MI300X, whose peak and bandwidth are 1.32 and 1.58 times
-//! those of H100; matrix products alone take 1.28, 1.01 and 0.88 times as long. No rate predicts
-//! these ratios, so the recorded time stays, and the interval of the prediction is widened to cover
-//! them.
+//! Times are not scaled between makers: the makers' libraries are different programs, so a kernel does not reach the
+//! same fraction of the roofline. In the three models, all kernels together take 1.40, 0.76 and 1.27 times as long on
+//! MI300X, whose peak and bandwidth are 1.32 and 1.58 times those of H100; matrix products alone take 1.28, 1.01 and
+//! 0.88 times as long. No ratio of rates predicts these numbers, so the recorded time stays, and the interval of the
+//! prediction is widened to cover them.
 
 use super::{KernelProfile, PeakRates, RooflineEfficiency, roofline};
 use chakram_base::dtype::Dtype;
@@ -29,7 +28,8 @@ use chakram_base::units::{Bandwidth, FlopRate, Span};
 /// Part of a kernel's time during which the kernel does not fill the device; the same on all classes.
 const UNFILLED: Span = Span(10_000_000);
 
-/// Minimum time at which rounding to picoseconds does not distort a ratio; shorter kernels are assumed to move bytes.
+/// Minimum roofline time at which rounding to picoseconds does not distort a ratio. Kernels with a shorter time are
+/// assumed to move bytes.
 const EXACT: Span = Span(1_000);
 
 /// NPU class on which kernels were recorded.
@@ -39,7 +39,7 @@ pub struct RecordingClass {
     memory: Bandwidth,
     /// Maker of the NPU, or `None` if unknown.
     maker: Option<&'static str>,
-    /// True if the current durations are for a class of another maker.
+    /// True if durations are being computed for an NPU class of another maker.
     elsewhere: bool,
 }
 
@@ -155,7 +155,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(moved(copy), KernelTiming::Modeled(Span(50_000_000)));
-        // The roofline time of this kernel is below one picosecond.
+        // The roofline time of this kernel is below one picosecond, so the kernel is assumed to move bytes.
         let tiny = KernelProfile { bytes: 1, ..KERNEL };
         assert_eq!(moved(tiny), KernelTiming::Modeled(Span(50_000_000)));
         assert_eq!(moved(KERNEL), KernelTiming::Modeled(Span(50_000_000)));

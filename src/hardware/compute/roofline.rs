@@ -2,11 +2,11 @@
 //!
 //! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations per
 //! second, and the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
-//! efficiency `e = 1` this is a lower bound of real kernels. A single efficiency `e` lowers both roofs and leaves the
-//! ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound depends on the machine, but
-//! the achieved fraction depends on the software.
+//! efficiency `e = 1`, real kernels take at least this time. A single efficiency `e` lowers both roofs and leaves the
+//! ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound depends only on the machine,
+//! whereas the achieved fraction depends on the software.
 //!
-//! On a class with systolic arrays a product of known sizes takes at least the cycles of the arrays
+//! On a class with systolic arrays a matrix product of known sizes takes at least the cycles that the arrays need
 //! (`compute/systolic.rs`).
 
 use super::{KernelProfile, PeakRates, RooflineEfficiency};
@@ -53,7 +53,8 @@ pub(super) fn duration(
             };
             let arrays = peaks.systolic().zip(product);
             let cycles = arrays.and_then(|(arrays, (batch, sizes))| arrays.duration(batch, sizes));
-            // Even if a machine file states arrays that are faster than the peak, the peak is a lower bound.
+            // The peak bounds the duration from below, even if a machine file states arrays that are faster than the
+            // peak.
             cycles.unwrap_or(Span::ZERO).max(peak.duration(flops))
         }
     };

@@ -80,8 +80,8 @@ pub const ACCELERATOR: [(&str, &str); 7] = [
     ("seed", "a whole number"),
 ];
 
-/// Parses `gemmini-16`, or with changes `gemmini-16,scratchpad=512 KiB,clock=1 GHz`: Gemmini with 16 rows and 16
-/// columns.
+/// Parses `gemmini-16`, or with changes `gemmini-16,scratchpad=512 KiB,clock=1 GHz`: the number after `gemmini-` is the
+/// number of rows and columns of units.
 ///
 /// # Errors
 ///
@@ -216,7 +216,7 @@ mod tests {
             model,
             parse_loop_nest("gemmini-8,array=8x32,scratchpad=1048576B,clock=1000MHz").unwrap()
         );
-        // 128 bit per cycle at 700 MHz.
+        // 128 bit per cycle at 700 MHz are 11.2 GB/s.
         assert_eq!(
             parse_loop_nest("gemmini-16").unwrap().gemmini.bandwidth,
             11.2e9

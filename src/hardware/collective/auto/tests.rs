@@ -93,14 +93,16 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
             }
         }
     }
-    // 32 lines without overlapping routes, one ring of two and one mesh of two: 3 primitives each with direct and
-    // pairwise. These lines and the other 15 rings: 3 primitives with the ring. 4 sizes on two shapes, one size on the
-    // ring and one on the mesh: 2 primitives with halving and doubling, 3 with recursive doubling.
+    // Number of cases with a closed form. On 34 lines (32 lines without overlapping routes, one ring of two and one
+    // mesh of two), direct and pairwise have 3 primitives each. On 49 lines (these lines and the other 15 rings), the
+    // ring has 3 primitives. On 10 lines of 2^L members (4 sizes on two shapes, one size on the ring and one on the
+    // mesh), halving and doubling has 2 primitives, and recursive doubling has 3.
     assert_eq!(proved, 34 * 6 + 49 * 3 + 10 * 5);
 }
 
-/// n = 8 on a ring, S = 80,000 B, over links of 25 GB/s: t = 3,200 ns, s = 400 ns, α(k) = 500 min(k, 8−k) ns, c = 1, 2,
-/// 3, 4, 3, 2, 1. The values of c sum to 16, the latencies to 8,000 ns. A ring sends half of s in each direction.
+/// n = 8 on a ring, S = 80,000 B, over links of 25 GB/s: t = 3,200 ns for S, s = 400 ns for S/n, α(k) = 500 min(k, 8−k)
+/// ns, and for k = 1 to 7 the loads are c(k) = 1, 2, 3, 4, 3, 2, 1. The values of c sum to 16, the latencies to 8,000
+/// ns. A ring sends half of each share in each direction.
 #[test]
 fn distance_costs_latency_and_load_on_a_ring() {
     let table = [
@@ -115,10 +117,10 @@ fn distance_costs_latency_and_load_on_a_ring() {
         (A::HalvingDoubling, P::AllGather, 2100 + 2600 + 3600),
         // Three messages take 500 + 3,200, 1,000 + 3,200 and 2,000 + 3,200 ns.
         (A::HalvingDoubling, P::Broadcast, 3500 + 3 * 3200),
-        // Messages of 1, 2 and 4 shares.
+        // Messages of 1, 2 and 4 shares of 400 ns each, with latencies of 500, 1,000 and 2,000 ns.
         (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
         (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
-        // Two messages of S pass at each of two levels, and one message at the root's level.
+        // Two messages of S pass at each of two levels, and one message at the root's level: 5 x 3,200 ns.
         (A::Tree, P::Reduce, 3500 + 5 * 3200),
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
@@ -164,8 +166,8 @@ fn size_decides() {
             line.choose(primitive, BufferShare::whole(bytes)).0
         })
     };
-    // 1,000 B among 16 on a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns. Direct: 8 x 500 +
-    // 64 x 2.5 ns.
+    // 1,000 B among 16 members on a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns. Direct: 8
+    // x 500 + 64 x 2.5 ns.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 1000),
         A::Direct
@@ -175,8 +177,8 @@ fn size_decides() {
         choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
         A::Ring
     );
-    // 1 kB on a switch. Halving and doubling: 1,000 x log2 16 + 4 x 20 ns. Direct: 1,000 + 15 x 20
-    // ns. Ring: 15 x 1,000 + 30 x 1.25 ns.
+    // 1 kB among 16 members on a switch. Halving and doubling: 1,000 x log2 16 + 4 x 20 ns. Direct: 1,000 + 15 x 20 ns.
+    // Ring: 15 x 1,000 + 30 x 1.25 ns.
     let broadcast = |bytes| choose(DimensionShape::Switch, 16, P::Broadcast, bytes);
     assert_eq!(broadcast(1000), A::Direct);
     // 100 kB, in the same order: 4 x (1,000 + 2,000) ns, 1,000 + 15 x 2,000 ns, and 15 x 1,000 + 30 x 125 ns.
@@ -247,7 +249,7 @@ fn choices_do_not_depend_on_the_scale() {
 
 /// Two members are on a switch without latency, with 1,001 B at a picosecond per byte. A broadcast takes 1,001 ps, as
 /// one message or as two of 500.5 ps. Two rounded messages would take 1,002 ps. Formulas are not rounded, so the times
-/// tie, and the ring wins at any scale.
+/// tie, and the ring, which comes first, is chosen at any scale.
 #[test]
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {

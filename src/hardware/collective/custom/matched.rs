@@ -21,7 +21,7 @@ pub enum ScriptFault {
         /// The peer.
         peer: u32,
     },
-    /// A send or receive has no counterpart at the peer.
+    /// A send or receive has no matching operation at the peer.
     Unpaired {
         /// The position.
         position: u32,
@@ -122,7 +122,7 @@ impl MemberScript {
     fn program_order(&self) -> Option<Vec<u32>> {
         let mut waiting = self.in_degrees.clone();
         let roots = (0..self.len()).filter(|&part| waiting[part as usize] == 0);
-        // A heap, unlike a stack, gives the topological order with the smallest indices first.
+        // A heap yields the smallest ready index first, which a stack would not.
         let mut ready: BinaryHeap<Reverse<u32>> = roots.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.parts.len());
         while let Some(Reverse(part)) = ready.pop() {
@@ -168,8 +168,8 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
             }
         }
     }
-    // Each operation of a script that could not be completed waits for another remaining operation,
-    // so enough steps backwards end on a cycle.
+    // Each operation of a script that could not be completed waits for another remaining operation, so following these
+    // waits far enough backwards leads to a cycle.
     let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {
@@ -204,7 +204,7 @@ mod tests {
         ScriptOp::Receive { from, label: 7 }
     }
 
-    /// Creates operations that each wait for the previous one.
+    /// Creates a script in which each operation waits for the previous operation.
     fn chain(parts: &[ScriptOp]) -> MemberScript {
         let mut script = MemberScript::default();
         for (i, &part) in (0..).zip(parts) {

@@ -2,11 +2,12 @@
 //!
 //! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA 2022; ASTRA-sim's
 //! `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in ascending order of the load that earlier
-//! chunks have put on them. Thus the chunk is largest in the least loaded dimension. Then the chunk's own load is
-//! added. A chunk that has s bytes on entry to dimension d, with n members and bandwidth B, adds a load of s (n−1)/n /
-//! B seconds and has s/n bytes afterwards. If the difference in load is less than the load that a sixteenth of a chunk
-//! would put on the least loaded dimension, the chunk visits dimensions in ascending order. Loads that differ by less
-//! than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
+//! chunks have put on them. Thus the chunk still has its full size in the least loaded dimension. Then the chunk's own
+//! load is added. A chunk that has s bytes on entry to dimension d, with n members and bandwidth B, adds a load of s
+//! (n−1)/n / B seconds and has s/n bytes afterwards. If the difference in load is less than the load that a sixteenth
+//! of a chunk would put on the least loaded dimension, the chunk visits dimensions in ascending order. Loads that
+//! differ by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending
+//! order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the chunks of the Themis paper are equal): the same, except for the
 //! size of a chunk that follows the loads. Such a chunk is just large enough to raise the least loaded dimension, which
@@ -16,11 +17,10 @@
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes
 //! ```
 //!
-//! where n and B belong to the least loaded dimension. A chunk in ascending order, such as the
-//! first, has the equal size E: the collective's bytes divided by the `chunks` of the machine file.
-//! The last chunk takes the remainder. ASTRA-sim truncates x to whole bytes, has no upper bound,
-//! and uses ascending order if x is less than E in its newer sources, or less than 0.128 MiB in its
-//! first.
+//! where n and B belong to the least loaded dimension. A chunk in ascending order, such as the first, has the equal
+//! size E: the collective's bytes divided by `chunks` of the machine file. The last chunk takes the remainder.
+//! ASTRA-sim truncates x to whole bytes, sets no upper bound, and uses ascending order if x is less than E (newer
+//! versions) or less than 0.128 MiB (the first version).
 //!
 //! This implementation differs:
 //!
@@ -38,7 +38,8 @@ use crate::group::GroupExtent;
 use crate::topology::Topology;
 use chakram_base::units::TimeEstimate;
 
-/// Smallest gap between loads for which a chunk leaves the ascending order, as a fraction of the chunk's own load.
+/// Minimum difference of loads at which a chunk does not use the ascending order, as a fraction of the chunk's own
+/// load.
 const LEAST_GAP: f64 = 1.0 / 16.0;
 
 /// Load that earlier chunks have put on each phase of a group.

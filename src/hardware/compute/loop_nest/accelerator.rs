@@ -1,9 +1,9 @@
-//! Accelerators: levels of memory around an array of units, and Gemmini's instance.
+//! Accelerators: levels of memory around an array of units, with Gemmini as one example.
 
 use super::{LayerTensor, LoopDimension};
 use chakram_base::units::{Bytes, Frequency};
 
-/// Capacity of a level.
+/// Capacity of a memory level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelCapacity {
     /// Enough for any layer.
@@ -19,7 +19,7 @@ pub enum LevelCapacity {
 pub struct MemoryLevel {
     /// Name in reports.
     pub name: &'static str,
-    /// For each [`LayerTensor`], true if the level can keep it.
+    /// True for each [`LayerTensor`] that the level can keep.
     pub keeps: [bool; 3],
     /// Capacity of the level.
     pub capacity: LevelCapacity,
@@ -37,13 +37,13 @@ pub type SpatialChoice = [LoopDimension; 2];
 pub struct LoopNestAccelerator {
     /// Levels, innermost first; the last keeps all tensors.
     pub levels: Vec<MemoryLevel>,
-    /// Number of inner levels that belong to each unit. The array shares all outer levels.
+    /// Number of inner levels that belong to each unit. All units of the array share each outer level.
     pub own_levels: usize,
     /// Rows and columns.
     pub array: [u32; 2],
     /// Possible assignments of loop dimensions to rows and columns.
     pub choices: Vec<SpatialChoice>,
-    /// Bytes per word of each [`LayerTensor`]. For outputs, a word is a partial sum.
+    /// Bytes per word of each [`LayerTensor`]. A word of the outputs is a partial sum.
     pub word: [u64; 3],
     /// Bytes of a finished output in the outermost level.
     pub output_word: u64,
@@ -54,7 +54,7 @@ pub struct LoopNestAccelerator {
 }
 
 impl LoopNestAccelerator {
-    /// Number of units.
+    /// Number of units in the array.
     pub fn units(&self) -> u64 {
         u64::from(self.array[0]) * u64::from(self.array[1])
     }

@@ -5,10 +5,10 @@ use super::{
     LoopNestAccelerator,
 };
 
-/// Words of one tensor that pass a level, for all units together.
+/// Accesses to one tensor in one level, in words, summed over all units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelAccesses {
-    /// Words read by an inner level or by units.
+    /// Words that an inner level or the units read.
     pub reads: u64,
     /// Words filled from an outer level.
     pub fills: u64,
@@ -23,9 +23,9 @@ pub struct MappingCost {
     pub cycles: u64,
     /// Cycles of the units alone.
     pub compute_cycles: u64,
-    /// Accesses by level, innermost first, and by [`LayerTensor`].
+    /// Accesses of each level, innermost first, by [`LayerTensor`].
     pub accesses: Vec<[LevelAccesses; 3]>,
-    /// Bytes that pass each level.
+    /// Bytes that pass through the port of each level, innermost first.
     pub bytes: Vec<u64>,
     /// Energy in picojoules.
     pub energy: f64,
@@ -42,7 +42,7 @@ struct PlacedLoop {
     step: u64,
 }
 
-/// Words that a level fills in all steps together: for one unit, and for all units with shared words counted once.
+/// Words that a level fills over all steps: for one unit, and for all units together, which count shared words once.
 #[derive(Clone, Copy, Debug)]
 struct TileLoads {
     own: u64,
@@ -55,7 +55,7 @@ impl LoopNestAccelerator {
     pub fn cost(&self, layer: &LayerShape, mapping: &LoopMapping) -> Option<MappingCost> {
         let tiles = self.tiles(mapping);
         let fits = |level: usize| self.fits(layer, mapping, level, &tiles[level]);
-        // The limit has a margin, so that sums of words over all tensors do not overflow.
+        // The limit is far below 2^64, so that sums of words over all tensors do not overflow.
         let mut covered = tiles.last()?.iter();
         covered
             .try_fold(1_u64, |all, extent| all.checked_mul(*extent))
@@ -281,7 +281,7 @@ impl MappedNest<'_> {
         self.distinct(tensor, &one, None)
     }
 
-    /// Returns the words that enter a level's tile in all steps together. For outputs, equally many words leave.
+    /// Returns the words that enter a level's tile in all steps together. For outputs, the same number of words leaves.
     fn loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
@@ -312,7 +312,7 @@ impl MappedNest<'_> {
                 continue;
             }
             moves = true;
-            // If tiles overlap, only the new words are loaded from the second step on.
+            // From the second step on, only the new words of overlapping tiles are loaded.
             let new = self.new_words(tensor, tile, (one.dimension, one.step));
             loads.own += (one.bound - 1) * new;
             let moved = Some((one.dimension, one.step));
@@ -356,7 +356,7 @@ impl MappedNest<'_> {
     }
 
     /// Returns the number of distinct words in the tiles of all units together. If `moved` is given, counts only words
-    /// that are new when this loop advances by a step.
+    /// that are new when that loop advances by a step.
     fn distinct(
         &self,
         tensor: LayerTensor,

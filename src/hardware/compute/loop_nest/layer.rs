@@ -83,7 +83,7 @@ impl LayerShape {
         let fit = sizes.iter().all(|size| (1..=MOST).contains(size));
         let mut all = sizes.iter();
         let macs = all.try_fold(1_u64, |macs, size| macs.checked_mul(*size));
-        // The limit leaves a margin for loops that cover more than the layer.
+        // The limit leaves room for loops whose bounds cover more than the layer.
         (fit && macs.is_some_and(|macs| macs < 1 << 56)).then_some(Self {
             sizes,
             stride: [1; 2],
@@ -106,7 +106,7 @@ impl LayerShape {
         self.sizes.iter().product()
     }
 
-    /// Returns the number of a tensor's words in a box with `extents` iterations of each loop.
+    /// Returns the number of words of `tensor` that a box of `extents` iterations of each loop touches.
     pub fn words(&self, tensor: LayerTensor, extents: &[u64; 7]) -> u64 {
         let [n, k, c, p, q, r, s] = *extents;
         match tensor {

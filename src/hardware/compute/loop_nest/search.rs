@@ -1,9 +1,8 @@
-//! Search for the mapping with the fewest cycles and, among equally fast mappings, the least
-//! energy.
+//! Searches for the mapping with the fewest cycles and, among equally fast mappings, the least energy.
 //!
-//! Draws alternate between a random mapping and the best mapping so far with a few choices changed. If the tiles of a
-//! drawn mapping do not fit, loops are moved outwards until they do. A given seed always draws the same mappings in the
-//! same order, so the result of more draws is never worse.
+//! The search alternates between drawing a random mapping and changing a few choices of the best mapping so far. If the
+//! tiles of a drawn mapping do not fit, loops are moved outwards until they do. A given seed always draws the same
+//! mappings in the same order, so the result of more draws is never worse.
 
 use super::{
     LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,
@@ -18,9 +17,9 @@ pub struct FoundMapping {
     pub mapping: LoopMapping,
     /// Cost of the mapping.
     pub cost: MappingCost,
-    /// Number of the draw that found the mapping, from 1.
+    /// Index of the draw that found the mapping, from 1.
     pub draw: u32,
-    /// Number of drawn mappings that were valid.
+    /// Number of valid mappings among all draws.
     pub valid: u32,
 }
 
@@ -70,7 +69,7 @@ pub fn search_mapping(
 /// Choices that determine a mapping.
 #[derive(Clone, Debug)]
 struct MappingChoices {
-    /// Index of the accelerator's choice of dimensions for rows and columns.
+    /// Index of the dimensions for rows and columns in the accelerator's choices.
     along: usize,
     /// Numbers of rows and columns used.
     spatial: [u64; 2],
@@ -83,8 +82,8 @@ struct MappingChoices {
 }
 
 impl MappingChoices {
-    /// Builds the mapping of these choices. Each bound of a loop is lowered to the smallest bound that leaves the same
-    /// number of iterations to outer levels.
+    /// Builds the mapping of these choices. Each bound of a loop is lowered as long as outer levels keep the same
+    /// number of iterations.
     fn mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
         let along = accelerator.choices[self.along];
         let spatial = [0, 1].map(|side| (along[side], self.spatial[side]));
@@ -209,7 +208,7 @@ impl MappingDraws<'_> {
                     choices.orders[level].swap(dimension, other);
                 }
                 5 => {
-                    // Moves iterations from one level to the next.
+                    // Move iterations from one level to the next.
                     let bound = choices.bounds[inner][dimension];
                     let part = self.bound(bound);
                     choices.bounds[inner][dimension] = part;

@@ -1,4 +1,4 @@
-//! Compares loop nests with a counter that runs the loops, and with published mappings.
+//! Compares costs of loop nests with counts from running the loops, and with published mappings.
 
 mod counter;
 mod timeloop;
@@ -146,8 +146,8 @@ fn every_mapping(
     }
 }
 
-/// Checks a small layer. For its mappings (one in `every` of them), the closed form must equal the counts from running
-/// the loops. The search must find the best of all mappings.
+/// Checks a small layer. For one in `every` of its mappings, the closed form must equal the counts from running the
+/// loops. The search must find the best of all mappings.
 fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
@@ -170,7 +170,7 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
         let (steps, accesses) = counter::count(accelerator, layer, &mapping);
         assert_eq!(cost.accesses, accesses, "{mapping:?}");
         assert_eq!(cost.compute_cycles, steps, "{mapping:?}");
-        // Bytes of memory at half a byte per cycle. Sums have two bytes, except each output's last sum.
+        // Bytes of memory at half a byte per cycle. Partial sums have two bytes, except the last sum of each output.
         let [weights, inputs, outputs] = accesses.last().unwrap();
         let words = |one: &LevelAccesses| one.reads + one.fills + one.updates;
         let finished: u64 = {
@@ -209,8 +209,8 @@ fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
-    // The layer of this test has strides, dilation and a second direction. The layer has many mappings, so only some of
-    // them are run.
+    // The layer of this test has strides, dilation and a second direction. The layer has too many mappings to run all
+    // of them.
     let layer = LayerShape {
         stride: [2, 1],
         dilation: [1, 2],
@@ -220,7 +220,7 @@ fn convolutions_cost_what_loops_that_run_count() {
     assert!(holds(&accelerator, &layer, 101, 20_000) > 100_000);
 }
 
-/// Returns an array of 16 x 16 at 700 MHz with 32 MB, and 128 bit of memory per cycle.
+/// Returns an array of 16 x 16 at 700 MHz with 32 MB of local memory, and 128 bit per cycle from main memory.
 fn gemmini() -> GemminiSettings {
     GemminiSettings {
         scratchpad: Bytes(32_000_000),
@@ -229,8 +229,8 @@ fn gemmini() -> GemminiSettings {
 }
 
 /// Cycles are never below multiplications ÷ units or bytes ÷ bandwidth, and more mappings are never worse. If memory is
-/// no limit, a mapping needs at most the cycles of arrays that skew operands in and drain results in each fold
-/// (SCALE-Sim's formula).
+/// no limit, a mapping takes at most the cycles of SCALE-Sim's formula, in which each fold also skews operands in and
+/// drains results.
 #[test]
 fn found_mappings_keep_their_bounds() {
     let mut accelerator = gemmini().accelerator(1);
@@ -263,7 +263,7 @@ fn found_mappings_keep_their_bounds() {
         let layer = LayerShape::product(sizes).unwrap();
         let found = search_mapping(&accelerator, &layer, 1000, 3).unwrap();
         let [m, n, k] = sizes;
-        // The clock is such that a cycle is a picosecond.
+        // At this clock, a cycle is one picosecond.
         let skewed = arrays.duration(1, [m, n, k]).unwrap().0;
         assert!(
             found.cost.cycles <= skewed,

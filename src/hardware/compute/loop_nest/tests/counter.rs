@@ -84,7 +84,7 @@ struct Held {
     visited: Tile,
 }
 
-/// Counts steps and accesses.
+/// Runs the loops of `mapping`, and counts steps and accesses.
 pub fn count(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -193,7 +193,7 @@ pub fn count(
                 outer.reads += pick(asked, asked_all) + pick(back, back_all);
                 outer.updates += pick(left, left_all);
             }
-            // Counts the multiplications of this step.
+            // Count the multiplications of this step.
             let innermost = keepers[0];
             let mut together = Tile::new();
             for (u, unit) in units.iter().enumerate() {
@@ -221,7 +221,7 @@ pub fn count(
                 }
             }
         }
-        // Advances to the next step.
+        // Advance to the next step.
         let mut turned = false;
         for &i in time.iter().rev() {
             index[i] += 1;

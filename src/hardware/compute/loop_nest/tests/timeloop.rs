@@ -5,8 +5,8 @@ use super::*;
 /// Exercises 03 and 04 of the tutorial of Timeloop and Accelergy (ISPASS 2020): a convolution along one dimension with
 /// 3 weights, 16 outputs and 32 output channels. The convolution runs on one unit and on 16 units, each with a register
 /// file of 64 bytes and a buffer of 256 KiB. Cycles and scalar accesses are from the published outputs
-/// (`timeloop-model.stats.txt`), multiplied by the number of instances. The energies of multiplications (0.845 pJ),
-/// registers (0.42564 pJ) and whole blocks of memory are from the same outputs.
+/// (`timeloop-model.stats.txt`), multiplied by the number of instances of each component. The energies of
+/// multiplications (0.845 pJ), registers (0.42564 pJ) and whole blocks of memory are from the same outputs.
 #[test]
 fn the_published_tutorial_of_timeloop_is_met() {
     let tutorial = |units: u32| LoopNestAccelerator {
@@ -83,7 +83,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[3072, 0, 0], [576, 0, 0], [0, 0, 512]],
             ],
         ),
-        // Exercise 04 with input channels spread over 16 units, which add their sums.
+        // Exercise 04 with input channels spread over 16 units, whose partial sums are added up.
         (
             (16, many, 3072),
             (
