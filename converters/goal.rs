@@ -28,7 +28,7 @@ pub struct GoalProgram {
 pub struct GoalOperation {
     /// Label of the operation; empty if it has none.
     pub label: String,
-    /// Kind of the operation.
+    /// What the operation does: it calculates, sends or receives.
     pub kind: GoalOperationKind,
     /// Processor that the operation occupies.
     pub cpu: u32,
@@ -45,7 +45,7 @@ pub struct GoalOperation {
 pub enum GoalOperationKind {
     /// Occupies the processor for a given time.
     Calculation {
-        /// Time, ns.
+        /// Duration, ns.
         ns: u64,
     },
     /// Sends or receives a message.

@@ -42,7 +42,7 @@ pub enum TraceSource {
 /// Description of a source for users.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceDescription {
-    /// The source.
+    /// Source that is described.
     pub source: TraceSource,
     /// Name of the source on the command line.
     pub word: &'static str,

@@ -55,11 +55,11 @@ pub enum ActivityLane {
 /// An activity of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Activity {
-    /// Kind.
+    /// What the activity represents.
     pub kind: ActivityKind,
     /// Start, ns since the epoch by this rank's clock.
     pub begin: i64,
-    /// End, same clock.
+    /// End, ns, by the same clock.
     pub end: i64,
 }
 

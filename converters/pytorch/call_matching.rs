@@ -13,7 +13,7 @@ use chakram_trace::matching::{
 /// A collective with the calls of its captured members.
 #[derive(Clone, Debug)]
 pub struct MatchedCollective {
-    /// Kind.
+    /// Kind of the collective, which is equal on all members.
     pub kind: CollectiveKind,
     /// Index of the group.
     pub group: u32,

@@ -34,9 +34,9 @@ pub struct CommCall {
     pub item: u32,
     /// Record function id. A rank's calls are sorted by this id.
     pub rf_id: u64,
-    /// Operation of the call.
+    /// Whether the call is a collective, a send or a receive.
     pub act: CommOp,
-    /// Arguments of the call.
+    /// Arguments, from the call's operator or record.
     pub asked: CallArgs,
     /// Index of the job's group; set once the groups are known.
     pub group: u32,

@@ -25,9 +25,9 @@ pub struct CapturePair {
     /// Whether the rank is only a guess. The name of the only capture contains a number, which may also be a step's
     /// number.
     pub guessed: bool,
-    /// The host trace.
+    /// Path of the host trace, if the rank has one.
     pub host: Option<PathBuf>,
-    /// The Kineto trace.
+    /// Path of the Kineto trace, if the rank has one.
     pub kineto: Option<PathBuf>,
     /// Step times measured without a profiler.
     pub steps: Option<PathBuf>,

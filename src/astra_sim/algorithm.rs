@@ -22,7 +22,7 @@ pub enum AstraAlgorithm {
 /// An entry of a list of implementations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveImplementation {
-    /// Algorithm.
+    /// Algorithm that the entry selects.
     pub algorithm: AstraAlgorithm,
     /// True if the algorithm treats all NPUs as one dimension (`oneRing`, `oneDirect<W>`,
     /// `oneHalvingDoubling`) instead of running along one dimension.

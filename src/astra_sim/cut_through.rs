@@ -18,7 +18,7 @@ use chakram_hardware::topology::LinePattern;
 /// Position of a message on its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoutePosition {
-    /// The NPU.
+    /// NPU at which the message is.
     pub npu: u32,
     /// Progress on the route at this NPU, encoded by the routing; 0 at the sender.
     pub state: u32,

@@ -27,14 +27,14 @@ pub enum EndlessWait {
     },
     /// Only one NPU takes part in a collective.
     Alone {
-        /// The NPU.
+        /// The only NPU that takes part.
         npu: Npu,
         /// Node of the collective.
         node: u64,
     },
     /// A node of an NPU is ready but never checked.
     Asleep {
-        /// The NPU.
+        /// NPU whose node is never checked.
         npu: Npu,
     },
 }

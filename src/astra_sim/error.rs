@@ -35,7 +35,7 @@ pub enum InputError {
     Disagreement {
         /// The file that contains the key.
         file: String,
-        /// The key.
+        /// The key as spelled in the file, or the flag.
         key: String,
         /// Value that was found, value that was expected, and advice.
         why: String,

@@ -32,9 +32,9 @@ pub struct AstraFlags {
     pub logging_folder: Option<PathBuf>,
     /// Number of queues of a dimension.
     pub queues: NonZeroU32,
-    /// Has no effect.
+    /// Accepted but without effect; a value other than 1 causes a note.
     pub compute_scale: f64,
-    /// Has no effect.
+    /// Accepted but without effect; a value other than 1 causes a note.
     pub comm_scale: f64,
     /// Factor of the endpoint delay, applied only if the system file states a delay.
     pub injection_scale: f64,
@@ -80,9 +80,9 @@ pub struct AstraInputs {
     pub model: AnalyticalNetwork,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
-    /// The system.
+    /// Contents of the system file.
     pub system: SystemFile,
-    /// The network.
+    /// Contents of the network file.
     pub network: AstraNetworkFile,
     /// The remote memory; `None` if there is none.
     pub memory: Option<RemoteMemoryFile>,

@@ -12,7 +12,6 @@ use std::fmt;
 
 /// A key of the outermost object with its value as text.
 pub(super) struct RawJsonEntry<'t> {
-    /// The key.
     pub(super) key: String,
     /// Line of the key, counted from 1.
     pub(super) line: usize,

@@ -38,7 +38,7 @@ fn lane_count(quirks: QuirkSet) -> u32 {
 /// A rank's trace, converted to a graph.
 #[derive(Debug)]
 pub struct AstraRankGraph {
-    /// The graph.
+    /// The rank's nodes, as ASTRA-sim interprets them.
     pub graph: Graph,
     /// Binding of the graph's slots.
     pub binding: SlotBinding,

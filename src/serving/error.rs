@@ -20,7 +20,7 @@ pub enum ServeError {
     Model {
         /// File, line and key of the model's name.
         place: Box<ConfigError>,
-        /// Reason.
+        /// Why the model is invalid.
         source: Box<ModelError>,
     },
     /// A language model is invalid.
@@ -31,7 +31,7 @@ pub enum ServeError {
     Trace {
         /// File, line and key of the trace's name.
         place: Box<ConfigError>,
-        /// Reason.
+        /// Why the trace is invalid.
         source: Box<JobError>,
     },
     /// A machine that a platform names is invalid.
@@ -39,7 +39,7 @@ pub enum ServeError {
     Machine {
         /// File, line and key of the machine's name.
         place: Box<ConfigError>,
-        /// Reason.
+        /// Why the machine is invalid.
         source: Box<MachineError>,
     },
     /// A machine that serves traces is invalid.

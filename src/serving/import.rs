@@ -31,7 +31,7 @@ pub struct ImportOptions {
 /// Means over the rows with equal model, batch and concurrency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasurementSummary {
-    /// Model.
+    /// Name of the model.
     pub model: String,
     /// Number of inferences in a request.
     pub batch: u32,

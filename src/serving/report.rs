@@ -67,7 +67,7 @@ pub struct ServeReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlatformFacts {
-    /// Name.
+    /// Name of the platform.
     pub name: String,
     /// Publication or measurement that is the source of the platform's numbers.
     pub source: String,

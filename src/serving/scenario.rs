@@ -148,7 +148,7 @@ pub enum ArrivalStream {
     },
     /// Users send a request, wait for the answer, and then send the next request.
     Closed {
-        /// Number of users.
+        /// Number of users, each with at most one request in the system.
         users: u32,
         /// Mean time from an answer to the next request.
         think: Span,
@@ -189,7 +189,7 @@ pub struct StopRule {
 /// Order of service, with the slots of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyChoice {
-    /// The policy.
+    /// Order in which queued requests are served.
     pub kind: PolicyKind,
     /// Number of requests that a processor serves at once; `None` for no limit.
     pub slots: Option<u32>,

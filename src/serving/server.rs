@@ -35,7 +35,7 @@ mod service;
 use admission::ServeTimer;
 use flight::{RequestInFlight, Slab};
 
-/// A processor.
+/// State of a processor.
 #[derive(Debug)]
 struct ProcessorState {
     cores: CoreArray,

@@ -115,7 +115,7 @@ impl SampleBatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct IntervalEstimate {
-    /// The value.
+    /// The estimate itself, such as a mean or a percentile.
     #[serde(rename = "value_ps")]
     pub value: Span,
     /// Half the width of the interval that contains the true value with a probability of 95 %, computed

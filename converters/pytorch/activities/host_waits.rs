@@ -8,20 +8,20 @@ use std::collections::BTreeMap;
 /// Call or device event that a thread waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitSource {
-    /// A call.
+    /// A communication call, by its index.
     Call(u32),
-    /// A device event.
+    /// A device event, by its index.
     Device(u32),
 }
 
 /// Part of a thread's time in which it did no work but waited for something else to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostWait {
-    /// Waiting thread.
+    /// Index of the waiting thread.
     pub thread: u32,
     /// Earliest start, ns.
     pub from: i64,
-    /// End, ns.
+    /// End of the wait, ns.
     pub to: i64,
     /// Call or device event waited for.
     pub source: WaitSource,
