@@ -19,10 +19,10 @@ pub struct RankAggregation {
     pub groups: u32,
     /// Number of ranks in these groups at the start.
     pub ranks: u32,
-    /// Number of groups that one rank represented until the end of the replay.
+    /// Number of groups that were simulated by one rank until the end of the replay.
     pub together: u32,
-    /// Number of times that ranks of a split group reached the same state again, so that one rank could represent them
-    /// again.
+    /// Number of times that ranks of a split group reached the same state again, after which one rank was simulated
+    /// for all of them.
     #[serde(default)]
     pub rejoined: u64,
     /// Number of events in the replay.

@@ -44,7 +44,7 @@ struct NpuTracker {
     finish: Time,
 }
 
-/// Time charged to communications of one sort (a kind of collective in one group, or messages), summed over NPUs.
+/// Time charged to one sort of communication (one kind of collective in one group, or messages), summed over NPUs.
 ///
 /// Over all sorts, the waiting and the transfer add up to the time with a communication in progress. The exposed parts
 /// of both add up to the communication and bubble parts of the NPUs' time.
@@ -58,7 +58,7 @@ pub struct ChargedTime {
     /// Exposed part of `waiting`.
     #[serde(rename = "exposed_waiting_ps")]
     pub exposed_waiting: Span,
-    /// Time in progress after the last partner had begun.
+    /// Time from the start of the last partner to the end of the communication.
     #[serde(rename = "transferring_ps")]
     pub transferring: Span,
     /// Exposed part of `transferring`.

@@ -30,7 +30,7 @@ pub struct RankBusyTime {
     pub communication: Span,
     /// Time with a load or store in progress.
     pub memory: Span,
-    /// Time with nodes in progress that do no work but keep their recorded duration.
+    /// Time with a node in progress that does no work but keeps its recorded duration.
     pub nothing: Span,
     /// Time with both a kernel and a communication in progress.
     pub overlap: Span,
@@ -39,7 +39,7 @@ pub struct RankBusyTime {
 /// State of one rank.
 #[derive(Clone, Debug, Default)]
 struct RankTracker {
-    /// Number of nodes that have not completed.
+    /// Number of the rank's nodes that have not completed.
     left: usize,
     last: Time,
     /// For each sort of work, the number of nodes in progress.

@@ -53,7 +53,7 @@ impl CapturedOn {
         (all != Self::default()).then_some(all)
     }
 
-    /// Returns the preset and NPU class that describe all devices, if there are any.
+    /// Returns the preset that describes all devices, and its NPU class, if such a preset exists.
     fn common_preset(&self) -> Option<[&'static str; 2]> {
         let mut presets = self.devices.iter().map(|device| preset_of_device(device));
         let first = presets.next()??;
@@ -132,8 +132,8 @@ mod tests {
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.line(), "Tesla V100; 2 hosts; nccl 2.21.5");
-        // The kernels are from another device, so there is advice. A machine whose class has the device's name would
-        // get no advice.
+        // The kernels were captured on another device, so the line contains advice. It would contain none if the
+        // machine's NPU class had the device's name.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
         on.note_recorded(["h100"]);

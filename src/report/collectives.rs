@@ -25,10 +25,10 @@ use std::collections::BTreeMap;
 pub struct CollectiveTally {
     /// Number of calls.
     pub calls: u64,
-    /// Number of calls that were simulated message by message.
+    /// Number of calls that were simulated message by message instead of with a closed form.
     #[serde(rename = "calls_simulated")]
     pub stepwise: u64,
-    /// Sizes of the buffers.
+    /// Sizes of the calls' buffers.
     #[serde(rename = "buffer_bytes")]
     pub buffers: BufferBytes,
     /// Time from the last arrival to the end, summed over calls. If communication keeps recorded or captured times, the
@@ -72,7 +72,7 @@ pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
     /// Time that others waited for each rank, by group and kind.
     late: BTreeMap<(ReplayGroupId, CollectiveKind), BTreeMap<Rank, Span>>,
-    /// Traffic of each link, if it was counted.
+    /// Traffic of each link, if traffic was counted.
     pub loads: Option<Vec<LinkLoad>>,
 }
 

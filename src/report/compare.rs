@@ -107,9 +107,10 @@ pub struct MakespanExplanation {
     pub parts: Vec<(TimeCategory, SpanChange)>,
     /// Exposed communication, by group and kind.
     pub communication: Vec<CommChange>,
-    /// Kernels and memory accesses by name, with their mean time over NPUs. Overlapping nodes are each counted in full.
+    /// Kernels and memory accesses by name, with their time as a mean over NPUs. If nodes overlap, each is counted in
+    /// full.
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
-    /// Duration of host nodes, as a mean over NPUs. Overlapping nodes are each counted in full.
+    /// Duration of host nodes, as a mean over NPUs. If nodes overlap, each is counted in full.
     pub host: SpanChange,
     /// Mean over ranks of the time from the rank's last node to the makespan.
     pub after_last: SpanChange,
@@ -195,7 +196,7 @@ impl<'a> MachineComparison<'a> {
         }
     }
 
-    /// Compares the makespans of the reference and of `report`.
+    /// Compares the makespan of `report` with the reference's makespan.
     pub fn against(&self, report: &Report) -> SpanChange {
         let (_, first) = self.reference().expect("there is a report");
         makespans(first, report)

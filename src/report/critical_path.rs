@@ -38,8 +38,8 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of nodes of a replay whose path is followed, because each node needs about 52
-/// bytes.
+/// Maximum number of nodes of a replay whose critical path is computed. The limit bounds memory, because each node
+/// needs about 52 bytes.
 const MOST_NODES: u64 = RowLimit::MOST;
 /// Maximum number of operators and ranks in a report.
 const LISTED: usize = 64;

@@ -31,8 +31,8 @@ pub struct EditRow {
 }
 
 impl Report {
-    /// Adds the edits of the job and of its machine before the changes of kernel times that the replay already
-    /// listed.
+    /// Inserts the rows of `edits` (edits of the job and of its machine) before the rows that the replay added for
+    /// changed kernel times.
     pub fn add_edits(&mut self, edits: Option<EditReport>) {
         if let Some(mut edits) = edits {
             let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);

@@ -7,8 +7,9 @@
 //!
 //! where u is the number of micro-batches in a turn (the repeated part) of the schedule: one, or the number of stages
 //! if chunks interleave. If turns do not yet take equal times, the stated error is (M - N) / u |d - e|, where e is the
-//! time that the turn before the last added. The result has this error if each remaining turn takes e. For comparison,
-//! PALM's public code extrapolates from six micro-batches with the mean of its slowest stage and states no error.
+//! time that the second-last turn added. The extrapolated makespan has this error if each remaining turn takes e
+//! instead of d. For comparison, PALM's public code extrapolates from six micro-batches, with the mean time per
+//! micro-batch of the slowest stage, and states no error.
 //!
 //! A full pipeline outputs the samples of u micro-batches every d. The output rate u / d excludes filling and draining.
 //! The rate u / d is the rate of inference with continuous input.
@@ -43,7 +44,7 @@ pub struct StepExtrapolation {
     /// Makespan of the whole step.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Error of the makespan if the remaining turns take as long as the turn before the last.
+    /// Error of the makespan if each remaining turn takes as long as the second-last simulated turn.
     #[serde(rename = "error_ps")]
     pub error: Span,
     /// Samples per second of the whole step.
@@ -100,8 +101,8 @@ impl StepExtrapolation {
 mod tests {
     use super::*;
 
-    /// The makespans are 100, 130 and 158: the last turn of two micro-batches adds 28, the turn before it 30.
-    /// Three more turns give 158 + 3 x 28, with an error of 3 x 2.
+    /// The makespans are 100, 130 and 158, so the last turn (two micro-batches) adds 28, and the turn before it adds
+    /// 30. Three more turns give 158 + 3 x 28, with an error of 3 x 2.
     #[test]
     fn the_last_turn_is_repeated() {
         let shorter = ShorterReplays {

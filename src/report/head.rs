@@ -68,7 +68,7 @@ pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     let mut lines = Vec::new();
     let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));
     if let Some(whole) = &report.extrapolation {
-        // The whole step comes first, because the replay is only a part of it.
+        // If the replay covers only a part of a step, the line about the whole step comes first.
         put("STEP", whole.line(), Heading);
     }
     put("MAKESPAN", outcome.makespan.to_string(), Heading);

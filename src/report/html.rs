@@ -2,8 +2,8 @@
 //!
 //! Sentences and tables are shared with the text ([`head`](mod@crate::head), [`section`](mod@crate::section)). Numbers
 //! from the report have their JSON pointer and exact value as attributes (`data-path` and `data-value`), so that
-//! programs can compare a page with the JSON. A script in the page sorts and searches the tables; without the script,
-//! the page still shows everything.
+//! programs can compare a page with the report's JSON. A script in the page sorts and searches the tables; without the
+//! script, the page still shows everything.
 
 mod basis;
 mod links;

@@ -315,8 +315,8 @@ fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     topology.tiles().is_none() && report.ranks > node
 }
 
-/// Returns the time by which the last host of a group is later than the mean host, in seconds, summed over the
-/// collectives of the mean NPU. Returns zero if no host launches collectives.
+/// Returns the delay of a group's last host relative to the mean host, in seconds, summed over the collectives of the
+/// mean NPU. Returns zero if no host launches collectives.
 fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn the_latest_of_more_members_is_later() {
-        // The closed forms are 1 / sqrt(pi) for two variables and 1.5 / sqrt(pi) for three. The values for more
+        // The expected maximum is 1 / sqrt(pi) for two variables and 1.5 / sqrt(pi) for three. The values for more
         // variables are from tables of order statistics.
         let root = std::f64::consts::PI.sqrt();
         let known = [

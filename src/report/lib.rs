@@ -229,7 +229,7 @@ pub struct Report {
     /// The software stack of the run, if kernels are timed by curves or the user chose a stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackReport>,
-    /// Changes of the job before the replay.
+    /// Edits of the job and of its machine before the replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<EditReport>,
     /// Extrapolation to the whole step, if the replay covers fewer micro-batches.

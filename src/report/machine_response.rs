@@ -3,8 +3,8 @@
 //! The mean NPU's time has three shares, which sum exactly to the makespan. Compute by roofline, exposed transfers over
 //! the machine's network, memory, and launches by the machine's host *respond* to a change of machine. Recorded
 //! compute, host time and recorded exposed transfers are *fixed*. All other time (waiting for other ranks, and idle
-//! time) *follows* from the other two shares. If some kernels are timed by roofline and others keep recorded times,
-//! compute is divided in proportion to the total durations of the two.
+//! time) *follows* from these two shares. If some kernels are timed by roofline and others keep recorded times, compute
+//! is divided in proportion to the total durations of the two.
 
 use super::Report;
 use super::TimeCategory;

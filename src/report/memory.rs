@@ -4,7 +4,7 @@
 //! At one instant, frees by completing nodes are counted before allocations by nodes issued at that instant, regardless
 //! of the order in which the event loop handles the nodes. A node that is issued and completes at the same instant
 //! frees memory after it allocates, and before the next such node allocates. Therefore, in a chain of nodes that take
-//! no time, only one node at a time has memory allocated.
+//! no time, only one node's temporary memory is allocated at a time.
 //!
 //! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise the cost is one
 //! bit per node.
@@ -110,7 +110,7 @@ pub struct MemoryRow {
         schemars(with = "by_class::Classes<u64>")
     )]
     pub left: BytesByClass,
-    /// Bytes that were freed but never allocated, if any.
+    /// Bytes that were freed but never allocated; `None` if there are none.
     #[serde(rename = "overfreed")]
     pub missing: Option<MissingBytes>,
 }

@@ -142,8 +142,8 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     vec![section]
 }
 
-/// Own times of a module. The total delay is stored as the sum of ends minus the sum of starts. Both of these sums wrap
-/// on overflow, so their difference stays exact.
+/// Own times of a module. The total delay is stored as the sum of ends minus the sum of starts. Both sums wrap on
+/// overflow, which leaves their difference exact.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnTimes {
     calls: u64,

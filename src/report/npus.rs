@@ -55,8 +55,8 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("bubble_ps", |_, row| part(row, TimeCategory::Bubble).into()),
 ];
 
-/// Column that states whether the makespan of the row's report is a lower bound; used if any report of the table has a
-/// lower bound.
+/// Column that states whether the makespan of the row's report is a lower bound. The table has this column if any of
+/// its reports has a lower bound.
 pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |report, _| {
     u64::from(report.lower_bound).into()
 });

@@ -7,7 +7,8 @@ use chakram_trace::graph::Graph;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Sentinel: the label of a communication that has ended, and the number of a communication that has not started.
+/// Sentinel for the label of a communication that has ended, and for the number of a communication that has not
+/// started.
 const OVER: u32 = u32::MAX;
 
 /// Progress of the communication to which an instant is charged.
@@ -36,7 +37,7 @@ pub struct OpenComms {
     open: VecDeque<OpenComm>,
     /// Number of communications removed from the front of `open`.
     over: u32,
-    /// Numbers of communications that have begun to transfer; some of these may have ended.
+    /// Numbers of communications that have begun to transfer. Some of them may have ended.
     transferring: BinaryHeap<Reverse<u32>>,
     /// For each [`Graph::communication_index`], the number of the communication in order of start; [`OVER`] before it
     /// starts.

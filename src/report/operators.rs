@@ -128,7 +128,7 @@ pub struct OperatorObserver<'a> {
     graphs: Vec<u32>,
     /// Sums per name of each graph, for the kind of the name's first completed node.
     sums: Vec<Vec<OperatorSum>>,
-    /// Sums for further kinds of a name, by graph, name and kind.
+    /// Sums for nodes of other kinds than their name's first node, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), OperatorSum>,
     accesses: MemoryAccessSums,
 }
@@ -267,8 +267,8 @@ impl NamedNodes {
         }
     }
 
-    /// Returns two lists: per name of `graph`, the nodes with the kind of the name's first node; and separately the
-    /// nodes with other kinds.
+    /// Returns two collections. The first groups the nodes of `graph` by name, for the kind of each name's first node.
+    /// The second has the nodes of a name with other kinds.
     fn of(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
         let mut firsts = vec![Self::none(NodeKind::Nothing); graph.names().len()];
         let mut others = BTreeMap::new();
@@ -356,7 +356,7 @@ mod tests {
             (3, None, Some(6_000_000))
         );
         assert_eq!((sum.flops_per_s(), sum.bytes_per_s()), (None, Some(1e9)));
-        // Without time there is no rate.
+        // If nodes take no time, their rate is unknown.
         assert_eq!(row("mm", NodeKind::Compute, 1, 0).flops_per_s(), None);
     }
 

@@ -2,7 +2,7 @@
 //! between ranks.
 //!
 //! No data is stored per node. Adjacent intervals of the same sort are merged. If a picture cannot show all intervals,
-//! adjacent short intervals are drawn as one interval, with the sort of the longest.
+//! adjacent short intervals are drawn as one interval, with the sort that takes the most time.
 
 mod intervals;
 mod recorder;
@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
     /// Activity of ranks; ranks with identical activity share one entry. If there are many ranks, the most informative
-    /// ranks come first: out of memory, with the shortest or longest time in a category, or waited for by others. One
-    /// rank of each class follows.
+    /// ranks come first: ranks that are out of memory, that have the shortest or longest time in a category, or for
+    /// which others waited. One rank of each class follows.
     pub ranks: Vec<RankPicture>,
     /// Number of observed ranks. If there are many ranks, only some per graph and NPU class are observed.
     #[serde(default)]
@@ -109,8 +109,8 @@ pub struct MemoryCurve {
     pub points: Vec<(Time, Bytes)>,
 }
 
-/// Bytes exchanged between ranks. Messages count with their bytes. All-reduce, all-gather, reduce-scatter and
-/// all-to-all count with the minimum bytes that their members must exchange, divided evenly among all pairs of members.
+/// Bytes exchanged between ranks. A message adds its size. An all-reduce, all-gather, reduce-scatter or all-to-all adds
+/// the minimum number of bytes that its members must exchange, divided evenly among all pairs of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TrafficMatrix {

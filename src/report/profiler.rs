@@ -3,11 +3,11 @@
 //!
 //! # The interval of the makespan without a profiler
 //!
-//! If the job measured steps without a profiler, the ends of the interval are the makespan times the shortest and the
-//! longest of these steps, divided by the median step. Otherwise, the removed time is scaled to the ends of the
-//! interval of a record's cost (`converters/pytorch/profiler_cost.rs`), and subtracted from the makespan with the
-//! profiler. If traces do not state the cost, there is no interval. Both kinds of intervals are widened by [`REPEATS`],
-//! the variation between repetitions of a step (docs/validation.md).
+//! If the job measured steps without a profiler, the ends of the interval are the makespan multiplied by shortest /
+//! median and by longest / median of these steps' times. Otherwise, the removed time is scaled to both ends of the
+//! interval of a record's cost (`converters/pytorch/profiler_cost.rs`), and each result is subtracted from the makespan
+//! with the profiler. If traces do not state the cost, there is no interval. Both kinds of intervals are widened by
+//! [`REPEATS`], the variation between repetitions of a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
@@ -24,7 +24,7 @@ const REPEATS: f64 = 0.03;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ProfilerBasis {
-    /// Whether the profiler's estimated cost is subtracted in this replay.
+    /// Whether this replay subtracts the profiler's estimated cost.
     pub removed: bool,
     /// Makespan with the profiler's cost.
     #[serde(
@@ -93,8 +93,8 @@ impl ProfilerBasis {
         })
     }
 
-    /// Sets both makespans: `own` is the makespan of this replay. If the profiler's cost is subtracted in this
-    /// replay, `other` is the makespan with the cost; otherwise `other` is the makespan without it. `workload` is the
+    /// Sets both makespans: `own` is the makespan of this replay. If the profiler's cost is subtracted in this replay,
+    /// `other` is the makespan with the cost; otherwise `other` is the makespan without the cost. `workload` is the
     /// job.
     pub fn hold_against(&mut self, own: Span, other: Span, workload: &Workload) {
         let (with, without) = if self.removed {

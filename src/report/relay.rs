@@ -15,8 +15,8 @@ use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// Minimum number of nodes for which a thread is started: delivering their events takes a millisecond, and starting a
-/// thread takes a tenth of that.
+/// Minimum number of nodes for which a thread is started. Delivering the events of so many nodes takes a millisecond,
+/// and starting a thread takes a tenth of that.
 const LEAST_NODES: u64 = 20_000;
 /// Maximum number of events per batch: so large that the threads rarely synchronize, and small enough for the cache.
 const BATCH: usize = 4096;
@@ -157,7 +157,8 @@ fn relayed_beside<W: Observer + Send, T>(
             let mut watching = watch();
             for mut batch in batches {
                 batch.deliver(&mut watching);
-                // Sending fails after the end of the run, when no thread receives empty batches any more.
+                // Sending fails after the end of the run, when no thread receives empty batches any more. The error
+                // can be ignored.
                 let _ = back.send(batch);
             }
             watching
@@ -284,7 +285,7 @@ impl Observer for ObserverRelay<'_, '_> {
 
     #[inline]
     fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        // The kind is not used before the node is issued.
+        // Observers do not use the kind of a node that is not issued yet, so any kind suffices here.
         let kind = NodeKind::Nothing;
         self.step(StepRecord::new(
             NodeStep::Delayed,
@@ -315,7 +316,7 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    // Reports of a single launch do not use the next three events.
+    // Reports of a single launch do not use the three events below.
 
     fn launched(&mut self, now: Time, launch: &LaunchRecord) {
         if let Some(others) = &mut self.others {

@@ -27,11 +27,11 @@ pub enum CsvTable {
     Links,
     /// Facts that the traces do not state, and how the affected nodes were timed.
     Unknown,
-    /// Given settings without effect, each with the reason.
+    /// Settings given by the user that have no effect, each with the reason.
     Settings,
     /// Sensitivities: the speedups that would help most.
     Sensitivities,
-    /// One row with tokens per second, cost, and a run of a stated number of tokens.
+    /// One row with tokens per second, cost, and the requirements of a run of a stated number of tokens.
     Cost,
 }
 

@@ -7,7 +7,7 @@ use super::{Report, critical_path, npus, sensitivity, tables};
 use chakram_base::setting::SettingKey;
 use std::fmt::Write as _;
 
-/// Maximum number of lines of a report without details, if the report has few warnings.
+/// Maximum number of lines of a report without details. Many warnings may exceed the limit.
 const LINES: usize = 58;
 
 /// Renders `report`; `title` and `basis` describe its replay.

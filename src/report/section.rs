@@ -140,7 +140,7 @@ impl From<Bytes> for SectionCell {
     }
 }
 
-/// A row of a table, with an optional note and alarm.
+/// A row of a table. A note may follow the row, and the row may be marked with a reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
     pub cells: Vec<SectionCell>,
@@ -168,7 +168,7 @@ pub(crate) struct SectionNote {
     pub warns: bool,
 }
 
-/// Treatment of a sentence that is longer than a line of the text.
+/// How a text fits a sentence that is longer than a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum NoteFit {
     #[default]

@@ -1,11 +1,11 @@
-//! Sensitivities: how much earlier a run would end if one part of it were faster, and for which speedups this
-//! prediction is valid.
+//! Sensitivities: how much earlier a run would end if one class of its durations were shorter, and for which speedups
+//! this prediction is valid.
 //!
 //! The run is recorded once. [`ScaledRun`] then computes the end T(x) of the run with all durations of one class
-//! multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The derivative is valid as
-//! long as T is straight. The end of the straight range is found by intersecting tangents (Newton's method on a convex
-//! function). If affordable, replays with changed durations confirm the derivative and the range, because the order of
-//! nodes on lanes may change too, which T ignores.
+//! multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The derivative is exact as
+//! long as T is linear. The end of the linear range is found by intersecting tangents (Newton's method on a convex
+//! function). T ignores that the order of nodes on lanes may change too. Therefore, if affordable, replays with changed
+//! durations confirm the derivative and the range.
 
 use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
 use super::csv::{CsvCell, CsvColumn};
@@ -28,16 +28,16 @@ use std::collections::BTreeMap;
 
 /// Maximum number of kernel classes.
 const KERNEL_CLASSES: usize = 16;
-/// Number of factors, tried in succession, at which replays verify the slope.
+/// Maximum number of factors at which replays verify the slope, one after another.
 const STEPS: u32 = 32;
-/// Number of bisections between the last valid factor and the next.
+/// Number of bisections between the last factor that follows the slope and the first that does not.
 const HALVINGS: u32 = 4;
 /// Maximum number of rows in the text.
 const ROWS: usize = 12;
 /// Factor in the column shown to users: 10 % less time.
 pub const TENTH_LESS: f64 = 0.9;
 
-/// Effect on a run if one class of its durations becomes shorter.
+/// Change of the makespan if one class of a run's durations becomes shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityRow {
@@ -50,10 +50,10 @@ pub struct SensitivityRow {
     pub slope_ps: i64,
     /// Lowest factor for which the makespan follows this slope.
     pub holds_to: f64,
-    /// Makespan if this time is a tenth shorter.
+    /// Makespan if these times are a tenth shorter.
     #[serde(rename = "tenth_less_ps")]
     pub tenth_less: Span,
-    /// Makespan if this time is zero. No speedup of this class alone gives a shorter makespan.
+    /// Makespan if these times are zero, which is the minimum that a speedup of this class alone can reach.
     #[serde(rename = "none_ps")]
     pub none: Span,
     /// Whether replays with changed durations produced these numbers; otherwise the numbers are computed from the
@@ -180,7 +180,7 @@ impl SensitivityRun<'_> {
         Ok(report)
     }
 
-    /// Returns the row of a class; `None` if a faster class would gain nothing.
+    /// Returns the row of a class; `None` if shorter durations of the class would not shorten the makespan.
     fn row(
         &self,
         scaled: &ScaledRun<'_>,
@@ -230,8 +230,7 @@ impl SensitivityRun<'_> {
                 ClassChange::Nothing => return None,
             })
         };
-        // The changed replay with factor 1 must equal the run. The run and the replay may differ if collectives are
-        // uncontended.
+        // With factor 1, the changed replay must equal the run. If collectives are uncontended, it may differ.
         let Some(same) = replay(1.0) else {
             return Ok(Some(row));
         };
@@ -241,7 +240,8 @@ impl SensitivityRun<'_> {
         let replay = |factor: f64| replay(factor).expect("it can be changed");
         (row.tenth_less, row.none) = (replay(TENTH_LESS)?, replay(0.0)?);
         row.replayed = true;
-        // Every factor is tested, because the order on lanes may change, and change back, at any factor in between.
+        // Every factor is tested, because the order of nodes on lanes may change, and change back, at any factor in
+        // between.
         let (bound, mut good) = (row.holds_to, 1.0);
         let mut bad = None;
         for step in 1..=STEPS {
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!(family("gemm_128x64"), "gemm_*x*");
     }
 
-    /// T(x) = max(10 + 10 x, 14 + 4 x, 15) is 20 at x = 1 and straight down to x = 2/3. Below 2/3, 14 + 4 x is larger
+    /// T(x) = max(10 + 10 x, 14 + 4 x, 15) is 20 at x = 1 and linear down to x = 2/3. Below 2/3, 14 + 4 x is larger
     /// than 10 + 10 x.
     #[test]
     fn slopes_hold_until_another_path_is_longer() {

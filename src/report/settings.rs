@@ -1,6 +1,6 @@
 //! Settings that were given but have no effect on a run, each with the reason.
 //!
-//! A run without a setting tests that setting. The setting has no effect if both runs have the [same
+//! To test a setting, the run is repeated without the setting. The setting has no effect if both runs have the [same
 //! results](Report::has_same_results). Reasons are computed from facts about the run.
 
 use super::Report;

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 pub struct StackReport {
     /// Name of the stack.
     pub name: String,
-    /// Whether the user chose the stack; otherwise kernel times come from the machine's file.
+    /// Whether the user chose the stack. If not, kernel times come from the machine's file.
     pub given: bool,
-    /// Kernel times and options of the plan that the stack decided.
+    /// Decisions of the stack about kernel times and about options of the plan.
     pub decided: Vec<StackDecision>,
-    /// Kernel times and options of the stack that do not apply to the run, each with the reason.
+    /// Kernel times and options that the stack states but that do not apply to the run, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<StackDecision>,
 }
@@ -68,7 +68,7 @@ impl StackReport {
 }
 
 impl StackDecision {
-    /// Creates a decision about `part`.
+    /// Creates the decision `value` about `part`.
     pub fn new(part: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
             part: part.into(),

@@ -2,10 +2,10 @@
 //!
 //! A message is between two stages if a pipeline group contains both ranks. If the job has no pipeline group, a message
 //! is within a stage if both ranks are in a group with a known role (tensor, data, context, expert) and fewer ranks
-//! than the job; all other messages are between stages. The members of such a group are in one stage, or are replicas
-//! of one stage, while messages go along the pipeline. Without any roles, every rank that sends messages is a separate
-//! stage. A collective is between stages if its group is a pipeline, or if it sums the embedding that the first and the
-//! last stage share.
+//! than the job; all other messages are between stages. The reason is that the members of such a group are in one
+//! stage, or in replicas of one stage. Without any roles, every rank that sends messages is a separate stage. A
+//! collective is between stages if its group is a pipeline, or if it sums the embedding that the first and the last
+//! stage share.
 
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_engine::{CompiledReplay, InstanceId};
@@ -23,7 +23,7 @@ pub struct PipelineStages<'a> {
     groups: Vec<(StageRole, Vec<Rank>)>,
     /// Indices of the groups of each rank.
     of_rank: Vec<Vec<u32>>,
-    /// For each group of the replay, whether its members are in different stages.
+    /// For each group of the replay, whether its collectives are between stages.
     across: Vec<bool>,
     /// Whether any group defines a pipeline.
     stated: bool,

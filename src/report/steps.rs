@@ -1,9 +1,9 @@
 //! Profiled steps of a captured job: when each step ran, and how its time divides into categories.
 //!
 //! A step lasts from the issue of its first node on any rank to the completion of its last node on any rank. A kernel
-//! belongs to the step that launched it. Within a step, each instant of a rank belongs to the first of compute,
-//! communication, memory and host in which a node *of the step* is in progress. All other instants are idle. The parts
-//! of a step sum to its time, even if steps overlap.
+//! belongs to the step that launched it. Within a step, each instant of a rank belongs to the first category (in the
+//! order compute, communication, memory, host) with a node *of the step* in progress. All other instants are idle. The
+//! parts of a step sum to its time, even if steps overlap.
 
 use super::csv::CsvColumn;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
@@ -43,7 +43,7 @@ pub struct StepRow {
     /// Time in which loads or stores of the step are in progress, but neither compute nor communication of the step.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Time in which host work or delays of the step are in progress, but none of the other categories.
+    /// Time in which host work or delays of the step are in progress, but no node of the other categories.
     #[serde(rename = "host_ps")]
     pub host: Span,
     /// Rest of the step's time.

@@ -3,8 +3,8 @@
 //! A domain is the set of NPUs with equal coordinates in the outer dimensions, such as a node or a rack. A group
 //! *straddles* if its members would fit into one domain but are in several domains, and one of two further conditions
 //! is met: other groups with the same role and size are within one domain, or the group's members are spread unevenly
-//! over domains. Groups that a plan spreads deliberately, such as data parallelism over nodes, meet neither of the
-//! further conditions.
+//! over domains. A group that a plan spreads deliberately over domains, such as data parallelism over nodes, meets
+//! neither of the further conditions.
 
 use super::collectives::CollectiveRow;
 use super::summary::thousands;

@@ -80,7 +80,7 @@ impl MachineName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelBasis {
-    /// Number of kernels timed as requested: with their recorded duration, or by roofline.
+    /// Number of kernels timed as the options request: with their recorded duration, or by roofline.
     pub priced: u64,
     /// Number of kernels timed by curves of measured kernels.
     #[serde(default)]
@@ -113,7 +113,7 @@ pub struct CommunicationBasis {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ExposedRow {
-    /// Name of the group, or messages between ranks.
+    /// Name of the group, or `messages between ranks`.
     #[serde(rename = "name")]
     pub what: String,
     /// Number of members of the group; 0 for messages.

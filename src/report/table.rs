@@ -1,8 +1,9 @@
 //! Text tables: headings, and rows of cells in columns below the headings, arranged by `comfy_table` without lines.
 //!
-//! Each column of a table has a minimum width. If rows are [added](TextTable::add) first, a column is as wide as its
-//! widest cell; if rows are written one by one, a longer cell shifts the rest of its row. No line is wider than the
-//! style's width: names (cells of left-aligned columns) are shortened in the middle.
+//! Each column of a table has a minimum width. If all rows are [added](TextTable::add) before the table is written, a
+//! column is as wide as its widest cell. If rows are written one by one, a cell wider than the minimum shifts the
+//! rest of its row. No line is wider than the style's width: names (cells of left-aligned columns) are shortened in
+//! the middle.
 
 use super::text::{MAX_NAME, TABLE_WIDTH, TextStyle, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
@@ -87,7 +88,7 @@ pub struct TextTable<'h> {
     columns: Vec<TextColumn<'h>>,
     indent: usize,
     width: Option<u16>,
-    /// Maximum number of characters in a cell's line.
+    /// Maximum number of characters in a line of a cell.
     longest: usize,
     /// Maximum width of a line.
     limit: usize,
@@ -369,8 +370,8 @@ mod tests {
         );
     }
 
-    /// The numbers take 1 + 6 of 120 characters, and 2 spaces precede the second name. The names share the other 111
-    /// characters, and the shorter name is not cut.
+    /// The numbers take 1 + 6 of 120 characters, and 2 spaces precede the second name, so 111 characters remain for
+    /// the names. The shorter name is not cut.
     #[test]
     fn names_are_cut_in_the_middle_so_that_lines_fit() {
         let name = format!("begin{}end", "x".repeat(200));
@@ -398,7 +399,7 @@ mod tests {
             ..TextStyle::default()
         };
         assert!(cells(details).contains(&name));
-        // Rows that are written one by one are cut in the same way.
+        // Names in rows that are written one by one are cut in the same way.
         let mut out = String::new();
         let table = TextTable::new([right("time", 6), left("NAME", 8)]).named(narrow);
         table.row(&mut out, &[&7, &name]).unwrap();

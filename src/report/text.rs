@@ -115,7 +115,7 @@ pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
 /// length, and the table layout counts columns in 16 bits.
 pub(super) const MAX_NAME: usize = 240;
 
-/// Maximum length of a name in a text with all details. No name from a compiler is longer, but other formats have
+/// Maximum length of a name in a text with all details. Compilers generate no longer names, but inputs may contain
 /// names of any length.
 const WHOLE_NAME: usize = 1 << 14;
 

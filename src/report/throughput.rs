@@ -3,9 +3,10 @@
 //! *Model FLOPs utilization* is the FLOPs that the model needs, without recomputation, divided by the FLOPs that the
 //! NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware FLOPs
 //! utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et al. 2022, section
-//! 6). Producers of jobs count attention in the same way for both utilizations. The peak of a kernel is the dense peak
-//! for its number format. If a job mixes formats, hardware FLOPs utilization is the time that its kernels would take at
-//! their peaks, divided by the makespan. Model FLOPs utilization is this value times the model's share of all FLOPs.
+//! 6). The tool that wrote a job counts the FLOPs of attention in the same way for both utilizations. The peak of a
+//! kernel is the dense peak for its number format. If a job mixes formats, hardware FLOPs utilization is the time that
+//! its kernels would take at their peaks, divided by the makespan. Model FLOPs utilization is this value times the
+//! model's share of all FLOPs.
 
 use super::Report;
 use super::summary::thousands;
@@ -37,7 +38,7 @@ pub struct Throughput {
     pub tokens_per_s_per_npu: Option<f64>,
     /// FLOPs that the model needs for the samples, without recomputation.
     pub model_flops: f64,
-    /// Pairs of tokens that count towards the FLOPs of attention, if the producer of the job states the pairs.
+    /// Pairs of tokens that count towards the FLOPs of attention, if the job states which pairs count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<CountedAttention>,
     /// FLOPs executed by the kernels of all ranks with a trace.
@@ -189,8 +190,8 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
 mod tests {
     use super::Throughput;
 
-    /// A job that executes 3 FLOPs where the peaks allow 2, or needs 4 where 3 are executed, causes a warning. A
-    /// difference in the last digit is not reported.
+    /// A job causes a warning if it executes 3 FLOPs in a time in which the peaks allow 2, or if its model needs 4
+    /// FLOPs but its kernels execute 3. A difference in the last digit is not reported.
     #[test]
     fn utilizations_above_one_another_are_warnings() {
         let rates = |hfu: f64, model_flops: f64| Throughput {

@@ -31,7 +31,7 @@ const SHADES: u64 = 8;
 ///
 /// # Errors
 ///
-/// Fails on a machine without tiles or with too many cores, and if the network model gives no busy times of links.
+/// Fails if the machine has no tiles or too many cores, or if the network model reports no busy times of links.
 pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, String> {
     let machine = prepared.machine();
     let name = machine.name();

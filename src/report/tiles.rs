@@ -153,7 +153,8 @@ pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
         ]);
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
-    // Reversed because `max_by_key` takes the last of equal maxima, but the first link should be named.
+    // The iterator is reversed because `max_by_key` returns the last of equal maxima, but the first such link should
+    // be named.
     if let Some(most) = tiles.links.iter().rev().max_by_key(|link| link.busy) {
         let place = format!("{} to {}", shown(most.from), shown(most.to));
         let busy = tiles.links.iter().map(|link| link.busy).collect();

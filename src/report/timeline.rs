@@ -1,14 +1,14 @@
 //! Timelines of a replay for trace viewers: JSON in the Chrome trace format, or Perfetto's own protobuf.
 //!
-//! There is a process per rank, a track per lane and a slice per node. Arrows lead from each send to its receive, and
-//! from each call of a captured program to the work that it launched. Receives occupy no lane, so they get extra
-//! tracks. The number of extra tracks is the largest number of receives that overlap. Nodes of a captured thread are
-//! nested in the ranges, operators and Python calls around them. Names that are paths (`step0/mb1/layer2/norm`) are
-//! nested too: successive slices of a lane with a common path are drawn under one slice for that path. A slice covers
-//! the time from issue to completion; the delay before a node's issue is blank. Events are written when nodes complete,
-//! so only issue times are stored. Each rank has counters: allocated bytes by class, if nodes state what they allocate
-//! and free; bytes sent per second, if the rank communicates; and the number of nodes waiting for a lane, if any node
-//! waits.
+//! A timeline has a process per rank, a track per lane and a slice (drawn interval) per node. Arrows lead from each
+//! send to its receive, and from each call of a captured program to the work that it launched. Receives occupy no lane,
+//! so they get extra tracks. The number of extra tracks is the largest number of receives that overlap. Nodes of a
+//! captured thread are nested in the ranges, operators and Python calls around them. Names that are paths
+//! (`step0/mb1/layer2/norm`) are nested too: successive slices of a lane with a common path are drawn under one slice
+//! for that path. A slice covers the time from issue to completion; the delay before a node's issue is blank. Events
+//! are written when nodes complete, so only issue times are stored. Each rank has counters: allocated bytes by class,
+//! if nodes state what they allocate and free; bytes sent per second, if the rank communicates; and the number of nodes
+//! waiting for a lane, if any node waits.
 
 use super::TimeCategory;
 use super::collectives::bus_factor;
@@ -233,7 +233,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder.get().slice(track, &slice);
     }
 
-    /// Returns the arrow that begins or ends at a message node, if the arrow is drawn.
+    /// Returns the arrow that begins or ends at the node of a send or receive, if the arrow is drawn.
     fn arrow(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> Option<ArrowEnd> {
         // With captured times ranks do not wait for each other, so an arrow could point back in time.
         if self.prepared.comm() == CommTiming::Captured {

@@ -3,8 +3,8 @@
 use chakram_base::interrupt::inherited;
 use std::thread;
 
-/// Minimum number of nodes for which a thread is started: summing them takes a millisecond, and starting a thread
-/// takes a tenth of that.
+/// Minimum number of nodes for which a thread is started. Summing so many nodes takes a millisecond, and starting a
+/// thread takes a tenth of that.
 const LEAST_NODES: usize = 50_000;
 
 /// Returns the results of `here` and `beside`, which both iterate over the `nodes` of a run. `beside` runs on another

@@ -18,14 +18,14 @@ pub struct UnknownRow {
     /// Number of nodes that lack the fact and take no time, because they have no recorded duration either. The other
     /// nodes keep their recorded duration.
     pub without_time: u64,
-    /// Number of kernels that lack the fact and a recorded duration, so that they are timed by the movement of their
+    /// Number of kernels that lack both the fact and a recorded duration. They are timed by the movement of their
     /// bytes, which gives a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
     /// Total recorded duration of the nodes that lack the fact.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
-    /// Share of `recorded` in the captured time of all ranks, if the traces state that time.
+    /// `recorded` as a share of the captured time of all ranks, if the traces state that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
 }

@@ -36,10 +36,10 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("role", |_, row| row.role.as_deref().into()),
 ];
 
-/// A role, or the index of a row without a role.
+/// Role of the row's group or, for a group without a role, the index of the report row.
 type RowOwner<'r> = Result<&'r str, usize>;
 
-/// Key of a table row: role or row, kind, number of members, and algorithm.
+/// Key of a table row: role (or report row), kind, number of members, and algorithm.
 type CollectiveRowKey<'r> = (RowOwner<'r>, CollectiveKind, u32, &'r str);
 
 /// Groups the indices of report rows that share a table row, in order of first occurrence.

@@ -9,8 +9,8 @@ use crate::memory::fullest;
 use crate::report_csv::{CsvTable, of_reports};
 use chakram_engine::ReplayError;
 
-/// Renders the comparison or, if `table` is given, that table of all reports, with the machine's name in the first
-/// column.
+/// Renders the comparison. If `table` is given, renders that table of all reports instead, with the machine's name in
+/// the first column.
 pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
     match table {
         None => {

@@ -7,9 +7,10 @@ use chakram_base::units::{self, Span, percent_change};
 
 /// Maximum number of communications and of operators that are named; the others are summarized.
 const NAMED: usize = 3;
-/// Change, as a share of the longer makespan, below which the change is mentioned only briefly.
+/// Limit on a change, as a share of the longer makespan: smaller changes are mentioned only briefly.
 const MATTERS: f64 = 0.002;
-/// Share of the makespan above which a part that changes by less than `STAYS` percent counts as large and unchanged.
+/// Minimum share of the makespan of a part that is named as large and unchanged, if the part changes by less than
+/// `STAYS` percent.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
@@ -355,8 +356,8 @@ mod tests {
     #[test]
     fn the_parts_that_moved_are_told_of_in_order() {
         // The makespan of 20 ms becomes 18.721 ms, which is 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as
-        // fast. Compute falls by 5, communication rises by 3.721. The threshold for idle is 0.2 % of 20 ms = 40 us,
-        // so its change of 10 us is omitted. The 10 ms of the host are 53 % of 18.721 ms.
+        // fast. Compute falls by 5 ms, communication rises by 3.721 ms. The threshold for idle is 0.2 % of 20 ms = 40
+        // us, so its change of 10 us is omitted. The 10 ms of the host are 53 % of 18.721 ms.
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![

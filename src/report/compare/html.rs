@@ -10,7 +10,7 @@ use crate::html::page::{list, number, page_with_tables, section, table, text};
 use crate::html::{caveats, chapters, time_bars};
 use chakram_base::units::Span;
 
-/// Renders `comparison`. `basis` describes the basis of durations; `notes` are further remarks.
+/// Renders `comparison`. `basis` describes the basis of durations; `notes` are further sentences to print.
 pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String]) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p><p class=\"sub\">{}</p>",
@@ -132,7 +132,8 @@ fn of_machine(at: usize, name: &str, report: &Report, basis: &str) -> String {
         let open = if i == 0 { " open" } else { "" };
         all += &format!("<details{open}><summary>{heading}</summary>{chapter}</details>");
     }
-    // The pointers change because the machine's report is at this path in the comparison's document.
+    // In the comparison's document, the machine's report is at `/machines/{at}`, so all JSON pointers get this
+    // prefix.
     let all = all.replace("data-path=\"/", &format!("data-path=\"/machines/{at}/"));
     section(&text(&format!("On {name}")), &format!("machine-{at}"), &all)
 }

@@ -21,7 +21,7 @@ const NAMES: usize = 24;
 const CELL: usize = 19;
 const ABREAST: usize = (WIDTH - NAMES) / CELL;
 
-/// Renders `comparison`. `basis` describes the basis of durations; `notes` are further remarks.
+/// Renders `comparison`. `basis` describes the basis of durations; `notes` are further sentences to print.
 pub fn render(
     comparison: &MachineComparison<'_>,
     basis: &str,
@@ -117,7 +117,7 @@ pub(super) fn machine_lines<'c>(
     })
 }
 
-/// Formats a machine, as in `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
+/// Describes a machine, as in `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
 fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
     let topology = machine.topology();
     let dimensions = topology.dimensions().iter().filter(|d| d.size > 1);
@@ -157,7 +157,7 @@ fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
     text
 }
 
-/// Writes the table, with as many machines side by side as fit.
+/// Writes the table; machines that do not fit side by side follow in further tables.
 fn table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let rows = rows(comparison);
     if rows.is_empty() {
@@ -185,7 +185,7 @@ fn table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle)
     Ok(())
 }
 
-/// Returns explanations of the table rows that at least one machine has.
+/// Returns the explanations of exposed communication and of the bubble, each only if some machine has such time.
 pub(super) fn meanings(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
         (TimeCategory::Communication, TimeCategory::EXPOSED),

@@ -24,7 +24,7 @@ fn money_follows_from_hours_of_npus() {
     // The replay takes 16 x 2 / 3600 = 0.00889 NPU hours, at 2.5 dollars each.
     near(cost.npu_hours, 32.0 / 3600.0);
     near(cost.dollars, 80.0 / 3600.0);
-    // In an hour, 40 dollars buy 28.8 million tokens: 40 / 28.8 = 1.3889.
+    // An hour costs 16 x 2.5 = 40 dollars and yields 8,000 x 3,600 = 28.8 million tokens: 40 / 28.8 = 1.3889.
     let per_million = cost.dollars_per_million_tokens.unwrap();
     near(per_million, 40.0 / 28.8);
     let [low, high] = cost.dollars_per_million_tokens_90.unwrap();

@@ -129,8 +129,9 @@ impl<'a> RunRelations<'a> {
                 self.first_member[number as usize] += 1;
             }
         }
-        // Counting sort: each inserted member decrements the sum of its call, so the sum ends as the start of the call.
-        // Members are inserted in reverse, so that they end in the order of instances.
+        // Counting sort: the sum of a call first marks the end of its members. Each inserted member decrements it, so
+        // that finally it marks their start. Members are inserted in reverse, so that they end in the order of
+        // instances.
         let mut sum = 0;
         for members in &mut self.first_member {
             sum += *members;
@@ -167,7 +168,7 @@ impl<'a> RunRelations<'a> {
         }
     }
 
-    /// Returns the number of collective calls, where all members count as one call.
+    /// Returns the number of collective calls; the nodes of all members together are one call.
     pub fn call_count(&self) -> usize {
         self.first_member.len() - 1
     }

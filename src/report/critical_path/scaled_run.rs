@@ -1,5 +1,5 @@
-//! Computes when a run would end with other durations. Dependencies, the order of nodes on lanes, and the durations of
-//! transfers stay the same.
+//! Computes when a run would end if nodes had other durations. Dependencies, the order of nodes on lanes, and the
+//! durations of transfers stay the same.
 //!
 //! Times are propagated forward over the recorded run, each with its derivative. The derivative is with respect to x,
 //! a factor on one class of durations. The end is T(x) = max over paths of (time of others + x * time of the class),
@@ -57,9 +57,9 @@ enum EndRule {
     Alone,
     /// The end follows from the last start among the members of the node's collective.
     Joined,
-    /// The end is `lasts` after the start of the sending half, but not before the node's own start.
+    /// The receive ends `lasts` after the start of its send, but not before its own start.
     Arrival { sender: u32, lasts: i64 },
-    /// The end follows from the later start of the two halves of a message.
+    /// The end follows from the start of the send or of the receive, whichever is later.
     Both(u32),
 }
 
@@ -175,8 +175,8 @@ impl<'r> ScaledRun<'r> {
     fn gap(&self, number: usize) -> i64 {
         let start = instant(self.run.times[number].start);
         let gap = start - self.own_start(number);
-        // Members that take their lanes together start when the last member is ready. The time until the last member is
-        // ready is not a gap.
+        // If all members take their lanes together, they start when the last member is ready. The time that a member
+        // waits for the last one is therefore not a gap.
         let together = gap != 0
             && matches!(self.rules[number], EndRule::Joined)
             && (self.run.relations.members(number)).any(|member| self.own_start(member) == start);
@@ -199,7 +199,8 @@ impl<'r> ScaledRun<'r> {
             ends: vec![ScaledTime::NEVER; relations.nodes],
             begins: vec![ScaledTime::NEVER; relations.call_count()],
         };
-        // The release time matters only for nodes without a dependency, because a dependency never completes earlier.
+        // The release time matters only for nodes without dependencies, because every dependency completes at the
+        // release time or later.
         let mut freed = vec![false; relations.nodes];
         let mut last = ScaledTime { at: 0, slope: 0 };
         for &number in &self.order {

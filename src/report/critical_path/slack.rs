@@ -19,7 +19,7 @@ fn earlier(at: Time, by: Span) -> Time {
 #[derive(Clone, Copy, Debug)]
 struct LatestTimes {
     end: Time,
-    /// Latest start if no other limit applies: the latest end minus the node's duration.
+    /// Latest start that the node's own latest end allows: this end minus the node's duration.
     start: Time,
 }
 
@@ -87,7 +87,7 @@ impl LateLimits<'_> {
         let mine = match run.waited_for(of) {
             Some(_) if comm == CommTiming::Model => own.end,
             Some(other) => earlier(own.end, left(number, run.times[other].start)),
-            // The other half of the message did not delay this half.
+            // The other half of the message did not delay this half, so only the node's own limit applies.
             None => own.start,
         };
         let other = known(run.relations.peer[number]).filter(|_| match comm {
@@ -214,7 +214,7 @@ fn medians_within(
 
 /// Number of ranges of slack; a range is at most a few percent wide.
 const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BITS;
-/// Number of bits after the highest bit of a slack that distinguish ranges.
+/// Number of bits below a slack's highest bit that distinguish ranges.
 const RANGE_BITS: u32 = 5;
 
 /// Returns the index of a slack's range; the index grows with the slack.
@@ -283,8 +283,9 @@ fn total<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
     nodes.map(|(_, time)| *time).sum()
 }
 
-/// Returns the smallest slack such that nodes with at most that slack took `half` of the time. Uses selection,
-/// because sorting all nodes of a run would take longer than all other work in this module.
+/// Returns the weighted median: the smallest slack `s` such that the nodes with a slack of at most `s` took at least
+/// `half` of the time. Uses selection, because sorting all nodes of a run would take longer than all other work in
+/// this module.
 fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     let mut before = Span::ZERO;
     loop {

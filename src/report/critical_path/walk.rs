@@ -104,7 +104,8 @@ impl RunRecorder<'_> {
                 .before(origin)
                 .filter(|&lane| self.times[lane].end == start);
             if self.ready(origin) != start && lane.is_none() {
-                // A collective takes its lanes only when all members are ready.
+                // The collective took its lanes only when all members were ready, so the path may continue at the
+                // last of them.
                 let parked = self.parked_with(origin, start);
                 origin = parked.unwrap_or(origin);
                 if self.ready(origin) != start {

@@ -74,7 +74,7 @@ impl AxisScale {
         }
     }
 
-    /// Returns the values of the axis to label.
+    /// Returns the values at which the axis is labelled.
     pub fn ticks(&self) -> Vec<f64> {
         let (least, most) = self.values;
         if self.logarithmic {

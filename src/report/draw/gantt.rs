@@ -46,8 +46,8 @@ pub fn chart(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -
 /// Minimum width of a span for a tooltip of its own.
 const TITLED: f64 = 4.0;
 
-/// Spans of a row that are too narrow to point at. Narrow spans are combined into one mark per series, because a page
-/// may have many thousands of them.
+/// Spans of a row that are too narrow for a mouse pointer. Narrow spans are combined into one mark per series,
+/// because a page may have many thousands of them.
 #[derive(Debug, Default)]
 pub(super) struct CompactRow(BTreeMap<usize, String>);
 

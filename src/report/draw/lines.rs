@@ -12,7 +12,7 @@ const LEFT: f64 = 80.0;
 pub struct LineSeries {
     /// Name of the line.
     pub label: String,
-    /// Instants, each with the value from then on.
+    /// Instants in ascending order, each with the value from this instant on.
     pub points: Vec<(u64, u64)>,
 }
 

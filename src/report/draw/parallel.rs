@@ -43,7 +43,7 @@ pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> S
         // Adjacent names are at different heights, so that long names do not overlap.
         let height = if i % 2 == 0 { TOP - 18.0 } else { TOP - 6.0 };
         svg.text((x(i), height), TextAnchor::Middle, "axis", &axis.name);
-        // Labels too near to the previous one are skipped, so that the others stay legible.
+        // A label too near to the previous one is skipped, so that labels stay legible.
         let mut free = f64::INFINITY;
         for (place, value) in &axis.values {
             if y(*place) > free {

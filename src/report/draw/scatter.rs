@@ -103,7 +103,7 @@ impl ScatterChart<'_> {
             .map(|(x, y, name)| (right.place(*x), up.place(*y), name))
             .collect();
         names.sort_by(|a, b| a.1.total_cmp(&b.1));
-        // Labels of adjacent points are placed below one another.
+        // A label that would overlap the label above it is moved down.
         let mut free = 0.0_f64;
         for (x, y, name) in names {
             let y = (y - 8.0).max(free);
@@ -146,7 +146,7 @@ pub(super) fn with_axes(
     svg
 }
 
-/// Returns the minimum and maximum of `values`; 1 and 10 if there are none.
+/// Returns the minimum and maximum of `values`, or 1 and 10 if there are no values.
 pub(super) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
         let (least, most) = ends.unwrap_or((value, value));

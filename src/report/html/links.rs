@@ -96,7 +96,7 @@ fn scale(most: f64) -> [String; 3] {
     [0.0, most / 2.0, most].map(load_text)
 }
 
-/// Groups links that connect the same nodes; the group with the busiest link comes first.
+/// Groups links by connected component; the component with the busiest link comes first.
 fn groups<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// NPUs 0 to 2 in a line and 8 NPUs with a switch are two groups; the second has the busiest link.
+    /// NPUs 0 to 2 in a line and 8 NPUs at a switch are two groups. The group with the switch has the busiest link.
     #[test]
     fn links_that_join_the_same_nodes_are_a_group() {
         let rows = [

@@ -1,4 +1,4 @@
-//! Tiles with the key numbers at the top of a page.
+//! Boxes with the key numbers at the top of a page.
 
 use super::page::{number, text};
 use super::span;
@@ -9,7 +9,7 @@ use crate::summary::{percent_more, thousands};
 use crate::throughput;
 use chakram_base::units::{Span, percent, percent_change};
 
-/// Returns the tiles with the numbers that readers need first.
+/// Returns the boxes, as HTML.
 pub fn render(report: &Report) -> String {
     let outcome = &report.outcome;
     let mut tiles = String::new();

@@ -38,7 +38,7 @@ impl MemoryRow {
 }
 
 impl Report {
-    /// Returns `false` if some NPU is known to have less memory than its rank allocates.
+    /// Returns `false` if some NPU is known to have less memory than its rank's peak.
     pub fn fits(&self) -> bool {
         self.memory.iter().all(|row| row.fits != Some(false))
     }

@@ -20,7 +20,7 @@ pub(super) trait ByteSum:
 
     fn of(bytes: u64) -> Self;
 
-    /// Returns the bytes, capped at 2^64 - 1.
+    /// Returns the sum in bytes, capped at 2^64 - 1.
     fn told(self) -> u64;
 }
 
@@ -241,8 +241,8 @@ mod tests {
 
     #[test]
     fn nodes_without_duration_free_after_they_allocate() {
-        // At first 8 bytes are allocated. At 5, three nodes of 4 bytes that take no time follow one another: the
-        // maximum is 8 + 4, three times.
+        // At first 8 bytes are allocated. At 5, three nodes that take no time run one after another, and each allocates
+        // and frees 4 bytes. The maximum of 8 + 4 is therefore reached three times.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         ledger.begin(Time(5));
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_missing_once() {
         // At first 8 bytes are allocated. At 5 a node without duration frees 6 of these bytes, and a node that ends
-        // frees 5, so 3 bytes are missing. The ending node cannot free an allocation made at the same instant.
+        // frees 5, so 3 bytes are missing. An ending node cannot free bytes that were allocated at the same instant.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         ledger.begin(Time(5));

@@ -26,11 +26,11 @@ pub struct MemoryTracker<'a> {
 struct TrackedInstance<'a, S> {
     graph: &'a Graph,
     ledger: MemoryLedger<S>,
-    /// One bit per node: whether it was issued at the ledger's current instant.
+    /// One bit per node: whether the node was issued at the ledger's current instant.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
-    /// One bit per node: whether it completed before. Used only if nodes may run several times, because only the
-    /// first run counts.
+    /// One bit per node: whether the node has completed before. `None` if each node runs once; otherwise the bit
+    /// ensures that only the first run counts.
     complete: Option<Vec<u64>>,
 }
 

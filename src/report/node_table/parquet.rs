@@ -2,8 +2,8 @@
 //!
 //! The format is described at <https://parquet.apache.org/docs/file-format/>; the format's structures use Thrift's
 //! compact protocol. Numbers are written plain, texts as indices into a dictionary, and pages are compressed with gzip,
-//! which every reader supports. This writer compiles in a tenth of the time that a Parquet package takes, and suffices
-//! for one kind of table.
+//! which every reader supports. This writer, which supports only this table, compiles in a tenth of the time that a
+//! Parquet package takes.
 
 use super::{NodeColumn, NodeTable, PartialColumn, TextColumn};
 use flate2::Compression;
@@ -160,7 +160,7 @@ fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bo
     page.extend(levels);
 }
 
-/// Returns the number of bits, at least 1, for numbers below `count`.
+/// Returns the number of bits (at least 1) that numbers below `count` need.
 fn width_of(count: usize) -> u32 {
     (usize::BITS - count.saturating_sub(1).leading_zeros()).max(1)
 }
@@ -366,7 +366,7 @@ mod tests {
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 3, [0, 1, 2, 3, 4, 5, 6, 7].into_iter());
         assert_eq!(bytes, [3, 0x88, 0xc6, 0xfa]);
-        // Five numbers of 9 bits are 45 bits, and a group of 8 takes 9 bytes.
+        // Five numbers of 9 bits are 45 bits, but a group always has 8 numbers, hence 9 bytes.
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 9, [511; 5].into_iter());
         assert_eq!(bytes.len(), 10);

@@ -73,7 +73,7 @@ fn part(
             rate(operator.bytes_per_s(), "B/s"),
         ]
     };
-    // Rates need details or a page, because their columns do not fit on a line of the text.
+    // Only pages and detailed texts show rates, because the columns of rates do not fit on a line of the short text.
     let with_rates =
         medium == ReportMedium::Page && families.iter().any(|of| of.flops.or(of.bytes).is_some());
     if with_rates {
@@ -115,7 +115,7 @@ pub(crate) fn prefixed(rate: f64) -> String {
 /// sorted by time, longest first, then by name and kind.
 pub fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = NameTable::default();
-    // Index of each pair of family and kind.
+    // Assigns an index to each pair of family and kind.
     let mut places = Interner::default();
     let mut families: Vec<OperatorTime> = Vec::new();
     let mut name = String::new();

@@ -380,8 +380,8 @@ fn by_interest(report: &Report) -> Vec<usize> {
     order
 }
 
-/// Merges the points within each `resolution` into two points: one with the highest value at the first instant, and
-/// the last point.
+/// Merges the points within each interval of length `resolution` into two points: one with the highest value at the
+/// first point's instant, and the last point.
 fn highest(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     let mut out: Vec<(Time, u64)> = Vec::new();
     let near = |a: &(Time, u64), b: &(Time, u64)| b.0.since(a.0) < resolution;

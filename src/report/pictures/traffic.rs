@@ -53,8 +53,8 @@ impl TrafficCounter {
         let groups: Vec<_> = prepared.groups().collect();
         for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {
             let members = groups[group.index()].members;
-            // A member must send each other member's part of the buffer to that member. In an all-reduce, each member
-            // must also send its sums.
+            // Each member must send to every other member that member's part of the buffer. In an all-reduce, each
+            // member must also send the sums of its own part.
             let times = match kind {
                 CollectiveKind::AllReduce => 2,
                 CollectiveKind::AllGather

@@ -325,8 +325,8 @@ impl MachineDifference {
     }
 }
 
-/// Returns why rates, algorithms or latencies of the dimensions `of` change nothing. The reason names the communication
-/// of `kind` that crosses these dimensions, and the basis of its time.
+/// Returns why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. The reason names the
+/// communication of `kind` that crosses these dimensions, and the basis of its time.
 fn along(
     run: &RunFacts<'_>,
     of: &[usize],
@@ -362,7 +362,7 @@ fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, 
     parts
 }
 
-/// Lists the parts with their reasons, as in `peak rates, lanes (no kernel waits for them); host (…)`.
+/// Lists the differences with their reasons, as in `peak rates, lanes (no kernel waits for them); host (…)`.
 fn listed(parts: &[(String, Vec<String>)]) -> String {
     let texts = parts.iter();
     let texts = texts.map(|(reason, subjects)| format!("{} ({reason})", subjects.join(", ")));

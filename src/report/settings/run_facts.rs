@@ -28,8 +28,7 @@ pub(super) struct DimensionUse {
 }
 
 impl RunFacts<'_> {
-    /// Returns the reason why the machine's network carries no traffic; `None` if it carries
-    /// traffic.
+    /// Returns the reason why the machine's network carries no traffic; `None` if the network carries traffic.
     pub(super) fn without_network(&self) -> Option<String> {
         let comm = self.prepared.comm();
         if self.report.collectives.is_empty() && !self.has_messages() && !self.reaches_memories() {
@@ -39,8 +38,7 @@ impl RunFacts<'_> {
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
-    /// Returns the reason why collectives do not depend on the machine; `None` if they depend on
-    /// it.
+    /// Returns the reason why collectives do not depend on the machine; `None` if a collective does.
     pub(super) fn without_collectives(&self) -> Option<String> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());

@@ -1,12 +1,13 @@
 //! Timelines as JSON in the Chrome trace format, for Perfetto, Speedscope and chrome://tracing.
 //!
 //! The format's unit is the microsecond, as a double-precision number. Viewers subtract the start of the trace, and
-//! some then round or truncate to nanoseconds. Sums of decimal fractions are rounded in each of these steps, so
-//! adjacent slices with durations would overlap: Perfetto's trace processor, v52, dropped one in ten to twenty such
-//! slices, and sorted slices with a duration before the path that begins with them. The timeline therefore writes
-//! slices as begin and end events, each with its own instant. Instants are rounded to 1/1024 us, which a double
-//! represents exactly (up to 2^43 us, 101 days), so adjacent slices share the same number. Nodes that start and end
-//! at one such instant are drawn as instants, because viewers sort slices without duration after others.
+//! some then round or truncate to nanoseconds. Decimal fractions are rounded in each of these steps. Adjacent slices,
+//! if written as start and duration, would therefore overlap: Perfetto's trace processor, v52, dropped one in ten to
+//! twenty such slices. The processor also sorted a slice before the path slice that begins at the same instant. The
+//! timeline therefore writes slices as begin and end events, each with its own instant. Instants are rounded to 1/1024
+//! us, which a double represents exactly (up to 2^43 us, 101 days), so adjacent slices share the same number. Nodes
+//! that start and end at one such instant are drawn as instants, because viewers sort slices without duration after
+//! other slices.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,
@@ -251,7 +252,8 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             pid: track.rank,
             tid: Some(track.lane),
             ts: Some(at.micros()),
-            // Speedscope matches an end to its beginning by name and arguments, so both ends have the same arguments.
+            // Speedscope matches an end event to its begin event by name and arguments, so both events have the same
+            // arguments.
             args: Some(ChromeArgs::Node(NodeArgs::of(&slice.facts))),
             ..TraceEvent::default()
         };

@@ -1,8 +1,8 @@
 //! Counters of a rank: bytes per second that the rank sends, and nodes that wait for their lane.
 //!
-//! The sending rate is the average rate of messages and collectives while they transfer. A message counts with its
-//! bytes. A collective counts with the minimum number of bytes that must cross the busiest port of a member, `factor
-//! x buffer`, as for bus bandwidth. A node waits while it is ready and its lane is occupied.
+//! The sending rate is the average rate of messages and collectives while they transfer. A message adds its size in
+//! bytes. A collective adds the minimum number of bytes that must cross the busiest port of a member, `factor x
+//! buffer`, as for bus bandwidth. A node waits while it is ready and its lane is occupied.
 
 use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;
@@ -110,7 +110,7 @@ impl TimelineCounters {
 }
 
 impl WaitingNodes {
-    /// If `now` is later than the last change, draws the number of waiting nodes at that change.
+    /// If `now` is later than the instant of the last change, draws the number of nodes that waited after that change.
     fn go_to(&mut self, now: Time, rank: u32, to: CounterTarget<'_>) {
         if now > self.at {
             self.draw(rank, to);

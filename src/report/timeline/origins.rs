@@ -5,7 +5,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
 
-/// Maximum number of Python calls that are drawn around a node (the outermost calls), and maximum number of ranges.
+/// Maximum number of Python calls drawn around a node (the outermost calls are drawn), and maximum number of ranges
+/// drawn around a node.
 const LEVELS: usize = 100;
 
 /// Callers of nodes in the captured program; empty for graphs without recorded callers.

@@ -26,7 +26,7 @@ const ROOT: u64 = 1;
 /// Size of a batch of packets before compression, bytes.
 const DEFLATED: usize = 1 << 18;
 
-/// Key of a track: identifies the track by what it shows.
+/// Key of a track: the object that the track shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TrackKey {
     Rank(u32),
@@ -55,7 +55,7 @@ pub(super) struct PerfettoEncoder<W> {
     texts: TextNumbers,
     /// Last value of each counter.
     held: BTreeMap<u64, u64>,
-    /// Packets not yet written.
+    /// Encoded packets that are not written yet.
     buffer: Vec<u8>,
 }
 
@@ -216,7 +216,7 @@ impl<W: Write> PerfettoEncoder<W> {
             TrackEvent {
                 kind: Some(TrackEvent::COUNTER),
                 track: Some(track),
-                // Counter values are signed; no real count reaches 2^63.
+                // Counter values are signed in this format; no real count reaches 2^63.
                 counter: Some(i64::try_from(value).unwrap_or(i64::MAX)),
                 ..TrackEvent::default()
             },
@@ -264,8 +264,8 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
     }
 
     fn is_visible(&self, _: Time, _: Time) -> bool {
-        // Slices begin and end with separate events. At equal instants, the order in the file
-        // decides.
+        // Slices begin and end with separate events. Viewers process events of equal instants in the order of the
+        // file.
         true
     }
 
@@ -316,8 +316,8 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             ..TrackEvent::default()
         };
         // The viewer takes the slice that began first as the source of an arrow, but a receive may be posted before
-        // the send begins. Therefore, the arrow enters at an instant event at the receive's end. Arrow ids start at
-        // 1, because 0 means no arrow.
+        // the send begins. Therefore, the arrow ends at an instant event at the receive's end. Arrow ids start at 1,
+        // because 0 means no arrow.
         let (leaving, entering) = match slice.arrow {
             None => (vec![], vec![]),
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),
