@@ -23,7 +23,7 @@ pub struct WorkloadDraft {
     pub name: String,
     /// Compression level.
     pub level: CompressionLevel,
-    /// Metadata given by users.
+    /// Metadata given by users, by key.
     pub metadata: BTreeMap<String, MetadataValue>,
     /// Paths that the user gave.
     pub sources: Vec<String>,
@@ -37,7 +37,7 @@ pub struct WorkloadDraft {
     pub replace: bool,
 }
 
-/// A prediction to be recorded.
+/// A prediction to be recorded as a baseline.
 #[derive(Clone, Debug)]
 pub struct BaselineDraft {
     /// The workload.
@@ -93,7 +93,7 @@ pub fn add_baselines(
 pub struct PackedAmounts {
     /// Size of the workload's files, bytes.
     pub bytes: u64,
-    /// Number of bytes by which the workload's objects enlarged the archive.
+    /// Number of bytes that the workload's new objects added to the archive.
     pub packed: u64,
     /// Number of the workload's objects that were already in the archive.
     pub known: u64,
@@ -101,7 +101,7 @@ pub struct PackedAmounts {
     pub kept_aside: Option<PathBuf>,
 }
 
-/// Packs objects into a segment, each object once, except objects that the archive already has.
+/// Packs objects into a segment. Each object is packed once, and not at all if the archive already has it.
 pub(super) struct ObjectPacker<'a, 'w> {
     archive: Option<&'a Archive>,
     out: &'a mut SegmentWriter<&'w mut dyn Write>,
@@ -337,7 +337,7 @@ fn name_of(path: &Path) -> String {
     name.unwrap_or_default()
 }
 
-/// Packs the objects that `entry` of `from` needs.
+/// Packs all objects of the workload `entry` of the archive `from`.
 pub(super) fn repack_workload(
     from: &Archive,
     entry: &WorkloadEntry,

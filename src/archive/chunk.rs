@@ -21,7 +21,7 @@ pub use frame::compress;
 const TARGET: usize = 4 << 20;
 /// Maximum size of a chunk, packed or unpacked, bytes.
 pub const LARGEST: u64 = 64 << 20;
-/// Maximum number of objects per family whose chunks can be bases.
+/// Maximum number of objects per family (objects with similar names) whose chunks can be bases.
 const BASES: usize = 8;
 /// Maximum number of chunks per object whose columns are kept as bases.
 const KEPT: usize = 64;
@@ -29,13 +29,13 @@ const KEPT: usize = 64;
 /// Coding of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkCoding {
-    /// The unchanged bytes, in a frame that any zstd reader finds.
+    /// The unchanged bytes, in a plain zstd frame, which any zstd reader unpacks.
     Plain,
-    /// The unchanged bytes, in a frame within a skippable frame.
+    /// The unchanged bytes, in a zstd frame within a skippable frame, which other zstd readers skip.
     Bytes,
-    /// Columns of a trace, in a frame within a skippable frame.
+    /// Columns of a trace, in a zstd frame within a skippable frame.
     Columns,
-    /// Columns of the lines of a text, in a frame within a skippable frame.
+    /// Columns of the lines of a text, in a zstd frame within a skippable frame.
     Lines,
 }
 
@@ -79,7 +79,7 @@ struct BaseObject {
     chunks: Vec<BaseChunk>,
 }
 
-/// Encodes the objects of a workload and shares their common data.
+/// Encodes the objects of a workload; stores data that objects have in common only once.
 pub struct ObjectEncoder {
     level: CompressionLevel,
     bases: Vec<BaseObject>,
@@ -110,8 +110,9 @@ impl ObjectEncoder {
         let plain = is_trace && self.level == CompressionLevel::Plain;
         let count = records.as_ref().map_or(0, Vec::len);
         let mut same = self.bases.iter().filter(|base| base.family == family);
-        // The first object of a family has most templates. An object with the same number of records probably has the
-        // same order of templates too.
+        // The base is the latest object with the same number of records, because its templates are probably in the same
+        // order. If there is no such object, the base is the first object of the family, which has most of the
+        // templates.
         let alike = self
             .bases
             .iter()

@@ -1,12 +1,12 @@
-//! Columns of a trace: the records without their numbers, which repeat often, and separately the numbers, grouped by
-//! meaning.
+//! Columns of a trace. The numbers of all records are stored in columns, grouped by meaning. The rest of each record,
+//! which repeats often, is stored as a template.
 //!
-//! A record is a template and the values of its slots. A template is a list of ops: literal bytes; slots (a column's
-//! value as a varint, or in decimal digits within a text); and the ends of nested messages, whose lengths follow from
-//! their contents. A column contains the values with one meaning (`duration_ns`, `parent`, …) over all records, stored
-//! as differences from a prediction, in byte planes. A chunk with a base shares the base's templates. Values of the
-//! chunk may be predicted from the values of the same record in the base. `docs/reference/archive-format.md` describes
-//! the format.
+//! A record consists of a template and the values of the template's slots. A template is a list of ops: literal bytes;
+//! slots (a column's value as a varint, or in decimal digits within a text); and the ends of nested messages, whose
+//! lengths follow from their contents. A column contains the values with one meaning (`duration_ns`, `parent`, …) over
+//! all records, stored as differences from a prediction, in byte planes. A chunk with a base shares the base's
+//! templates. Values of the chunk may be predicted from the values of the record with the same index in the base.
+//! `docs/reference/archive-format.md` describes the format.
 
 use super::wire::{WireError, WireReader, put_varint};
 use byte_numbers::ByteNumbers;
@@ -60,11 +60,10 @@ pub enum RecordKind {
     Lines,
 }
 
-/// Index of outlines, templates and columns by contents, in which further records find known outlines, templates and
-/// columns.
+/// Index of outlines, templates and columns by their contents, so that further records reuse known ones.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
-    /// Outlines, indexed by their keys' numbers.
+    /// Outlines, indexed by the number of the outline's key.
     outlines: Vec<Arc<RecordOutline>>,
     keys: ByteNumbers,
     /// Numbers of templates, by the number of the outline and the number of the variant.
@@ -82,7 +81,7 @@ pub struct ColumnBuffers {
     layers: Vec<TemplateLayer>,
 }
 
-/// Number of bytes of records that are joined at once; small enough for the cache of a processor core.
+/// Number of bytes of records that are rebuilt at once; small enough for the cache of a processor core.
 const PIECE: usize = 1 << 18;
 /// Index of the column of node ids.
 const IDS: usize = 0;
@@ -271,8 +270,8 @@ impl TraceColumns {
             let length = input.count(encoded.len())?;
             templates.push(input.take(length)?, count)?;
         }
-        // A column comes from the base, from the ids, or from a new template, which needs at least one op for each
-        // column.
+        // A column is known from the base, is the id column, or occurs in a new template, which has at least one op for
+        // each new column.
         if count > known + 1 + templates.own_bytes() {
             return Err(WireError(
                 "the chunk has more columns than its templates name",
@@ -302,7 +301,7 @@ impl TraceColumns {
             return Err(shape::TOO_MANY);
         }
         let mut values = buffers.values.pop().unwrap_or_default();
-        // Every column is decoded, so all old values are overwritten.
+        // Every column is decoded below, which overwrites all old values.
         resize_uninitialised(&mut values, all);
         buffers.ids.clear();
         buffers.ids.resize(records, 0);
@@ -359,8 +358,8 @@ impl TraceColumns {
         buffers.layers.extend(self.templates.into_layer());
     }
 
-    /// Joins the records, `bytes` bytes in total, and passes the records to `out`, a few at a time. If `framed` is
-    /// true, each record is preceded by its length.
+    /// Rebuilds the records (`bytes` bytes in total) from templates and columns, and passes the records to `out`, a few
+    /// at a time. If `framed` is true, each record is preceded by its length.
     pub fn join<E: From<WireError>>(
         &self,
         bytes: usize,
@@ -430,7 +429,8 @@ impl RecordShape {
     ) -> ColumnView<'v> {
         ColumnView {
             records: self.records(number),
-            // Ids predict other columns, so the decoder reads ids first, and ids do not predict ids.
+            // Ids predict other columns, so the decoder reads the id column first. No ids are known at that time, so
+            // ids do not predict ids.
             ids: if number == IDS { &[] } else { ids },
             sequence: self.sequence(),
             templates: templates.len(),
@@ -443,7 +443,7 @@ impl RecordShape {
 /// Appends the templates of records, predicted from the templates of the base.
 fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
     if base == Some(sequence) {
-        // A rank with the same sequence of templates as the base needs no data.
+        // If the rank has the same sequence of templates as the base, no data is needed.
         return out.bytes.extend([Predictor::Base as u8, 0]);
     }
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));
@@ -491,7 +491,7 @@ fn decode_sequence(
         let left = (0..width).fold(0, |all, plane| {
             all | u64::from(planes[plane * count + record]) << (8 * plane)
         });
-        // Without a base the prediction is 0; after the base's end the prediction is the previous value.
+        // If there is no base, the prediction is 0. After the end of the base, the prediction is the previous value.
         let predicted = match (predictor, base.get(record)) {
             (0, _) => 0,
             (_, Some(&own)) => own.into(),

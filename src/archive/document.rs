@@ -1,4 +1,4 @@
-//! JSON documents in an archive, which state the workloads and objects of segments.
+//! JSON documents in an archive, which describe the workloads and objects of segments.
 
 use super::metadata::MetadataValue;
 use super::{ArchiveError, CompressionLevel};
@@ -31,7 +31,7 @@ impl Default for CatalogueChange {
     }
 }
 
-/// Plan of a segment, which is the first part of the segment: the document of its `CKST` frame.
+/// Plan of a segment: the document of the `CKST` frame, with which the segment begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentStart {
@@ -99,7 +99,7 @@ pub struct WorkloadEntry {
     /// Metadata given by users.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, MetadataValue>,
-    /// Provenance.
+    /// Origin of the workload.
     pub provenance: Provenance,
     /// Prefix of the traces' names, `PREFIX` in `PREFIX.RANK.et`.
     pub prefix: String,
@@ -116,7 +116,7 @@ pub struct WorkloadEntry {
     pub measured: Option<MeasuredTimes>,
 }
 
-/// Provenance of a workload.
+/// Origin of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
@@ -172,9 +172,9 @@ pub struct BaselineRecord {
     pub arguments: Vec<String>,
     /// Hash of the traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
     pub contents: String,
-    /// Duration of the replay in milliseconds, rounded up, from which later checks are planned.
+    /// Duration of the replay in milliseconds, rounded up; later checks use the duration to plan their work.
     pub replay_ms: u64,
-    /// Features that the prediction covers: operators, groups, size, schema, machine.
+    /// Features of the job that the prediction covers: operators, groups, size, schema, machine.
     pub features: Vec<String>,
     /// Version of the program that made the prediction.
     pub tool_version: String,

@@ -41,7 +41,7 @@ impl From<ArchiveError> for TraceError {
     }
 }
 
-/// Splits `ARCHIVE::REST`; returns `None` if `path` has another form, or if a file with exactly that name exists.
+/// Splits `ARCHIVE::REST`; returns `None` if `path` has another form, or if a file named `path` exists.
 fn split_path(path: &Path) -> Option<(PathBuf, &str)> {
     let (archive, rest) = path.to_str()?.split_once("::")?;
     let named = !archive.is_empty() && !rest.is_empty() && !path.exists();

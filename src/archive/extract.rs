@@ -46,7 +46,7 @@ impl WorkloadEntry {
     /// distinct trace. Ranks with the same trace share one file under several names.
     fn claimed_bytes(&self, ranks: NumberRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
-            // At least a dot and a digit are between prefix and ending.
+            // A name has at least a dot and a digit between prefix and ending.
             let letters = (self.prefix.len() + row.ending.len() + 2) as u64;
             let names = row.ranks_within(ranks);
             names.saturating_mul(NAME_BYTES + letters) + INODE_BYTES * names.min(1)

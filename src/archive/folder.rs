@@ -37,7 +37,7 @@ struct PackRow {
     /// Name of the pack's file in the folder of packs.
     file: String,
     bytes: u64,
-    /// BLAKE3 hash of the segment without its end.
+    /// BLAKE3 hash of the pack's segment, without the segment's end.
     digest: String,
 }
 
@@ -100,7 +100,8 @@ pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveE
             "chakram archive create",
         ));
     }
-    // Maximum number of attempts to open the packs, because a `gc` may remove packs after the manifest was read.
+    // Maximum number of attempts to open the packs. An attempt fails if a `gc` removes packs after the manifest was
+    // read.
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {
@@ -227,8 +228,7 @@ pub fn replace(
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write_file(path)?;
-    // All packs that the catalogue does not list, including packs of interrupted commands, are
-    // unused now.
+    // All other packs, including packs of interrupted commands, are unused now.
     for entry in fs::read_dir(path.join(PACKS))
         .into_iter()
         .flatten()

@@ -84,23 +84,23 @@ impl CompressionLevel {
     }
 }
 
-/// Error with an archive.
+/// Error of an operation on an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The archive's bytes were changed, or the file never was an archive.
+    /// The archive's bytes were changed, or the file is not an archive.
     #[error("{}{found}", Self::describe_location(.file.as_deref(), *.at))]
     Broken {
         /// The archive, or a file of the archive.
         file: Option<PathBuf>,
         /// Offset in the file.
         at: Option<u64>,
-        /// Finding that shows the damage.
+        /// Sentence part that describes the damage.
         found: String,
     },
     /// The archive is valid, but the operation is not possible.
     #[error("{found}\n  try: {hint}")]
     Refused {
-        /// Finding that prevents the operation.
+        /// Reason why the operation is not possible.
         found: String,
         /// Suggestion for the user.
         hint: String,
@@ -164,7 +164,7 @@ impl ArchiveError {
         self
     }
 
-    /// Inserts the subject `name` before the finding of an error about invalid input.
+    /// Inserts the subject `name` before the reason in an error about invalid input.
     fn about_subject(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
             *found = format!("{}: {found}", chakram_trace::format::escape(name));

@@ -9,7 +9,7 @@ use super::{ArchiveError, ObjectDone};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Result of a merge, by workload.
+/// Result of a merge: the workloads that were added or already known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergeResult {
     /// Names of added workloads.

@@ -28,7 +28,7 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>)
     let is_locked = matches!(lock, Err(TryLockError::WouldBlock));
     match ArchiveTail::examine_tail(&file, at, bytes) {
         Ok(tail) => Ok((found, Some(ArchiveTail { is_locked, ..tail }))),
-        // A writer that fails may remove the tail while this function reads it.
+        // A writer that fails may remove the tail while this function reads the tail.
         Err(_) if is_locked => Ok((found, None)),
         Err(error) => Err(error),
     }
@@ -36,8 +36,8 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>)
 
 /// Finds the segments of a file in order, and the number of bytes after them.
 ///
-/// The last segment is the last one from which a chain of segment ends leads back to byte 0. The chain is necessary
-/// because a tail may contain another archive, which has segment ends of its own.
+/// A candidate counts as the last segment only if a chain of segment ends leads from it back to byte 0. The chain is
+/// necessary because a tail may contain another archive, which has segment ends of its own.
 fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let length = file.length()?;
     let mut failed = BTreeSet::new();
@@ -58,8 +58,8 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
     }
 }
 
-/// Follows the ends of segments from byte `end` back to byte 0. The function adds offsets that do not lead back to
-/// byte 0 to `failed`.
+/// Follows the ends of segments from byte `end` back to byte 0. If the chain does not lead back to byte 0, adds the
+/// chain's offsets to `failed` and fails.
 fn follow_chain(
     file: &Arc<SegmentFile>,
     end: u64,
@@ -107,7 +107,7 @@ fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
     /// Maximum number of bytes that are searched at once.
     const WINDOW: u64 = 1 << 20;
     let mut to = length;
-    // In an intact file this window contains exactly the end.
+    // In an intact file without a tail, this first window contains exactly the last segment's end.
     let mut window = END_BYTES;
     loop {
         let from = to.saturating_sub(window);

@@ -61,7 +61,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
             .read(&"00".repeat(32))
             .is_err()
     );
-    // The stated size of the object is not the sum of the chunks' sizes.
+    // The stated size of the object exceeds the sum of the chunks' sizes.
     let file = claim(vec![chunk(100, 100, ChunkCoding::Bytes)], TERA);
     let error = Archive::open(file.path())
         .unwrap()
@@ -75,7 +75,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
 
 #[test]
 fn columns_that_claim_many_records_take_no_more_than_they_have() {
-    // A chunk of 100 bytes states 2^40 empty records.
+    // A chunk of 100 bytes states that it has 2^40 empty records.
     let mut columns = Vec::new();
     super::wire::put_varint(&mut columns, 1 << 40);
     columns.resize(100, 0);

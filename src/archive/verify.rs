@@ -1,5 +1,4 @@
-//! Verifies an archive: compares every byte of an archive with the archive's checksums, and every object with its
-//! hash.
+//! Verifies an archive: checks all bytes against the archive's checksums, and every object against its hash.
 
 use super::store::Archive;
 use super::tail::{ArchiveTail, TailState};
@@ -13,7 +12,7 @@ pub struct ArchiveVerdict {
     pub segments: u64,
     /// Number of objects read.
     pub objects: u64,
-    /// Unpacked size of these objects, bytes.
+    /// Unpacked size of the objects that were read, bytes.
     pub bytes: u64,
     /// Descriptions of the damage.
     pub faults: Vec<String>,
@@ -41,7 +40,7 @@ impl ArchiveVerdict {
 const FAULTS: usize = 20;
 
 impl Archive {
-    /// Reads every byte and compares it with the archive's checksums.
+    /// Reads all bytes and checks them against the archive's checksums.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Decodes chunks: unpacks their frames, and joins the values of columns to the original bytes.
+//! Decodes chunks: unpacks their frames, and rebuilds the original bytes from the columns.
 
 use super::{ChunkCoding, LARGEST};
 use crate::ArchiveError;
@@ -17,8 +17,8 @@ pub struct DecodedChunk {
     pub(super) framed: bool,
 }
 
-/// Reusable memory of chunks that were read or written. Allocating new memory takes as long as unpacking, so the memory
-/// is reused.
+/// Memory of chunks that were read or written. Later chunks reuse the memory, because allocating new memory takes as
+/// long as unpacking.
 #[derive(Debug, Default)]
 pub struct ChunkBuffers {
     /// Memory of the frame that is read.
@@ -65,7 +65,7 @@ fn decompress_into(
     }
     let wrong = |code| io::Error::other(get_error_name(code));
     out.clear();
-    // The operating system provides reserved memory only when it is written, so a false size costs nothing.
+    // The operating system provides reserved memory only when the memory is written, so a false size costs nothing.
     out.reserve_exact(unpacked as usize);
     let size = match dictionary {
         // Raw content that begins like a trained dictionary must be passed explicitly as raw content.

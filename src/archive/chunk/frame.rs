@@ -1,4 +1,4 @@
-//! Writes zstd frames: reuses one context, and ends blocks where the kind of bytes changes.
+//! Writes zstd frames. All frames reuse one context, and a block ends where the statistics of the bytes change.
 
 use std::cell::RefCell;
 use std::io;
@@ -66,8 +66,8 @@ pub fn compress_parts(
     }
     write(&bytes[from..], ZSTD_EndDirective::ZSTD_e_end)?;
     wrong(context.reset(ResetDirective::SessionAndParameters))?;
-    // SAFETY: only the lifetime changes. The old lifetime is the dictionary's, and the reset has dropped the
-    // reference to the dictionary.
+    // SAFETY: only the lifetime changes. The old lifetime is the dictionary's, and the context no longer refers to
+    // the dictionary after the reset.
     let context = unsafe { std::mem::transmute::<CCtx<'_>, CCtx<'static>>(context) };
     CONTEXT.set(Some(context));
     Ok(out)

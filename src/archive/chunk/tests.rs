@@ -101,7 +101,7 @@ proptest! {
         tail in prop::collection::vec(any::<u8>(), 0..4),
     ) {
         let mut objects = vec![framed(&records)];
-        // All further objects differ from the first object only in exchanged messages; the last object has extra
+        // Further objects differ from the first object only in replaced messages. The last object also ends with extra
         // bytes, like a truncated record.
         for other in others {
             let mut changed = records.clone();
@@ -165,8 +165,8 @@ fn a_rank_that_differs_in_times_costs_its_times() {
     let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
     let encoded = round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
-        // Durations differ from the durations of the base by 31 per rank modulo 256, so the difference is one byte with
-        // few distinct values.
+        // Durations differ from the base's durations by 31 per rank modulo 256, so each difference is one byte with few
+        // distinct values.
         let bytes: usize = chunks.iter().map(|chunk| chunk.frame.len()).sum();
         assert!(bytes < 5000, "{bytes} bytes for 5,000 nodes");
         assert!(chunks.iter().all(|chunk| chunk.base == Some((0, 0))));
@@ -216,7 +216,7 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
     let encoded = round_trip(&[text(1), text(2)], CompressionLevel::Default, false);
     for chunks in &encoded {
         assert_eq!(chunks[0].coding, ChunkCoding::Lines);
-        // The values of every column are constant or increase by one.
+        // The values of every column are constant or increase by one, so the frame is small.
         assert!(chunks[0].frame.len() < 200, "{}", chunks[0].frame.len());
     }
     // The encoder stores random bytes as bytes, because their lines have no structure.
@@ -246,8 +246,8 @@ fn a_frame_that_claims_too_much_is_refused() {
 
 #[test]
 fn columns_that_no_template_names_are_refused() {
-    // The input states 60 million columns without records or templates, and has enough further bytes that a chunk
-    // could name these columns.
+    // The input states 60 million columns, but no records or templates. The chunk is large enough that a column count
+    // of this size passes the first check.
     let count = 60_000_000;
     let mut encoded = vec![0];
     crate::wire::put_varint(&mut encoded, count);

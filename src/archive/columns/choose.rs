@@ -19,7 +19,7 @@ pub fn unzigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
 
-/// Sets `left` to the residuals of `values` under `predictor`.
+/// Sets `left` to the residuals: the differences of `values` from the predictions of `predictor`.
 fn compute_residuals(
     values: &[u64],
     predictor: Predictor,
@@ -87,7 +87,8 @@ impl ColumnWriter {
     }
 }
 
-/// Appends `values` with the best of `candidates`, and returns that predictor.
+/// Appends `values`, encoded with the predictor of `candidates` that gives the smallest estimated size; returns that
+/// predictor.
 pub fn encode(
     values: &[u64],
     view: &ColumnView<'_>,
@@ -167,7 +168,7 @@ pub fn decode<'v>(
     Ok(width == 0 && predictor == Predictor::Base)
 }
 
-/// Sets `values` to their predictions plus residuals from `W` planes, in one pass.
+/// Sets each value to its prediction plus the residual from `W` byte planes, in one pass.
 fn add_planes<const W: usize>(
     predictor: Predictor,
     view: &ColumnView<'_>,

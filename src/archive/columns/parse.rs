@@ -1,9 +1,9 @@
 //! Splits a record into its template and the values of its slots.
 //!
 //! A *key* is the record without its numbers: tags; texts, split at decimal numbers, with the length of each part;
-//! and nested messages, between their tag and a zero byte, which is not a valid tag. A key identifies a template, but
-//! is cheaper to compute than a template; the encoder builds a template only for a new key. The first byte of a key
-//! is the kind of the record: a node, metadata, or a literal for records that are not encoded minimally.
+//! and nested messages, between their tag and a zero byte, which is not a valid tag. A key identifies a template and
+//! is cheaper to compute, so the encoder builds a template only for a new key. The first byte of a key is the kind of
+//! the record: a node, metadata, or a literal for records that are not encoded minimally.
 
 use super::byte_numbers::ByteNumbers;
 use super::decimals;
@@ -20,7 +20,7 @@ const MOST_PLACES: u64 = 8;
 const LITERAL_KEY: u8 = 0;
 /// First byte of the key of a line of a text.
 const LINE_KEY: u8 = 5;
-/// Number of bytes before a line's first number that identify the meaning of the line's numbers.
+/// Maximum number of bytes before a line's first number that identify the meaning of the line's numbers.
 const MEANING: usize = 24;
 /// Maximum number of columns; further meanings share one column.
 const MOST_COLUMNS: usize = 1024;
@@ -44,7 +44,7 @@ impl MessageKind {
     }
 
     /// Returns whether texts in field `field` are not split. Names of attributes are not split, because they identify
-    /// columns. Values and shapes of tensors are not split, because they repeat as a whole and would be larger as
+    /// columns. Values and shapes of tensors are not split, because they repeat as whole texts and would be larger as
     /// numbers.
     fn keeps_text(self, field: u64) -> bool {
         self == Self::Io || self == Self::Attribute && field == 1

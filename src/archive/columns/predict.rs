@@ -3,7 +3,7 @@
 /// Records and values of a column.
 pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
 
-/// Inputs of a column's prediction.
+/// Inputs from which a column is predicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColumnView<'v> {
     /// Record index of each value, ascending.

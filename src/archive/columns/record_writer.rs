@@ -25,11 +25,11 @@ pub const TOO_LARGE: WireError = WireError("the chunk's records are larger than 
 /// Spreads `value`, which must be below 2^56, into bytes with seven bits each; returns these bytes and their number.
 #[inline(always)]
 fn spread_septets(value: u64) -> (u64, usize) {
-    // The steps split the value into groups of 28 bits, then 14, then 7.
+    // Three steps split the value into groups of 28 bits, then 14, then 7.
     let spread = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
     let spread = spread & 0x0000_3fff_0000_3fff | (spread & 0x0fff_c000_0fff_c000) << 2;
     let spread = spread & 0x007f_007f_007f_007f | (spread & 0x3f80_3f80_3f80_3f80) << 1;
-    // n bits take (9 n + 64) / 64 bytes, and this formula is exact up to 56 bits.
+    // n bits take ceil(n / 7) bytes, which equals (9 n + 64) / 64 for 1 to 56 bits.
     let bits = 64 - (value | 1).leading_zeros();
     let length = (9 * bits + 64) / 64;
     // The mask sets the continuation bit in all bytes except the last (highest).

@@ -3,8 +3,8 @@
 
 use super::predict::{ColumnSlice, RecordCursor};
 
-/// Number of sampled records. The sampled records are spread over the chunk, because the first records of a trace
-/// differ from later records.
+/// Number of sampled records. They are spread over the chunk, because the first records of a trace differ from later
+/// records.
 const SAMPLE: usize = 512;
 /// Number of sampled records checked first; a relation is dropped if it fits none of these records.
 const GLANCE: usize = 16;
@@ -13,7 +13,7 @@ const LARGE: u64 = 1 << 8;
 
 /// Returns, for each column, the columns that probably predict it: one column with about 1000 times the predicted
 /// values, or two columns whose sum is the predicted column. A column that predicts another column is not predicted
-/// itself, and neither is the first column.
+/// itself; the first column (ids) is not predicted either.
 pub fn relations<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,
     records: usize,

@@ -1,10 +1,12 @@
-//! The shape of a chunk: the template of each record, from which the record of each value follows.
+//! The shape of a chunk: the template of each record. The templates determine which record each value of a column
+//! belongs to.
 
 use super::template::TemplateTable;
 use crate::wire::WireError;
 use std::ops::Range;
 
-/// Templates of records, and records of values. Ranks with the same sequence of templates share one shape.
+/// The template of each record, and the record of each value. Ranks with the same sequence of templates share one
+/// shape.
 #[derive(Debug, Default)]
 pub struct RecordShape {
     sequence: Vec<u32>,
@@ -47,7 +49,8 @@ impl RecordShape {
             let slots = templates.slots(number);
             all = all.saturating_add(count.saturating_mul(slots.len()));
             for &column in slots {
-                // The entry after a column's start temporarily is the column's end.
+                // The values of a column are first counted in the entry after the column's own. The prefix sum below
+                // turns the counts into starts.
                 let end = self.starts.get_mut(column as usize + 1);
                 *end.ok_or(WireError("a template names a missing column"))? += count;
             }

@@ -66,7 +66,8 @@ impl StructuralColumns {
         }
         for (column, values) in found.iter_mut().enumerate() {
             let often = counts[column] >= OFTEN * values.len();
-            // Each additional value per outline costs one more template.
+            // A column is worthwhile only if outlines nearly determine its value, because each additional value per
+            // outline costs one more template.
             if values.len() > FEW || !often || 4 * pairs[column] > 5 * told[column] {
                 values.clear();
             }
@@ -119,7 +120,7 @@ mod tests {
         let mut fixed = Vec::new();
         let one = found.fix_values(&[0, 1, 2], &[5, 1, 7], &mut fixed);
         assert_eq!(fixed, [Some(5), None, None]);
-        // A new value is not structural.
+        // A value that no template contains is stored in the column.
         let other = found.fix_values(&[0, 1, 2], &[6, 1, 7], &mut fixed);
         assert_eq!(fixed, [None; 3]);
         assert_ne!(one, other);

@@ -4,8 +4,8 @@ use super::record_writer::{DIGITS, LONGEST, RecordWriter};
 use crate::wire::{WireError, WireReader, put_varint};
 use std::sync::Arc;
 
-/// Templates of a chunk by number: first the templates shared with the base, then the chunk's own templates. In a
-/// trace with distinct names almost every record has its own template.
+/// Templates of a chunk by number: first the templates shared with the base, then the chunk's own templates. If all
+/// nodes of a trace have distinct names, almost every record has its own template.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateTable {
     layers: Vec<Arc<TemplateLayer>>,
@@ -60,9 +60,8 @@ struct TemplateStep {
 /// Part of a record that follows a literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BehindLiteral {
-    /// A slot. The slot may also end a message that contains only a literal and the slot; most attributes are such
-    /// messages. The literal then includes the message's length byte, which the writer corrects once the value is
-    /// known.
+    /// A slot. The slot may also end a message that contains only a literal and the slot, as most attributes do. The
+    /// literal then includes the message's length byte, which the writer corrects once the value is known.
     Slot,
     Nothing,
     Decimal,
@@ -272,8 +271,8 @@ impl RecordTemplate<'_> {
         let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;
-        // The writer reserves space for the length. The space usually fits, because it is exact if every number takes
-        // one byte.
+        // The writer reserves space for the length, computed as if every number took one byte. The space usually
+        // fits.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
         let begin = if framed { out.leave(left) } else { 0 };
         for step in self.steps {

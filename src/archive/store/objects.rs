@@ -32,7 +32,7 @@ struct ArchiveIndex {
     places: BTreeMap<[u8; 32], ObjectPlace>,
 }
 
-/// Maximum number of cached bases. Because of the cache, a base that several ranks share is unpacked only once.
+/// Maximum number of cached bases. The cache ensures that a base that several ranks share is unpacked only once.
 const KEPT: usize = 16;
 /// Maximum length of a chain of bases.
 const DEPTH: usize = 8;
@@ -230,7 +230,7 @@ impl Archive {
         result
     }
 
-    /// Drops cached bases that no later chunk uses; commands usually read objects in order.
+    /// Drops cached bases that no chunk after `place` uses, because commands usually read objects in order.
     fn release_chunk(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
@@ -300,7 +300,7 @@ impl Archive {
         let decoded = DecodedChunk::read(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.error_at_chunk(object, chunk, error))?);
-        // Later chunks need only bases again, so only bases are cached.
+        // Only bases are cached, because later chunks need no other chunks again.
         if index.bases.contains_key(&place) {
             let mut kept = kept();
             kept.push_back((place, Arc::clone(&decoded)));

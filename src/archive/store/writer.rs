@@ -110,7 +110,7 @@ impl ArchiveWriter {
             .transpose()
     }
 
-    /// Returns `aside` if `result` is a success; otherwise restores the tail.
+    /// Returns `aside` if `result` is a success; otherwise restores the tail and returns the error.
     fn restore_unless(
         &mut self,
         result: Result<(), ArchiveError>,
@@ -173,7 +173,7 @@ impl ArchiveWriter {
             false => write_file(path, plan.segment_start(), body),
         };
         match (&result, &aside) {
-            // A failure leaves the archive unchanged, so the archive still has the tail.
+            // After a failure the archive is unchanged and still has the tail, so the copy is not needed.
             (Err(_), Some(aside)) if !self.archive.is_folder => {
                 let _ = std::fs::remove_file(aside);
             }
