@@ -90,7 +90,7 @@ pub enum ArchiveError {
     /// The archive's bytes were changed, or the file is not an archive.
     #[error("{}{found}", Self::describe_location(.file.as_deref(), *.at))]
     Broken {
-        /// The archive, or a file of the archive.
+        /// Path of the archive, or of the damaged file in the archive's folder.
         file: Option<PathBuf>,
         /// Offset in the file.
         at: Option<u64>,

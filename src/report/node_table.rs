@@ -62,7 +62,7 @@ pub struct PartialColumn<T> {
     pub values: Vec<T>,
     /// One bit per row, lowest bit of each byte first: 1 if the number is known.
     pub known: Vec<u8>,
-    /// Number of unknown rows.
+    /// Number of rows whose value is unknown.
     pub unknown: usize,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A regular file is written under a temporary name in its folder, synced and renamed. The written file keeps the
 //! permissions of the file that the writer replaces. Symbolic links are followed. Devices, pipes, sockets and
-//! descriptors (`/dev/stdout`) are written to directly. A command never replaces one of its inputs and never writes
-//! two outputs to one file ([`OutputSet`]).
+//! descriptors (`/dev/stdout`) are written to directly. [`OutputSet`] ensures that a command never replaces one of
+//! its inputs and never writes two outputs to one file.
 
 mod output;
 mod outputs;

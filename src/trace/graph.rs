@@ -160,7 +160,7 @@ pub struct MessageNode {
     pub size_unknown: bool,
 }
 
-/// Repairs made while the graph was built.
+/// Numbers of repairs made while the graph was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphRepairs {
     /// Number of control dependencies that were dropped because the predecessor does not exist.
@@ -225,7 +225,7 @@ pub struct Graph {
 const NO_DTYPE: u32 = u32::MAX >> 1;
 /// Bit of `detail` of a kernel whose FLOPs are unknown.
 const FLOPS_UNKNOWN: u32 = 1 << 31;
-/// `detail` of loads that switches gather and of stores that switches reduce.
+/// `detail` of a load that switches gather; [`REDUCED`] is the `detail` of a store that switches reduce.
 const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
 /// `detail` of a store that switches do not reduce.
@@ -451,7 +451,7 @@ impl Graph {
         &self.successors
     }
 
-    /// Returns each node's number of dependencies.
+    /// Returns the number of dependencies of each node.
     pub fn in_degrees(&self) -> &[u32] {
         &self.in_degree
     }
@@ -527,7 +527,7 @@ impl Graph {
         &self.calls
     }
 
-    /// Returns true if all calls have equal parts, according to the trace.
+    /// Returns true if the trace states no call with unequal parts.
     pub fn has_equal_parts(&self) -> bool {
         self.splits.is_empty()
     }
@@ -560,8 +560,8 @@ impl Graph {
         self.amounts
     }
 
-    /// Returns the trace's information about its profiler, and whether the graph leaves out the
-    /// profiler's cost.
+    /// Returns the trace's information about its profiler, and whether the profiler's cost was subtracted from the
+    /// graph's times.
     pub fn profiler(&self) -> GraphProfiler {
         self.profiler
     }

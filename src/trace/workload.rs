@@ -199,7 +199,8 @@ impl WorkloadBuilder {
         self.declared.extend(groups);
     }
 
-    /// Declares the purposes of groups. The first declaration counts; traces' own declarations come last.
+    /// Declares the purposes of groups. The first declaration of a group's purpose counts. Declarations in traces come
+    /// last.
     pub fn roles(&mut self, roles: &GroupRoles) {
         self.roles.extend(roles);
     }
@@ -303,7 +304,7 @@ impl WorkloadBuilder {
         }
         let mut groups = GroupRegistry::new(ranks);
         groups.roles = self.roles;
-        // Neighbouring graphs usually carry the same roles, so dedup() removes most of the work.
+        // Neighbouring graphs usually have the same roles, so `dedup` leaves few entries to merge.
         let mut said: Vec<&GroupRoles> = self.graphs.iter().map(Graph::roles).collect();
         said.dedup();
         said.into_iter().for_each(|more| groups.roles.extend(more));

@@ -8,8 +8,8 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Output file. A regular file appears under its name when it is committed. If this value is dropped before, the file
-/// never appears. Write errors name the file.
+/// Output file. A regular file appears under its name when it is committed. If this value is dropped before the
+/// commit, the file never appears. Write errors name the file.
 #[derive(Debug)]
 pub struct OutputFile {
     /// Path as requested.
@@ -66,8 +66,7 @@ impl OutputFile {
         closed.folder().map_or(Ok(()), sync_folder)
     }
 
-    /// Finishes writing. When the function returns, all data has been passed to the operating system, under the
-    /// temporary name.
+    /// Finishes writing: passes all data to the operating system, under the temporary name.
     pub(super) fn close(mut self) -> Result<FinishedFile, TraceError> {
         let io = |error| TraceError::io(&self.path, "write", error);
         self.file.flush().map_err(io)?;
@@ -144,7 +143,7 @@ fn temporary(
     create_folder(folder).map_err(io)?;
     let (temporary, file) = TemporaryFile::create(folder, before.map(mode)).map_err(io)?;
     if let Some(before) = before {
-        // A user who may write the file without owning it cannot change owners, so a failure is ignored.
+        // A user who may write the file but does not own it cannot change its owner, so a failure is ignored.
         #[cfg(unix)]
         {
             use std::os::unix::fs::{MetadataExt, fchown};
@@ -191,8 +190,8 @@ impl FinishedFile {
         }
     }
 
-    /// Duplicates the file as `path`: as a hard link if `link` is set and the system supports it, otherwise as a copy.
-    /// Returns `None` if the file went to a device.
+    /// Duplicates the file as `path`: as a hard link if `link` is set and the system supports hard links, otherwise as
+    /// a copy. Returns `None` if the file went to a device.
     pub fn duplicate_as(
         &self,
         path: &Path,
@@ -242,7 +241,7 @@ impl FinishedFile {
         }
     }
 
-    /// Returns the folder that contains the new name.
+    /// Returns the folder of the final path.
     pub fn folder(&self) -> Option<&Path> {
         self.to.as_deref().map(folder)
     }

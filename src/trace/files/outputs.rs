@@ -15,7 +15,7 @@ use std::thread;
 /// Outputs of one command.
 #[derive(Debug, Default)]
 pub struct OutputSet {
-    /// Inputs whose file identity has not been read yet. The identity is needed only if an output
+    /// Inputs whose file identity (device and inode) has not been read yet. The identity is needed only if an output
     /// already exists, which is rare.
     unnumbered: Vec<PathBuf>,
     /// Inputs by file identity.
@@ -67,8 +67,7 @@ impl OutputSet {
 
     /// Claims `path` for one output. Writes nothing, but removes stale temporary files of earlier runs.
     ///
-    /// Fails if the command already reads or writes the file, or if no file can be created at
-    /// `path`.
+    /// Fails if the file is already an input or output of the command, or if no file can be created at `path`.
     pub fn claim(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
         let target = OutputTarget::find(path)?;
         let name = match &target {
@@ -122,8 +121,8 @@ impl OutputSet {
         Ok(self.wait(file.close()?))
     }
 
-    /// Creates `path` with the contents of `written`: as a hard link if `link` is set and the system supports it,
-    /// otherwise as a copy. Returns `None` if `written` went to a device.
+    /// Creates `path` with the contents of `written`: as a hard link if `link` is set and the system supports hard
+    /// links, otherwise as a copy. Returns `None` if `written` went to a device.
     pub fn duplicate_as(
         &mut self,
         written: OutputHandle,

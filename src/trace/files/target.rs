@@ -5,7 +5,7 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns device and inode of a file, which identify it under any name.
+/// Returns the device and inode numbers of a file, which are the same for all names of the file.
 #[cfg(unix)]
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path)

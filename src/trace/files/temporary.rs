@@ -1,4 +1,4 @@
-//! Temporary files that become outputs. Unfinished temporary files are removed, no matter how the program ends.
+//! Temporary files that become outputs. Unfinished temporary files are removed, however the program ends.
 
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::CString;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 static ALL: SignalSafeList<CString> = SignalSafeList::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Start of the names of temporary files. After the start follow the namespace of the process, its
-/// id, a counter and the end.
+/// Start of the names of temporary files. The rest of a name is the namespace of the process, the process id, a
+/// counter, and `END`.
 const BEGIN: &str = ".chakram-";
 const END: &str = ".tmp";
 
@@ -136,7 +136,7 @@ pub(super) fn remove_stale(folder: &Path) {
     for entry in listing.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(is_stale) {
-            // Removing files of other users fails, so such files stay.
+            // Removing files of other users fails. The error is ignored, and such files remain.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -189,8 +189,8 @@ impl Drop for RenameGuard {
             let signal = AWAITING.swap(0, Ordering::SeqCst);
             #[cfg(unix)]
             if signal != 0 {
-                // SAFETY: the process has a handler of this signal, and the handler deferred the
-                // signal.
+                // SAFETY: raising a signal is always safe. The process has a handler of this signal, which deferred
+                // the signal.
                 unsafe { libc::raise(signal) };
             }
             let _ = signal;
@@ -205,7 +205,7 @@ pub fn defer_signal(signal: i32) -> bool {
         return false;
     }
     AWAITING.store(signal, Ordering::SeqCst);
-    // If renaming ended in between, the guard may have missed the signal, so the caller must handle it now.
+    // If renaming ended in between, the guard may have missed the signal, so the caller must handle the signal now.
     RENAMING.load(Ordering::SeqCst) > 0 || AWAITING.swap(0, Ordering::SeqCst) == 0
 }
 

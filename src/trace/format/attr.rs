@@ -1,8 +1,8 @@
 //! Attribute values, converted to the type that the reader needs.
 //!
-//! Producers disagree on types: `is_cpu_op` is a bool here and an int32 there, `comm_size` is signed or unsigned, sizes
-//! come as text with a `.0` tail. A value is looked up by name and converted, and only an inconvertible value is an
-//! error. [`REPLAY_ATTRIBUTES`] lists the attributes that replays read.
+//! Tools that write traces disagree on types: `is_cpu_op` may be a bool or an int32, `comm_size` may be signed or
+//! unsigned, and a size may be text that ends in `.0`. A reader looks up a value by name and converts it; only a value
+//! that cannot be converted is an error. [`REPLAY_ATTRIBUTES`] lists the attributes that replays read.
 
 use super::utf8::text;
 use super::wire::{WireCursor, WireValue, repeated_varints};
@@ -297,8 +297,8 @@ impl<'a> AttrView<'a> {
         Ok(numbers)
     }
 
-    /// Converts a list of booleans or whole numbers to a mask: bit `i` is entry `i`. `None` if
-    /// every entry is set, because such a list of any length means "all".
+    /// Converts a list of booleans or whole numbers to a mask, in which bit `i` is entry `i`. Returns `None` if every
+    /// entry is set, because such a list means "all", whatever its length.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
         // Lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
@@ -342,7 +342,7 @@ impl<'a> AttrView<'a> {
         if length > 32 {
             return Err(self.unreadable("a list of at most 32 booleans"));
         }
-        // An empty list is "all" as well.
+        // An empty list means "all" too.
         let all = mask.count_ones() == length;
         Ok((!all).then_some(mask))
     }

@@ -15,7 +15,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Returns the number of bytes of `value` as a varint: one for each 7 bits.
+/// Returns the number of bytes of `value` as a varint: one byte for every 7 bits.
 #[inline]
 pub fn varint_length(value: u64) -> usize {
     let bits = u64::BITS - (value | 1).leading_zeros();
@@ -51,8 +51,8 @@ impl MessageEncoder {
     /// Appends the field `number`: a nested message with a text in field 1 and a varint in the
     /// field `value_number`.
     ///
-    /// The length is known beforehand, so no byte is moved afterwards. For a constant name the compiler also computes
-    /// most of the bytes.
+    /// The length is known before the message is written, so no byte is moved afterwards. For a constant name the
+    /// compiler also computes most of the bytes.
     #[inline(always)]
     pub fn named_varint(&mut self, number: u32, name: &str, value_number: u32, value: u64) {
         const MOST: usize = 24;
@@ -75,13 +75,13 @@ impl MessageEncoder {
         put_varint(&mut self.0, value);
     }
 
-    /// Appends a field of 64 bits in eight bytes.
+    /// Appends a fixed-size field of 64 bits, the wire type of `double`.
     pub fn fixed64(&mut self, number: u32, bits: u64) {
         self.key(number, 1);
         self.raw(&bits.to_le_bytes());
     }
 
-    /// Appends a field of 32 bits in four bytes.
+    /// Appends a fixed-size field of 32 bits, the wire type of `float`.
     pub fn fixed32(&mut self, number: u32, bits: u32) {
         self.key(number, 5);
         self.raw(&bits.to_le_bytes());

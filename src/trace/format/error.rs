@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 /// Location of a finding in a trace file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceLocation {
-    /// The file, if the trace came from a file.
+    /// The file; `None` if the trace is not from a file.
     pub file: Option<PathBuf>,
-    /// Bytes from the start of the (decompressed) file.
+    /// Offset in the decompressed file, in bytes.
     pub offset: Option<usize>,
     /// Index of the record; the metadata record has index 0.
     pub record: Option<usize>,
@@ -64,7 +64,7 @@ pub enum TraceFault {
     Malformed {
         /// Location of the bytes.
         place: TraceLocation,
-        /// Description of the found and the expected content.
+        /// Sentence part that says what was found and what was expected.
         found: String,
     },
     /// The bytes are well formed, but their content is invalid.
@@ -72,7 +72,7 @@ pub enum TraceFault {
     Refused {
         /// Location of the content.
         place: TraceLocation,
-        /// Description of the found and the expected content.
+        /// Sentence part that says what was found and what was expected.
         found: String,
         /// Suggested remedy.
         hint: String,
@@ -94,7 +94,7 @@ impl TraceError {
         &self.0
     }
 
-    /// Builds the error of the operating system while `doing` something with `file`.
+    /// Builds the error for `source`, which the operating system returned for the operation `doing` on `file`.
     pub fn io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
         Self(Box::new(TraceFault::Io {
             file: file.into(),
@@ -152,7 +152,8 @@ impl TraceError {
         self
     }
 
-    /// Relocates an error from a part of a file to the whole file: sets the record and adds `by` bytes to the offset.
+    /// Translates the location of an error from a part of a file to the whole file: sets the record and adds `by`
+    /// bytes to the offset.
     #[must_use]
     pub fn moved(mut self, record: usize, by: usize) -> Self {
         if let Some(place) = self.place() {

@@ -33,7 +33,8 @@ pub fn escaped_lines(text: &str) -> Cow<'_, str> {
     replaced(text, push)
 }
 
-/// Returns JSON text with harmful characters ([`is_harmful`]) as JSON escapes, which keep the meaning of the text.
+/// Returns JSON text with harmful characters ([`is_harmful`]) written as JSON escapes, which do not change the
+/// document's values.
 pub fn json_escaped(text: &str) -> Cow<'_, str> {
     replaced(text, |out, c| {
         for unit in c.encode_utf16(&mut [0; 2]) {

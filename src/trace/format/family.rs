@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Appends `name` to `family`, with the numbers of its parts replaced by `*`: `step3/layer2/norm` gives
-/// `step*/layer*/norm`. Parts end with `/` or `.`. Only parts that are a word and a number change.
+/// `step*/layer*/norm`. Parts end with `/` or `.`. Only parts that consist of a word followed by a number change.
 pub fn family(name: &str, family: &mut String) {
     let bytes = name.as_bytes();
     let mut from = 0;
@@ -64,7 +64,7 @@ mod tests {
         for other in ["mb/a", "mbx1/a", "mb1", "layer1/mb2/a", ""] {
             assert_eq!(any(other), other);
         }
-        // Replacing the micro-batch first does not change the family.
+        // Replacing the number of the micro-batch first does not change the family.
         let family = |name: &str| {
             let mut family = String::new();
             super::family(name, &mut family);

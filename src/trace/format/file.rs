@@ -30,10 +30,10 @@ pub use named::PrefixFiles;
 pub use names::rank_of;
 pub use stored::{StoredTrace, TraceStore};
 
-/// Minimum size of files that are mapped; smaller ones are read.
+/// Minimum size in bytes of files that are mapped into memory; smaller files are read.
 const MAP_FROM: u64 = 1 << 18;
 
-/// Contents of a file; gzip and zstd, detected by their first bytes, are decompressed.
+/// Contents of a file. Compressed files (gzip or zstd, detected by their first bytes) are decompressed.
 #[derive(Debug)]
 pub struct TraceContents {
     storage: ContentsStorage,
@@ -77,7 +77,7 @@ impl RankFile {
 
 impl TraceContents {
     /// Opens the trace `path`, in any format (see [`format`]), and returns its contents in the current schema. The file
-    /// is closed before this returns, so contents do not use up file descriptors.
+    /// is closed before the function returns, so many open traces do not use up file descriptors.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::open_any(path)?.current()
     }
@@ -266,8 +266,8 @@ impl Read for DecompressedStream<'_> {
     }
 }
 
-/// Returns true if the contents consist of zero bytes only. A parser would read such a file as
-/// empty records, but in fact a crash left the file unwritten.
+/// Returns true if the contents consist of zero bytes only. A parser would read such a file as empty records, but
+/// usually a crash left the file unwritten.
 fn is_all_zero(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }

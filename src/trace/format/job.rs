@@ -37,7 +37,7 @@ pub struct JobFile {
     pub ranks: Vec<JobRank>,
     /// Groups that traces use but do not declare.
     pub groups: DeclaredGroups,
-    /// Roles of groups, unless traces state them.
+    /// Roles of groups, which take precedence over roles that traces state.
     pub roles: GroupRoles,
     /// Machine for which the job was made: a preset or a file.
     pub machine: Option<String>,

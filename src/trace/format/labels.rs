@@ -1,4 +1,4 @@
-//! Labels of nodes for readers. Replays use only the phase.
+//! Labels of nodes for users. Replays use only the phase.
 
 use std::fmt;
 

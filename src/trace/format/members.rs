@@ -1,9 +1,9 @@
-//! Traces that represent several ranks. The ranks differ only in their peers, groups and cores.
+//! Traces that represent several ranks, which differ only in their peers, groups and cores.
 //!
 //! A trace that represents several ranks is written for its first *member*. The metadata record lists all members. For
-//! each member, it lists the peers, groups and cores that replace the peers, groups and cores of the first member. The
-//! file is stored once, under the name of every member (as links if the system supports them). If the file is opened
-//! under the name of a member, its contents are byte for byte the trace that would have been written for that rank.
+//! each member, the record lists the peers, groups and cores that replace those of the first member. The file is
+//! stored once, under the name of every member (as links if the system supports them). If the file is opened under the
+//! name of a member, its contents are byte for byte the trace that would have been written for that rank.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
@@ -168,8 +168,8 @@ pub fn of_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError
 }
 
 impl TraceMembers {
-    /// Returns the edit of a node's attribute for the member at `place`, if the attribute is a peer, a group or the
-    /// rank itself.
+    /// Returns the change of a node's attribute for the member at index `place`, if the attribute is a peer, a group
+    /// or the rank itself.
     fn edit(&self, attribute: &AttrView<'_>, place: usize) -> Option<(&str, AttributeEdit<'_>)> {
         let known = replay_attribute(str::from_utf8(attribute.name).ok()?)?;
         match known.content {

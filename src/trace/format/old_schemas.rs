@@ -1,39 +1,37 @@
-//! Traces of 2023: generations 0.0.1, 0.0.2 and 0.0.3 of the schema, whose files have no version number.
+//! Traces of 2023: the schema's generations (versions) 0.0.1, 0.0.2 and 0.0.3, whose files contain no version number.
 //!
 //! An old file is *upgraded* once, when it is opened: its records become records of the current schema, and all later
-//! code sees only these. Error messages still count the records of the original file.
+//! code sees only the upgraded records. Error messages still count the records of the original file.
 //!
 //! # Detecting the generation
 //!
-//! No field states the generation, so it is inferred from the fields of the records and their wire
-//! types. A record *rules out* a generation if it is not a valid message of this generation: if it
-//! has an unknown field, a wrong wire type, text that is not UTF-8, or a number outside an enum.
+//! No field states the generation, so it is inferred from the fields of the records and their wire types. A record
+//! *rules out* a generation if the record is not a valid message of this generation: if it has an unknown field, a
+//! wrong wire type, text that is not UTF-8, or a number outside an enum.
 //!
 //! 1. If the first record has a `version` (field 1) that is not an attribute, or attributes in field 2, it is the
-//!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check. The check is certain: old
+//!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check. The check cannot err: old
 //!    nodes begin with their id (field 1, a varint), and old metadata has attributes in field 1, whose first byte is a
-//!    line feed; no version begins with a line feed.
+//!    line feed, while no version begins with a line feed.
 //! 2. Otherwise the candidates are the generations that the first record does not rule out, as a node or as metadata.
 //!    If there are no candidates, the file is treated as current, and the reader of current files reports the error.
-//! 3. The following records rule out more candidates until one is left. The remaining generation is
-//!    certain, because the file has records that no other generation allows.
-//! 4. If several candidates are left at the end of the file, the file is upgraded as each of them.
-//!    Identical results are accepted. Otherwise the file is rejected, and the error names the first
-//!    record that has different meanings. If no candidate is left, the error names the record that
-//!    ruled out the last candidate.
+//! 3. The following records rule out more candidates until one is left. The remaining generation is certain, because
+//!    every other generation is ruled out by some record.
+//! 4. If several candidates are left at the end of the file, the file is upgraded as each of them. Identical results
+//!    are accepted. Otherwise the file is rejected, and the error names the first record whose meaning depends on the
+//!    generation. If no candidate is left, the error names the record that ruled out the last candidate.
 //!
-//! Features that distinguish generations: 0.0.1 has numbers where later generations have text (fields 5 to 10).
-//! Attributes are field 11 up to 0.0.3 and field 10 in 0.0.4. Inside an attribute, field 4 is a float in 0.0.2 and a
-//! boolean in 0.0.3; field 7 is text before 5 August 2023 and a number from that day on. 0.0.4 packs its dependency
-//! lists, earlier generations do not. Two variants of 0.0.4 are also detected and upgraded: files without a metadata
-//! record, and files from the first days of 0.0.4, with attributes in field 1 of the metadata.
+//! Features that distinguish generations: 0.0.1 has numbers where later generations have text (fields 5 to 10). A
+//! node's attributes are in field 11 up to 0.0.3 and in field 10 in 0.0.4. Inside an attribute, field 4 is a float in
+//! 0.0.2 and a boolean in 0.0.3; field 7 is text before 5 August 2023 and a number from that day on. 0.0.4 packs its
+//! dependency lists, earlier generations do not. Two variants of 0.0.4 are also detected and upgraded: files without a
+//! metadata record, and files from the first days of 0.0.4, with attributes in field 1 of the metadata.
 //!
 //! # Mapping of old fields
 //!
-//! Simulators of 2023 made nodes wait for `parent`, so `parent` becomes `data_deps`. Node types and
-//! collectives are renumbered. Fixed fields of 0.0.1 become attributes with today's names and
-//! types; `simulated_run_time` and the attribute `runtime` become `duration_micros`, as
-//! microseconds, and `is_host_op` becomes `is_cpu_op`.
+//! Simulators of 2023 made nodes wait for `parent`, so `parent` becomes `data_deps`. Node types and collectives are
+//! renumbered. Fixed fields of 0.0.1 become attributes with today's names and types. `simulated_run_time` and the
+//! attribute `runtime` become `duration_micros` (read as microseconds), and `is_host_op` becomes `is_cpu_op`.
 
 use super::proto::GlobalMetadata;
 use super::schema_layout::{self, MessageLayout};
@@ -69,13 +67,13 @@ pub(super) fn is_metadata(bytes: &[u8]) -> bool {
 /// A generation of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SchemaGeneration {
-    /// January to June 2023: fixed fields.
+    /// January to June 2023: nodes have fixed fields instead of attributes.
     V001,
-    /// 27 June to 7 July 2023: attributes.
+    /// 27 June to 7 July 2023: nodes have attributes.
     V002,
-    /// 7 July to 5 August 2023: metadata nodes, boolean attributes.
+    /// 7 July to 5 August 2023: adds metadata nodes and boolean attributes.
     V003A,
-    /// 5 August to 10 October 2023: unsigned attributes.
+    /// 5 August to 10 October 2023: adds unsigned attributes.
     V003B,
     /// Since 10 October 2023: the current schema; 1.0.0 is identical.
     V004,
@@ -150,7 +148,7 @@ pub struct UpgradedTrace {
     pub bytes: Vec<u8>,
     /// Generation of the original.
     pub generation: SchemaGeneration,
-    /// Original locations of its records.
+    /// Original locations of the file's records.
     pub(super) origins: SourceMap,
 }
 
@@ -173,8 +171,7 @@ pub fn upgrade(
             let Some(first) = FrameCursor::new(contents).next_record()? else {
                 return Ok(None);
             };
-            // Among files declared as current, only files of the first days and files without metadata need a
-            // conversion.
+            // Among files of 0.0.4, only files of its first days and files without metadata need a conversion.
             if generation == SchemaGeneration::V004 && !needs_upgrade(first.bytes) {
                 return Ok(None);
             }
@@ -214,7 +211,8 @@ pub fn upgrade(
     }))
 }
 
-/// Returns true if a file of 0.0.4 needs an upgrade: its first record is a node, or metadata of the first days.
+/// Returns true if a file of 0.0.4 needs an upgrade: its first record is a node, or metadata as in the first days of
+/// 0.0.4.
 fn needs_upgrade(first: &[u8]) -> bool {
     let suits = |layout: &MessageLayout| {
         schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)

@@ -10,7 +10,7 @@ pub enum GroupName<'a> {
     /// The group of all ranks: the attribute is missing, empty or `0`.
     #[default]
     World,
-    /// A number, or text that parses as one.
+    /// A number, or text that parses as a number.
     Number(u64),
     /// Any other text.
     Text(&'a str),
@@ -84,9 +84,9 @@ pub enum Op<'a> {
         place: MemoryLocation<'a>,
         /// Number of bytes.
         bytes: u64,
-        /// True if all NPUs do this access together and switches combine it on the way. For a load, switches gather:
-        /// each NPU receives the bytes of all (an all-gather). For a store, switches reduce: the memory receives the
-        /// sums (a reduce-scatter). Only for remote memory.
+        /// True if all NPUs do this access together and switches on the route combine the accesses. For a load,
+        /// switches gather: each NPU receives the bytes of all (an all-gather). For a store, switches reduce: the
+        /// memory receives the sums (a reduce-scatter). Only for remote memory.
         in_switch: bool,
     },
     /// One half of a message: a send or a receive.
@@ -205,7 +205,7 @@ impl<'a> NodeAttributes<'a> {
 
     fn memory(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
         let place = match self.tensor_loc {
-            // An absent `tensor_loc` reads as 0.
+            // An absent `tensor_loc` reads as 0, and means remote memory.
             0 | 2 => match self.remote_memory {
                 None => MemoryLocation::Remote,
                 Some("") => {

@@ -1,7 +1,7 @@
 //! Places of nodes in the captured program: caller, step and Python call stack.
 //!
-//! Replays do not use this information. A node inherits step and Python call from its caller unless
-//! its record states them.
+//! Replays do not use this information. A node inherits its step and its Python call from its caller, unless its
+//! record states them.
 
 use super::TraceError;
 use super::attr::AttrView;
@@ -12,8 +12,8 @@ pub const PARENT: &str = "parent";
 pub const LAUNCH: &str = "launch";
 /// Attribute with the number of the profiled step, if it differs from the caller's.
 pub const STEP: &str = "step";
-/// Attribute with the innermost Python call: its index in [`CallStacks`] plus 1, or 0 for none. Only written if it
-/// differs from the caller's.
+/// Attribute with the innermost Python call: the call's index in [`CallStacks`] plus 1, or 0 for none. The attribute
+/// is written only if its value differs from the caller's.
 pub const STACK: &str = "stack";
 
 /// Place of a node in the program; fields are `None` if its record does not state them.
@@ -70,8 +70,8 @@ pub struct CallStacks {
 const MODULE: &str = "nn.Module: ";
 
 impl CallStacks {
-    /// Attributes of the metadata record: the names as a list of texts, then two numbers per call: the index of its
-    /// name, and the distance to its enclosing call (0 for none).
+    /// Attributes of the metadata record: the names as a list of texts, then two numbers per call: the index of the
+    /// call's name, and the distance to the enclosing call (0 for none).
     pub const ATTRIBUTES: [&str; 2] = ["stack_names", "stacks"];
 
     /// Returns true if there are no calls.
@@ -103,7 +103,8 @@ impl CallStacks {
     /// Returns the innermost call that contains both calls; a call contains itself.
     pub fn common(&self, one: u32, other: u32) -> Option<u32> {
         let (mut one, mut other) = (one, other);
-        // A caller has a smaller index than its callees, so the call with the larger index moves outward.
+        // A caller has a smaller index than its callees. Therefore, the loop replaces the call with the larger index
+        // by its caller.
         while one != other {
             let later = if one > other { &mut one } else { &mut other };
             *later = self.calls[*later as usize].caller?;

@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CostBasis {
-    /// The cost follows from steps that the same job ran without a profiler.
+    /// The cost was computed from steps that the same job ran without a profiler.
     MeasuredSteps,
-    /// The cost follows from operators of the capture that only create a view of a tensor, so that
-    /// nearly all their time is the profiler's.
+    /// The cost was computed from operators of the capture that only create a view of a tensor. Nearly all of their
+    /// time is the profiler's.
     Views,
     /// The cost was measured in other jobs, on another machine.
     OtherJobs,
 }
 
 impl CostBasis {
-    /// All variants of the profiler's cost with their names in traces.
+    /// All bases of the profiler's cost with their names in traces.
     const NAMES: [(Self, &str); 3] = [
         (Self::MeasuredSteps, "measured_steps"),
         (Self::Views, "views"),
@@ -43,8 +43,8 @@ impl CostBasis {
 pub struct ProfilerCost {
     /// Host time of a record, ns.
     pub record_ns: u64,
-    /// Ends of the 90 % interval of the cost, ns. Both ends are equal if the cost comes from
-    /// measured steps of the job; in this case the spread of the steps limits the certainty.
+    /// Ends of the 90 % interval of the cost, ns. Both ends are equal if the cost comes from measured steps of the
+    /// job; in this case the error is given by the spread of the steps' times.
     pub interval_ns: [u64; 2],
     /// Basis of the estimate.
     pub basis: CostBasis,

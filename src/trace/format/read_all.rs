@@ -1,5 +1,5 @@
-//! Reads to the end within the memory limits of the process. The limits are checked as bytes arrive, before memory is
-//! allocated for them.
+//! Reads a whole file or stream into memory, within the memory limits of the process. The limits are checked as bytes
+//! arrive, before memory is allocated for them.
 
 use chakram_base::bounds;
 use std::io::{self, Read};
@@ -44,7 +44,7 @@ pub(in crate::format) fn append_all(
         if (read as u64) < room {
             return Ok(());
         }
-        // Doubles the buffer, within the memory that is left.
+        // Double the buffer, up to the memory limit.
         room = (bytes.len() as u64).min(bounds::remaining()).max(FIRST);
     }
 }

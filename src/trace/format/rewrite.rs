@@ -1,5 +1,5 @@
-//! Edits of records of a trace. An edit copies all other content, including unknown fields, byte for
-//! byte.
+//! Changes of records of a trace. All content that a change does not name, including unknown fields, is copied byte
+//! for byte.
 
 use crate::format::TraceError;
 use crate::format::attr::AttrView;
@@ -17,7 +17,7 @@ pub enum AttributeEdit<'e> {
     Remove,
 }
 
-/// Edit of a record. The edit copies all other fields, including unknown ones.
+/// Change of a record. All other fields, including unknown ones, are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordEdit<'e> {
     /// New id of a node.
@@ -124,7 +124,8 @@ impl RecordEdit<'_> {
                     match place {
                         None => out.raw(whole),
                         Some(i) => {
-                            // The last of several attributes with one name wins, so one replacement is enough for all.
+                            // Readers use the last of several attributes with the same name, so the new value is
+                            // written only once.
                             if !std::mem::replace(&mut set[i], true)
                                 && let Some(message) =
                                     with_value(message, at, self.attributes[i].1)?

@@ -1,7 +1,7 @@
-//! Roles of groups as stated by their producer: `tensor 1-128, data 129-256`.
+//! Roles of groups as stated by the tool that wrote a trace, such as `tensor 1-128, data 129-256`.
 //!
 //! Groups are named by numbers, because other tools support no other names. The roles are in the metadata record, which
-//! those tools skip.
+//! other tools skip.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -116,7 +116,7 @@ mod tests {
         let of = ["0", "1", "3", "5", "6", "7", "8", "tp"].map(|name| roles.of(name));
         let [t, d] = [Some("tensor"), Some("data")];
         assert_eq!(of, [None, t, t, d, None, d, None, None]);
-        // The first statement of a role counts.
+        // If a group's role is stated twice, the first statement counts.
         let mut both: GroupRoles = "experts 3-9".parse().unwrap();
         both.extend(&roles);
         assert_eq!(

@@ -1,16 +1,16 @@
 //! Recovery of damaged traces, with an exact account of the losses.
 //!
-//! The format has no checksums, and the position of a record follows from the lengths of all records before it.
-//! Therefore, a record is *sound* if it is a valid message of its generation: known fields with their wire types,
-//! singular fields once, text in UTF-8, enums in range. A record with unknown or unordered fields is sound only if the
-//! next record is sound too. Salvage keeps all well-formed data: a bit flip inside a number or a name gives another
-//! valid number or name and cannot be detected.
+//! The format has no checksums, and the position of a record depends on the lengths of all records before it.
+//! Therefore, soundness is judged from content: a record is *sound* if it is a valid message of its generation (known
+//! fields with their wire types, singular fields once, text in UTF-8, enums in range). A record with unknown or
+//! unordered fields is sound only if the next record is sound too. Salvage keeps all well-formed data: a bit flip
+//! inside a number or a name gives another valid number or name and cannot be detected.
 //!
 //! If no sound record begins at a byte, reading resumes at the next position from which three consecutive sound records
-//! follow, or fewer if they reach the end of the file. If the skipped bytes are a sound record with a wrong length,
-//! only the length was damaged and the record is kept. Otherwise the skipped bytes are lost.
+//! follow, or fewer if they reach the end of the file. If the skipped bytes are a wrong length followed by a sound
+//! record, only the length was damaged, and the record is kept. Otherwise the skipped bytes are lost.
 //!
-//! An empty record is a node of default values, with the id 0. A single empty record between sound
+//! An empty record is a node whose fields have default values, with the id 0. A single empty record between sound
 //! records is kept; several in a row are treated as zeros and dropped.
 //!
 //! A record whose id was already seen is dropped. If anything was lost, dependencies on missing nodes are dropped too,
@@ -32,7 +32,7 @@ mod frames;
 pub struct LostRange {
     /// Byte range of the record, or of the whole line in a text file.
     pub bytes: Range<usize>,
-    /// Number of sound records before the lost part.
+    /// Index of the lost part among records: the number of sound records before it.
     pub record: usize,
     /// Line number, in a text file.
     pub line: Option<usize>,
@@ -178,7 +178,7 @@ fn lines(text: &[u8], report: &mut SalvageReport) -> (Option<Vec<u8>>, Vec<Salva
     for (line, bytes) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
         let range = at..at + bytes.len();
         at = range.end;
-        // Only the reader of the first line may expect metadata.
+        // Each line has a reader of its own. Only the reader of the first line expects metadata.
         let mut reader = JsonLineReader::new(bytes);
         if line > 1 {
             reader.skip_metadata();

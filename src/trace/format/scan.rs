@@ -37,7 +37,7 @@ pub struct NodeView<'a> {
     /// Recorded duration, or zero if the trace does not state it. For a communication node with a [`wait`](Self::wait),
     /// the duration of the transfer alone.
     pub recorded: Span,
-    /// The schema's duration field, in whole microseconds; `recorded` may be finer.
+    /// The schema's duration field, in whole microseconds; `recorded` may be more precise.
     pub micros: u64,
     /// Host time (launch overhead) from the completion of the node's last dependency until the node
     /// is ready. Without dependencies the delay begins at the rank's release.
@@ -55,14 +55,13 @@ pub struct NodeView<'a> {
     /// still be known.
     pub flops_unknown: bool,
     /// Recorded start in microseconds, on a clock that the file does not name. Zero if the file does not state the
-    /// start, as with nearly all producers. Replays ignore this field.
+    /// start, which is true of files from nearly all tools. Replays ignore this field.
     pub start_micros: u64,
     /// JSON text of the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
     /// Bytes that the node allocates and frees on its NPU.
     pub memory: MemoryChanges,
-    /// Bytes that a member of an all-to-all exchanges with each other member, if the parts are
-    /// unequal.
+    /// Bytes that this member of an all-to-all exchanges with each member, if the parts are unequal.
     pub splits: SplitSizes<'a>,
     /// Position of the node in its job. The writer writes all labels, but this reader reads only the phase.
     pub labels: NodeLabels<'a>,
@@ -205,8 +204,7 @@ fn core_place(text: &str) -> Option<[u32; 2]> {
 
 /// Reads the metadata record, the first of a file.
 ///
-/// The content of a metadata record varies between versions, so the only error is a relevant attribute
-/// of an unreadable type.
+/// The content of a metadata record varies between versions, so only relevant attributes of the wrong type are errors.
 pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
     let mut profiler = ProfilerAttributes::default();
@@ -231,7 +229,7 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
             } else if attr.name == DROPPED_KERNELS.as_bytes() {
                 metadata.dropped_kernels = attr.as_u64().unwrap_or(0);
             } else if profiler.take(&attr) || metadata.stacks.take(&attr)? {
-                // The condition already stored the value.
+                // The call in the condition already stored the value.
             } else if let (true, Ok(Some(text))) =
                 (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
             {
@@ -274,8 +272,8 @@ pub fn node<'a>(
     record: RawRecord<'a>,
     deps: &mut impl DependencyVisitor,
 ) -> Result<NodeView<'a>, TraceError> {
-    // The work is split into steps. All steps of the scan except the first are inlined, so that the
-    // compiler removes the computation of view fields that a caller does not use.
+    // All steps of the scan except the first are inlined, so that the compiler removes the computation of view fields
+    // that a caller does not use.
     let mut fields = NodeFields::default();
     fields
         .read(record, deps)
@@ -307,8 +305,8 @@ impl<'a> NodeFields<'a> {
     ) -> Result<(), TraceError> {
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            // This path gives the same result as the general path below, but stays in registers. Speed matters here,
-            // because a node has ten attributes.
+            // This path gives the same result as the general path below, but keeps its state in registers. Speed
+            // matters here, because a typical node has ten attributes.
             if let Some(attr) = AttrView::take_fast(&mut cursor) {
                 attr::store(attr, &mut self.facts)?;
                 continue;
@@ -509,7 +507,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("record 0"), "{text}");
         assert!(text.contains("`captured_ns`"), "{text}");
-        // A file of an older version starts with a different record.
+        // The first record of an older version has other fields, which the reader ignores.
         let old = RawRecord {
             number: 0,
             offset: 1,

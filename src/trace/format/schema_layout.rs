@@ -55,7 +55,7 @@ pub(super) struct MessageLayout {
 pub(super) struct LayoutFit {
     /// True if the message has fields that the layout does not know.
     pub unknown: bool,
-    /// True if fields are out of order or lists are split: legal, but no known tool writes this.
+    /// True if fields are out of order or lists are split, which is legal but not written by any known tool.
     pub unusual: bool,
     /// Mask of the fields that are present, by number.
     pub present: u64,
@@ -201,7 +201,7 @@ static TEXTS: MessageLayout = optional(&[(1, Texts)]);
 static CHUNKS: MessageLayout = optional(&[(1, Chunks)]);
 static IO: MessageLayout = optional(&[(1, Text), (2, Text), (3, Text)]);
 
-/// Attributes of 0.0.4.
+/// Layout of attribute messages in schema version 0.0.4.
 pub(super) static ATTRIBUTE: MessageLayout = optional(&[
     (1, Text),
     (2, Text),
@@ -237,14 +237,14 @@ pub(super) static ATTRIBUTE: MessageLayout = optional(&[
     (32, Part(&CHUNKS)),
 ]);
 
-/// The first record of 0.0.4. A `version` that begins with a line feed is in fact an attribute, as in files of the
+/// The metadata record of 0.0.4. A `version` that begins with a line feed is in fact an attribute, as in files of the
 /// first days of 0.0.4 ([`EARLY_METADATA`]).
 pub(super) static METADATA: MessageLayout = optional(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
 
-/// The first record of 0.0.4 in its first days.
+/// The metadata record in the first days of 0.0.4.
 pub(super) static EARLY_METADATA: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE))]);
 
-/// Nodes of 0.0.4.
+/// Layout of node messages in schema version 0.0.4.
 pub(super) static NODE: MessageLayout = optional(&[
     (1, Number),
     (2, Text),
@@ -258,7 +258,7 @@ pub(super) static NODE: MessageLayout = optional(&[
     (10, Parts(&ATTRIBUTE)),
 ]);
 
-/// Nodes of 0.0.1.
+/// Layout of node messages in schema version 0.0.1.
 pub(super) static NODE_001: MessageLayout = with_id(&[
     (1, Number),
     (2, Text),
@@ -342,13 +342,13 @@ macro_rules! nodes_with_texts {
     };
 }
 
-/// Nodes of 0.0.2.
+/// Layout of node messages in schema version 0.0.2.
 pub(super) static NODE_002: MessageLayout = nodes_with_texts!(6, ATTRIBUTE_002);
-/// Nodes of 0.0.3 before 5 August 2023.
+/// Layout of node messages in schema version 0.0.3, before 5 August 2023.
 pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A);
-/// Nodes of 0.0.3 from 5 August 2023 on.
+/// Layout of node messages in schema version 0.0.3, from 5 August 2023 on.
 pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
-/// The first record of 0.0.3, in files that have metadata.
+/// The metadata record of 0.0.3 before August 2023, in files that have metadata.
 pub(super) static METADATA_003A: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003A))]);
-/// The first record of 0.0.3 with the attributes of August 2023.
+/// The metadata record of 0.0.3 with the attributes of August 2023.
 pub(super) static METADATA_003B: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003B))]);

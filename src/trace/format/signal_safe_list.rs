@@ -50,8 +50,8 @@ impl<T: Send + Sync> SignalSafeList<T> {
         let mut at = self.first.load(Ordering::Acquire);
         std::iter::from_fn(move || {
             loop {
-                // SAFETY: entries are leaked, so a non-null pointer is valid for the life of the program, and entries
-                // are only changed through their atomics.
+                // SAFETY: entries are leaked, so a non-null pointer is valid for the life of the program. Entries
+                // change only through their atomic fields.
                 let entry: &'static SignalSafeEntry<T> = unsafe { at.as_ref() }?;
                 at = entry.next.load(Ordering::Relaxed);
                 if entry.live.load(Ordering::Acquire) {

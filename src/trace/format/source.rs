@@ -1,7 +1,7 @@
 //! Record reader for traces of any format, in the current schema.
 //!
-//! Files of the current schema and JSON Lines need memory only for their longest record. Files of
-//! other formats are read whole, because detecting the format may need the whole file.
+//! Files of the current schema and JSON Lines need memory only for their longest record. Files of other formats are
+//! read as a whole, because their format or generation may depend on the end of the file.
 
 use super::file::{self, DecompressedStream};
 use super::text::{JsonLineReader, TextFormat};
@@ -43,7 +43,7 @@ impl<'s> RecordSource<'s> {
         let whole_head = head.len() < HEAD as usize;
         let form = text_form(&head).transpose();
         let form = match form {
-            // The head may end before the key that identifies the format; then the whole file decides.
+            // If the head ends before the key that identifies the format, the format is detected from the whole file.
             Err(_) if !whole_head => None,
             form => form?,
         };

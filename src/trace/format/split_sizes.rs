@@ -51,7 +51,7 @@ fn list(id: u64, name: &str, text: &str) -> Result<Vec<u64>, TraceError> {
             .map(|number| number.trim().parse::<u64>().ok());
         numbers.collect::<Option<Vec<u64>>>()
     });
-    // The sum of each list must fit into a signed 64-bit number, too.
+    // The sum of each list must also fit into a signed 64-bit number.
     let sound = |list: &Vec<u64>| {
         let sum = list
             .iter()

@@ -1,4 +1,4 @@
-//! Text formats of traces: chakram's JSON Lines, and JSON from other tools or people.
+//! Text formats of traces: chakram's JSON Lines, and JSON that other tools or people write.
 
 use super::{SourceMap, TraceError, TraceLocation, old_schemas};
 

@@ -4,9 +4,8 @@
 //! - `.et` of 2023, which is upgraded (`trace::older`);
 //! - text (`trace::text`): chakram's JSON Lines, protobuf's JSON, `workload_graph` and `nodes`.
 //!
-//! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A
-//! binary file may also begin with the byte `{`, if its first record has 123 bytes, but then no key
-//! of a text format follows.
+//! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A binary file also
+//! begins with the byte `{` if its first record has 123 bytes, but then no key of a text format follows.
 
 use super::text::{SniffedText, TextFormat, capture, sniff};
 use super::wire::FrameCursor;

@@ -2,7 +2,7 @@
 
 use super::TraceError;
 
-/// Maximum record size that a frame may announce; the format's length is 32 bits.
+/// Maximum record size that a frame may announce; lengths in the format have 32 bits.
 pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 /// Maximum nesting depth of groups (the deprecated wire types 3 and 4).
 const MAX_GROUP_DEPTH: usize = 100;
@@ -194,7 +194,7 @@ impl<'a> WireCursor<'a> {
 
     fn skip_group(&mut self, number: u32) -> Result<(), TraceError> {
         let start = self.offset();
-        // The nesting depth is untrusted input, so this uses a list instead of recursion.
+        // The nesting depth is untrusted input, so open groups are in a list instead of on the call stack.
         let mut open = vec![number];
         while let Some(&innermost) = open.last() {
             let at = self.offset();

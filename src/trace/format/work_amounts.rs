@@ -1,8 +1,8 @@
-//! Work of a whole job as stated by its producer, as in `steps 1, samples 16, tokens 32768, model_flops 123, attention
-//! causal`.
+//! Work of a whole job as stated by the tool that wrote its traces, as in `steps 1, samples 16, tokens 32768,
+//! model_flops 123, attention causal`.
 //!
-//! The work is stated in the metadata record of every trace, with the roles of groups. Replays do not use the work;
-//! reports derive rates from it.
+//! The metadata record of every trace states the work and the roles of groups. Replays do not use the work; reports
+//! derive rates from it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
@@ -42,7 +42,7 @@ pub struct WorkAmounts {
     pub tokens: Option<u64>,
     /// FLOPs of the model for these samples: forward, and backward for training, without recomputation.
     pub model_flops: u128,
-    /// Token pairs counted in `model_flops`; `None` for models without attention, or if the producer does not state the
+    /// Token pairs counted in `model_flops`; `None` for models without attention, or if the trace does not state the
     /// pairs.
     pub attention: Option<CountedAttention>,
 }

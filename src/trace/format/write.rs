@@ -160,7 +160,8 @@ impl<W: Write> TraceWriter<W> {
         }
         let reads = |(name, _): &&NamedAttribute<'_>| attr::replay_attribute(name).is_some();
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
-            // The later of two attributes with one name wins, so only a scan can show whether the meaning changes.
+            // Readers use the last of several attributes with the same name, so only a scan of the written node shows
+            // whether the meaning changes.
             let whole = put.as_bytes();
             if !same_node(&whole[..plain], whole) {
                 return Err(TraceError::refused(
@@ -290,7 +291,8 @@ fn labelled<'a>(id: u64, io: &NodeIo<'a>, shapes: &'a str) -> Result<NodeIo<'a>,
     Ok(NodeIo { shapes, ..*io })
 }
 
-/// Appends inputs or outputs, if there are any or if they are `stated`, that is, known to be empty.
+/// Appends the inputs or outputs. Empty inputs or outputs are appended only if `stated` is true, which means that they
+/// are known to be empty.
 fn io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
     if stated || *io != NodeIo::default() {
         put.nested(number, |put| {

@@ -65,7 +65,7 @@ pub struct SlotBinding {
 const CONTROL: u32 = 1 << 31;
 /// Sentinel for a dropped or still unresolved predecessor.
 const NO_NODE: u32 = u32::MAX;
-/// Maximum number of nodes: a node index shares its 32-bit word with [`CONTROL`].
+/// Maximum number of nodes, because a node index shares its 32-bit word with [`CONTROL`].
 const MAX_NODES: usize = (CONTROL - 1) as usize;
 
 /// Number of nodes between two checks for an interruption. So many nodes take a few milliseconds.
@@ -125,7 +125,7 @@ impl GraphBuilder {
         // Larger arrays grow as they fill, because for so many nodes the growth takes little of the
         // total time.
         let nodes = nodes.min(1 << 20) as usize;
-        // The count may be a lower bound. A margin avoids moving all arrays for a few more nodes.
+        // `nodes` may be a lower bound. A margin avoids moving all arrays for a few more nodes.
         let nodes = nodes + nodes / 16 + 16;
         let graph = &mut self.graph;
         graph.ids.reserve_exact(nodes);
@@ -356,7 +356,7 @@ impl GraphBuilder {
                     eager: node.eager,
                     size_unknown: node.size_unknown,
                 });
-                // A posted receive uses no engine of its NPU, because only the sender drives the wire. Therefore, a
+                // A posted receive uses no engine of its NPU, because only the sender drives the link. Therefore, a
                 // receive occupies no lane and cannot block a later send in program order.
                 let (kind, lane) = if receive {
                     (NodeKind::Receive, Lane::None)

@@ -3,8 +3,8 @@
 //! Files state durations and delays, but not start times. The start times follow from one pass over the graph, by the
 //! rules of a replay as captured. A node is *ready* when its delay has passed after the end of its last predecessor (or
 //! after the start of the rank). A ready node *starts* when its lane is free; a lane serves the nodes in the order in
-//! which they became ready, and by id if they became ready together. The node ends a duration later. The computation
-//! visits each node once, in the order of readiness.
+//! which they became ready, and by id if they became ready together. The node ends when its duration has passed. The
+//! computation visits each node once, in the order of readiness.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};
@@ -38,7 +38,7 @@ pub struct CapturedTimeline {
     /// For each node, the node whose end allowed it to start. The cause is the node's last predecessor, or the previous
     /// node on its lane if that node ended later; [`NONE`] if the node waited for nothing.
     pub cause: Vec<u32>,
-    /// Number of nodes before each node on its longest dependency chain.
+    /// For each node, the number of nodes before it on its longest dependency chain.
     pub level: Vec<u32>,
     /// Number of nodes that ran.
     pub ran: usize,
@@ -48,7 +48,8 @@ pub struct CapturedTimeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// Number of times that settling nodes began at this instant, because all other events were over.
+    /// Number of times that settling nodes (see [`NodeTiming::settles`]) began at this instant, because all other
+    /// events were over.
     settled: u32,
     /// Number of zero-length nodes that ended one after another since settling nodes last began.
     round: u32,

@@ -35,7 +35,8 @@ fn advise<T>(list: &mut Vec<T>) {
     }
     let start = room.as_mut_ptr().cast::<u8>();
     let skipped = start.align_offset(PAGE);
-    // SAFETY: whole pages within the vector's own capacity; the advice does not change their contents.
+    // SAFETY: the range consists of whole pages within the vector's own capacity, and the advice does not change
+    // their contents.
     unsafe {
         libc::madvise(
             start.add(skipped).cast(),

@@ -40,8 +40,8 @@ impl NameTable {
 
     /// Stages `name` for interning later. Returns true if the caller must call [`NameTable::settle`] now.
     ///
-    /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap, but
-    /// not if a node is read between two look-ups. Therefore, look-ups are batched.
+    /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap in time, but not if a node
+    /// is read between two look-ups. Therefore, look-ups are batched.
     #[inline]
     pub fn stage(&mut self, name: &str) -> bool {
         self.staged.push_str(name);
@@ -295,7 +295,7 @@ impl IdMap {
         if id < self.dense_limit {
             let at = id as usize;
             if at >= self.dense.len() {
-                // Growth by half keeps the total time linear: ids are usually consecutive.
+                // Growth by half keeps the total time linear, because ids are usually consecutive.
                 self.dense.resize((at + 1).max(at + at / 2), ABSENT);
             }
             self.dense[at] = index;

@@ -28,9 +28,9 @@ impl Graph {
         self.kinds.contains(&NodeKind::Host) || self.has_delays()
     }
 
-    /// Returns the graph with launch nodes, appended after all other nodes and executed in program
-    /// order. `launch` returns the launch of a node, if the node has one. The host is at most
-    /// `depth` (at least one) launches ahead of its device.
+    /// Returns the graph with launch nodes, which have the last indices and run in program order. `launch` returns
+    /// the launch of a node, if the node has one. The host is at most `depth` (at least one) launches ahead of its
+    /// device.
     pub fn with_launches(
         &self,
         launch: impl Fn(NodeIndex) -> Option<HostLaunch>,

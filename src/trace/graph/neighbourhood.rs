@@ -12,7 +12,7 @@ pub fn neighbourhood(centre: u32, depth: u32, most: usize, rows: &Csr) -> (Vec<(
     let mut search = Bfs::new(rows, centre);
     search.next(rows);
     for distance in 1..=depth {
-        // The queue of the search now has exactly the nodes at this distance.
+        // At this point the queue of the search contains exactly the nodes at this distance.
         for _ in 0..search.stack.len() {
             if found.len() == most {
                 return (found, true);

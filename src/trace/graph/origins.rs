@@ -5,8 +5,8 @@ use super::{Graph, IdMap};
 use crate::format::origin::{CallStacks, NodeOrigin};
 use chakram_base::ids::NodeIndex;
 
-/// Origins stated by the records, while a graph is built. Values are stored plus 1; 0 means not
-/// stated.
+/// Collects the origins of nodes (caller, step and Python call) while a graph is built. Values are stored plus 1; 0
+/// means that the record states no value.
 #[derive(Debug, Default)]
 pub(super) struct StatedOrigins {
     callers: SparseColumn<u64>,

@@ -1,10 +1,10 @@
 //! Lenient reader: a trace with all its errors.
 //!
 //! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace is for inspection:
-//! it keeps every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts. The raw
-//! trace borrows names and records from the file's contents. A raw trace takes 16 bytes for each dependency. For each
-//! node, it takes 40 bytes plus the data that the reader [keeps](NodeRetention): by default nearly everything, about
-//! 200 bytes.
+//! the trace has every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts. The
+//! raw trace borrows names and records from the file's contents. A raw trace takes 16 bytes for each dependency. For
+//! each node, it takes 40 bytes plus the data that the reader [keeps](NodeRetention): by default nearly everything,
+//! about 200 bytes.
 
 use super::{Csr, IdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -112,10 +112,9 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = FullRecords> {
 /// Lower bound of the average record size of nearly all files, in bytes.
 const USUAL_RECORD: usize = 64;
 
-/// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file
-/// whose writer died. A single zero byte is a valid empty record (a node of default values), but
-/// several in a row are damage. A run of zeros is one fault, because otherwise there could be a
-/// fault for each byte of the file.
+/// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file whose writer died. A
+/// single zero byte is a valid empty record (a node of default values), but several in a row are damage. A run of
+/// zeros is one fault; otherwise there could be a fault for each byte of the file.
 #[cold]
 fn zeros(record: RawRecord<'_>) -> ReadFault {
     let found = "found zero bytes (a second empty record in a row), expected a node";
@@ -160,7 +159,7 @@ impl<'a> RawTrace<'a> {
 }
 
 impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
-    /// Maximum number of nodes or dependencies: indices have 32 bits.
+    /// Maximum number of nodes or dependencies, because indices have 32 bits.
     const MOST: usize = (u32::MAX - 1) as usize;
 
     /// Like [`RawTrace::read`], but keeps the data that `K` selects.
@@ -277,7 +276,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         }
     }
 
-    /// Applies `told` to the error of every fault, to add the file or, for converted contents, the
+    /// Replaces the error of every fault by the result of `told`, which adds the file or, for converted contents, the
     /// location in the original.
     pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
@@ -305,8 +304,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         self.deps.len()
     }
 
-    /// Returns the successors of each node, ascending. Counts only dependencies whose predecessor exists and for which
-    /// `holds(successor, dependency)` is true.
+    /// Returns the successors of each node, ascending. Includes only dependencies whose predecessor exists and for
+    /// which `holds(successor, dependency)` is true.
     pub fn successors(&self, mut holds: impl FnMut(u32, &RawDependency) -> bool) -> Csr {
         let all = 0..self.nodes.len() as u32;
         Csr::new(self.nodes.len(), |each| {

@@ -33,12 +33,12 @@ impl SettingChoice for ProfilerPolicy {
     ];
 }
 
-/// Information of a trace about its profiler.
+/// Information in a trace about the profiler that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphProfiler {
     /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
-    /// True if any node states a part of the profiler's cost.
+    /// True if any node states the part of the profiler's cost in its times.
     pub charged: bool,
     /// Information from the metadata record.
     pub said: CaptureProfiler,

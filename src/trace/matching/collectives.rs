@@ -19,7 +19,7 @@ pub struct CollectiveSignature {
 /// Difference between calls of two members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveDifference {
-    /// One of the members has no further calls.
+    /// One of the two members has fewer calls than the other.
     Count,
     /// Kinds differ.
     Kind,

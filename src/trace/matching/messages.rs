@@ -11,7 +11,7 @@ pub struct MessageChannel<S = ()> {
     pub target: u32,
     /// The tag.
     pub tag: i32,
-    /// Separates channels with equal ends and tag, for example by communicator.
+    /// Further distinction between channels with equal ends and tag, for example the communicator.
     pub scope: S,
 }
 

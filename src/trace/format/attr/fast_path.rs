@@ -48,7 +48,7 @@ impl<'a> AttrView<'a> {
         let offset = node.offset() + 2;
         let raw = match key & 7 {
             0 if NUMBERS >> number & 1 == 1 => {
-                // The varint is read as one eight-byte word, which includes bytes after the value.
+                // The varint is read as one eight-byte word, which may include bytes after the value.
                 let from = rest.get(message.len() - value.len()..)?;
                 WireValue::Varint(whole_varint(value, from)?)
             }
@@ -109,8 +109,7 @@ mod tests {
             let count = bytes.len();
             bytes.extend([0xff; 8]);
             assert_eq!(whole_varint(&bytes[..count], &bytes), Some(value));
-            // An additional byte is not part of the varint. With one byte less, the varint is
-            // incomplete.
+            // With one byte more, `bytes` is more than a varint. With one byte less, the varint is incomplete.
             assert_eq!(whole_varint(&bytes[..count + 1], &bytes), None);
             assert_eq!(whole_varint(&bytes[..count - 1], &bytes), None);
         }

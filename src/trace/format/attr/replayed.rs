@@ -388,7 +388,7 @@ mod tests {
             let name = attribute.name;
             assert_eq!(replay_attribute(name), Some(attribute));
             // No attribute accepts a list of texts, so storing one fails. The exceptions are number formats and phases,
-            // which count as unknown if their type is unreadable.
+            // which count as unknown if their value has the wrong type.
             let taken = stored(name, Value::StringList(StringList::default()));
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");

@@ -83,7 +83,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Appends the entries of a list, packed or not, as text; `number` is the scalar field of the entries' type.
+/// Appends the entries of a list, packed or not, as text; `number` is the field of a scalar of the entries' type.
 fn entries(number: u32, raw: WireValue<'_>, texts: &mut Vec<String>) -> Result<(), TraceError> {
     let WireValue::Bytes(packed, at) = raw else {
         texts.push(scalar(number, raw));

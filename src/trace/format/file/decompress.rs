@@ -18,7 +18,7 @@ pub(super) enum CompressionFormat {
 }
 
 impl CompressionFormat {
-    /// Detects the format from the first bytes. Returns `None` if the bytes are not compressed.
+    /// Detects the compression format from the first bytes of a file. Returns `None` if the bytes are not compressed.
     pub fn of(first: &[u8]) -> Option<Self> {
         match first {
             _ if first.starts_with(&ZSTD_MAGIC) => Some(Self::Zstd),
@@ -27,8 +27,7 @@ impl CompressionFormat {
         }
     }
 
-    /// Decompresses `source`; `packed` is the compressed size of `source`; the limit of the output is proportional to
-    /// this size.
+    /// Decompresses `source`. The limit of the output is proportional to `packed`, the compressed size of `source`.
     pub fn unpack<'s>(
         self,
         source: impl io::BufRead + 's,
@@ -67,7 +66,7 @@ impl CompressedSize {
     }
 }
 
-/// Reader that counts the bytes it delivers.
+/// Reader that counts the bytes that it returns.
 pub(super) struct CountingReader<R>(pub R, pub Rc<Cell<u64>>);
 
 impl<R: Read> Read for CountingReader<R> {
@@ -138,7 +137,7 @@ mod tests {
         let zeros = vec![0; 64 << 20];
         let packed = zstd::encode_all(&zeros[..], 3).unwrap();
         assert!(packed.len() < 16 << 10);
-        // Even for small input, 16 MiB of output are allowed.
+        // The limit of the output is at least 16 MiB, even for small input.
         let (bytes, wrong) = decompressed_partly(&packed).unwrap();
         assert!(bytes.len() <= 16 << 20, "{}", bytes.len());
         let wrong = wrong.expect("it is refused").to_string();
@@ -146,7 +145,7 @@ mod tests {
             wrong.contains("16.8 MB") && wrong.contains("`max_ratio`"),
             "{wrong}"
         );
-        // The limit also applies to a pipe, whose size is the number of bytes read so far.
+        // The limit also applies to a pipe, in proportion to the number of bytes read so far.
         let stream = super::super::DecompressedStream::from_reader(&packed[..]).unwrap();
         assert!(read_all(stream, 0).is_err());
     }

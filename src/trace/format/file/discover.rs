@@ -72,8 +72,8 @@ fn stream(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
-    // A file redirected to standard input is a regular file, but its path (`/dev/stdin`) is not the name of a trace. A
-    // redirected file therefore counts as a stream.
+    // A file redirected to standard input is a regular file, but counts as a stream, because its path (`/dev/stdin`) is
+    // not the name of a trace.
     let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
     let kind = std::fs::metadata(path).ok()?.file_type();
     (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)
@@ -114,7 +114,7 @@ impl TraceFinder {
     ///
     /// A job file in the same folder determines the files, with lengths and hashes. Without a job file, the names of
     /// the files determine the traces. If files with several endings exist, the first ending of this list is used:
-    /// `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`. Each file of a trace may be compressed.
+    /// `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`. Every trace file may be compressed.
     ///
     /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
     ///
@@ -168,7 +168,7 @@ impl TraceFinder {
         let job = if path.is_file() {
             match JobFile::read(path) {
                 Ok(job) => Some(Arc::new(job)),
-                // Without verification an unreadable job file is no error; file names determine the job.
+                // Without verification an unreadable job file is not an error; the files' names determine the job.
                 Err(_) if self.verify == VerifyLevel::Nothing => None,
                 Err(error) => return Err(error),
             }
@@ -225,7 +225,7 @@ impl TraceFinder {
         let beside = job_path(folder_of(path), prefix);
         if let Some(job) = self.job(&beside)? {
             match job.rank(rank) {
-                // The digest applies only to the listed file, not to the same trace in another format.
+                // The digest applies only to the file that the job file lists, not to the same trace in another format.
                 Some(row) if row.file == name && self.verify != VerifyLevel::Nothing => {
                     file.seal = Some(row.seal);
                 }
@@ -289,7 +289,7 @@ fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let found = entry.file_name().into_string().ok()?;
         Some(match split_name(&found) {
-            // Without a rank in the name, the user probably meant a prefix.
+            // If the requested name contains no rank, the user probably meant a prefix.
             Some((prefix, rank, _)) if !name.contains(&format!(".{rank}.")) => prefix.to_owned(),
             Some(_) => found,
             None if is_folder => found,
@@ -297,7 +297,7 @@ fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
         })
     });
     let distance = |found: &String| match found.strip_prefix(name) {
-        // The names differ only by an added ending, as in `job.0.et` and `job.0.et.zst`.
+        // Names that differ only by an added ending, as in `job.0.et` and `job.0.et.zst`, are the most similar.
         Some(ending) if ending.starts_with('.') => 0,
         _ => strsim::damerau_levenshtein(name, found),
     };

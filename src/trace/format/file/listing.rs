@@ -13,7 +13,8 @@ const SNIFFED: u64 = 1 << 16;
 /// Trace files and job files of a folder.
 #[derive(Default)]
 pub(super) struct FolderListing {
-    /// Traces by prefix. If a trace exists with several endings, only the file with the best ending is listed.
+    /// Traces by prefix. If a trace exists with several endings, only the file with the first of these endings in
+    /// `ENDINGS` is listed.
     traces: Vec<(String, RankFile)>,
     /// Prefixes of the job files.
     pub jobs: BTreeSet<String>,

@@ -70,7 +70,7 @@ fn place(file: &str, name: &str) -> Option<(u32, usize)> {
     let place = all.enumerate().find_map(|(place, (end, packed))| {
         (ending.strip_suffix(packed) == Some(end)).then_some(place)
     });
-    // Names with leading zeros are ignored, because `path` could not form them again.
+    // Names with leading zeros are ignored, because `path` returns names without them.
     (rank.to_string() == digits).then_some((rank, place?))
 }
 

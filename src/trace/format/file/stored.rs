@@ -28,7 +28,7 @@ impl StoredTrace {
         self.store.read(&self.hash)
     }
 
-    /// Returns two numbers that identify the trace, like device and inode of a file.
+    /// Returns two numbers that identify the trace as device and inode identify a file.
     pub fn identity(&self) -> (u64, u64) {
         let half =
             |at: usize| u64::from_le_bytes(self.hash[at..at + 8].try_into().expect("8 bytes"));

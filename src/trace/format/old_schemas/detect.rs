@@ -101,7 +101,7 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, Trac
     let empty = first.bytes.is_empty();
     let mut left: Vec<GenerationCandidate> = GenerationCandidate::all()
         .filter(|candidate| candidate.ruled_out(first).is_none())
-        // An empty first record is metadata: old nodes always have an id.
+        // An empty first record is metadata, because old nodes always have an id.
         .filter(|candidate| candidate.metadata || !empty)
         .collect();
     let mut last = first;

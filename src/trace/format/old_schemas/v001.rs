@@ -7,8 +7,8 @@ use crate::format::wire::{RawRecord, WireCursor, WireValue};
 /// Collectives of 0.0.1, from number 1 on, as numbers of the current schema.
 const COLLECTIVES: [i64; 4] = [0, 6, 2, 7];
 
-/// Maps a node type of 0.0.1. METADATA was inserted as 1 in 0.0.3, so MEM_LOAD and all later types move up by
-/// one.
+/// Maps a node type of 0.0.1 to the current schema. METADATA was inserted as 1 in 0.0.3, so the numbers of MEM_LOAD
+/// and all later types increase by one.
 pub(super) fn node_type(old: u64) -> Option<i32> {
     match old {
         0 => Some(0),
@@ -116,7 +116,8 @@ fn attributes(
     Ok(())
 }
 
-/// Maps a collective of 0.0.1. The number 0 means none and is an error only on collective nodes.
+/// Maps a collective of 0.0.1 to the current schema. The number 0 means no collective, which is an error only on
+/// collective nodes.
 fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value>, TraceError> {
     let Some(old) = old.filter(|&old| old != 0 || collective) else {
         return Ok(None);
@@ -132,8 +133,8 @@ fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value
     }
 }
 
-/// The closures create values of the types that current producers use for these attributes, or of
-/// wider types if a value does not fit.
+/// The closures create values of the types that current tools use for these attributes, or of wider types if a value
+/// does not fit.
 fn long(value: u64) -> Value {
     i64::try_from(value).map_or(Value::Uint64Val(value), Value::Int64Val)
 }

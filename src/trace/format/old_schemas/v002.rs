@@ -1,4 +1,4 @@
-//! Conversion of 0.0.2 and 0.0.3: inputs and outputs are texts, and attributes name their type.
+//! Conversion of 0.0.2 and 0.0.3, in which inputs and outputs are texts, and attributes name their type.
 
 use super::{CURRENT, SchemaGeneration, hint, text, v001};
 use crate::format::TraceError;
@@ -170,7 +170,7 @@ fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError
                         hint(),
                     ));
                 }
-                // Messages need no kind of collective, so the attribute is dropped.
+                // Sends and receives need no kind of collective, so the attribute is dropped.
                 None => {}
             }
         }

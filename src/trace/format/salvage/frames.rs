@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Number of consecutive sound records required for reading to resume.
 const CHAIN: usize = 3;
-/// Average number of times each byte may be inspected before the search is abandoned.
+/// Maximum number of times that each byte is inspected on average, before the search is abandoned.
 const SCAN_FACTOR: usize = 64;
 
 /// Byte range of a message in the file.
@@ -24,7 +24,7 @@ struct SalvagedFile {
     nodes: Vec<MessageRange>,
     lost: Vec<(Range<usize>, usize, String)>,
     repaired: Vec<usize>,
-    /// Total bytes of nodes without unknown fields.
+    /// Total size in bytes of the nodes without unknown fields.
     known: usize,
 }
 
@@ -198,7 +198,7 @@ impl<'a> RecordSearch<'a> {
             .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);
         if !is_node && self.generation.metadata().any(suits) {
             let end = first.end;
-            // An empty first record must be followed by a sound record.
+            // An empty first record counts as metadata only if a sound record or the end of the file follows.
             if !first.is_empty() || end == self.contents.len() || self.node(end).is_ok() {
                 found.metadata = Some(first);
                 return end;
@@ -219,7 +219,7 @@ impl<'a> RecordSearch<'a> {
         Ok(start..start + length as usize)
     }
 
-    /// Checks a message against the layout of a node, and charges the inspected bytes to the search.
+    /// Checks a message against the layout of a node, and subtracts the inspected bytes from the search's budget.
     fn check(&mut self, message: &MessageRange) -> Result<LayoutFit, TraceError> {
         let bytes = &self.contents[message.clone()];
         let fit = schema_layout::check(bytes, message.start, self.generation.node());
@@ -259,7 +259,8 @@ impl<'a> RecordSearch<'a> {
         is_strong(fit).then_some(message)
     }
 
-    /// Returns true if sound records follow one another from `at`.
+    /// Returns true if [`CHAIN`] certain nodes (see [`Self::is_strong`]) follow one another from offset `at`, or
+    /// fewer if the file ends after them.
     fn is_chain(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {
             if at == self.contents.len() {

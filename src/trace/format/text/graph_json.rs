@@ -2,8 +2,8 @@
 //! […]}`, which the symbolic tensor graph generator writes.
 //!
 //! Ids, names, types and dependencies become fields, and `runtime` becomes the duration in microseconds. All other keys
-//! of a JSON graph become attributes: known keys with the types that other producers use, other keys with their JSON
-//! type. Keys outside the nodes become attributes of the metadata record.
+//! of a node become attributes: known keys with the types that other tools use, unknown keys with their JSON type. Keys
+//! outside the nodes become attributes of the metadata record.
 
 use super::RecordBuffer;
 use super::json::{JsonReader, JsonScalar};
@@ -37,7 +37,7 @@ const COLLECTIVES: [&str; 10] = [
     "BARRIER",
 ];
 
-/// Known attributes, with the types that other producers use.
+/// Known attributes, with the types that other tools use.
 const KNOWN: [(&str, ValueKind); 10] = [
     ("num_ops", ValueKind::Int64),
     ("tensor_size", ValueKind::Uint64),

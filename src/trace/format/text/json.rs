@@ -1,5 +1,5 @@
-//! Pull parser for JSON, driven by the expected structure. The parser allocates only for strings with escapes, keeps
-//! numbers as text to avoid rounding, and tracks line and column.
+//! Pull parser for JSON: the caller asks for the values that it expects. The parser allocates only for strings with
+//! escapes, keeps numbers as text to avoid rounding, and tracks line and column.
 
 use crate::format::TraceError;
 use std::borrow::Cow;

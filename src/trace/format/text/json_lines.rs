@@ -7,9 +7,9 @@
 //! {"id":3,"name":"mm","type":"COMP_NODE","data_deps":[1,2],"duration_micros":5,"attr":[{"name":"num_ops","int64_val":1000}]}
 //! ```
 //!
-//! Keys are the fields of the schema (`proto/et_def.proto`), in the order of their numbers. Default
-//! values are omitted, except for `id` and `type`. Lines follow protobuf's JSON mapping, with these
-//! additions, without which content would be lost:
+//! Keys are the fields of the schema (`proto/et_def.proto`), in the order of their numbers. Fields with default values
+//! are omitted, except `id` and `type`. Lines follow protobuf's JSON mapping, with these additions, which prevent a
+//! loss of content:
 //!
 //! - all numbers are JSON numbers, including 64-bit numbers. Reals have the fewest digits that
 //!   identify the value; `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a
@@ -57,7 +57,7 @@ impl<R: BufRead> JsonLineReader<R> {
         }
     }
 
-    /// Makes the reader expect a node next, because another reader has read the metadata.
+    /// Makes the reader expect a node as the next line, because another reader has read the metadata.
     pub(in crate::format) fn skip_metadata(&mut self) {
         self.records = self.records.max(1);
     }

@@ -81,7 +81,7 @@ fn what_is_written_is_read_back() {
         },
     ];
     for (i, op) in ops.into_iter().enumerate() {
-        // Durations: zero, whole microseconds, and a time that is not a whole number of
+        // The durations are zero, a whole number of microseconds, and a time that is not a whole number of
         // microseconds.
         for ns in [0, 5_000, 1_234] {
             let node = NodeView {
@@ -246,7 +246,7 @@ fn declared_groups_are_read_back() {
     assert_eq!(back, declaring);
     let written = proto::Node::decode(second(&file).bytes).unwrap();
     assert_eq!(written.r#type, NodeType::MetadataNode as i32);
-    // On a node that is not a declaration, the declarations would be lost.
+    // The writer rejects group declarations on a node of another type, because they would be lost.
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let kernel = NodeView {
         groups: Some(text),

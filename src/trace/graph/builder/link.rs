@@ -1,4 +1,4 @@
-//! Converts the nodes' dependencies into rows of successors.
+//! Converts the nodes' dependencies into a list of successors for each node (a row).
 
 use super::{CONTROL, GraphBuilder, NO_NODE, row};
 use crate::format::{TraceError, escape};
@@ -95,8 +95,8 @@ impl GraphBuilder {
             start[i + 1] += start[i];
         }
         let mut list = vec![0_u32; start[n] as usize];
-        // Rows are filled from their start; `next[i]` is the index of the next successor of i. A predecessor is a
-        // duplicate if the last entry of its row is already this node.
+        // Rows are filled from their start; `next[i]` is the index of the next free entry in row i. A dependency is a
+        // duplicate if this node is already the last entry of the predecessor's row.
         let mut next = seen_by;
         next.copy_from_slice(&start[..n]);
         for node in 0..n {
@@ -151,7 +151,7 @@ impl GraphBuilder {
         }
     }
 
-    /// Builds the error that shows a dependency cycle.
+    /// Builds the error about a dependency cycle, which names the cycle's nodes.
     pub(super) fn cyclic(&self) -> TraceError {
         const SHOWN: usize = 6;
         let rows = &self.graph.successors;

@@ -1,5 +1,4 @@
-//! Runs the bodies of the fuzz targets that read traces on every seed. The fuzz targets share these
-//! files.
+//! Runs the bodies of the fuzz targets that read traces, on every seed input. The fuzz targets share these files.
 
 mod coerce;
 pub mod et_reader;

@@ -131,7 +131,7 @@ fn a_damaged_length_costs_nothing_where_it_stands_alone() {
                 continue;
             }
             let (bytes, report) = salvaged(&damaged, keep());
-            // A last record with a larger length looks like a truncated file.
+            // If the last record's length is too large, the file looks truncated.
             if record == places.len() - 1 && usize::from(wrong & 0x7f) > place.len() {
                 assert_eq!(bytes, contents[..place.start], "{report:?}");
                 assert_eq!(report.lost[0].bytes, *place);
@@ -393,7 +393,8 @@ fn whatever_is_apart_from_the_damage_is_kept() {
             assert!(!report.is_whole() || cut_between || dropped, "{label}");
         }
         lost += usize::from(!report.is_whole());
-        // Without dangling dependencies the result loads, unless a flipped bit created a cycle or an invalid attribute.
+        // If dangling dependencies are removed, the result can be loaded, unless a flipped bit created a cycle or an
+        // invalid attribute.
         let (bytes, _) = salvaged(&damaged, SalvageOptions::default());
         if before == found.len() {
             Graph::read(&bytes, 0, DependencyPolicy::Auto).expect(&label);

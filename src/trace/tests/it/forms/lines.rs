@@ -31,8 +31,8 @@ pub fn through(contents: &[u8]) -> Result<Vec<u8>, String> {
     from_lines(&try_lines(contents).map_err(|e| e.to_string())?)
 }
 
-/// Returns the file of a text. The text is read whole and also line by line, and both results must
-/// agree.
+/// Converts a text to a trace file. The text is read as a whole and also line by line, and both results must be
+/// equal.
 pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
     let whole = text::read(text.as_bytes(), TextFormat::JsonLines);
     let mut reader = JsonLineReader::new(text.as_bytes());

@@ -16,7 +16,7 @@ fn upgraded(contents: &[u8], generation: SchemaGeneration) -> Vec<u8> {
     let found = upgrade(contents, None).expect("it is sound");
     let found = found.expect("it is old");
     assert_eq!(found.generation, generation);
-    // A stated and a detected generation give the same result.
+    // The result is the same whether the generation is given or detected.
     let said = upgrade(contents, Some(generation)).unwrap().unwrap();
     assert_eq!(said.bytes, found.bytes);
     found.bytes
@@ -232,7 +232,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     let negative = node.part(11, of.int("comm_tag", u64::MAX));
     let error = upgrade(&file([negative]), None).unwrap_err().to_string();
     assert!(error.contains("0.0.3a or 0.0.3b"), "{error}");
-    // The file has one record of each of two generations.
+    // The file has two records, each valid in only one of two generations.
     let mixed = file([telling(&ATTRIBUTES[0], 1, 3), telling(&ATTRIBUTES[2], 2, 4)]);
     let error = upgrade(&mixed, None).unwrap_err().to_string();
     assert!(
@@ -240,7 +240,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
             && error.contains("before this one are of generation 0.0.2"),
         "{error}"
     );
-    // A record that none of the remaining generations allows: it has an unknown field.
+    // The last record has an unknown field, so it rules out all remaining generations.
     let strange = file([head(1, "n", 3, &[]), head(2, "n", 3, &[]).number(40, 1)]);
     let error = upgrade(&strange, None).unwrap_err().to_string();
     assert!(

@@ -153,7 +153,7 @@ fn protobufs_json_is_read_however_it_is_put_together() {
         .replace("List\"", "_list\"")
         .replace("Val\"", "_val\"");
     assert!(snake.contains("start_time_micros") && snake.contains("uint64_val"));
-    // Variants: one line per record; an array; records separated by commas; numbers and enums as
+    // The variants are: one line per record; an array; records separated by commas; 64-bit numbers and enums as JSON
     // numbers.
     let lines: String = JSONIZER.split("}{").collect::<Vec<_>>().join("}\u{0}{");
     let lines = lines.replace('\n', " ").replace('\u{0}', "\n");

@@ -111,7 +111,8 @@ fn round_trip(contents: &[u8]) {
         };
         match (writer.record(record), decoded) {
             (Ok(()), Ok(decoded)) => sound.push(decoded),
-            // Lines preserve unnamed content, and the generated types reject some of it.
+            // Lines also preserve content that the schema does not name. The generated types reject some of this
+            // content.
             (Ok(()), Err(_)) => return,
             (Err(error), _) => return sensible(&error),
         }

@@ -64,8 +64,8 @@ pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     })
 }
 
-/// Compares the fast reader with the generated types on one record. The fast reader may accept or
-/// reject invalid messages, because it skips unneeded text.
+/// Compares the fast reader with the generated types on one record. Invalid messages are not compared: the fast
+/// reader may accept or reject them, because it skips text that replays do not need.
 pub fn compare(record: RawRecord<'_>) {
     let found = scanned(record);
     let Ok(node) = Node::decode(record.bytes) else {

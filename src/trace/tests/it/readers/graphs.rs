@@ -111,8 +111,8 @@ proptest! {
         let mut nodes: Vec<Node> = ids.iter().zip(&choices).map(|(&id, &c)| node_of(id, c)).collect();
         let mut wanted = Vec::new();
         for (i, (on, control)) in deps.into_iter().enumerate() {
-            // All edges of the generated graph go to higher ids, or with `backward` to lower ids,
-            // so there is no cycle.
+            // All edges of the generated graph go to higher ids (or all to lower ids if `backward` is true), so there
+            // is no cycle.
             let (a, b) = (i % ids.len(), on.index(ids.len()));
             let (low, high) = (a.min(b), a.max(b));
             let (from, to) = if backward { (high, low) } else { (low, high) };
@@ -151,8 +151,8 @@ fn lanes_and_names_follow_ids() {
     assert_eq!(names, [0, 1]);
 }
 
-/// A kernel with a delay, an eager send that waited, and a kernel that cannot wait; once in the order of ids and once
-/// in another.
+/// The file has a kernel with a delay, an eager send that waited, and a kernel that cannot wait. The nodes are read
+/// once in the order of their ids and once in another order.
 #[test]
 fn delays_and_waits_follow_ids() {
     let number = |name, value| attribute(name, Value::Int64Val(value));
@@ -163,7 +163,7 @@ fn delays_and_waits_follow_ids() {
     let nodes = [
         kernel(1, &[], &[]),
         more(kernel(2, &[], &[]), vec![number("delay_ns", 5)]),
-        // `node_of` gives a send for the choice 2.
+        // `node_of` returns a send if its argument `choice` is 2.
         more(
             node_of(3, 2),
             vec![number("wait_ns", 7), number("eager", 1)],

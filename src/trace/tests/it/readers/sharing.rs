@@ -24,7 +24,8 @@ struct Said {
 
 const BOTH: &str = r#"[{"pg_name": "1", "ranks": [0, 1]}, {"pg_name": "2", "ranks": [2, 3]}]"#;
 
-/// Contents for `rank` of four ranks: each pair has a group, and messages go from pair to pair.
+/// Returns the contents for `rank`, one of four ranks. Each pair of ranks has a group, and messages go from pair to
+/// pair.
 fn said(rank: u32) -> Said {
     Said {
         to: (i64::from(rank) + 2) % 4,
@@ -140,7 +141,8 @@ fn anything_else_that_differs_keeps_graphs_apart() {
     let changes: [fn(&mut Said); 3] = [
         |said| said.tag = 6,
         |said| said.bytes = 9,
-        // The rank has two slots, where the other ranks have one.
+        // The rank receives from and sends to different peers, so it has two peer slots where the other ranks have
+        // one.
         |said| said.from = 0,
     ];
     for change in changes {
