@@ -2,8 +2,8 @@
 //! added to a graph.
 //!
 //! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern with checked
-//! options. A job passes any rank's nodes one by one to a [`Sink`], so only one node is in memory.
-//! Every number follows from the options, so equal options give identical files.
+//! options. A job passes any rank's nodes one by one to a [`Sink`], so only one node is in memory
+//! at a time. All numbers are computed from the options, so equal options give identical files.
 
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
@@ -57,7 +57,7 @@ pub enum WorkloadPattern {
     Memory(MemoryPattern),
     /// Data-parallel training steps of a transformer, with a replica on every rank.
     DataParallel(DataParallelPattern),
-    /// A transformer on a wafer by the rules of PALM's public code.
+    /// Training of a transformer on a wafer, by the rules of PALM's public code.
     Palm(PalmPattern),
     /// Training or inference of a model under a parallelism plan.
     Training(Box<TrainingPattern>),
@@ -70,7 +70,7 @@ impl WorkloadPattern {
     }
 }
 
-/// A pattern with checked options, with the data that all its ranks share.
+/// A pattern whose options were checked, and the data that all its ranks share.
 #[derive(Debug)]
 pub struct GeneratedJob(Box<dyn TraceGenerator>);
 
@@ -173,14 +173,13 @@ impl GeneratedJob {
         check_trace(nodes.unwrap_or(0), self.0.fewer())
     }
 
-    /// Checks that the [`workload`](Self::workload) fits into memory; the check uses a lower bound on the
-    /// size of its nodes.
+    /// Checks that the [`workload`](Self::workload) fits into memory.
     ///
     /// # Errors
     ///
-    /// Fails if the workload does not fit.
+    /// Fails if a lower bound on the size of its nodes does not fit.
     pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
-        // Ranks of one shape share a graph, but each rank has a state for every node.
+        // Ranks of one shape share a graph, but each rank stores its own state of every node.
         let graphs = self.least_shared_nodes();
         let states = (0..self.ranks()).map(|rank| self.0.least_nodes(rank));
         let states = states.fold(0, u64::saturating_add);
@@ -223,8 +222,8 @@ impl GeneratedJob {
         builder.declare(self.groups());
         builder.roles(&self.roles());
         builder.amounts(self.amounts());
-        // Number graphs in the order in which ranks use them. Sorting shapes would give another order,
-        // because a shape's representative need not be its first rank.
+        // Number graphs in the order in which ranks first use them. Sorting shapes would give
+        // another order, because a shape's representative need not be its first rank.
         let mut shapes: Vec<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
@@ -273,15 +272,15 @@ impl GeneratedJob {
     }
 }
 
-/// A sink that reports the number of nodes passed to another sink.
+/// A sink that passes nodes to another sink, and reports how many it passed.
 struct WatchedSink<'m, S> {
     sink: S,
     untold: u64,
     made: &'m dyn Fn(u64),
 }
 
-/// Nodes per report. A report per node would take longer than all other work on the node, because
-/// threads share the counter of reported nodes.
+/// Number of nodes after which a report is made. Reporting every node would take longer than all
+/// other work on the node, because threads share the counter of reported nodes.
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for WatchedSink<'_, S> {
@@ -324,8 +323,8 @@ trait TraceGenerator: Debug + Send + Sync {
     fn copies(&self) -> Vec<Vec<u32>> {
         vec![(0..self.ranks()).collect()]
     }
-    /// Returns the slots of `rank`: the peers and group names that its nodes use, each in order of first use.
-    /// `first` are the slots of the rank that represents the shape of `rank`.
+    /// Returns the slots of `rank`: the peers and group names that its nodes use, each in order of
+    /// first use. `first` contains the slots of the rank that represents the shape of `rank`.
     fn bind(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
         first.clone()
     }
@@ -355,9 +354,9 @@ pub enum GenerateError {
     TooLarge {
         /// Name of the quantity that is too large, with its unit.
         what: &'static str,
-        /// Computed value.
+        /// The computed value, which is above the limit.
         found: u128,
-        /// The largest possible value.
+        /// Maximum valid value.
         limit: u64,
         /// Options to reduce.
         hint: &'static str,
@@ -381,7 +380,8 @@ fn option_refused(
 const MOST_NODES: u64 = u32::MAX as u64;
 const MOST_WORK: u64 = i64::MAX as u64;
 
-/// Checks that a trace of `nodes` nodes fits into memory; `fewer` is the suggested remedy.
+/// Checks that a trace of `nodes` nodes fits into memory; `fewer` is the advice in the error
+/// message.
 ///
 /// # Errors
 ///
@@ -412,7 +412,7 @@ fn check_ranks(ranks: u32, least: u32) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// Returns `found` if it is within `limit`.
+/// Returns `found` if it is at most `limit`.
 fn check_limit(
     what: &'static str,
     found: u128,
@@ -443,7 +443,8 @@ fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError>
     Ok(())
 }
 
-/// Numbers nodes and passes them to a sink. All nodes use the same buffer for their names.
+/// Gives nodes consecutive ids, and passes the nodes to a sink. All names are written to one
+/// buffer, so that no node needs an allocation.
 struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,

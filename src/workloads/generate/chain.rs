@@ -1,4 +1,4 @@
-//! Chains of kernels, a benchmark of dependencies and lanes alone.
+//! Chains of kernels: a benchmark that measures only dependencies and lanes.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn nodes_take_turns_among_the_chains() {
-        // 7 nodes form 3 chains: ids 1 4 7, 2 5 and 3 6, on lanes 0, 1 and 2.
+        // 7 nodes in 3 chains: ids 1, 4, 7 on lane 0, ids 2, 5 on lane 1, and ids 3, 6 on lane 2.
         let mut options = ChainPattern::new(2, 7);
         options.chains = 3;
         options.flops = 5;

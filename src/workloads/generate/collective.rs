@@ -8,7 +8,7 @@ use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 
-/// Number of the declared group, if not all ranks take part.
+/// Number of the declared group; without one, all ranks take part.
 const GROUP: u64 = 1;
 
 /// `count` collectives that differ only in their names. A rank outside the group has one empty kernel, so
@@ -17,8 +17,8 @@ const GROUP: u64 = 1;
 pub struct CollectivePattern {
     /// Kind of collective; rooted kinds use `root`.
     pub kind: CollectiveKind,
-    /// Bytes as in `comm_size` of trace files: the whole buffer, but for all-gather and gather the shard of
-    /// one rank. A barrier has no size.
+    /// Size in bytes, in the meaning of `comm_size` in trace files: the whole buffer, or for
+    /// all-gather and gather one rank's shard. A barrier has no size.
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: u32,
@@ -26,7 +26,8 @@ pub struct CollectivePattern {
     pub group: Option<Vec<u32>>,
     /// Number of collectives.
     pub count: u32,
-    /// True if each collective waits for the previous one, false if all are ready at the same time.
+    /// True if each collective waits for the previous one; false if all collectives are ready at
+    /// the same time.
     pub chained: bool,
     /// Root of rooted collectives; if absent, the group's first member.
     pub root: Option<u32>,
@@ -35,8 +36,9 @@ pub struct CollectivePattern {
     pub dimensions: Option<u32>,
     /// Time that every member computes before its first collective; whole nanoseconds.
     pub before: Span,
-    /// Delay of each rank compared with the previous rank: rank r computes for `before + r * skew` before its
-    /// first collective; whole nanoseconds. Like `before`, the delay is a recorded duration.
+    /// Additional time of each rank compared with the previous rank: rank r computes for
+    /// `before + r * skew` before its first collective; whole nanoseconds. Like `before`, the
+    /// additional time is a recorded duration.
     pub skew: Span,
 }
 
@@ -133,12 +135,12 @@ impl CollectivePattern {
     }
 }
 
-/// A group that is not the world.
+/// A group that is not the world group.
 #[derive(Debug)]
 struct CollectiveMembers {
     sorted: Vec<u32>,
-    /// The lowest rank outside the group, which represents all others outside; `None` if the group
-    /// has every rank.
+    /// The lowest rank outside the group, which represents all ranks outside; `None` if the group
+    /// contains every rank.
     outsider: Option<u32>,
 }
 
@@ -329,7 +331,8 @@ mod tests {
         let mut options = CollectivePattern::new(CollectiveKind::Barrier, 0, 3);
         options.skew = Span::from_ns(500);
         let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
-        // Rank 0 waits 0 x 500 ns, which needs no node; rank 2 computes 2 x 500 ns first.
+        // Rank 0 computes for 0 x 500 ns, which needs no node; rank 2 first computes for 2 x 500
+        // ns.
         assert_eq!((ranks[0].len(), ranks[2].len()), (1, 2));
         assert_eq!(ranks[2][0].recorded, Span::from_us(1));
         assert_eq!(ranks[2][1].data, [1]);
@@ -363,7 +366,8 @@ mod tests {
         assert!(why(&|o| o.kind = CollectiveKind::Barrier).contains("moves nothing"));
         assert!(why(&|o| o.ranks = 0).contains("`ranks` is 0"));
         assert!(why(&|o| o.count = u32::MAX).contains("4294967296"));
-        // 4 ranks with 2^62 bytes each have 2^64 bytes in total, one more than fits.
+        // 4 ranks with 2^62 bytes each have 2^64 bytes in total, one more than 64 bits can
+        // represent.
         let text = why(&|o| (o.kind, o.bytes) = (CollectiveKind::AllGather, 1 << 62));
         assert!(text.contains("below 2^63"), "{text}");
         // The last rank's delay, 3 x (2^63 - 808) ps, exceeds 2^64 ps.

@@ -16,13 +16,13 @@
 //! | `mlp1` | `2 t h 4h = 8th²` | `d (5th + 4h²)` | `t x h` by `h x 4h`; the activation is fused |
 //! | `mlp2` | `2 t 4h h = 8th²` | `d (5th + 4h²)` | `t x 4h` by `4h x h` |
 //!
-//! A backward kernel has twice the work of its forward kernel, because the gradients of the input
-//! and of the weights each take a product of the forward size. A layer's parameters are the
-//! matrices above, `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes.
-//! The optimizer is Adam with two moments and a master copy in single precision. It takes `12p`
-//! FLOPs (3 for the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the
-//! update). The optimizer moves `p (2d + 24)` bytes: reads the gradient, writes the weight, reads
-//! and writes three numbers of 4 bytes.
+//! A backward kernel does twice the work of its forward kernel, because the gradients of the input
+//! and of the weights each need a product of the same size. A layer's parameters are the matrices
+//! above, `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes. The
+//! optimizer is Adam with two moments and a master copy in single precision. It takes `12p` FLOPs
+//! (3 for the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the update).
+//! The optimizer moves `p (2d + 24)` bytes: reads the gradient, writes the weight, reads and writes
+//! three numbers of 4 bytes.
 //!
 //! # Order
 //!
@@ -64,9 +64,9 @@ pub struct DataParallelPattern {
     pub tokens: u32,
     /// Sequence length; each token attends only to tokens of its own sequence.
     pub sequence: u32,
-    /// The format of weights, activations and gradients. Optimizer nodes also have this format
-    /// although the optimizer computes in single precision, because memory bandwidth limits these
-    /// nodes and some NPUs publish no single-precision peak.
+    /// Number format of weights, activations and gradients. Optimizer nodes also have this format,
+    /// although the optimizer computes in single precision: memory bandwidth limits these nodes,
+    /// and some NPUs have no published single-precision peak.
     pub dtype: Dtype,
     /// Number of training steps.
     pub steps: u32,
@@ -133,7 +133,7 @@ impl DataParallelPattern {
         )?;
         let [t, s, h] = [self.tokens, self.sequence, self.hidden].map(u128::from);
         let (th, hh) = (t * h, h * h);
-        // FLOPs and moved numbers of each kernel in KERNELS.
+        // FLOPs of each kernel in KERNELS, and numbers that the kernel reads or writes.
         let forward = [
             (6 * t * hh, 4 * th + 3 * hh),
             (4 * th * s, 4 * th),
@@ -200,7 +200,7 @@ impl DataParallelPattern {
 
 const SMALLER: &str = "a smaller hidden size or fewer tokens";
 
-/// FLOPs, bytes and recorded duration of a kernel.
+/// FLOPs, bytes and recorded duration of one kernel.
 #[derive(Clone, Copy, Debug, Default)]
 struct KernelCost {
     flops: u64,
@@ -267,7 +267,8 @@ impl TraceGenerator for DataParallelGenerator {
     fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let layers = u64::from(self.options.layers);
         for step in 0..self.options.steps {
-            // Ids are consecutive within the step, so the ids of earlier nodes are computed instead of stored.
+            // Ids are consecutive within a step, so the ids of earlier nodes are computed instead
+            // of stored.
             let first = out.last + 1;
             for layer in 0..layers {
                 for (k, (kernel, [cost, _])) in KERNELS.iter().zip(self.kernels).enumerate() {
@@ -350,7 +351,7 @@ mod tests {
             assert_eq!((forward.flops, forward.bytes), (flops, bytes));
             assert_eq!((backward.flops, backward.bytes), (2 * flops, 2 * bytes));
         }
-        // 12 x 100 parameters: 2,400 B of gradient, 14,400 FLOPs, 1,200 x (4 + 24) = 33,600 B.
+        // 12 x 100 parameters: 2,400 B of gradients, 14,400 FLOPs, 1,200 x (4 + 24) = 33,600 B.
         let optimizer = (prepared.optimizer.flops, prepared.optimizer.bytes);
         assert_eq!((prepared.gradient, optimizer), (2400, (14_400, 33_600)));
         // Two 4-bit numbers share a byte: 12 x 100 / 2 = 600 B.
@@ -362,10 +363,11 @@ mod tests {
     #[test]
     fn recorded_durations_are_those_of_the_slower_of_compute_and_memory() {
         let prepared = DataParallelPattern::new(1).prepare_generator().unwrap();
-        // mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns; moving its bytes takes less
-        // time.
+        // mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns, which is longer than the time to
+        // move its bytes.
         assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
-        // norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns; its FLOPs take less time.
+        // norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns, which is longer than the time for
+        // its FLOPs.
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(65_825));
         // 480 B of the tiny model take 0.24 ns. The trace records 1 ns, because 0 would mean an
         // unknown duration.
@@ -388,7 +390,7 @@ mod tests {
             &[id("step0/layer1/fwd/projection")],
         );
         waits("step0/layer1/bwd/mlp2", &[id("step0/layer1/fwd/mlp2")]);
-        // The backward pass of the layer below overlaps the all-reduce.
+        // The all-reduce overlaps the backward pass of the layer below.
         waits("step0/layer0/bwd/mlp2", &[id("step0/layer1/bwd/qkv")]);
         for step in 0..2 {
             for layer in 0..2 {
@@ -409,9 +411,9 @@ mod tests {
 
     #[test]
     fn node_targets_are_met_in_whole_steps() {
-        // A step of 32 layers has 448 nodes: 23 steps have 10,304 nodes, 22 steps only 9,856. 100
-        // nodes are more than one step of 7 layers (98 nodes), so 2 steps are needed. For 0 nodes,
-        // the result is one layer and one step.
+        // A step of 32 layers has 448 nodes: 23 steps have 10,304 nodes, 22 steps only 9,856. For
+        // 100 nodes, the result has 7 layers, whose step has 98 nodes, so 2 steps are needed. For 0
+        // nodes, the result is one layer and one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = GeneratedJob::new(WorkloadPattern::DataParallel(
                 DataParallelPattern::with_nodes(8, nodes),

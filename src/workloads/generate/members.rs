@@ -94,7 +94,7 @@ impl GeneratedJob {
     }
 }
 
-/// Drops entries that are equal for all members.
+/// Drops entries that have the same value for all members.
 fn keep_differing<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
     all.filter(|(first, of)| of.iter().any(|one| one != first))
         .collect()

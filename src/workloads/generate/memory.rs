@@ -1,4 +1,5 @@
-//! Memory loads, kernels that wait for the loads, and stores: a benchmark of memory alone.
+//! Memory loads, kernels that wait for the loads, and stores: a benchmark that measures only
+//! memory.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -7,21 +8,21 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
 
-/// Rounds of a load, a kernel and optionally a store, the same on every rank. Without `prefetch`, each node
-/// waits for the previous node. With `prefetch`, a load waits only for the previous load. Loads are on lane
-/// 0, kernels on lane 1 and stores on lane 2.
+/// Rounds of a load, a kernel and an optional store, the same on every rank. Without `prefetch`,
+/// each node waits for the previous node. With `prefetch`, a load waits only for the previous load.
+/// Loads are on lane 0, kernels on lane 1 and stores on lane 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Number of rounds.
     pub loads: u32,
-    /// Bytes of each load and store; with `in_switch`, the bytes of this rank's part of the shared
+    /// Bytes of each load and store; with `in_switch`, the size of this rank's part of the shared
     /// access.
     pub bytes: u64,
     /// True for the NPU's own memory, false for remote memory.
     pub local: bool,
-    /// Name of the remote memory, or `None` for a machine's unnamed memory.
+    /// Name of the remote memory, or `None` for a machine's remote memory without a name.
     pub memory: Option<String>,
     /// Recorded duration of each kernel, in whole nanoseconds, or zero for no kernels.
     pub kernel: Span,

@@ -8,8 +8,8 @@ use chakram_base::random::split_mix;
 use chakram_base::units::Span;
 use chakram_trace::format::{Op, TraceError};
 
-/// `count` rounds of messages. Message `i` between two ranks has tag `i`, so tags identify
-/// messages.
+/// `count` rounds of messages between pairs of ranks. Message `i` between two ranks has tag `i`, so
+/// tags identify messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct P2pPattern {
     /// Senders and receivers of a round.
@@ -29,9 +29,9 @@ pub enum TrafficPattern {
     /// Rank 0 sends to the last rank, which replies after it has received the message. The next round
     /// begins after the reply.
     PingPong,
-    /// Every rank r sends to r + 1, and the last rank sends to rank 0. As in all patterns below except
-    /// incast, a rank sends and receives at the same time, and begins the next round when both have
-    /// completed.
+    /// Every rank r sends to r + 1, and the last rank sends to rank 0. As in all patterns below
+    /// except incast, a rank sends and receives at the same time, and begins the next round when
+    /// both its messages have completed.
     Ring,
     /// Every rank r sends to r plus this stride, modulo the number of ranks.
     Stride(u32),
@@ -41,8 +41,8 @@ pub enum TrafficPattern {
     /// Ranks 0 and 1 send to each other, then ranks 2 and 3, and so on. If the number of ranks is
     /// odd, the last rank is idle.
     Pairs,
-    /// Every rank sends to its image under a random permutation drawn with this seed. No rank sends
-    /// to itself.
+    /// Every rank sends to one other rank, given by a random permutation that is drawn with this
+    /// seed. No rank sends to itself.
     Random(u64),
 }
 
@@ -100,7 +100,7 @@ impl P2pPattern {
 }
 
 /// Returns a random permutation of 0..`n` that consists of a single cycle (Sattolo's shuffle). The
-/// partner of each swap is uniform to within 2^-32.
+/// choice of each swap's partner is uniform to within 2^-32.
 fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;
@@ -123,8 +123,8 @@ pub(super) struct P2pGenerator {
 }
 
 impl P2pGenerator {
-    /// Returns the receiver and the sender for `rank`, or `rank` twice if the rank is idle. Not
-    /// used for incast, in which rank 0 has several senders.
+    /// Returns the ranks to which `rank` sends and from which it receives, or `rank` twice if it is
+    /// idle. Not used for incast, in which rank 0 has several senders.
     fn peers_of(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
@@ -177,8 +177,8 @@ impl P2pGenerator {
             0 => 1..self.options.ranks,
             _ => rank..rank + 1,
         };
-        // Each round has one node per sender, so the same sender's previous message is that many
-        // nodes back.
+        // Each round has one node per sender, so the same sender's previous message is that number
+        // of nodes earlier.
         let back = u64::from(senders.end - senders.start);
         for round in 0..self.options.count {
             for sender in senders.clone() {
@@ -225,7 +225,7 @@ impl TraceGenerator for P2pGenerator {
         if to == rank {
             return out.emit_idle();
         }
-        // Only in ping-pong does one message of a round depend on the other.
+        // Only in ping-pong does one message of a round wait for the other.
         let in_turn = self.options.traffic == TrafficPattern::PingPong;
         let mut halves = [(false, to), (true, from)];
         if in_turn && rank != 0 {

@@ -1,11 +1,11 @@
 //! Training of a transformer on a wafer by the exact rules of PALM's public code, so that results can be
 //! compared with PALM's published numbers. `generate MODEL` uses chakram's own rules instead.
 //!
-//! The rules are from Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators
-//! with Large-scale Model Training", Tables VI and VII, and otherwise from the public code. In the
-//! table, b is the number of samples of a micro-batch, s tokens per sample, h the hidden size, H =
-//! 4h, a the number of heads, D the number of replicas, and T the size of a tensor group. Numbers
-//! have 2 bytes, and each of the 20 stages has 16 cores.
+//! The rules are from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator
+//! for Tiled Accelerators with Large-scale Model Training", and from the public code where the
+//! tables have no rule. In the table, b is the number of samples of a micro-batch, s tokens per
+//! sample, h the hidden size, H = 4h, a the number of heads, D the number of replicas, and T the
+//! size of a tensor group. Numbers have 2 bytes, and each of the 20 stages has 16 cores.
 //!
 //! | quantity | rule |
 //! |---|---|
@@ -21,7 +21,7 @@
 //! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, over all replicas together |
 //!
 //! PALM divides byte counts in units of 2^20 by rates in units of 10^6 bytes per ms, so this
-//! pattern reduces byte counts by the same factor. All reads and writes of a core in a layer are
+//! pattern multiplies byte counts by 10^6 / 2^20. All that a core reads and writes in a layer is
 //! one memory access. Cores follow a serpentine path within a die, and dies follow a serpentine
 //! path within a column. The model has no head and no embedding.
 
@@ -38,7 +38,7 @@ use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryLocation, Op
 const DIES: [u32; 2] = [5, 4];
 /// Cores of a die along x and y.
 const CORES: [u32; 2] = [4, 4];
-/// Number of cores of a stage: one die.
+/// Number of cores of a stage, which is the number of cores of a die.
 const STAGE: u32 = CORES[0] * CORES[1];
 /// Number of stages: one per die.
 const STAGES: u32 = DIES[0] * DIES[1];
@@ -46,11 +46,11 @@ const STAGES: u32 = DIES[0] * DIES[1];
 const FACTOR: f64 = 0.005;
 /// SRAM of a core, in bytes.
 const SRAM: u128 = 3 << 20;
-/// Factor on byte counts, because PALM divides counts in units of 2^20 bytes by rates in 10^6 bytes
-/// per ms.
+/// Factor for byte counts, because PALM divides counts in units of 2^20 bytes by rates in units of
+/// 10^6 bytes per ms.
 const COUNTED: f64 = 1e6 / 1_048_576.0;
 
-/// Lanes of a core.
+/// Lane of a core's kernels.
 const KERNELS: i64 = 0;
 const MEMORY: i64 = 1;
 const SUMS: i64 = 2;
@@ -72,7 +72,7 @@ pub struct PalmPattern {
     pub sequence: u32,
     /// Samples of a step.
     pub batch: u32,
-    /// Samples of a micro-batch, all replicas together.
+    /// Samples of a micro-batch, over all replicas together.
     pub micro_batch: u32,
     /// Members of a tensor group; a divisor of 16. The stage's other cores are replicas.
     pub tensor: u32,
@@ -152,8 +152,8 @@ impl Default for PalmPattern {
     }
 }
 
-/// Checks that a product of sizes stays far below the integer range, because later code multiplies
-/// it by other sizes.
+/// Checks that a product of sizes is far below the integer limit, because later code multiplies it
+/// by other sizes.
 fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
     let product = factors.iter().product();
     check_limit(
@@ -174,9 +174,9 @@ pub(super) struct PalmGenerator {
     /// FLOPs of a layer's kernel, forward and backward.
     flops: [u64; 2],
     access: [u64; 2],
-    /// Bytes of memory traffic of a layer's update.
+    /// Bytes that the update of a layer reads and writes.
     update: u64,
-    /// Bytes that one core passes from layer to layer.
+    /// Bytes that one core passes from each layer to the next.
     activations: u64,
     /// Gradient bytes of a layer that are summed over replicas.
     gradients: u64,
@@ -236,7 +236,8 @@ impl PalmGenerator {
         all
     }
 
-    /// Returns the stages before and after `stage` in the pass's direction.
+    /// Returns the stages before and after `stage` in the pass's direction, or `None` at the
+    /// pipeline's ends.
     fn adjacent_stages(stage: u32, backward: bool) -> [Option<u32>; 2] {
         let below = stage.checked_sub(1);
         let above = Some(stage + 1).filter(|&above| above < STAGES);
@@ -368,8 +369,8 @@ impl PalmGenerator {
         Self::emit_barrier(Some(stage), BARRIERS, &ends, out)
     }
 
-    /// Emits a pass through the core's stage after node `before`, and returns the pass's last node
-    /// on this core.
+    /// Emits a pass through the core's stage, which starts after node `before`, and returns the
+    /// pass's last node on this core.
     fn emit_pass(
         &self,
         core: StageCore,
@@ -464,7 +465,8 @@ impl TraceGenerator for PalmGenerator {
         rank
     }
 
-    /// Cores follow a serpentine path over the rows of a die, and over the dies of a column.
+    /// Cores follow a serpentine path over the rows of a die, and dies follow a serpentine path
+    /// over the columns of the wafer.
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
         let core = StageCore::of_rank(rank);
         let column = core.stage / DIES[1];
@@ -472,8 +474,8 @@ impl TraceGenerator for PalmGenerator {
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
         let row = along(core.stage % DIES[1], DIES[1], turned);
         let y = along(core.place / CORES[0], CORES[1], turned);
-        // Rows of cores alternate in direction over the whole wafer. The path enters each column in a
-        // row of the same parity.
+        // Rows of cores alternate in direction over the whole wafer. The path enters every column
+        // at a row with the same direction.
         let back = (core.place / CORES[0]) % 2 == 1;
         // The lowest row of the wafer always runs forward.
         let lowest = row == DIES[1] - 1 && y == CORES[1] - 1;

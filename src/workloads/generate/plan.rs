@@ -1,5 +1,5 @@
-//! Plans: how many NPUs run a model, and how the model's operators and state are distributed over
-//! them.
+//! Plans: the number of NPUs that run a model, and the distribution of the model's operators and
+//! state over them.
 //!
 //! A [`ParallelismPlan`] knows neither model nor machine. [`TrainingPattern`](super::TrainingPattern)
 //! combines a plan with a model and rejects plans that do not fit the model.
@@ -34,7 +34,8 @@ pub(in crate::generate) use routing::{distinct_ranks, fullest_rank_load};
 pub use tile_order::CoreGrid;
 
 impl ParallelismPlan {
-    /// Number of ranks of the job; 128 bits, because degrees may be absurd before they are checked.
+    /// Number of ranks of the job; 128 bits, because degrees are not limited before they are
+    /// checked.
     pub fn ranks(&self) -> u128 {
         let members: u128 = match self.stage_tensor.is_empty() {
             true => u128::from(self.tensor) * u128::from(self.pipeline),
@@ -56,7 +57,7 @@ impl ParallelismPlan {
     }
 
     /// Returns the stage with the model's first part and the stage with its last part. If two
-    /// stages have copies of a part, returns the stage that has both parts.
+    /// stages have copies of these parts, returns the stage that has both parts.
     pub fn end_stages(&self) -> [u32; 2] {
         self.schedule.ends(self.pipeline)
     }
@@ -72,14 +73,14 @@ impl ParallelismPlan {
         self.expert_tensor.unwrap_or(self.tensor).max(1)
     }
 
-    /// Returns true if members of a tensor group have different experts, or process different tokens with the same
-    /// experts.
+    /// Returns true if members of a tensor group have different experts, or have the same experts
+    /// but process different tokens.
     pub fn shares_out_experts(&self) -> bool {
         self.tensor_of_experts() != self.tensor
     }
 
-    /// Number of ranks of a stage that have the same shard index within their experts, whichever
-    /// experts they have.
+    /// Number of ranks of a stage that have the same shard index within their experts, even if the
+    /// experts differ.
     pub fn expert_ranks(&self) -> u32 {
         self.replicas()
             .saturating_mul(self.tensor / self.tensor_of_experts())
@@ -87,7 +88,7 @@ impl ParallelismPlan {
 
     /// Number of ranks of a stage with the same shard of the same experts.
     pub fn expert_replicas(&self) -> u32 {
-        // Degrees of 0 are rejected later, and the function may run before that check.
+        // Avoid a division by zero, because degrees of 0 are rejected only after this call.
         self.expert_ranks() / self.expert.max(1)
     }
 
@@ -97,7 +98,7 @@ impl ParallelismPlan {
             .saturating_mul(self.schedule.copies())
     }
 
-    /// Tensor-parallel degree of `stage`.
+    /// Tensor-parallel degree of `stage`, which may have its own.
     pub fn tensor_of(&self, stage: u32) -> u32 {
         let own = self.stage_tensor.get(stage as usize);
         own.copied().unwrap_or(self.tensor)
@@ -113,7 +114,7 @@ impl ParallelismPlan {
         self.stage_tensor.iter().any(|own| *own != self.tensor)
     }
 
-    /// Returns true if the plan numbers ranks in another than the default order.
+    /// Returns true if the plan numbers ranks in an order other than the default.
     fn numbers_ranks(&self) -> bool {
         let usual = Self::new();
         self.order != usual.order || !self.ranks.is_empty() || !self.place.is_empty()
@@ -124,7 +125,7 @@ impl ParallelismPlan {
         self.schedule.trains()
     }
 
-    /// Micro-batches of a replica in a step, rounded down, because another check rejects a
+    /// Micro-batches of a replica in a step, rounded down; another check rejects plans with a
     /// remainder.
     pub fn micro_batches(&self) -> u64 {
         let at_once = u64::from(self.data).saturating_mul(self.micro_batch);
@@ -173,8 +174,8 @@ words! {
 }
 
 words! {
-    /// Training state that replicas shard instead of copying (Rajbhandari et al., "ZeRO", 2020). Each stage
-    /// also shards the state of the previous ones.
+    /// Training state that replicas shard so that each stores only a part (Rajbhandari et al.,
+    /// "ZeRO", 2020). Each stage also shards the state that the previous stages shard.
     ZeroStage {
         /// Nothing: every replica has the whole state.
         None = "0",
@@ -188,18 +189,19 @@ words! {
 }
 
 words! {
-    /// Activations that the backward pass recomputes instead of reading saved copies.
+    /// Activations that are not saved, because the backward pass recomputes them.
     RecomputePolicy {
         /// Nothing.
         None = "none",
-        /// Attention scores: everything from queries and keys to the product with values.
+        /// Attention scores: all results from the product of queries and keys to the product with
+        /// values.
         Selective = "selective",
         /// Every block, from its input.
         Full = "full",
         /// The first of `none`, `selective` and `full` with which the plan fits into the NPU's
         /// memory.
         AsNeeded = "as-needed",
-        /// The results of chosen operators: all except attention and every second matrix product.
+        /// The results of all operators except attention and every second matrix product.
         Operators = "operators",
     }
 }
@@ -208,7 +210,7 @@ words! {
     /// Rule that decides which operands of a stage stay in SRAM; all other operands are loaded and
     /// stored.
     ResidencyRule {
-        /// Everything is in the NPU's memory.
+        /// None: all operands are in the NPU's memory.
         None = "none",
         /// SRAM keeps weights, activations, both or neither, whichever causes the least memory
         /// traffic.
@@ -247,8 +249,8 @@ words! {
         /// One kernel. Scores stay on chip, so the backward kernel recomputes them (Dao et al.,
         /// "FlashAttention", 2022).
         Flash = "flash",
-        /// Separate kernels for product, softmax, dropout and product. Each one reads and writes
-        /// all scores.
+        /// Separate kernels for the product, softmax, dropout and the second product. Each kernel
+        /// reads and writes all scores.
         Unfused = "unfused",
     }
 }
@@ -302,7 +304,8 @@ impl ElementwiseKernels {
 }
 
 words! {
-    /// Exchange between ranks that share a sequence's tokens, so that each can compute attention.
+    /// Exchange between ranks that share a sequence's tokens, so that each rank can compute
+    /// attention.
     ContextExchange {
         /// Every rank gathers keys and values of all tokens (Llama 3).
         AllGather = "all-gather",
@@ -325,7 +328,7 @@ words! {
 }
 
 words! {
-    /// Exchange of tokens between ranks with different experts.
+    /// Exchange of tokens between ranks that have different experts.
     ExpertExchangeForm {
         /// All-to-all that sends a token once per chosen expert.
         Copies = "copies",
@@ -339,9 +342,9 @@ words! {
 words! {
     /// Method that chooses the scales of 8-bit numbers for matrix products.
     ScalingRecipe {
-        /// Scales follow from the maxima of earlier steps.
+        /// Scales are computed from the maxima of earlier steps.
         Delayed = "delayed",
-        /// Scales follow from the maximum of the current tensor, which an extra kernel computes
+        /// Scales are computed from the maximum of the current tensor, which an extra kernel finds
         /// first.
         Current = "current",
         /// Each block of 32 numbers is scaled by its maximum (MXFP8).
@@ -357,8 +360,8 @@ words! {
         Blocks = "blocks",
         /// All layers; the embedding and the head count as one layer each.
         Layers = "layers",
-        /// Multiplications, in whole layers: the stage with the most multiplications has as few as
-        /// possible.
+        /// Multiplications: layers are divided so that the stage with the most multiplications has
+        /// as few as possible.
         Multiplications = "multiplications",
     }
 }
@@ -410,7 +413,7 @@ words! {
     }
 }
 
-/// The effects that are removed from a run.
+/// The set of effects that are removed from a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AblationSet(u16);
 
@@ -485,7 +488,7 @@ impl ScheduleName {
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,
             (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
-            // Each layer is a chunk; the number of layers is set when the model is known.
+            // Each layer is a chunk; the number of layers is not known before the model.
             (Self::LayerWise, None) => PipelineSchedule::LayerWise { layers: 1 },
             (Self::Inference, None) => PipelineSchedule::Inference,
             (Self::ZeroBubbleH1, None) => PipelineSchedule::ZeroBubbleH1,

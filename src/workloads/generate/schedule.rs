@@ -1,17 +1,18 @@
 //! Pipeline schedules: the order in which a stage runs its micro-batches' forward and backward passes.
 //!
-//! Most pipeline schedules differ in only four parameters: the number of chunks of a stage's
-//! layers, the number of micro-batches that pass a chunk before the next chunk's turn, the number
-//! of forward passes before the first backward pass, and the presence of backward passes. After the
-//! warm-up, forward and backward passes alternate. When no forward pass is left, the remaining
-//! backward passes follow. Backward passes keep the order of micro-batches but reverse the order of
-//! chunks (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+//! Four parameters define most pipeline schedules: the number of chunks of a stage's layers, the
+//! number of micro-batches that pass a chunk before the next chunk's turn, the number of forward
+//! passes before the first backward pass, and whether there are backward passes. After the warm-up,
+//! forward and backward passes alternate. After the last forward pass, the remaining backward
+//! passes follow. Backward passes keep the order of micro-batches but reverse the order of chunks
+//! (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 //! Megatron-LM", SC'21, figures 3 and 4). Other schedules are lists of steps: schedules that
 //! compute weight gradients in separate passes ([`zero_bubble`]), schedules that run two passes at
 //! the same time ([`dual_pipe`]), and orders from a file ([`PassOrders`]).
 //!
-//! All schedules have the same dependencies between stages: [`PipelineSchedule::predecessor`]. If sends are
-//! buffered, no schedule deadlocks, even if receives block.
+//! The dependencies between stages follow the same rule in all schedules
+//! ([`PipelineSchedule::predecessor`]). If sends are buffered, no schedule deadlocks, even with
+//! blocking receives.
 
 use super::{GenerateError, MOST_NODES, check_at_least, check_limit, option_refused};
 use std::sync::Arc;
@@ -65,7 +66,7 @@ pub enum PipelineSchedule {
     Listed(Arc<PassOrders>),
 }
 
-/// The values that a pass computes.
+/// The results that a pass computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PassKind {
     /// Activations. Passes run from the first layer to the last.
@@ -88,7 +89,7 @@ impl PassKind {
 /// A pass of one micro-batch through one chunk of a stage's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PipelinePass {
-    /// The values that the pass computes.
+    /// The results that the pass computes.
     pub kind: PassKind,
     /// Index of the micro-batch, from 0.
     pub micro_batch: u32,
@@ -104,8 +105,8 @@ pub struct PipelineStep {
     pub pass: PipelinePass,
     /// The backward pass of a pair, which overlaps the forward pass.
     pub beside: Option<PipelinePass>,
-    /// True if this step is the stage's last to compute gradients of its chunk's weights or, in a schedule
-    /// without backward passes, the last to use these weights.
+    /// True if this is the stage's last step that computes gradients of its chunk's weights or, in
+    /// a schedule without backward passes, the last step that uses these weights.
     pub completes: bool,
 }
 
@@ -125,8 +126,8 @@ impl PipelineStep {
     }
 }
 
-/// Marks each step that is the last to compute a chunk's gradients or, without backward passes, the
-/// last to use the chunk.
+/// Marks, for each chunk, the last step that computes its gradients or, without backward passes,
+/// the last step that uses it.
 fn mark_completed(steps: &mut [PipelineStep]) {
     let trains = steps
         .iter()
@@ -156,11 +157,11 @@ enum ChunkPlacement<'o> {
     /// On stage s of S, chunk 0 is part s, and chunk 1 is part S - 1 - s, so each of the S parts is on two
     /// stages.
     Mirrored,
-    /// The file with the orders determines which parts a stage has.
+    /// The file with the orders lists the parts that each stage has.
     Listed(&'o PassOrders),
 }
 
-/// The parameters in which most schedules differ.
+/// The parameters that define most schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleShape {
     /// Chunks of a stage's layers.
@@ -205,8 +206,8 @@ impl PipelineSchedule {
         .map(drop)
     }
 
-    /// Number of model chunks on a stage. Every micro-batch passes all chunks, except in DualPipe, where it
-    /// passes only the chunk of its direction.
+    /// Number of model chunks on a stage. Every micro-batch passes all chunks, except in DualPipe,
+    /// where it passes only the chunk for its direction.
     pub fn chunks(&self) -> u32 {
         match self {
             Self::Interleaved { chunks } => *chunks,
@@ -226,7 +227,7 @@ impl PipelineSchedule {
     }
 
     /// Returns the stage with the model's first part and the stage with its last part. If two
-    /// stages have copies of a part, returns the stage that has both parts.
+    /// stages have copies of these parts, returns the stage that has both parts.
     pub fn ends(&self, stages: u32) -> [u32; 2] {
         match self.chunk_placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
@@ -235,7 +236,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Number of stages that have each part of the model.
+    /// Number of stages that have a copy of each part of the model.
     pub fn copies(&self) -> u32 {
         if *self == Self::DualPipe { 2 } else { 1 }
     }
@@ -249,7 +250,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if the schedule itself splits backward passes into input gradients and weight gradients.
+    /// Returns true if the schedule, and not an option of the plan, splits backward passes into
+    /// input gradients and weight gradients.
     pub fn splits_backward(&self) -> bool {
         matches!(
             self,
@@ -262,7 +264,7 @@ impl PipelineSchedule {
     }
 
     /// Returns the number of micro-batches after which a stage's steps repeat, and the smallest
-    /// number of micro-batches in a step for which they do. Returns `None` if unknown.
+    /// number of micro-batches per step for which they repeat. Returns `None` if unknown.
     pub fn period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
@@ -303,7 +305,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the steps of a schedule that is given by a list instead of a [`ScheduleShape`].
+    /// Returns the steps of a schedule that is defined by a list instead of a [`ScheduleShape`].
     fn listed_steps(&self, stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
         let alone = |passes: Vec<PipelinePass>| {
             let steps = passes.into_iter().map(PipelineStep::single_pass);
@@ -341,8 +343,9 @@ impl PipelineSchedule {
     /// activations are stored until its gradients are complete. A pass stores
     /// 1/[`chunks`](PipelineSchedule::chunks) of the activations that a micro-batch has on the stage.
     ///
-    /// For schedules without split passes, the number is the warm-up plus one: min(m, S - i) for
-    /// 1F1B on stage i of S, and m for GPipe. For inference, which saves nothing, the number is 0.
+    /// For schedules without split passes, the result is the warm-up plus one: min(m, S - i) for
+    /// 1F1B on stage i of S, and m for GPipe. For inference, which saves no activations, the result
+    /// is 0.
     ///
     /// # Panics
     /// Panics as [`PipelineSchedule::passes`] does.
@@ -406,8 +409,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and the chunk that are part `part`. If two stages have the part, returns
-    /// the first.
+    /// Returns the stage and the chunk that contain part `part`. If two stages have the part,
+    /// returns the first.
     pub fn place(&self, part: u32, stages: u32) -> (u32, u32) {
         match self.chunk_placement() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
@@ -416,21 +419,22 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if results go from each stage to the next, and from the last stage to the first.
+    /// Returns true if each stage sends its results to the next stage, and the last stage to the
+    /// first.
     pub fn is_cyclic(&self) -> bool {
         self.chunk_placement() == ChunkPlacement::Cyclic
     }
 
-    /// Returns the stage and the pass whose output is the input of `pass` on stage `stage` of `stages`:
-    /// activations from the previous layers, or gradients from the next layers. Returns `None` if there are
-    /// no such layers, and for weight gradients, because their inputs are on the same stage. If the
-    /// predecessor is a backward pass that the schedule may split, the result has the kind of `pass`, whether
-    /// the schedule splits it or not.
+    /// Returns the stage and the pass whose output is the input of `pass` on stage `stage` of
+    /// `stages`: activations from the previous layers, or gradients from the next layers. Returns
+    /// `None` if there are no such layers, and for weight gradients, because their inputs are on
+    /// the same stage. A backward predecessor has the kind of `pass`, whether the schedule splits
+    /// backward passes or not.
     ///
-    /// Unless the schedule places chunks otherwise, the last stage's successor is the first stage
-    /// with its next chunk; for backward passes it is the reverse. A single stage has all chunks,
-    /// so no message is sent. A backward pass also needs its own forward pass, which comes earlier
-    /// in the same stage's order.
+    /// Unless the schedule places chunks otherwise, the last stage is followed by the first stage
+    /// with its next chunk; for backward passes the order is reversed. A single stage has all
+    /// chunks, so it sends no messages. A backward pass also needs its own forward pass, which
+    /// comes earlier in the same stage's order.
     pub fn predecessor(
         &self,
         pass: PipelinePass,
@@ -478,7 +482,7 @@ impl PipelineSchedule {
             false => part.checked_sub(1),
         }?;
         if self.chunk_placement() == ChunkPlacement::Mirrored {
-            // A micro-batch stays in the chunks of its direction.
+            // A micro-batch passes only the chunks for its direction.
             let stage = if pass.chunk == 1 {
                 stages - 1 - part
             } else {
@@ -491,7 +495,7 @@ impl PipelineSchedule {
     }
 }
 
-/// Rejects a listed order if it has another number of stages or micro-batches than the plan.
+/// Rejects a listed order whose number of stages or micro-batches differs from the plan's.
 fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     let lines = orders.stages();
     if lines != stages {

@@ -1,8 +1,8 @@
-//! Operators shared by several NPUs, each operator with its own degrees (PALM, Table III).
+//! Operators that several NPUs share, each operator with its own degrees (PALM, Table III).
 //!
-//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards. Each
-//! combination of shards is on one device, which multiplies them. If a result is summed over an axis along
-//! which the operator is sharded, each device has only a partial sum:
+//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards. For
+//! each combination of shards, one device computes the product. If a result is summed over an axis
+//! along which the operator is sharded, each device has only a partial sum:
 //!
 //! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
@@ -11,16 +11,16 @@
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
 //! Each such sum is an all-reduce of one device's shard of the result. PALM's text gives the input
-//! as `N x K`. The table and the code use the form above, which small matrix products confirm. A
-//! bias, which Table III omits, adds `N / n` to the update.
+//! as `N x K`. The table and the code use the form above, and tests with small matrix products
+//! confirm it. A bias, which Table III omits, adds `N / n` to the update.
 //!
 //! A convolution `(b, c, i, k)` is sharded in the same way, but m divides the rows of its output:
 //! see [`ShardingDegrees`]. PALM's table computes FLOPs from the input's size, and assumes windows
-//! without padding that stay within a device's rows. In this module, FLOPs follow from the output's
-//! size, which depends on stride and padding. A device also receives from its neighbours the rows
-//! that its windows reach ([`OperatorSharding::rows`]). Before the sum over k, the gradients of
-//! these rows are sent back to the neighbours; the sum does not include them. The input's gradient
-//! has the input's channels (`B H W C`, where PALM prints `B H W K`).
+//! without padding that stay within a device's rows. In this module, FLOPs are computed from the
+//! output's size, which depends on stride and padding. A device also receives from its neighbours
+//! the rows outside its own that its windows cover ([`OperatorSharding::rows`]). Before the sum
+//! over k, the gradients of these rows are sent back to the neighbours; the sum does not include
+//! them. The input's gradient has the channels of the input (`B H W C`; PALM prints `B H W K`).
 //!
 //! Shards are equal, so sizes that the degrees do not divide are rejected.
 
@@ -112,26 +112,27 @@ impl ShardingDegrees {
     }
 }
 
-/// Partial sums of a result: each device of a group has one, and a collective must add them up.
+/// Partial sums of a result: each device of a group has one partial sum, and a collective must add
+/// them up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
     /// Elements of the result on one device; 0 if the operator has no such result.
     pub elements: u64,
     /// Number of devices in the sum; 1 if no communication is needed.
     pub size: u32,
-    /// Axes along which the summing devices differ.
+    /// Axes along which the devices that sum differ.
     pub over: &'static [OperatorAxis],
 }
 
-/// Sharding of one operator: its work per device, and the sums that it needs.
+/// Sharding of one operator: the work of each device, and the sums that the devices need.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorSharding {
     grid: DeviceGrid,
     degrees: ShardingDegrees,
     rows: Option<halo::WindowRows>,
     /// FLOPs of a device's forward pass, two per multiplication, including multiplications by
-    /// padding. Only matrix products count, as in [`OperatorKind::multiplications`], and the
-    /// windows of a pooling, as in PALM's Table III.
+    /// padding. Only matrix products count, as in [`OperatorKind::multiplications`], and
+    /// comparisons in the windows of a pooling, as in PALM's Table III.
     pub flops: u64,
     /// Sum of the output after a forward pass.
     pub forward: ShardReduction,
@@ -180,13 +181,13 @@ impl OperatorSharding {
         for axis in OperatorAxis::ALL {
             sizes.check_degree(axis, degrees.along(axis))?;
         }
-        // The divisions are exact, because degrees that do not divide the sizes were rejected; no degree
-        // exceeds the number of devices.
+        // The divisions are exact, because degrees that do not divide the sizes were rejected; no
+        // degree exceeds the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
         let reduction = |amount, over: &'static [OperatorAxis]| {
             let elements = limit("elements of a device", amount)?;
-            // Without a result, there is nothing to sum.
+            // An operator without this result sums nothing.
             let over = if elements == 0 { &[] } else { over };
             Ok(ShardReduction {
                 elements,
@@ -233,13 +234,13 @@ impl OperatorSharding {
             .collect()
     }
 
-    /// Returns the image rows on the device at `position`, and the rows that the device's windows
-    /// reach. Returns `None` for an operator without windows.
+    /// Returns the image rows that the device at `position` stores, and the rows that its windows
+    /// cover. Returns `None` for an operator without windows.
     pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
         self.rows_of(self.part(position, OperatorAxis::M))
     }
 
-    /// Like `rows`, but for the devices that have shard `part` of the rows.
+    /// Like `rows`, but for all devices that have shard `part` of the rows.
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub(super) struct EmittedNode {
     pub name: String,
     pub op: String,
-    /// FLOPs, bytes and number format, for a compute node.
+    /// FLOPs, bytes and number format, if the node is a compute node.
     pub kernel: Option<(u64, u64, Option<Dtype>)>,
     pub lane: Option<i64>,
     pub recorded: Span,
@@ -112,8 +112,8 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     ranks
 }
 
-/// Compares every rank's own graph and slots with the graph and slots derived from its shape's
-/// representative.
+/// Compares every rank's own graph and slots with the graph and slots that are derived from the
+/// rank that represents its shape.
 pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
     for rank in 0..job.ranks() {
         let shape = job.shape_of(rank);
@@ -130,17 +130,17 @@ pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
     }
 }
 
-/// Returns the error that rejects `pattern`.
+/// Returns the error message that rejects `pattern`.
 pub(super) fn refusal_of(pattern: WorkloadPattern) -> String {
     pattern.validate().unwrap_err().to_string()
 }
 
 /// Generates ranks in pairs. Each pair reduces bytes and sends bytes to the next pair; the last
-/// pair has another number of bytes.
+/// pair reduces a different number of bytes.
 #[derive(Debug)]
 struct PairedRanks {
     pairs: u32,
-    /// Error that the test adds to the announced slots, to check that it is found.
+    /// Deliberate error in the announced slots, which the checks must find.
     wrong: u32,
 }
 

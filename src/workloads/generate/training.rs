@@ -82,8 +82,7 @@ impl TrainingPattern {
         let micro_batches = check::check_plan(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.placed()?;
-            // Clear the mapping, because otherwise the numbering of ranks would be derived from it
-            // a second time.
+            // Clear the mapping; otherwise the ranks would be numbered by it a second time.
             self.plan.place.clear();
         }
         if self.plan.recompute == RecomputePolicy::AsNeeded {
@@ -142,7 +141,7 @@ pub(super) struct TrainingGenerator {
     placement: RankPlacement,
     micro_batches: u32,
     sizes: CostParameters,
-    /// The distinct layers, and for each layer of the model its index among them.
+    /// The distinct layers, and for each layer of the model the index of its equal in this list.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
     parts: ModelChunks,
@@ -152,8 +151,8 @@ pub(super) struct TrainingGenerator {
     /// Groups whose adapters exchange activations with other stages; `None` if each member
     /// exchanges its own.
     adapters: Option<AdapterGroups>,
-    /// Node counts of each stage's ranks, separately for each member of a tensor group if members
-    /// differ.
+    /// Number of nodes of each stage's ranks, separately for each member of a tensor group if
+    /// members differ.
     counts: Vec<NodeCounts>,
 }
 
@@ -230,7 +229,7 @@ impl TrainingGenerator {
         if plan.clip && plan.trains() {
             placement.use_model();
         }
-        // Node counts take long to compute, so cache them for each class of ranks.
+        // Counting nodes takes long, so store the counts for each class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds).map(|_| NodeCounts::default()).collect();
@@ -261,7 +260,7 @@ impl TrainingGenerator {
                 ..step
             };
             let first = match is_split {
-                // Only the pass for weight gradients completes the gradients of the chunk.
+                // Only the pass for weight gradients completes the chunk's gradients.
                 true => PipelineStep {
                     completes: false,
                     ..of(PassKind::InputGradient)
@@ -289,7 +288,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the parts of a stage with their chunks, in the model's order. All stages with the
-    /// same parts have the same order.
+    /// same parts return them in the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunk_count();
         let mut parts: Vec<_> = chunks
@@ -333,14 +332,14 @@ impl TrainingGenerator {
         shared && self.has_communication() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if gathers of updated parameters overlap the next step's forward pass. If the
-    /// gathers overlap, a step begins with the previous step's gathers, so that one step takes as
-    /// long as each of many.
+    /// Returns true if gathers of updated parameters overlap the next step's forward pass. In this
+    /// case, a step begins with the previous step's gathers, so that a single step takes as long as
+    /// each of many.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }
 
-    /// Returns true if a backward pass ends with reductions. `complete` means that the chunk's
+    /// Returns true if a backward pass ends with reductions. `complete` is true if the chunk's
     /// gradients are then complete.
     fn ends_with_reductions(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
@@ -361,8 +360,8 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the buckets whose last gradient is computed in `layer`, so that they are reduced
-    /// there.
+    /// Returns the buckets whose last gradient is computed in `layer`, where they are therefore
+    /// reduced.
     fn buckets_ending_in(&self, layer: usize) -> &[GradientBucket] {
         self.parts.buckets(layer)
     }
@@ -431,7 +430,8 @@ impl TrainingGenerator {
             let bytes = weights.saturating_mul(self.sizes.gradient);
             sums.push((what, bytes, family));
         }
-        // Tied weights have a copy on the first stage and one on the last.
+        // Tied weights have one copy on the first stage and one on the last, whose gradients are
+        // summed.
         let ends = self.plan.end_stages().contains(&stage);
         let tied = ends && !self.plan.without.has(AblationEffect::DataCommunication);
         if let Some(weights) = self.parts.tied().filter(|_| tied) {

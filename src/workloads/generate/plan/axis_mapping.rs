@@ -13,8 +13,8 @@ pub(super) const EXAMPLE: &str =
 pub struct AxisMapping {
     /// The axis whose members are placed.
     pub axis: ParallelAxis,
-    /// Number of members along the dimension; if absent, all members that the axis's other mappings
-    /// do not place.
+    /// Number of members along the dimension; if absent, all members that are not in the axis's
+    /// other mappings.
     pub members: Option<u32>,
     /// The machine's dimension along which they are placed.
     pub along: DimensionRef,

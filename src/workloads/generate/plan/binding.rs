@@ -1,5 +1,5 @@
-//! Binding of a plan to a machine: fills open options from the machine, and checks that the plan's
-//! placement exists there.
+//! Binding of a plan to a machine: sets open options from the machine, and checks that the machine
+//! has the cores and dimensions on which the plan places ranks.
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;
@@ -12,10 +12,10 @@ pub struct MachineFacts {
     pub capacity: Option<u64>,
     /// Bytes of an NPU's own memory, which plans with a residency rule use as SRAM; the minimum over NPUs.
     pub sram: Option<u64>,
-    /// Bytes of the memory from which plans with a residency rule load and to which they store; a single
-    /// access cannot be larger.
+    /// Maximum bytes of a single access to the memory from which plans with a residency rule load
+    /// and to which they store.
     pub remote: Option<u64>,
-    /// Remote memory that plans with a residency rule use for bytes that do not fit into SRAM.
+    /// Remote memory in which plans with a residency rule store bytes that do not fit into SRAM.
     pub shared: Option<SharedMemory>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
@@ -24,11 +24,11 @@ pub struct MachineFacts {
 }
 
 impl ParallelismPlan {
-    /// Fills options that the plan leaves open: capacity, SRAM, largest access, and the placement of ranks on
-    /// dimensions or tiles.
+    /// Sets options that the plan leaves open: capacity, SRAM, largest access, and the placement of
+    /// ranks on dimensions or tiles.
     ///
-    /// Returns the machine facts on which the traces depend: if two plans are equal and their returned facts
-    /// are equal, so are their traces.
+    /// Returns the facts of the machine on which the traces depend: if two plans and their returned
+    /// facts are equal, so are their traces.
     ///
     /// # Errors
     ///

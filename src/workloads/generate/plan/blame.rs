@@ -5,8 +5,9 @@ use crate::generate::GenerateError;
 use chakram_base::config::{ConfigDocument, ConfigError};
 
 impl ParallelismPlan {
-    /// Returns an error with key and line if the invalid value is in `text`, the contents of plan file
-    /// `file`. Returns `None` if an option replaced the file's value.
+    /// Returns an error with key and line if `text`, the contents of plan file `file`, contains the
+    /// invalid value. Returns `None` if an option replaced the file's value, because the file is
+    /// then not the cause.
     pub fn blame(text: &str, file: &str, error: &GenerateError) -> Option<ConfigError> {
         let GenerateError::Refused {
             option,
@@ -18,7 +19,7 @@ impl ParallelismPlan {
         };
         let document = ConfigDocument::parse(text, file).ok()?;
         let field = document.entries().get(option)?;
-        // Errors show lists as their items, without brackets and quotes.
+        // Error messages format lists as items, without brackets and quotes.
         let plain = |c: &char| !matches!(c, '"' | '\'' | '[' | ']' | '_') && !c.is_whitespace();
         let bare = |text: &str| text.chars().filter(plain).collect::<String>();
         (bare(field.raw()) == bare(found)).then(|| field.refuse(found, expected))
@@ -41,7 +42,7 @@ mod tests {
         assert_eq!(at("batch", "1537").as_deref(), Some(line));
         let line = "p.toml:3: key `place`: found tp@0,dp@1, expected another";
         assert_eq!(at("place", "tp@0,dp@1").as_deref(), Some(line));
-        // The value 2 came from a flag: the file does not contain the key.
+        // The value 2 is from a flag: the file does not contain the key.
         assert_eq!(at("batch", "2"), None);
         assert_eq!(at("tensor", "1"), None);
     }

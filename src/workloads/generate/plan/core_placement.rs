@@ -22,12 +22,13 @@ words! {
     TensorNeighbours {
         /// Consecutive cores.
         Near = "near",
-        /// Interleaved cores: between two cores of a group, each other replica has one core.
+        /// Interleaved cores: between two cores of a group there is one core of every other
+        /// replica.
         Opposite = "opposite",
     }
 }
 
-/// Rule that assigns ranks to cores, or the cores themselves.
+/// Rule that assigns ranks to cores, or an explicit list of cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CorePlacement {
     /// The machine's own order: rank r is on NPU r.

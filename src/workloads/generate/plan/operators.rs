@@ -14,7 +14,7 @@ pub struct OperatorDegrees {
 }
 
 impl OperatorDegrees {
-    /// Returns true if the pattern matches `operator` of `layer`.
+    /// Returns true if the name pattern matches `operator` of `layer`.
     pub fn names(&self, layer: &str, operator: &str) -> bool {
         if self.name.contains('/') {
             matches_pattern(&self.name, &format!("{layer}/{operator}"))
@@ -34,7 +34,7 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
     let Some(last) = pieces.next_back() else {
         return rest.is_empty();
     };
-    // Match each literal as early as possible, which leaves the most text for later literals.
+    // Match each literal as early as possible, to leave the most text for later literals.
     for piece in pieces {
         let Some(at) = rest.find(piece) else {
             return false;

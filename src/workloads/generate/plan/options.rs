@@ -26,7 +26,7 @@ const MEMORY: &str = "Memory and optimizer";
 const OVERLAP: &str = "Overlap and gradient buckets";
 const NUMERICS: &str = "Numerics and steps";
 
-/// Formats degrees in the form of their flag: `4,2`.
+/// Formats degrees as their flag writes them: `4,2`.
 pub fn listed(degrees: &[u32]) -> String {
     let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
     words.join(",")
@@ -49,7 +49,7 @@ pub struct PlanOption {
     pub default: &'static str,
     /// True if short help leaves the option out.
     pub is_rare: bool,
-    /// True if short help (`-h`) leaves the option out.
+    /// Syntax of each word after the flag.
     pub syntax: ValueSyntax,
     /// True if the flag takes a comma-separated list.
     pub is_list: bool,
@@ -63,13 +63,14 @@ pub struct PlanOption {
     example: &'static str,
     /// Sets the option from a field of a plan file.
     pub(super) read_field: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
-    /// Sets the option from the words after its flag.
+    /// Sets the option from the words that follow its flag.
     pub set: fn(&mut PlanDraft, &[String]) -> Result<(), String>,
     check: fn(&ParallelismPlan, &Self) -> Result<(), GenerateError>,
     refusals: &'static [OptionConflict],
 }
 
-/// A conflict between an option and others: condition, rejected value, expected value.
+/// A conflict between options: a function that detects it, the rejected value, and the expected
+/// value.
 type OptionConflict = (
     fn(&ParallelismPlan) -> bool,
     fn(&ParallelismPlan) -> String,
@@ -124,7 +125,7 @@ impl PlanDraft {
         }
     }
 
-    /// Returns the plan with the schedule that the options chose.
+    /// Returns the plan, with the schedule that the options name.
     ///
     /// # Errors
     ///
@@ -254,7 +255,7 @@ macro_rules! plan_options {
         }
 
         impl ParallelismPlan {
-            /// Returns a plan for one NPU, one sample, and one step with Adam in bf16.
+            /// Returns a plan for one step of one sample on one NPU, with Adam and bf16.
             pub fn new() -> Self {
                 Self { $($name: $default,)* shared_memory: None }
             }
@@ -292,8 +293,8 @@ plan_options! {
         ]
     };
     pipeline: u32 = 1, "Pipeline-parallel degree" { value: "N", alias: Some("pp"), default: "1" };
-    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`, because neighbouring ranks divide a
-    /// layer's experts among them.
+    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`, which is the number of ranks
+    /// among which a layer's experts can be divided.
     expert: u32 = 1, "Expert-parallel degree" {
         value: "N", alias: Some("ep"), default: "1", refusals: &[
             (|p| p.expert > 1 && !p.expert_ranks().is_multiple_of(p.expert), |p| p.expert.to_string(),
@@ -348,7 +349,7 @@ plan_options! {
     "Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED" {
         value: "HOW", default: "balanced", is_rare: true
     };
-    /// If given, these measured counts are the experts' load, in place of a distribution.
+    /// If given, these measured token counts replace a distribution as the load of experts.
     expert_counts: Vec<u32> = Vec::new(), "Measured number of tokens of each expert: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
@@ -582,7 +583,7 @@ plan_options! {
     buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters like PyTorch" {
         value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
     };
-    /// A bucket is closed by the gradient with which it reaches this size.
+    /// The gradient with which a bucket reaches this size closes the bucket.
     bucket: u64 = 40_000_000, "Gradient bucket size" {
         value: "SIZE", heading: OVERLAP, default: "40 MB", is_rare: true, example: "40 MB", refusals: &[
             (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),

@@ -36,13 +36,13 @@ pub enum ParallelGroupKind {
     /// Neighbouring replicas that share a sequence's tokens; the ranks have the same shard of the same
     /// stage.
     Context,
-    /// Members of a tensor group that share operators with degrees of their own; the value is the index of
-    /// the partition that divides the group.
+    /// Members of a tensor group that share an operator with its own degrees; the value is the
+    /// index of the partition of the group.
     Operator(u16),
 }
 
 impl ParallelGroupKind {
-    /// The kinds that every plan can have, in the order in which groups get their numbers.
+    /// The kinds that every plan can have, in the order in which their groups are numbered.
     pub const COMMON: [Self; 7] = [
         Self::Tensor,
         Self::Data,
@@ -53,7 +53,7 @@ impl ParallelGroupKind {
         Self::Context,
     ];
 
-    /// Name in messages and reports.
+    /// Name of the kind in messages and reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
@@ -156,15 +156,15 @@ impl RankPlacement {
         self.partitions = partitions;
     }
 
-    /// All kinds of groups, in the order in which groups get their numbers.
+    /// All kinds of groups, in the order in which their groups are numbered.
     pub fn families(&self) -> impl Iterator<Item = ParallelGroupKind> + '_ {
         let operators =
             (0..self.partitions.len()).map(|number| ParallelGroupKind::Operator(number as u16));
         ParallelGroupKind::COMMON.into_iter().chain(operators)
     }
 
-    /// Name of `family` in messages and reports. The members of a tensor group that share an expert
-    /// form a partition, which has a name of its own.
+    /// Name of `family` in messages and reports. Members of a tensor group that share an expert
+    /// form a partition, which has its own name.
     pub fn word(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
@@ -185,7 +185,7 @@ impl RankPlacement {
         self.degrees[1] * self.members_until(self.degrees[2])
     }
 
-    /// Number of members that one replica has in the stages before `stage`.
+    /// Number of ranks that one replica has in the stages before `stage`.
     pub fn members_until(&self, stage: u32) -> u32 {
         match self.members_before.get(stage as usize) {
             Some(before) => *before,
@@ -282,8 +282,8 @@ impl RankPlacement {
         if self.mirrored { 2 } else { 1 }
     }
 
-    /// Returns the stages that have the same weights as `stage`, including `stage`, in ascending
-    /// order.
+    /// Returns the stages that have the same weights as `stage`, including `stage` itself, in
+    /// ascending order.
     fn sides_of(&self, stage: u32) -> impl Iterator<Item = u32> + use<> {
         let other = match self.mirrored {
             true => self.degrees[2] - 1 - stage,
@@ -308,7 +308,7 @@ impl RankPlacement {
         self.expert_tensor.unwrap_or_else(|| self.tensor_of(stage))
     }
 
-    /// Number of shards of an expert, summed over the stages before `stage`.
+    /// Number of shards of an expert, summed over all stages before `stage`.
     fn expert_shards_until(&self, stage: u32) -> u32 {
         match self.expert_tensor {
             Some(shards) => shards * stage,
@@ -317,8 +317,8 @@ impl RankPlacement {
     }
 
     /// Returns three indices: the shard within the expert, the set of experts, and the replica
-    /// among the ranks with these experts. Replicas count slower than members of the tensor group,
-    /// as in Megatron-LM.
+    /// among the ranks with these experts. In this order replicas change more slowly than members
+    /// of the tensor group, as in Megatron-LM.
     fn expert_place(&self, place: RankCoordinates) -> [u32; 3] {
         let shards = self.expert_shards(place.stage);
         let rank = place.data * self.tensor_of(place.stage) + place.tensor;
@@ -326,8 +326,8 @@ impl RankPlacement {
         [rank % shards, blocks % self.expert, blocks / self.expert]
     }
 
-    /// Inverse of [`expert_place`](Self::expert_place): returns the coordinates for its three
-    /// indices.
+    /// Inverse of [`expert_place`](Self::expert_place): returns the coordinates of the rank with
+    /// these indices.
     fn place_of_expert(&self, stage: u32, [shard, expert, replica]: [u32; 3]) -> RankCoordinates {
         let tensor = self.tensor_of(stage);
         let rank = (replica * self.expert + expert) * self.expert_shards(stage) + shard;
@@ -353,7 +353,7 @@ impl RankPlacement {
         }
     }
 
-    /// Number of indices reserved for groups of `family`: at least the number of groups.
+    /// Number of group numbers that are reserved for `family`: at least its number of groups.
     pub fn count(&self, family: ParallelGroupKind) -> u32 {
         let [_, data, pipeline] = self.degrees;
         match family {

@@ -1,5 +1,5 @@
-//! Memory of ranks: each NPU's own memory, and the remote memory that plans with a residency rule
-//! use for bytes that do not fit there.
+//! Memory of ranks: each NPU's own memory, and the remote memory in which plans with a residency
+//! rule store bytes that do not fit there.
 
 use super::{ParallelismPlan, ResidencyRule};
 use chakram_base::shared_memory::SharedMemory;
@@ -11,8 +11,8 @@ use chakram_trace::format::{MemoryLocation, Op};
 pub struct RankPeak {
     /// Bytes in use at the peak.
     pub bytes: u64,
-    /// True if nodes load from or store to remote memory, so that remote memory can store the bytes
-    /// that do not fit on the NPU.
+    /// True if nodes load from or store to remote memory, so that this memory can store bytes that
+    /// do not fit on the NPU.
     pub streams: bool,
     used: u64,
 }
@@ -65,7 +65,8 @@ impl RankMemory {
         }
     }
 
-    /// Bytes of a rank's own memory, plus its equal share of remote memory if it `streams`.
+    /// Bytes that a rank can store: its own memory and, if it `streams`, an equal share of remote
+    /// memory.
     pub fn capacity(&self, streams: bool) -> u64 {
         let shared = self.shared.filter(|_| streams);
         let share = shared.map_or(0, |shared| shared.share(self.ranks));
@@ -73,9 +74,9 @@ impl RankMemory {
     }
 
     /// Returns true if ranks with these peaks fit into the memories; each peak comes with its
-    /// number of ranks. Bytes beyond an NPU's own memory go to remote memory. If all ranks share
-    /// one remote memory, its whole capacity counts; otherwise each rank must fit into its own
-    /// share.
+    /// number of ranks. Bytes that do not fit into an NPU's own memory are stored in remote memory.
+    /// If all ranks share one remote memory, its whole capacity counts; otherwise each rank must
+    /// fit into its own share.
     pub fn fits(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {
@@ -128,7 +129,7 @@ mod tests {
         assert!(!memory(29, 1).fits(unlike));
         assert_eq!(memory(30, 1).capacity(true), 40);
         // Ranks that never access remote memory have only their own memory, and so do ranks of
-        // plans that do not use it.
+        // plans without remote memory.
         assert!(!memory(64, 4).fits([(peak(40, true), 2), (peak(12, false), 2)]));
         let own = RankMemory {
             shared: None,

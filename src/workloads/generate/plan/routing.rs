@@ -1,14 +1,15 @@
-//! Load of experts: how many tokens each expert and the fullest rank receive.
+//! Load of experts: the number of tokens that each expert receives, and the number that the fullest
+//! rank receives.
 //!
 //! Each of T tokens is sent to k of E experts. If routing is balanced, each expert receives T k / E
 //! copies. If routing is skewed, a seed shuffles the experts, and expert i in shuffled order
-//! receives a share proportional to (i + 1)^-a. An expert receives each token at most once, so at
-//! most T copies; the excess goes to other experts. Experts are assigned in order to N ranks, E / N
-//! to each.
+//! receives a share proportional to (i + 1)^-a. An expert receives each token at most once, so it
+//! receives at most T copies; the excess goes to other experts. Experts are assigned in order to N
+//! ranks, E / N to each.
 //!
-//! All ranks with experts wait for the rank with the most copies, so the generated traces give
-//! every rank this number. The step time is the same as with the true numbers, but the other ranks'
-//! exchanges and memory are overestimated.
+//! All ranks with experts wait for the fullest rank, so the generated traces assign its number of
+//! copies to every rank. The step time is the same as with each rank's own number, but the other
+//! ranks' exchanges and memory are overestimated.
 
 use chakram_base::random::split_mix;
 use std::fmt;
@@ -70,10 +71,10 @@ impl FromStr for RoutingBalance {
 pub struct CapacityFactor(u32);
 
 impl CapacityFactor {
-    /// The largest factor.
+    /// Largest valid factor.
     pub(super) const MOST: f64 = 1000.0;
 
-    /// Rounds `factor`, above 0, to thousandths.
+    /// Rounds `factor`, which must be above 0, to thousandths.
     pub(super) fn from_fraction(factor: f64) -> Self {
         Self(((factor * 1000.0 + 0.5) as u32).max(1))
     }
@@ -118,7 +119,7 @@ fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: 
     };
     let all: f64 = weights.iter().sum();
     weights.iter_mut().for_each(|weight| *weight /= all);
-    // Counts were measured, so the limit below does not apply to them.
+    // Measured counts are used as they are, without the limit below.
     if !counts.is_empty() {
         return weights;
     }
@@ -151,7 +152,7 @@ pub(in crate::generate) fn fullest_rank_load(
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
     if let Some(CapacityFactor(thousandths)) = capacity {
-        // With a capacity, unused places are padded, so all ranks process the same number of rows.
+        // With a capacity, unused slots are padded, so all ranks process the same number of rows.
         return f64::from(thousandths) / 1000.0;
     }
     let shares = expert_shares(balance, counts, experts, chosen);
@@ -161,9 +162,8 @@ pub(in crate::generate) fn fullest_rank_load(
     fullest * ranks as f64
 }
 
-/// Returns the mean number of ranks to which a token is sent, if tokens choose `chosen` of
-/// `experts` experts uniformly and the experts are spread over `ranks` ranks: N (1 - C(E - E / N,
-/// k) / C(E, k)).
+/// Returns the mean number of ranks to which a token is sent: N (1 - C(E - E / N, k) / C(E, k)), if
+/// each token uniformly chooses k (`chosen`) of E experts, which are divided among N ranks.
 pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) -> f64 {
     let own = experts / ranks.max(1);
     let none = (0..chosen).fold(1.0, |none: f64, drawn| {
@@ -233,8 +233,8 @@ mod tests {
             factor(RoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
             1.5
         );
-        // A single rank has all copies, which is also the mean. With more ranks, the fullest rank
-        // exceeds the mean by a larger factor.
+        // A single rank has all copies, so its number is the mean. With more ranks, the fullest
+        // rank exceeds the mean by a larger factor.
         let of = |ranks| factor(skewed(1.2), &[], [64, 6, ranks]);
         let factors = [1, 2, 4, 8, 16, 32, 64].map(of);
         assert!((factors[0] - 1.0).abs() < 1e-9);

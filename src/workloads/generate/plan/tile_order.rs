@@ -1,7 +1,7 @@
 //! Placement on tiled accelerators: the order in which ranks occupy the cores of a grid of dies.
 //!
-//! Stages take consecutive cores in this order. Within a stage, either tensor groups or the replicas of each member are
-//! consecutive ([`TensorNeighbours`]).
+//! Stages take consecutive cores in this order. Within a stage, either the members of a tensor
+//! group are consecutive, or the replicas of a member ([`TensorNeighbours`]).
 
 use super::{
     CorePlacement, ParallelismPlan, RankCoordinates, RankPlacement, TensorNeighbours, TileOrder,
@@ -9,7 +9,7 @@ use super::{
 use crate::generate::{GenerateError, option_refused};
 use std::collections::BTreeSet;
 
-/// Core grid of a machine of tiles, as data, so that placement needs no machine.
+/// Core grid of a machine of tiles, as plain data, so that placement does not need the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreGrid {
     /// Dies along x and y.
@@ -70,7 +70,7 @@ fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     while places.len() < count {
         places.extend((least[0]..end[0]).map(|x| [x, least[1]]));
         places.extend((least[1] + 1..end[1]).map(|y| [end[0] - 1, y]));
-        // In a single row or column, the way back would visit the same cores again.
+        // In a single row or column, walking back would visit the same cores again.
         if end[1] - least[1] > 1 {
             places.extend((least[0]..end[0] - 1).rev().map(|x| [x, end[1] - 1]));
         }
@@ -83,7 +83,7 @@ fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
 }
 
 impl ParallelismPlan {
-    /// If the plan gives an order of tiles, assigns one of the machine's cores to every position.
+    /// If the plan gives an order of tiles, assigns a core of the machine to every position.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter
 //! the pipeline at both ends. A forward pass in one direction overlaps a backward pass in the
-//! other, so that each hides the other's communication. Two stages have a copy of every part of the
-//! model. DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th part from
+//! other, so that each hides the other's communication. Every part of the model has a copy on two
+//! stages. DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th part from
 //! the front and the i-th part from the back. A micro-batch's path has two halves, which are the
 //! two directions.
 //!
@@ -28,8 +28,8 @@ use super::{PassKind, PipelinePass, PipelineStep};
 use crate::generate::{GenerateError, option_refused};
 use std::collections::VecDeque;
 
-/// Rejects odd numbers, which two directions cannot share, and fewer micro-batches than twice the
-/// stages.
+/// Rejects odd numbers, which cannot be divided between two directions, and fewer micro-batches
+/// than twice the stages.
 pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     if stages % 2 == 1 {
         let expected = "an even number with schedule = dualpipe, which has two directions";
@@ -126,7 +126,7 @@ fn eight_steps(
     }
     let middle = distance.div_ceil(2);
     for i in 0..=distance {
-        // If the number of pairs is odd, the middle pair splits only its second pass.
+        // If the number of pairs is odd, only the second pass of the middle pair is split.
         let whole = distance.is_multiple_of(2) && i == middle;
         steps.push_backward(1, i >= middle && !whole);
         steps.push_backward(0, i >= middle);

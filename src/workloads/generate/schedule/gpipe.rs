@@ -2,8 +2,9 @@
 //! parallelism", 2019): all forward passes precede all backward passes, so every stage stores the
 //! activations of every micro-batch.
 //!
-//! In the figure of Huang et al., the last micro-batch runs backward first. In this module the
-//! first micro-batch does, as in SC'21's figure 3; time and peak memory are the same.
+//! In the figure of Huang et al., the last micro-batch runs backward first. In this module, the
+//! first micro-batch runs backward first, as in figure 3 of Narayanan et al. (SC'21); time and peak
+//! memory are the same.
 
 use super::ScheduleShape;
 

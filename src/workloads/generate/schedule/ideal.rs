@@ -1,9 +1,9 @@
-//! Formulas for the time of a schedule, if messages take no time.
+//! Formulas for the time of a schedule whose messages take no time.
 
 use super::PipelineSchedule;
 use chakram_base::units::Span;
 
-/// Durations of a micro-batch's passes through a stage, all its chunks together.
+/// Durations of a micro-batch's passes through all chunks of a stage together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassTimes {
     /// Duration of a forward pass.
@@ -26,9 +26,8 @@ impl PipelineSchedule {
     /// slower or faster than PALM's Eq. 1, because the warm-up lets fast stages run ahead. 1F1B
     /// takes at least v m (F + B) of every stage, and at least the sum.
     ///
-    /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the first
-    /// micro-batch before each of the v - 1 next layers. Each wait adds sum(F + B) - m max(F + B), forward
-    /// and backward together.
+    /// Each of these waits adds sum(F + B) - m max(F + B), forward and backward together. Each wait
+    /// adds sum(F + B) - m max(F + B), forward and backward together.
     pub fn ideal(&self, stages: &[Span], micro_batches: u32) -> Span {
         let slowest = stages.iter().copied().max().unwrap_or(Span::ZERO);
         let through: Span = stages.iter().copied().sum();
@@ -38,10 +37,10 @@ impl PipelineSchedule {
             + self.ideal_waits(slowest, through, micro_batches)
     }
 
-    /// Returns the pipeline bubble of equal stages, divided by their computation: (S - 1) / (v m) (SC'21,
-    /// section 2.2.2). Layer-wise schedules with fewer micro-batches than stages add (v - 1) (S - m) / (v
-    /// m). The makespan is the computation times 1 + the result, so the result is not a fraction of the
-    /// makespan.
+    /// Returns the pipeline bubble of equal stages, divided by their computation: (S - 1) / (v m)
+    /// (SC'21, section 2.2.2). Layer-wise schedules with fewer micro-batches than stages add (v -
+    /// 1) (S - m) / (v m). The result is not a fraction of the makespan: the makespan is the
+    /// computation times 1 + the result.
     ///
     /// For schedules with separate weight gradients or overlapping passes, the formula assumes that
     /// forward passes, input gradients and weight gradients take equal times. Overlapping passes
@@ -58,7 +57,7 @@ impl PipelineSchedule {
             let idle = self.idle(stages, split, thirds)?.0;
             return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
         }
-        // With passes of length 1, times count passes.
+        // With passes of length 1, a time equals a number of passes.
         let all = Span(u64::from(stages));
         let waits = self.ideal_waits(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;

@@ -1,9 +1,10 @@
 //! Inference: micro-batches pass the stages one after another, and no activations are saved for a backward
 //! pass.
 //!
-//! In the steady state, a micro-batch leaves the pipeline whenever the slowest stage ends a pass; PALM
-//! reports this rate as throughput. [`PipelineSchedule::ideal`](super::PipelineSchedule::ideal) also includes
-//! the time to fill and drain the pipeline.
+//! In the steady state, a micro-batch leaves the pipeline each time the slowest stage ends a pass;
+//! PALM reports this rate as throughput.
+//! [`PipelineSchedule::ideal`](super::PipelineSchedule::ideal) also includes the time to fill and
+//! drain the pipeline.
 
 use super::ScheduleShape;
 

@@ -9,7 +9,8 @@
 //! | `(0F4;3B0)OVERLAP_F_B` | a forward pass that overlaps a backward pass |
 //! | nothing | the stage waits; ignored, because the replay determines waiting |
 //!
-//! A stage has the parts of the model that its line names; every part must be on exactly one stage.
+//! A stage has the parts of the model that occur in its line; every part must be on exactly one
+//! stage.
 
 use super::{PassKind, PipelinePass, PipelineStep, mark_completed};
 use std::collections::BTreeMap;
@@ -60,7 +61,8 @@ const CELLS: &str = "a part, one of F, B, I and W, and a micro-batch, such as 2F
 /// Maximum number of parts, of micro-batches, and of a stage's steps.
 const MOST: usize = 1 << 24;
 
-/// Kind, part and micro-batch of a pass. The part's chunk is not yet known when a cell is parsed.
+/// Kind, part and micro-batch of a pass. The chunk of the part is not yet known when a cell is
+/// parsed.
 type CellPass = (PassKind, u32, u32);
 
 /// Number of a cell in its line, the cell's pass, and the pass that overlaps it.
@@ -101,8 +103,8 @@ impl PassOrders {
     ///
     /// # Errors
     ///
-    /// Fails if a cell has no valid pass; if a pass is missing, occurs twice, or precedes its inputs; if two
-    /// stages have the same part; or if stages wait for one another forever.
+    /// Fails if a cell is not a valid pass; if a pass is missing, occurs twice, or precedes its
+    /// inputs; if two stages have the same part; or if stages wait for one another forever.
     pub fn parse(text: &str) -> Result<Self, PassOrderError> {
         let lines: Vec<&str> = text.lines().collect();
         // Trailing empty lines are ignored.
@@ -193,7 +195,7 @@ impl PassOrders {
                 }
             }
         }
-        // Every part has a place by now, so `flatten` drops no part.
+        // Every part has a stage by now, so `flatten` drops no part.
         let places: Vec<(u32, u32)> = places.into_iter().flatten().collect();
         let mut steps = Vec::with_capacity(cells.len());
         for own in &cells {
@@ -236,7 +238,8 @@ impl PassOrders {
     /// Checks that a stage runs each of its passes once, and after the passes of the same stage on
     /// which it depends.
     fn check_stage(&self, stage: usize, cells: &[OrderCell]) -> Result<(), PassOrderError> {
-        // Completed passes of each part and micro-batch: forward, input gradients, weight gradients.
+        // For each part and micro-batch, the completed passes: forward, input gradients, weight
+        // gradients.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
         // Check the backward pass of a pair first, because it cannot use the forward pass of the same pair.
         let passes = cells.iter().flat_map(|(column, (first, second))| {
@@ -288,7 +291,7 @@ impl PassOrders {
     /// Checks that stages do not wait for one another forever. A pair starts when the inputs of both passes are ready.
     fn check_progress(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
         let mut next = vec![0; cells.len()];
-        // Results of finished passes.
+        // Keys of finished passes whose results are available.
         let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
         let last = self.places.len() as u32 - 1;
         loop {

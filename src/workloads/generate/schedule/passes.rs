@@ -2,7 +2,8 @@
 
 use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
 
-/// The steps of a stage (see [`PipelineSchedule::steps`](super::PipelineSchedule::steps)).
+/// The steps of a stage, computed one at a time (see
+/// [`PipelineSchedule::steps`](super::PipelineSchedule::steps)).
 #[derive(Clone, Debug)]
 pub struct StepIter(StepSource);
 
@@ -73,7 +74,7 @@ impl CountedSteps {
         let (warm_up, forwards) = (self.shape.warm_up, self.forwards);
         let (kind, i) = match i {
             _ if i < warm_up => (PassKind::Forward, i),
-            // The end mirrors the warm-up: only backward passes are left.
+            // The end mirrors the warm-up: only backward passes remain.
             _ if i >= 2 * forwards - warm_up => (PassKind::Backward, i - forwards),
             _ if (i - warm_up).is_multiple_of(2) => {
                 (PassKind::Forward, warm_up + (i - warm_up) / 2)

@@ -1,4 +1,4 @@
-//! Compares orders with handwritten ones, and times and peaks with a simulated pipeline.
+//! Compares orders with handwritten orders, and times and memory peaks with a simulated pipeline.
 
 use super::*;
 use chakram_base::units::Span;
@@ -11,8 +11,8 @@ mod split;
 
 use oracle::{Played, play};
 
-/// Abbreviates passes: `3b` is the third micro-batch's forward pass through the second chunk, and
-/// `3b'` its backward pass.
+/// Formats passes in short form: `3b` is the third micro-batch's forward pass through the second
+/// chunk, and `3b'` its backward pass.
 fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32) -> String {
     let short = |pass: PipelinePass| {
         let chunk = char::from(b'a' + pass.chunk as u8);
@@ -77,7 +77,7 @@ fn one_f_one_b_alternates_after_a_warm_up() {
     assert_eq!(of(2), third);
     let last = "1a 1a' 2a 2a' 3a 3a' 4a 4a' 5a 5a' 6a 6a' 7a 7a' 8a 8a'";
     assert_eq!(of(3), last);
-    // There are fewer micro-batches than the warm-up has passes.
+    // The step has fewer micro-batches than the warm-up has passes.
     assert_eq!(order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
 }
 
@@ -98,7 +98,7 @@ fn interleaved_chunks_take_turns_as_in_megatron() {
                  3a' 4a' 5b' 6b' 7b' 8b' 5a' 6a' 7a' 8a'";
     assert_eq!(order(interleaved(2), 0, 4, 8), first);
 
-    // If there are as many micro-batches as stages, all forward passes come first.
+    // If the numbers of micro-batches and stages are equal, all forward passes come first.
     assert_eq!(
         order(interleaved(2), 1, 2, 2),
         "1a 2a 1b 2b 1b' 2b' 1a' 2a'"
@@ -203,8 +203,8 @@ fn equal_stages_take_as_long_as_the_formula_says() {
             }
         }
     }
-    // 72 pipelines run 7 schedules each, and the 12 + 6 + 4 + 3 + 2 + 2 = 29 that can interleave run three
-    // more.
+    // 72 pipelines run 7 schedules each, and the 12 + 6 + 4 + 3 + 2 + 2 = 29 pipelines that can
+    // interleave run three more.
     assert_eq!(played, 3 * (72 * 7 + 29 * 3));
 }
 
@@ -297,8 +297,8 @@ proptest! {
         stages in 1_u32..6,
         rounds in 1_u32..4,
     ) {
-        // Every pass depends on exactly one other pass, and no two passes depend on the same one.
-        // The exceptions are the first layers' forward and the last layers' backward passes.
+        // Every pass depends on exactly one other pass, and each pass is needed by at most one
+        // other. The exceptions are the first layers' forward and the last layers' backward passes.
         let micro_batches = rounds * stages;
         let mut ends = 0;
         for stage in 0..stages {

@@ -11,9 +11,10 @@ fn pipeline_pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
     }
 }
 
-/// Returns ZB-H1's steps. The order is 1F1B's, but stage i of S computes weight gradients i
-/// micro-batches late. So every stage stores the activations of at most S micro-batches, as the
-/// first stage does in 1F1B.
+/// Returns ZB-H1's steps, which are 1F1B's with the weight gradients moved. Stage i of S computes a
+/// micro-batch's weight gradients i micro-batches later than its input gradients. So every stage
+/// stores the activations of at most S micro-batches, which is the number of the first stage in
+/// 1F1B.
 pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let warm_up = micro_batches.min(stages - stage - 1);
     let mut order = Vec::new();
@@ -34,9 +35,9 @@ pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<P
 }
 
 /// Returns ZB-V's steps. Stage i of S has the i-th part of the model from the front and the i-th
-/// part from the back, so that a micro-batch's path is a V. The warm-up fills the V. Then each
-/// forward pass is followed by both backward passes of a chunk. The remaining weight gradients come
-/// last.
+/// part from the back, so a micro-batch's path through the stages is a V. In the warm-up, forward
+/// passes fill the V. Then each forward pass is followed by both backward passes of a chunk. The
+/// remaining weight gradients come last.
 pub(super) fn zb_v_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let mut order = Vec::new();
     // The next micro-batch of each chunk, for forward passes, input gradients and weight gradients.

@@ -1,5 +1,5 @@
-//! Grid of devices: the shard that each device has along every axis, and the groups of devices that
-//! differ only in some axes.
+//! Grid of devices: each device's shard along every axis, and the groups of devices that differ
+//! only along some axes.
 //!
 //! PALM's rule: with degrees `[8, 2]` on devices 0 to 15, the groups along the first axis are {0, 2, .., 14} and {1, 3,
 //! .., 15}; along the last axis they are {0, 1}, {2, 3} and so on.
@@ -7,7 +7,7 @@
 use super::OperatorAxis;
 use super::layout::{MemberPartition, MeshAxis};
 
-/// Axes with their numbers of parts. The first axis counts slowest.
+/// Axes and their numbers of parts. The index along the first axis changes slowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrid([(OperatorAxis, u32); 4]);
 
@@ -16,7 +16,7 @@ impl DeviceGrid {
         Self(axes)
     }
 
-    /// Returns the digit of a position that is the index of the shard along `axis`.
+    /// Returns the digit of a position that is the index of its shard along `axis`.
     pub(super) fn axis_digit(&self, axis: OperatorAxis) -> MeshAxis {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn two_axes_form_a_group_around_one_between_them() {
-        // Positions are 4 b + 2 n + m. In a group, b and m differ, but n does not.
+        // Positions are 4 b + 2 n + m. Members of a group differ in b and m, but not in n.
         let grid = DeviceGrid::new([
             (OperatorAxis::B, 2),
             (OperatorAxis::N, 2),

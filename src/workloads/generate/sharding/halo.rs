@@ -1,5 +1,5 @@
-//! Halo of an image that is sharded by rows: a device's own rows, and the rows that its windows
-//! reach.
+//! Halo of an image that is sharded by rows: the rows that a device's windows cover, compared with
+//! the device's own rows.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ impl WindowRows {
         u64::from(part) * each..(u64::from(part) + 1) * each
     }
 
-    /// Returns the input rows that the windows of part `part` of `parts` reach: all rows from the
+    /// Returns the input rows that the windows of part `part` of `parts` cover: all rows from the
     /// first to the last, including gaps between windows. Returns an empty range if all these
     /// windows are in the padding.
     pub(super) fn needed_rows(&self, part: u32, parts: u32) -> Range<u64> {

@@ -1,13 +1,14 @@
 //! Layouts of a result over a group's members, and the communication that changes one layout into another.
 //!
-//! Members are numbered in mixed radix. Each digit of a member's number is a [`MeshAxis`], which selects the
-//! member's shard along one axis. A [`ShardLayout`] has one digit for each axis of a result: samples, rows
-//! and columns. If members differ only in digits that the layout does not use, they have copies of the same
-//! shard. All shards of a result are equal, so sizes in this module are fractions of the result.
+//! Members are numbered in mixed radix. Each digit of a member's number is a [`MeshAxis`], which
+//! selects the member's shard along one axis. A [`ShardLayout`] uses one digit for each axis of a
+//! result: samples, rows and columns. If members differ only in digits that the layout does not
+//! use, they have copies of the same shard. All shards of a result have the same size, so this
+//! module gives sizes as fractions of the result.
 //!
-//! Redistribution moves as little as possible: each member receives exactly the elements that it needs and
-//! does not have. [`plan_redistribution`] returns the communication that does this. Some examples, with
-//! members 0, 1, …:
+//! Redistribution sends the minimum: each member receives exactly the elements that it needs and
+//! does not have. [`plan_redistribution`] returns this communication. Some examples, with members
+//! 0, 1, …:
 //!
 //! | from | to | members | transfers |
 //! |---|---|---|---|
@@ -57,17 +58,17 @@ impl MeshAxis {
         }
     }
 
-    /// Index of the shard on `member`.
+    /// Index of the shard that `member` has.
     pub fn part(self, member: u32) -> u32 {
         member / self.stride % self.parts
     }
 }
 
-/// Returns true if all `digits` belong to one mixed-radix numbering of `members` and no two occupy the same
-/// position.
+/// Returns true if all `digits` belong to one mixed-radix numbering of `members` and no two digits
+/// overlap.
 fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
     let mut cut: Vec<MeshAxis> = digits.iter().copied().filter(|d| d.parts > 1).collect();
-    // In ascending order of strides, each digit must begin at or after the previous digit's end;
+    // In ascending order of strides, each digit must begin at or after the end of the previous one;
     // otherwise the two overlap.
     cut.sort_unstable_by_key(|digit| digit.stride);
     let mut below = 1;
@@ -82,8 +83,8 @@ fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
 
 /// Layout of a result over a group's members: how its samples, rows and columns are sharded.
 ///
-/// The digits belong to one numbering and occupy different positions, so equally many members have
-/// each shard.
+/// The digits belong to one numbering and do not overlap, so each shard is on the same number of
+/// members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardLayout {
     /// Sharding of the samples.
@@ -118,7 +119,8 @@ impl ShardLayout {
         self.axis_digits().map(|digit| digit.part(member).into())
     }
 
-    /// Returns the row-major number of the shard that has the indices `part` along the axes.
+    /// Returns the number, in row-major order, of the shard whose indices along the axes are
+    /// `part`.
     fn shard_number(&self, part: [u64; 3]) -> u64 {
         let axes = self.axis_digits().into_iter();
         axes.zip(part).fold(0, |cell, (digit, part)| {

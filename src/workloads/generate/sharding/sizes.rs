@@ -7,14 +7,14 @@ use crate::model::{AxisCut, OperatorSpec};
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
-/// Maximum number of candidates that an error's hint tries when it looks for a valid degree; otherwise
-/// rejecting absurd sizes would take long.
+/// Maximum number of candidates that an error's hint tries in the search for a valid degree;
+/// without a limit, rejecting absurd sizes would take long.
 const LOOK: usize = 1 << 20;
 
-/// Numbers of shards into which an axis can be split.
+/// Numbers of shards into which an axis can be divided.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AxisExtent {
-    /// Common divisors of all these sizes; the nouns name the sizes in messages.
+    /// Common divisors of all these sizes; the texts name the sizes in messages.
     Divisors(Vec<(u64, &'static str)>),
     /// The axis cannot be split, for this reason.
     Whole(&'static str),
@@ -45,7 +45,8 @@ impl AxisExtent {
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorTotals {
-    /// The axes in the order in which devices are numbered. The first axis counts slowest.
+    /// The axes in the order in which devices are numbered. The index along the first axis changes
+    /// slowest.
     pub order: [OperatorAxis; 4],
     /// Sizes that the degrees along b, m, n and k must divide.
     pub extents: [AxisExtent; 4],
@@ -53,10 +54,10 @@ pub(super) struct OperatorTotals {
     pub flops: u128,
     /// Output elements that are summed over k.
     pub outputs: u128,
-    /// Elements of the input's gradient that are summed over n. 0 if n shards the input in the same
-    /// way as the output, or if the input is not another layer's output.
+    /// Elements of the input's gradient that are summed over n. 0 if n shards the input as it
+    /// shards the output, or if the input is not another layer's output.
     pub inputs: u128,
-    /// Elements of each weight tensor, and whether n and k shard the tensor.
+    /// Number of elements of each weight tensor, and whether n and k shard the tensor.
     pub weights: Vec<(u128, [bool; 2])>,
     /// Geometry of the operator's windows over an image, if it has windows.
     pub rows: Option<WindowRows>,
@@ -67,7 +68,8 @@ impl OperatorTotals {
     pub(super) fn new(spec: &OperatorSpec, batch: u64) -> Self {
         use OperatorAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
-        // Count two FLOPs per multiplication, and two per element that a window compares.
+        // A multiplication counts as two FLOPs, and so does an element that a pooling window
+        // compares.
         let products = spec.products.iter().map(|one| {
             let sums = spec
                 .volume(one.result)

@@ -1,5 +1,5 @@
-//! Compares announced reductions with small products that are computed in shards, and tests
-//! rejections.
+//! Compares the announced reductions with small products that are computed shard by shard, and
+//! tests error messages.
 
 use super::*;
 use crate::model::{Model, PRESETS};
@@ -16,10 +16,10 @@ type Element = [u64; 4];
 /// Values of a tensor, or of one device's part of it.
 type Values = BTreeMap<Element, i64>;
 
-/// For each element of a result, the devices that have a term of it, and the terms.
+/// For each element of a result, the partial sums of it, each with its device.
 type Parts = BTreeMap<Element, Vec<(u32, i64)>>;
 
-/// Records that `device` has the terms `values`.
+/// Records `values` as partial sums on `device`.
 fn note(parts: &mut Parts, device: u32, values: Values) {
     for (element, value) in values {
         parts.entry(element).or_default().push((device, value));
@@ -27,21 +27,22 @@ fn note(parts: &mut Parts, device: u32, values: Values) {
 }
 
 /// Returns a pseudo-random value from -512 to 511: small enough for sums, and varied enough that
-/// wrong sums rarely equal right ones.
+/// wrong sums rarely equal correct ones.
 fn number(seed: u64) -> i64 {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as i64 - 512
 }
 
-/// Returns ranks that differ from their positions, so that confusing the two fails.
+/// Returns ranks that differ from their positions, so that a mix-up of the two fails the test.
 fn ranks(count: u32) -> Vec<Rank> {
     (0..count)
         .map(|position| Rank(3000 - 7 * position))
         .collect()
 }
 
-/// Checks `parts` against `reduction`. Every device has the announced number of elements. The devices that
-/// have terms of an element form one group, and the sum of their terms is the value in `whole`.
+/// Checks `parts` against `reduction`. Checks that every device has the announced number of
+/// elements. Checks that the devices with partial sums of an element form one group, and that these
+/// sums add up to the value in `whole`.
 fn hold(
     case: &str,
     sharding: &OperatorSharding,
@@ -145,11 +146,11 @@ fn on_one_device_it_is_what_models_count() {
             let work = &operator.work;
             let case = format!("{} {}", preset.name, operator.name);
             let found = OperatorSharding::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
-            // The spec counts two FLOPs per multiplication; a pooling has no multiplications.
+            // A spec counts two FLOPs per multiplication, but a pooling has no multiplications.
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplications(), "{case}");
             }
-            // A tied matrix is not counted as a weight, but it has a gradient.
+            // A tied matrix does not count as a weight, but it has a gradient.
             if !matches!(work, OperatorKind::Linear { tied: true, .. }) {
                 assert_eq!(found.update.elements, work.parameters(), "{case}");
             }
@@ -168,8 +169,9 @@ fn on_one_device_it_is_what_models_count() {
 
 #[test]
 fn a_convolution_numbers_devices_as_the_table_does() {
-    // (b, c, i, k) = (1, 2, 2, 2): positions are 4 c + 2 i + k. FD sums over c, BD over k, and GU
-    // over i.
+    // (b, c, i, k) = (1, 2, 2, 2): positions are 4 c + 2 i + k. The forward pass sums over input
+    // channels c, the input's gradient over output channels k, and the weights' gradient over rows
+    // i.
     let found = OperatorSharding::new(
         &image::work([4, 4], 1, 1),
         2,
@@ -185,8 +187,8 @@ fn a_convolution_numbers_devices_as_the_table_does() {
 
 #[test]
 fn operators_beyond_the_table() {
-    // Look-ups are products with one-hot vectors: 4 samples of 8 tokens, and a table of 16 x 32,
-    // all sharded by (2, 2, 2, 2).
+    // Look-ups are products with one-hot vectors; 4 samples of 8 tokens and a table of 16 x 32 are
+    // sharded by (2, 2, 2, 2).
     let embedding = OperatorKind::Embedding {
         vocabulary: 16,
         width: 32,
@@ -216,13 +218,13 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [16 * 32 / 4, 2]
     );
-    // 8 query heads and 4 key and value heads, sharded by 4: 4 B S^2 (8 x 16) / 8 FLOPs, and no
-    // sum.
+    // 8 query heads and 4 key and value heads, sharded by 4: 4 B S^2 (8 x 16) / 8 FLOPs per device,
+    // and no sum.
     let found = OperatorSharding::new(&attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
     assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
-    // Every device has gain and bias for 6 columns.
+    // Every device has the gain and bias of 6 columns.
     let norm = OperatorKind::Norm {
         rows: 8,
         width: 6,
@@ -263,7 +265,8 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [9 * 4 + 4, 2]
     );
-    // A device computes 5 x 4 / 2 pairs of 16 numbers for each of its 2 samples (of 4).
+    // A device computes 5 x 4 / 2 products of vectors with 16 numbers for each of its 2 samples (of
+    // 4).
     let interaction = OperatorKind::Interaction {
         vectors: 5,
         width: 16,
@@ -296,8 +299,8 @@ fn halos_of_known_layers() {
     let rows: Vec<_> = (0..4).filter_map(|position| found.rows(position)).collect();
     let expected = [[0..2, 0..3], [2..4, 1..5], [4..6, 3..7], [6..8, 5..8]];
     assert_eq!(rows, expected);
-    // ResNet's stem: 7 x 7 windows, stride 2, padding 3, 224 rows in 2 parts. Outputs 0..56 reach row 2 x
-    // 55 - 3 + 7 = 114, and outputs 56..112 begin at row 2 x 56 - 3 = 109.
+    // ResNet's stem: 7 x 7 windows, stride 2, padding 3, 224 rows in 2 parts. Outputs 0..56 need
+    // rows up to 2 x 55 - 3 + 7 = 114, and outputs 56..112 need rows from 2 x 56 - 3 = 109 on.
     let stem = OperatorKind::Convolution {
         inputs: 3,
         outputs: 64,

@@ -1,12 +1,12 @@
-//! Adapters between stages: each is a member of a tensor group that exchanges messages with other stages for
-//! its share of the group (PALM, Fig. 11).
+//! Adapters between stages: an adapter is a member of a tensor group that exchanges messages with
+//! other stages on behalf of several members, its share (PALM, Fig. 11).
 //!
 //! After a stage's last product, each member has a partial sum. With [`AdapterSums::Source`], the
 //! whole group adds up the partial sums before adapters send the result, and each adapter of the
 //! destination broadcasts it to its share of the group (PALM's Eq. 7). With
-//! [`AdapterSums::Destination`], each share of the source reduces to its adapter. The adapters send
-//! these partial sums, which the destination's adapters all-reduce and then broadcast (PALM's Eq.
-//! 8).
+//! [`AdapterSums::Destination`], each share of the source sums its partial results on its adapter.
+//! The adapters send these sums, which the destination's adapters all-reduce and then broadcast
+//! (PALM's Eq. 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramTask};
@@ -24,14 +24,14 @@ pub(super) struct AdapterGroups {
     sums: AdapterSums,
 }
 
-/// How tensor groups of one degree are divided into shares.
+/// Division of the tensor groups of one degree into shares.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdapterShares {
     /// Number of members of a share. The first member is the share's adapter.
     pub size: u32,
     /// Groups of the shares of a tensor group; `None` if each share is a single member.
     pub shares: Option<ParallelGroupKind>,
-    /// Group of a tensor group's adapters, if there are several and they sum received data.
+    /// Group of a tensor group's adapters, if it has several adapters and they sum received data.
     pub summing: Option<ParallelGroupKind>,
 }
 
@@ -79,9 +79,9 @@ impl AdapterGroups {
     }
 }
 
-/// Returns the index of the all-reduce over the tensor group from which the result of `program`
-/// comes. After this all-reduce there must be no other collective and no matrix product, except for
-/// weight gradients; otherwise returns `None`.
+/// Returns the index of the all-reduce over the tensor group that computes the result of `program`.
+/// Returns `None` if another collective or a matrix product, except for weight gradients, follows
+/// this all-reduce.
 fn last_sum(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramTask| {
         matches!(
@@ -94,7 +94,7 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
         )
     };
     let sum = program.items.iter().rposition(|item| is_sum(&item.task))?;
-    // Weight gradients do not depend on the sum, so they may run after it.
+    // Weight gradients do not depend on the sum, so they may follow it.
     let finds_gradients = |item: usize| {
         let mut found = program.found.iter().flat_map(|found| &found.nodes);
         found.any(|&node| node as usize == item)
@@ -124,8 +124,8 @@ impl TrainingGenerator {
         place.tensor.is_multiple_of(self.adapter_share(place.stage))
     }
 
-    /// Returns the sum of part `at` that adapters compute instead of the whole group: its layer,
-    /// and its index in the layer's program for `kind`. Returns `None` if there is none.
+    /// Returns the sum of part `at` that adapters compute in place of the whole group: its layer,
+    /// and its index in the layer's program for `kind`. Returns `None` if the part has no such sum.
     pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers_of_part(at);

@@ -1,23 +1,24 @@
 //! Gradient buckets: gradients that are reduced together.
 //!
-//! Gradients enter buckets in the order in which a backward pass computes them. A bucket is closed
-//! by the gradient that brings it to the configured size. The last bucket of a model chunk has the
-//! remaining gradients, so it may be small. The first bucket of a chunk may have another size.
+//! Gradients enter buckets in the order in which a backward pass computes them. The gradient that
+//! brings a bucket to the configured size closes the bucket. The last bucket of a model chunk has
+//! the remaining gradients, so it may be small. The first bucket of a chunk may have another size.
 //!
-//! If gradients enter one by one, the buckets equal the buckets of PyTorch's
-//! `DistributedDataParallel` from the second step on. In the second step, `DistributedDataParallel`
-//! has rebuilt its buckets in the order in which gradients were computed
-//! (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
+//! If gradients enter one by one, the buckets equal those that PyTorch's `DistributedDataParallel`
+//! uses from the second step on. In the second step, `DistributedDataParallel` has rebuilt its
+//! buckets in the order in which gradients were computed (`Reducer::rebuild_buckets`,
+//! `compute_bucket_assignment_by_size`):
 //!
 //! - Operators are processed from the last to the first. In a product with a bias, the bias
-//!   gradient comes first, because it goes directly to its accumulator, while the matrix gradient
-//!   is first transposed. In all other operators, the weight's gradient comes first. The order of a
-//!   norm's two gradients has no effect, because both have the same size.
-//! - `bucket_cap_mb` is `bucket`, in MiB. By default PyTorch has `bucket = "25 MiB"` and
-//!   `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set, version 2.3 keeps this size of the first
-//!   bucket, but later versions (checked: 2.15) give the first bucket the same size as the others.
+//!   gradient comes first, because it is accumulated directly, while the matrix gradient is first
+//!   transposed. In all other operators, the weight's gradient comes first. The order of a norm's
+//!   two gradients has no effect, because both have the same size.
+//! - `bucket_cap_mb` corresponds to `bucket`, in MiB. By default PyTorch has `bucket = "25 MiB"`
+//!   and `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set, version 2.3 keeps this size of the
+//!   first bucket, but later versions (checked: 2.15) give the first bucket the same size as the
+//!   others.
 //! - Buckets are reduced in this order, each as soon as its last gradient is computed. So a bucket
-//!   waits only for nodes up to that gradient.
+//!   waits only for nodes up to its last gradient.
 //!
 //! With expert parallelism, gradients of experts have buckets of their own, because fewer ranks
 //! have these gradients. The same rules apply to these buckets (`overlap_grad_reduce` of
@@ -39,9 +40,9 @@ pub(super) struct GradientBucket {
     /// The layer that computes the last of the bucket's gradients.
     pub layer: usize,
     /// Number of this layer's operators, counted from the last, whose gradients are complete when
-    /// the bucket is.
+    /// the bucket is complete.
     pub operators: u32,
-    /// True if the last of these operators also contributes to the next bucket.
+    /// True if the last of these operators also has gradients in the next bucket.
     pub divided: bool,
     /// Number of weights whose gradients are in the bucket.
     pub weights: u64,
@@ -49,7 +50,7 @@ pub(super) struct GradientBucket {
     pub among: ParallelGroupKind,
 }
 
-/// Returns the numbers of weights of an operator that does `work`, in the order in which their
+/// Returns the numbers of weights of an operator of kind `work`, in the order in which their
 /// gradients are computed.
 pub(super) fn weights_by_gradient(work: &OperatorKind) -> [u64; 2] {
     let spec = work.spec();
@@ -160,9 +161,9 @@ mod tests {
         // with the next bias and matrix (36); and the last norm.
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
-        // A first bucket of 8 B has only the bias. The bias's operator also contributes the matrix to the
-        // next bucket. Later buckets close at 45 weights (90 B): one at 32 + 8 + 8, the next at 4 + 32 + 8 =
-        // 44 plus 8 more.
+        // A first bucket of 8 B has only the bias. The same operator's matrix gradient belongs to
+        // the next bucket. Later buckets close at 45 weights (90 B): one at 32 + 8 + 8, the next at
+        // 4 + 32 + 8 = 44 plus 8 more.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
         // If a bucket is full at 37 weights, the first has 4 + 32 and one half of the norm (8), the

@@ -62,9 +62,10 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
     Ok(micro_batches)
 }
 
-/// If one stage has the model's first and last part, and both parts share a tied matrix, this stage
-/// must complete the first part's gradients last. Rejects all other orders. The matrix's gradients
-/// are summed when the first part is done, so the last part's must be complete by then.
+/// Checks a stage that has the model's first and last part with a shared, tied matrix: it must
+/// complete the first part's gradients last. Rejects orders in which it does not. The matrix's
+/// gradients are summed when the first part is done, so the last part's gradients must be complete
+/// by then.
 fn tied_last(
     model: &Model,
     plan: &ParallelismPlan,
@@ -96,7 +97,7 @@ fn tied_last(
 
 /// Rejects plans whose SRAM cannot store the smallest tile of a product: a row of inputs, a column
 /// of weights, and their result. In a product that sums over K numbers, each core of a tensor group
-/// of t cores has at least K / t of them.
+/// of t cores has at least K / t of these numbers.
 fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());
@@ -124,7 +125,7 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
     Err(option_refused("sram", format!("{sram} B"), expected))
 }
 
-/// Upper bound on the nodes of one rank of each stage, all stages together.
+/// Upper bound on the nodes of one rank per stage, summed over all stages.
 pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
     // An operator has at most 20 nodes, both directions together, including reductions and
@@ -138,8 +139,7 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
         (_, Some(_)) => u128::from(MOST_PIECES),
     };
     let waits = accesses.min(1);
-    // Each expert has kernels for casts, a product and two gradients, each with its additional
-    // kernels.
+    // Each expert has kernels for casts, a product and two gradients, and their additional kernels.
     let experts = match plan.expert_products {
         ExpertProducts::OneByOne => {
             let operators = model.runs().flat_map(|run| &run[0].operators);
@@ -158,8 +158,9 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
 /// Maximum number of samples in a micro-batch.
 const MOST_SAMPLES: u64 = u32::MAX as u64;
 
-/// Upper bound on a parameter's bytes: weight, gradient, optimizer state, and the bytes that a step moves for
-/// it. The actual maximum is 86, for Adam with 8-byte numbers and all additional passes.
+/// Upper bound on the bytes per parameter: weight, gradient, optimizer state, and the bytes that a
+/// step moves for it. The actual maximum is 86, for Adam with 8-byte numbers and all additional
+/// passes.
 const STATE: u128 = 96;
 
 /// Rejects amounts whose sums could overflow later. Sums of FLOPs must fit in 128 bits, and a rank's bytes at
@@ -306,8 +307,8 @@ fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateErr
     Ok(())
 }
 
-/// Rejects a pipeline that cannot divide the model: for blocks, if `count` layers do not divide equally among
-/// the parts; for other units, if there are more parts than layers.
+/// Rejects a model that cannot be divided among the stages: for blocks, if `count` layers do not
+/// divide equally among the parts; for other units, if there are more parts than layers.
 fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
     let (fits, divides) = match plan.split {
         SplitUnit::Multiplications => (parts <= count, "at most"),
@@ -358,9 +359,8 @@ fn describe_layers(model: &Model) -> String {
     }
 }
 
-/// Rejects stages that together have another number of layers than the model, for example because
-/// the user counted only blocks. This check must run before all other checks that depend on the
-/// model.
+/// Rejects stages whose total number of layers differs from the model's, for example because the
+/// user counted only blocks. This check must run before all other checks that depend on the model.
 fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
@@ -372,7 +372,7 @@ fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError
     Err(option_refused("stages", format!("{said} layers"), expected))
 }
 
-/// Rejects stages that are not consecutive ranges of layers, or are too few or too many.
+/// Rejects stages that are not consecutive ranges of layers, and a wrong number of stages.
 /// [`all_layers`] has checked that stages cover all layers, so consecutive ranges end with the last
 /// layer.
 fn check_stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
@@ -430,8 +430,8 @@ fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), Gene
     check_divisibility(model, [members, plan.tensor_of_experts().into()])
 }
 
-/// Checks that every operator can be sharded among `members` as the model requires. Operators of experts must
-/// be divisible among `expert_members`.
+/// Checks that every operator can be sharded among `members` as its split requires. Operators of
+/// experts must be divisible among `expert_members`.
 fn check_divisibility(
     model: &Model,
     [members, expert_members]: [u64; 2],
@@ -496,8 +496,8 @@ fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), Generate
     Ok(())
 }
 
-/// Checks that there are enough tags for the messages among a tensor group's members, and that a rank's nodes
-/// can be numbered.
+/// Checks that there are enough tags for the messages among a tensor group's members, and that node
+/// ids suffice for a rank's nodes.
 pub(super) fn check_messages(
     model: &Model,
     plan: &ParallelismPlan,

@@ -1,9 +1,8 @@
-//! Context parallelism of degree `c`: each rank has `s / c` of the `s` tokens of every sequence.
+//! Context parallelism of degree `c`: each rank has `s / c` of the `s` tokens of a sequence.
 //!
-//! Operators process tokens independently of one another, except attention, where a query needs the
-//! keys and values of every token. Ranks can exchange keys and values in two ways. With `B`
-//! samples, `d` bytes per number, `a` query heads, and `v` heads of keys and values with `w`
-//! columns each:
+//! Operators process each token independently, except attention, where a query needs the keys and
+//! values of every token. Ranks can exchange keys and values in two ways. With `B` samples, `d`
+//! bytes per number, `a` query heads, and `v` heads of keys and values with `w` columns each:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|
@@ -58,8 +57,8 @@ fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
 }
 
 /// Returns the bytes that a rank exchanges in its context group before and after an operator, for
-/// its own tokens: queries, and keys with values. `sample` is the number of bytes of one number
-/// over all samples of a micro-batch.
+/// its own tokens: queries, and keys with values. `sample` is the number of bytes of one number,
+/// times the samples of a micro-batch.
 pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
         let all = spec.volume(axes).saturating_mul(sample);
@@ -103,7 +102,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
     let shards = u64::from(plan.context);
     let spec = operator.work.spec();
     if !spec.attends() {
-        // Images have rows of pixels with halos instead of tokens.
+        // Images have rows of pixels with halos, which cannot be divided like tokens.
         let mut sizes = spec.sizes(OperatorAxis::M).peekable();
         if spec.windows.is_some() || sizes.peek().is_none() {
             return Some("1 for a model whose operators are not all over tokens".to_owned());

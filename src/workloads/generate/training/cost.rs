@@ -1,9 +1,9 @@
-//! Kernels of an operator: FLOPs, bytes, and the tensors that are kept for the backward pass.
+//! Kernels of an operator: FLOPs, bytes, and the tensors that are saved for the backward pass.
 //!
 //! `n` is the number of rows of all samples of a micro-batch, or a member's share of these rows;
 //! `d` is the number of bytes of a number, and `g` of a weight gradient. Only matrix products count
-//! as FLOPs, two per multiply-add. Elementwise work does not count, as in papers that give FLOPs of
-//! models. A kernel reads every operand once and writes every result once.
+//! as FLOPs, two per multiply-add. Elementwise work does not count, as is usual in papers that
+//! state FLOPs of models. A kernel reads every operand once and writes every result once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -14,8 +14,8 @@
 //! | attention (`cost/attention.rs`) | | | | | |
 //! | without products (`model/spec/kernels.rs`) | | from the operator's entry | | the same | |
 //!
-//! Kept bytes follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section
-//! 4.1: `s b h (34 + 5 a s / h)` bytes for a block like GPT-3's in 16 bits.
+//! Saved bytes follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+//! Models", 2022, section 4.1: `s b h (34 + 5 a s / h)` bytes for a block like GPT-3's in 16 bits.
 
 use super::super::GenerateError;
 use super::program::OperandBytes;
@@ -46,21 +46,21 @@ pub(super) struct CostParameters {
     pub gradient: u64,
     /// True if gradients are accumulated over several micro-batches.
     pub sums: bool,
-    /// True for fused attention, false for separate kernels.
+    /// True if attention is one fused kernel, false if it is several kernels.
     pub fused: bool,
-    /// Softmax of unfused attention.
+    /// Implementation of the softmax in unfused attention.
     pub softmax: SoftmaxKernel,
-    /// Cross entropy of logits.
+    /// Implementation of the cross-entropy loss.
     pub loss: LossKernel,
-    /// True if dropout is applied in models that have it.
+    /// True if models with dropout apply it.
     pub dropout: bool,
     /// Number format of linear layers' operands, if it is not the plan's format.
     pub linear: Option<Dtype>,
-    /// Scaling of 8-bit numbers for matrix products.
+    /// Method that chooses the scales of 8-bit numbers for matrix products.
     pub scaling: ScalingRecipe,
-    /// Choice of kernels that are not matrix products.
+    /// Implementation of all kernels that are not matrix products.
     pub elementwise: ElementwiseKernels,
-    /// True if every expert has a product kernel of its own.
+    /// True if each expert has its own product kernel.
     pub one_by_one: bool,
     /// Number format to which tokens are cast before they are sent to experts, if any.
     pub sent: Option<Dtype>,
@@ -82,7 +82,8 @@ impl CostParameters {
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
         if let (true, Some(dtype), true) = (spec.is_linear(), self.linear, self.casts_operands()) {
-            // The backward pass uses the cast tensor, so it is kept instead of the original.
+            // The backward pass uses the cast tensor, so the cast tensor is saved instead of the
+            // original.
             kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
         }
         self.set_operands(&work, spec.looks_up(), &mut kernels);
@@ -179,12 +180,12 @@ impl CostParameters {
         }
     }
 
-    /// Returns the number of rows of all samples of a micro-batch, given the rows of one sample.
+    /// Returns the number of rows in a micro-batch, whose samples have `of_sample` rows each.
     fn row_count(&self, of_sample: u128) -> u128 {
         u128::from(self.samples).saturating_mul(of_sample)
     }
 
-    /// Returns the sizes, over all samples, of the tensor with the given axes. All row axes are
+    /// Returns the sizes, over all samples, of the tensor with the axes `axes`. All row axes are
     /// merged into one.
     fn tensor_sizes(&self, spec: &OperatorSpec, axes: &str) -> Vec<u128> {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');

@@ -85,8 +85,8 @@ numbers! {
     u64: LongNumber, i64::MAX, "";
 }
 
-/// Implements [`OptionValue`] for types whose values each have a word. The given expression reads a
-/// value from a file's field.
+/// Implements [`OptionValue`] for types whose values each have a word. The given expression parses
+/// the value of a file's field.
 macro_rules! words {
     ($($T:ty: $list:literal, |$field:ident| $read:expr;)*) => {$(
         impl OptionValue for $T {
@@ -310,7 +310,7 @@ impl OptionValue for PassOrders {
     }
 }
 
-/// Tables that only files have. Such tables are read after all other options.
+/// Tables that only files have. They are read after all other options.
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 

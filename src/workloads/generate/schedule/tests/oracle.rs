@@ -1,6 +1,6 @@
 //! A simulated pipeline: each stage runs its passes in order, and starts a pass as soon as the
-//! pass's inputs are ready. Dependencies follow from a chunk's position among all layers, so they
-//! do not use the schedule under test.
+//! pass's inputs are ready. Dependencies are computed from a chunk's position among all layers, and
+//! not by the schedule under test.
 
 use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 pub(super) struct Played {
     /// Time at which the last pass ended.
     pub time: u64,
-    /// Per stage, the maximum number of forward passes whose backward pass has not run; empty if
-    /// there are no backward passes.
+    /// For each stage, the maximum number of forward passes whose backward pass has not yet run;
+    /// empty if there are no backward passes.
     pub peaks: Vec<u64>,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn play(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // Entries are unique, so with this number of entries no pass is missing.
+    // Keys are unique, so this number of keys means that no pass is missing.
     let each = u64::from(micro_batches) * u64::from(last + 1);
     let expected = each * if trains { 2 } else { 1 };
     assert_eq!(over.len() as u64, expected, "{schedule:?}");

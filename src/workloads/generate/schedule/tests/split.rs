@@ -1,5 +1,4 @@
-//! Compares schedules that split backward passes or overlap passes with formulas and published
-//! makespans.
+//! Compares schedules that split or overlap passes with formulas and with published makespans.
 
 use super::*;
 
@@ -14,7 +13,7 @@ struct PlayedSteps {
     idle: Vec<u64>,
     /// Idle time of each stage between its first and its last pass.
     idle_within: Vec<u64>,
-    /// Per stage, the maximum number of forward passes whose weight gradients are incomplete.
+    /// For each stage, the maximum number of forward passes whose weight gradients are incomplete.
     peaks: Vec<u64>,
 }
 
@@ -30,9 +29,9 @@ fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
     (0..stages).map(of).collect()
 }
 
-/// Simulates `schedule` on equal stages; `times` are for a micro-batch's passes through all chunks of a
-/// stage. With `split`, an unsplit backward pass sends its input gradients before it computes weight
-/// gradients.
+/// Simulates `schedule` on equal stages; `times` are the durations of a micro-batch's passes
+/// through all chunks of a stage. With `split`, an unsplit backward pass sends its input gradients
+/// before it computes weight gradients.
 fn play_steps(
     schedule: &PipelineSchedule,
     stages: u32,
@@ -42,7 +41,7 @@ fn play_steps(
 ) -> PlayedSteps {
     let places = places(schedule, stages);
     let parts = 1 + places.iter().flatten().max().unwrap();
-    // With two directions, each micro-batch passes only half of the chunks.
+    // If there are two directions, each micro-batch passes only half of the chunks.
     let share = u64::from(parts / stages);
     let [forward, input, weight, pair] = times.map(|time| time / share);
     // Time at which the result of (micro-batch, part, backward) was sent.
@@ -106,7 +105,8 @@ fn play_steps(
                             assert!(over.contains_key(&(pass.micro_batch, part, true)));
                         }
                     }
-                    // In a pair, the forward pass counts before the backward pass is removed.
+                    // In a pair, count the forward pass before the backward pass frees its
+                    // activations.
                     peaks[stage] = peaks[stage].max(held[stage]);
                     if pass.kind.finds_weights() {
                         held[stage] -= 1;
@@ -127,7 +127,7 @@ fn play_steps(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // Entries are unique, so with this number of entries no pass is missing.
+    // Keys are unique, so this number of keys means that no pass is missing.
     assert_eq!(over.len() as u32, 2 * count * parts);
     let time = free.iter().copied().max().unwrap();
     let within = |stage: usize| free[stage] - begins[stage].unwrap_or(0) - busy[stage];
@@ -196,8 +196,8 @@ fn idle_time_is_what_formulas_say() {
                 ];
                 for (schedule, split) in all {
                     let is_dual = schedule.chunks() == 2;
-                    // For overlapping passes, the formula is exact only if both kinds of gradients
-                    // take the same time.
+                    // For overlapping passes, the formula is exact only if input gradients and
+                    // weight gradients take the same time.
                     if is_dual && times[1] != times[2] {
                         continue;
                     }
@@ -244,8 +244,8 @@ fn a_v_of_equal_passes_has_no_bubble() {
 }
 
 /// Compares stored activations with the tables of Qi et al. and DeepSeek-AI, counted in passes
-/// through a chunk. ZB-H1 stores S micro-batches of a stage, and ZB-V S micro-batches of two halves
-/// each. DualPipe stores at most S + 1, and DualPipeV 2 S + 1 halves.
+/// through a chunk. ZB-H1 stores S micro-batches of a stage, and ZB-V stores two halves of each of
+/// S micro-batches. DualPipe stores at most S + 1, and DualPipeV 2 S + 1 halves.
 #[test]
 fn schedules_hold_what_their_tables_say() {
     for stages in [2, 4, 6, 8] {
@@ -332,7 +332,7 @@ fn each_result_goes_where_it_is_needed() {
                 }
             }
         }
-        // Each micro-batch ends one forward path and one backward path of the pipeline.
+        // Each micro-batch completes one forward path and one backward path through the pipeline.
         assert_eq!(ends, 2 * count, "{schedule:?}");
     }
 }

@@ -14,7 +14,7 @@ pub struct MemberPartition {
 }
 
 impl MemberPartition {
-    /// Creates groups whose members differ only in `digits`.
+    /// Creates groups whose members differ only in `digits` of their number.
     ///
     /// # Panics
     /// Panics if `digits` do not belong to one grid of `members`, or share a position in it.
@@ -34,13 +34,14 @@ impl MemberPartition {
         Self::by_equal_keys(&keys).expect("all runs have one size")
     }
 
-    /// Creates groups of every `stride`-th member; `stride` must divide `members`.
+    /// Creates groups in which neighbouring members are `stride` apart; `stride` must divide
+    /// `members`.
     pub fn strided(members: u32, stride: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member % stride).collect();
         Self::by_equal_keys(&keys).expect("all strides have one size")
     }
 
-    /// Creates one group per distinct key. Returns `None` if the groups would differ in size.
+    /// Creates one group for each distinct key. Returns `None` if the groups would differ in size.
     pub(super) fn by_equal_keys<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();

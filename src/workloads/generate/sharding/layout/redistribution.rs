@@ -1,19 +1,19 @@
 //! Redistribution of a result from one layout to another.
 //!
-//! Consider one axis that is split into `f` shards and needed in `t` shards. The split into `f` and the
-//! split into `t` have a boundary at every multiple of 1/gcd(f, t). The part between two such boundaries is
-//! a *block*. A block consists of f/gcd shards of one split and of t/gcd shards of the other, and shares no
-//! shard with other blocks. If f/gcd or t/gcd is 1, the axis is *nested*: any two shards in a block then
-//! intersect in the same fraction of the axis, 1/lcm(f, t). A result's blocks are the products of its axes'
-//! blocks.
+//! Consider one axis that is split into `f` shards before, and into `t` shards after the
+//! redistribution. The split into `f` and the split into `t` have a boundary at every multiple of
+//! 1/gcd(f, t). The part between two such boundaries is a *block*. A block consists of f/gcd shards
+//! of one split and of t/gcd shards of the other, and shares no shard with other blocks. If f/gcd
+//! or t/gcd is 1, the axis is *nested*: any two shards in a block then intersect in the same
+//! fraction of the axis, 1/lcm(f, t). A result's blocks are the products of its axes' blocks.
 //!
-//! Assume that all axes are nested, and that every member needs only elements of the block that its
-//! own shard is in. Under this condition, a member already has one fragment of the needed elements,
+//! Assume that all axes are nested, and that every member needs only elements of the block that
+//! contains its own shard. Then a member already has one fragment of the elements that it needs,
 //! and receives each other fragment from a member of its block. All fragments of a block are equal.
-//! Within a group of members that together have each shard of the block exactly once, this exchange
-//! is a collective. The collective is an all-gather of the needed elements if members with equal
-//! needs can form such groups, and otherwise an all-to-all. Members that have the same shard join
-//! groups in ascending order.
+//! Among members that together have each shard of the block exactly once, this exchange is a
+//! collective. The collective is an all-gather of the needed elements if members with equal needs
+//! can form such groups, and otherwise an all-to-all. Members that have the same shard are assigned
+//! to groups in ascending order.
 //!
 //! If an axis is not nested or a member has none of the elements that it needs, point-to-point
 //! messages are used, because fragments may differ in size.
@@ -28,18 +28,19 @@ mod messages;
 pub enum Redistribution {
     /// Every member already has the elements that it needs.
     Nothing,
-    /// All-gather: each member of a group has one shard of the needed elements, and every member
-    /// needs all of them. Elements that are not needed are not sent.
+    /// All-gather: each member of a group has one shard of the elements that the group needs, and
+    /// every member needs all of them. Elements that are not needed are not sent.
     AllGather {
-        /// Groups of the all-gather.
+        /// Groups that each run the all-gather.
         among: MemberPartition,
         /// After the all-gather, each member has 1/share of the whole result.
         share: u64,
     },
-    /// All-to-all: each member of a group has an equal fragment for every member, including itself. Elements
-    /// that no member needs are not sent; an element that two members need is part of both their fragments.
+    /// All-to-all: each member of a group has an equal fragment for every member, including itself.
+    /// Elements that no member needs are not sent; an element that two members need is in both
+    /// their fragments.
     AllToAll {
-        /// Groups of the all-to-all.
+        /// Groups that each run the all-to-all.
         among: MemberPartition,
         /// Each member sends 1/share of the whole result, and receives the same amount.
         share: u64,
@@ -66,8 +67,8 @@ pub struct ShardMessage {
 
 /// Returns the communication that turns layout `from` into layout `to` among `members`.
 ///
-/// If several members have a fragment, messages take it from the nearest one; of two equally near
-/// members, from the lower one. The module documentation defines the groups of collectives. The
+/// If several members have a fragment, the nearest one sends it; of two equally near members, the
+/// lower one. The module documentation defines which members form the groups of collectives. The
 /// number of messages is at most the number of members times the number of shards of `from`.
 ///
 /// # Panics
@@ -84,8 +85,8 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
     if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // This cannot fail, because equally many members have each shard of a block, and members of
-    // other blocks have none of these shards.
+    // This cannot fail, because each shard of a block is on the same number of members, and members
+    // of other blocks have none of these shards.
     let among = change
         .partition_by_class(|member| change.block_of(member))
         .expect("members of a block have its parts");
@@ -97,8 +98,8 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
 ///
 /// Members that differ only in `over` have partial sums of the same shard of `from`. A
 /// reduce-scatter replaces the sum and the redistribution if `to` gives each of these members an
-/// equal, distinct share of that shard. For example, 4 members sum, and `to` splits the columns by
-/// 4.
+/// equal, distinct share of that shard. For example, if 4 members sum, and `to` splits the columns
+/// by 4, each member keeps a quarter of the sum.
 ///
 /// # Panics
 /// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or share a position in it.
@@ -138,7 +139,7 @@ struct LayoutChange<'a> {
     axes: [AxisSplits; 3],
 }
 
-/// The two splits of one axis, before and after.
+/// Numbers of shards of one axis, before and after the redistribution.
 #[derive(Clone, Copy)]
 struct AxisSplits {
     from: u64,
@@ -148,7 +149,7 @@ struct AxisSplits {
 
 impl AxisSplits {
     fn new(from: u32, to: u32) -> Self {
-        // Euclid's algorithm, because the number of blocks is gcd(from, to).
+        // Euclid's algorithm for gcd(from, to), which is the number of blocks.
         let (mut blocks, mut rest) = (from, to);
         while rest > 0 {
             (blocks, rest) = (rest, blocks % rest);
@@ -188,7 +189,7 @@ impl<'a> LayoutChange<'a> {
         self.axes.iter().map(AxisSplits::fragment_count).product()
     }
 
-    /// Number of shards in a block, before the redistribution.
+    /// Number of shards in a block before the redistribution.
     fn senders_per_block(&self) -> u64 {
         self.axes
             .iter()
@@ -196,18 +197,18 @@ impl<'a> LayoutChange<'a> {
             .product()
     }
 
-    /// Number of shards in a block, after the redistribution.
+    /// Number of shards in a block after the redistribution.
     fn receivers_per_block(&self) -> u64 {
         self.axes.iter().map(|cuts| cuts.to / cuts.blocks).product()
     }
 
-    /// Returns the block that has the shard of `member` before the redistribution.
+    /// Returns the block that contains the shard that `member` has before the redistribution.
     fn block_of(&self, member: u32) -> [u64; 3] {
         let part = self.from.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].from)
     }
 
-    /// Returns the block that has the elements which `member` needs.
+    /// Returns the block that contains the elements that `member` needs.
     fn needed_block(&self, member: u32) -> [u64; 3] {
         let part = self.to.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].to)
@@ -220,8 +221,8 @@ impl<'a> LayoutChange<'a> {
             && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))
     }
 
-    /// Divides the members of each class into groups that together have each shard of a `from` block once.
-    /// Returns `None` if some class cannot be divided so.
+    /// Divides the members of each class into groups that together have each shard of a `from`
+    /// block exactly once. Returns `None` if this is not possible for some class.
     fn partition_by_class(&self, class: impl Fn(u32) -> [u64; 3]) -> Option<MemberPartition> {
         let mut holders: BTreeMap<([u64; 3], [u64; 3]), u32> = BTreeMap::new();
         let mut groups = Vec::with_capacity(self.members as usize);

@@ -1,5 +1,5 @@
-//! Tests single cases with explicit numbers. `oracle` and `sums` compare all small cases with sets
-//! of elements.
+//! Tests single cases with expected numbers. `oracle` and `sums` compare all small cases with
+//! explicit sets of elements.
 
 use super::*;
 
@@ -63,8 +63,8 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
 
 #[test]
 fn tables_of_dlrm_are_exchanged_for_samples() {
-    // Member i has its tables' columns for all samples, 1/4 of the whole. Member i needs all columns of
-    // its own samples, so 1/16 of the whole from each member.
+    // Member i has the columns of its tables for all samples, 1/4 of the whole. Member i needs all
+    // columns of its own samples, so it receives 1/16 of the whole from each member.
     let all = vec![vec![0, 1, 2, 3]];
     let forward = plan_redistribution(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
@@ -102,8 +102,8 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
     let change = plan_redistribution(&columns(2, 1), &samples(2, 2), 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
     // After a sum over k, members 0 and 1 have the first half of the columns. Member i needs
-    // quarter i of the samples. Member 0 has half of the elements that it needs. The other 1/8 of
-    // the result is on member 2.
+    // quarter i of the samples. Member 0 has half of the elements that it needs (1/8 of the
+    // result). Member 2 has the other half (1/8 of the result).
     let change = plan_redistribution(&columns(2, 2), &samples(4, 1), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 2], vec![1, 3]], 4));
 }
@@ -111,8 +111,9 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
 #[test]
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
     // Members 0 and 1 need the first half of the samples. Each has a different quarter of the
-    // columns, so 1/8 of the whole is in its half. Each member receives the other three eighths of
-    // its half. Including the fragment for itself, each member sends and receives 1/2 of the whole.
+    // columns, and half of this quarter (1/8 of the whole) belongs to the samples that it needs.
+    // Each member receives the other three eighths of its half. Including the fragment for itself,
+    // each member sends and receives 1/2 of the whole.
     let change = plan_redistribution(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
@@ -145,10 +146,11 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
         ..columns(2, 3)
     };
     assert_eq!(among(&columns(2, 3), &both), Some(pairs.clone()));
-    // If each keeps a third of the half's columns instead, it keeps a sixth of all columns.
+    // If each member keeps a third of the half's columns instead, it keeps a sixth of all columns.
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
-    // No reduce-scatter is possible if all members keep what they have, if two members that sum
-    // need the same share, if members that sum have different shards, or if nothing is summed.
+    // No reduce-scatter is possible if all members keep the shards that they have, if two members
+    // that sum need the same share, if members that sum have different shards, or if nothing is
+    // summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);
@@ -159,9 +161,9 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
 fn thousands_of_members_are_no_matter() {
     let change = plan_redistribution(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
     assert!(matches!(&change, Redistribution::AllGather { among, share: 1 } if among.is_all()));
-    // Two members have each of the 256 shards. Even members need the first 128 shards and odd members the
-    // last 128. The even members 0, 2, .., 254 and the odd members 257, 259, .., 511 already have one of
-    // them.
+    // Each of the 256 shards is on two members. Even members need the first 128 shards and odd
+    // members the last 128. The even members 0, 2, .., 254 and the odd members 257, 259, .., 511
+    // already have one of the shards that they need.
     let (messages, of) = messages(plan_redistribution(&columns(256, 2), &columns(2, 1), 512));
     assert_eq!((messages.len(), of), (512 * 128 - 256, 256));
 }

@@ -1,5 +1,5 @@
 //! Tests convolutions and poolings with stride and padding: each device has its own rows of the
-//! image, and fetches exactly the announced halo.
+//! image, and receives exactly the announced halo.
 
 use super::*;
 
@@ -25,8 +25,9 @@ fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> O
     }
 }
 
-/// Sizes, windows, strides and paddings. Windows overlap, are adjacent, leave gaps, or reach beyond a
-/// neighbour; with more padding than window, a device uses only other devices' rows.
+/// Image sizes, window sizes, strides and paddings. Windows overlap, are adjacent, leave gaps, or
+/// extend past a neighbour's rows; if padding exceeds the window, a device uses only other devices'
+/// rows.
 const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
     ([4, 3], [3, 3], 1, 1),
     ([6, 4], [5, 3], 1, 2),
@@ -61,7 +62,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// Counts the windows along a side one by one.
+    /// Counts the windows along one side of the image one by one.
     fn count(&self, side: usize) -> u64 {
         let mut count = 0;
         while count * self.stride + self.kernel[side] <= self.size[side] + 2 * self.padding {
@@ -92,7 +93,7 @@ impl Windows {
     }
 }
 
-/// Rows that a device really uses, to compare with the announced own and fetched rows.
+/// Rows that a device uses in the test, to compare with the announced own and received rows.
 struct Used {
     own: Range<u64>,
     rows: Option<(u64, u64)>,
@@ -110,8 +111,8 @@ impl Used {
         [self.own.clone(), used]
     }
 
-    /// If the device fetches all rows from the first to the last used one, returns the numbers of
-    /// fetched rows before and after its own rows.
+    /// Returns the numbers of received rows before and after the device's own rows, if it receives
+    /// all rows from the first to the last used one.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
@@ -183,8 +184,8 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
     let degrees = ShardingDegrees::convolution(b, c, i, k);
     let sharding = OperatorSharding::new(&work, SAMPLES, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
-    // Gradients of other devices' rows, which must be sent to their owners: (device, element,
-    // value).
+    // Gradients of other devices' rows, which must be sent to the devices that own the rows:
+    // (device, element, value).
     let mut sent = Vec::new();
     let mut device = 0;
     for ib in 0..b {
@@ -228,8 +229,8 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         size[1] * SAMPLES / u64::from(degrees.b) * INPUTS / u64::from(degrees.k);
                     let halo = used.halo().map(|rows| rows * row);
                     assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
-                    // A device returns gradients of at most the rows that it received. If windows
-                    // leave gaps between columns, a device returns fewer.
+                    // A device returns gradients only of rows that it received. If windows leave
+                    // gaps between columns, some of these rows have no gradient.
                     let others = gradients
                         .keys()
                         .filter(|element| !own.contains(&element[2]));
@@ -243,7 +244,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         if own.contains(&element[2]) {
                             dx.entry(element).or_default().push((device, value));
                         } else {
-                            // The owner of the row has the same samples and channels.
+                            // The device that owns the row has the same samples and channels.
                             let each = size[0] / u64::from(degrees.m);
                             let to = (element[2] / each) as u32;
                             let owner = ((ib * c + ic) * i + to) * degrees.n + ik;
@@ -260,7 +261,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
         let found = who.iter_mut().find(|(device, _)| *device == owner);
         found.expect("the owner has it").1 += value;
     }
-    // Elements that only padding touches, or no window, are 0.
+    // Elements that no window covers, or only in padding, are 0.
     let of = |values: &Values, e: &Element| values.get(e).copied().unwrap_or(0);
     hold(&case, &sharding, &sharding.forward, &y, |e| {
         of(&whole[0], e)
@@ -312,7 +313,7 @@ fn a_pooling_sums_nothing() {
                             used.row(row);
                         }
                     });
-                    // All samples and channels of a device have the same work.
+                    // All samples and channels of a device need the same work.
                     let planes = SAMPLES * INPUTS / u64::from(b * c);
                     assert_eq!(sharding.flops, 2 * places * planes, "{case}");
                     assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");

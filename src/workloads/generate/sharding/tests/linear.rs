@@ -1,4 +1,4 @@
-//! Tests `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients on devices that each have a shard.
+//! Tests `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients on devices that each have one shard.
 
 use super::*;
 
@@ -71,8 +71,8 @@ fn cut(degrees: ShardingDegrees, bias: bool) {
                                         dy(b, m, n) * x(b, m, k);
                                 }
                                 if bias {
-                                    // Devices that differ in k have copies of the bias, so the part of k
-                                    // distinguishes the copies.
+                                    // Devices that differ only in k have copies of the bias, so the
+                                    // index along k distinguishes the copies.
                                     let copy = [n, u64::from(ik), 1, 0];
                                     *own[2].entry(copy).or_default() += dy(b, m, n);
                                 }

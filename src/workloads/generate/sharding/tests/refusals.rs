@@ -88,7 +88,7 @@ fn images_are_refused_in_the_letters_of_plans() {
         refusal(&grouped, ShardingDegrees::convolution(1, 2, 1, 1), 2),
         "`k` is 2; expected 1, for the channels of a grouped convolution cannot be split"
     );
-    // A window larger than the image gives no output, and no degree divides zero outputs.
+    // A window larger than the image has no output, and no degree is valid for zero outputs.
     let small = OperatorKind::Pool {
         channels: 4,
         size: [2, 2],

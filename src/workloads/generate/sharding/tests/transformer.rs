@@ -41,8 +41,8 @@ fn products() -> Vec<(OperatorKind, TensorSplit)> {
 }
 
 /// Returns the bytes that a device sums in a layer by PALM's Eq. 6 (forward, backward and update,
-/// with two bytes per element): `8 B S H Nm / N + 24 H^2 / Nm`. As in PALM, sums over groups with a
-/// single member are included, and parts need not be whole numbers.
+/// with two bytes per element): `8 B S H Nm / N + 24 H^2 / Nm`. As in PALM, sums over groups of one
+/// member are included, and parts need not be whole numbers.
 fn volume(batch: f64, devices: f64, model: f64) -> f64 {
     let [tokens, hidden] = [TOKENS, HIDDEN].map(|size| size as f64);
     8.0 * batch * tokens * hidden * model / devices + 24.0 * hidden * hidden / model
@@ -81,8 +81,8 @@ fn a_transformers_sums_are_eq_6() {
             };
             let found = OperatorSharding::new(&work, 128, degrees(data, 1, n, k), 16).unwrap();
             flops += u128::from(found.flops);
-            // A result without partial sums needs no sum, so each of the two kinds of products sums
-            // in only one pass.
+            // Each of the two kinds of products sums in only one pass, because a result without
+            // partial sums needs no sum.
             let row = cut == TensorSplit::RowParallel;
             let linear = work.parameters() > 0;
             sums[0] += if row { found.forward.elements } else { 0 };

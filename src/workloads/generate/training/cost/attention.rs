@@ -40,7 +40,8 @@ impl CostParameters {
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
         let [b, d] = [self.samples, self.number].map(u128::from);
         let [m, s, a, v, w] = [queries, tokens, heads, kv_heads, width].map(u128::from);
-        // Values may be narrower than keys, and a token may attend to only some of the others.
+        // Values may be narrower than keys, and a token may attend to only a part of the other
+        // tokens.
         let is_shaped = spec.has('u');
         let u = if is_shaped {
             spec.extent('u').into()
@@ -65,12 +66,13 @@ impl CostParameters {
             // The backward kernel reads q, k, v, the output and its gradient, and writes the
             // gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
-            // A rank has two pieces of the sequence, one as far from the start as the other from
-            // the end. Both pieces together have as many pairs as if each query attended to half of
-            // all keys.
+            // A rank has two pieces of the sequence: one at some distance from the start, and one
+            // at the same distance from the end. Together the two pieces have the same number of
+            // pairs as if each query attended to half of all keys.
             let halved = causal && queries < tokens;
-            // Measured tables have neither windows nor two widths. Use the mean width, and the same number of
-            // keys for every query, which gives the same FLOPs.
+            // Measured attention times have neither windows nor different widths of keys and
+            // values. Therefore use the mean width, and the same number of keys for every query,
+            // which keeps the FLOPs.
             let is_narrow = pairs < whole;
             let keys = match (halved, is_narrow) {
                 (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),
@@ -160,8 +162,8 @@ impl CostParameters {
         Ok(())
     }
 
-    /// Adds element-wise kernels before attention: on queries and keys (`x` are the sizes of their tensor)
-    /// and on heads of keys and values. Also adds the backward kernels.
+    /// Adds element-wise kernels before attention, on queries and keys (`x` are the sizes of their
+    /// tensor), and on heads of keys and values. Also adds the backward kernels.
     fn before_attention(
         &self,
         kernels: &mut OperatorKernels,

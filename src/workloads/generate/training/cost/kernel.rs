@@ -4,7 +4,7 @@ use crate::generate::training::program::OperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
 use chakram_trace::format::{Dtype, KernelShape, MovingKernel};
 
-/// A kernel of an operator: its work, and how a trace names it.
+/// A kernel of an operator: its work, and its name in a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct LoweredKernel {
     /// Suffix that is appended to the operator's name, including its dot; empty for most kernels.
@@ -19,7 +19,7 @@ pub(in super::super) struct LoweredKernel {
     pub dtype: Option<Dtype>,
     pub inputs: String,
     pub outputs: String,
-    /// The operator's operands, if this kernel stands for the operator in memory traffic.
+    /// The operator's operands, if their loads and stores are counted at this kernel.
     pub operands: Option<OperandBytes>,
 }
 
@@ -32,13 +32,13 @@ pub(in super::super) struct OperatorKernels {
     pub backward: Vec<LoweredKernel>,
     /// Separate kernel that computes the weights' gradient, if there is one.
     pub weights: Option<LoweredKernel>,
-    /// Kernels that follow the separate weight-gradient kernel and also contribute to weight
+    /// Kernels that run after the separate weight-gradient kernel and also compute weight
     /// gradients.
     pub after_weights: Vec<LoweredKernel>,
-    /// Bytes that are kept from the forward pass to the backward pass, without `scores`.
+    /// Bytes that are saved from the forward pass for the backward pass, without `scores`.
     pub keeps: u64,
-    /// Additional bytes that are kept, unless selective recomputation recomputes them: attention
-    /// scores.
+    /// Bytes of attention scores, which are saved too, unless selective recomputation recomputes
+    /// them.
     pub scores: u64,
 }
 
@@ -90,15 +90,15 @@ impl LoweredKernel {
     }
 }
 
-/// Returns the shape of a batch of `batch` products. Sizes saturate: a shape whose sizes do not fit
-/// is empty, or was rejected because of its FLOPs.
+/// Returns the shape of `batch` equal products in one kernel. Sizes saturate, because a shape whose
+/// sizes do not fit is empty, or was already rejected for its FLOPs.
 pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Returns kernels that run one after another. Each is given by its name, its class, and the bytes
-/// that it moves per element of `x`.
+/// Returns kernels that run one after another. Each is given by its name, its class, and the number
+/// of bytes that it moves per element of `x`.
 pub(super) fn kernel_chain(
     x: [u128; 2],
     kernels: &[(&'static str, MovingKernel, u128)],

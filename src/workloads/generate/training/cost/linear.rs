@@ -1,8 +1,8 @@
-//! Kernels of a linear layer: its products, and kernels that number formats and frameworks add to
-//! them.
+//! Kernels of a linear layer: its products, and the kernels that number formats and frameworks add.
 //!
-//! For a product of `n x k` by `k x m`, `e` is the number of bytes of an element of an operand. If there are
-//! `x` experts with `n / x` rows each, the bytes have `x km` in place of `km`; FLOPs count `n` rows:
+//! For a product of `n x k` by `k x m`, `e` is the number of bytes of an element of an operand. If
+//! there are `x` experts with `n / x` rows each, the byte counts have `x km` in place of `km`, and
+//! the FLOPs are of all `n` rows:
 //!
 //! | kernel | where | bytes |
 //! |---|---|---|
@@ -27,7 +27,7 @@ use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::OperatorSpec;
 use chakram_trace::format::{Dtype, MovingKernel};
 
-/// Returns the bytes of a pair of numbers, because a single number may have 4 bits.
+/// Returns the bytes of two numbers, because a single number may have only 4 bits.
 pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 16,
@@ -39,14 +39,14 @@ pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
 }
 
 impl CostParameters {
-    /// Returns true if separate kernels cast the products' operands.
+    /// Returns true if separate kernels cast the operands of products.
     pub fn casts_operands(&self) -> bool {
         let narrow = matches!(self.linear, Some(Dtype::Fp8 | Dtype::Int8));
         narrow && self.number > 1
     }
 
     /// Returns the kernels of a product with the sizes `[n, k, m]`, and of its bias if `bias`. With
-    /// several `experts`, which share the `n` rows evenly, there is one product per expert.
+    /// several `experts`, which divide the `n` rows evenly, there is one product per expert.
     pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
@@ -66,8 +66,8 @@ impl CostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // A grouped product ends when its largest product ends. So if rows do not divide evenly,
-        // use the largest expert's rows.
+        // A grouped product takes as long as its largest product. So if rows do not divide evenly,
+        // use the number of rows of the largest expert.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];
         let (one, all) = ([k, m], [experts, k, m]);
@@ -116,8 +116,8 @@ impl CostParameters {
         })
     }
 
-    /// Returns the kernels of a separate product for each of `experts`, among which the rows are
-    /// divided. If rows do not divide evenly, the first experts have one more.
+    /// Returns the kernels of `experts` separate products, among which the rows are divided. If
+    /// rows do not divide evenly, the first experts have one row more.
     pub(super) fn linear_of_each(
         &self,
         [n, k, m]: [u128; 3],
@@ -143,8 +143,8 @@ impl CostParameters {
         Ok(all)
     }
 
-    /// Returns the kernels of two independent products whose inputs have the same `m` rows, but `k`
-    /// and `c` columns.
+    /// Returns the kernels of two independent products whose inputs have the same `m` rows, one
+    /// with `k` columns and the other with `c`.
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent(axis)));

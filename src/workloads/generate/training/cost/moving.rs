@@ -1,4 +1,4 @@
-//! Kernels that only move bytes, as the operator's spec lists them.
+//! Kernels that only move bytes, from the list in the operator's spec.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
@@ -11,8 +11,8 @@ impl CostParameters {
         spec: &OperatorSpec,
         kernels: &MovingKernels,
     ) -> Result<OperatorKernels, GenerateError> {
-        // Even if other kernels are fused, look-ups in tables and reductions of logits keep kernels
-        // of their own.
+        // Look-ups in tables and reductions of logits keep their own kernels, even if other kernels
+        // are fused.
         let fusible = !spec.looks_up() && !spec.reduces_columns();
         let lower = |one: &MovingSpec| {
             let sides = [one.reads, one.writes];

@@ -1,5 +1,5 @@
-//! Kernels of products that are not matrix multiplications: windows over images, and pairs of
-//! vectors.
+//! Kernels of products that are not matrix multiplications: windows over images, and dot products
+//! of pairs of vectors.
 
 use super::{CostParameters, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;

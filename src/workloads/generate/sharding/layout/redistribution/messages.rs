@@ -4,8 +4,8 @@ use super::{LayoutChange, Redistribution, ShardMessage};
 use std::ops::Range;
 
 impl LayoutChange<'_> {
-    /// Returns messages with all elements that members need but do not have. Each element comes
-    /// from the nearest member that has it.
+    /// Returns messages that send each member the elements that it needs and does not have. The
+    /// nearest member that has an element sends it.
     pub(super) fn nearest_messages(&self) -> Redistribution {
         let mut by_cell: Vec<(u64, u32)> = (0..self.members)
             .map(|member| {
@@ -16,8 +16,8 @@ impl LayoutChange<'_> {
             })
             .collect();
         by_cell.sort_unstable();
-        // Equally many members have each shard, so the members that have one shard are a slice of
-        // the sorted list.
+        // Each shard is on the same number of members, so the members that have one shard are a
+        // slice of the sorted list.
         let copies = self.members as usize / self.from.parts() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {

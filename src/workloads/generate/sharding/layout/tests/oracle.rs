@@ -113,9 +113,9 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// Returns each member's elements after it took the elements that it needs from all members of its
-/// group, and the fragment size. Checks that fragments are equal, and that a member takes no
-/// element twice.
+/// Returns each member's elements after it received the elements that it needs from all members of
+/// its group, and the fragment size. Checks that fragments are equally large, and that a member
+/// receives no element twice.
 fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
     check_partition(among, members);
@@ -135,8 +135,8 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if, among members with equal needs, the fragments cover these needs, are equally
-/// large, and occur equally often.
+/// Returns true if an all-gather is possible: for members with equal needs, the fragments that they
+/// have cover these needs, are equally large, and occur equally often.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
@@ -156,8 +156,8 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Returns true if every member has some of the elements that it needs, and if the elements that
-/// any other member needs are on it in the same number or not at all.
+/// Returns true if an all-to-all is possible: every member has some of the elements that it needs,
+/// and of those that another member needs it has either none or the same number.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
@@ -170,8 +170,8 @@ fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     size > 0 && begins && pieces.all(|piece| piece == size || piece == 0)
 }
 
-/// Executes messages, checks that each comes from the nearest member with the elements, and returns
-/// the amount sent.
+/// Executes messages, checks that the nearest member with the elements sends each one, and returns
+/// the number of elements sent.
 fn send(messages: &[ShardMessage], piece: u64, own: &[Set], needed: &[Set]) -> u64 {
     let mut has = own.to_vec();
     let mut sent = 0;
@@ -197,7 +197,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     let mut kinds = [0; 4];
     for members in 1..=12 {
         let layouts = layouts(members);
-        // The names of the axes make no difference, so with more than 9 members only one order of
+        // The names of axes make no difference, so with more than 9 members only one order of the
         // axes is tried.
         let ordered = |from: &&ShardLayout| from.samples >= from.rows && from.rows >= from.columns;
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {

@@ -1,11 +1,11 @@
-//! Tests, for all small grids, groups of members and sums within groups.
+//! Tests reduce-scatters for all small grids, groups of members, and sums within groups.
 
 use super::oracle::{Set, check_partition, layouts, radices, sets};
 use super::*;
 use std::collections::BTreeSet;
 
-/// For every grid and every choice of its digits, returns these digits and each member's digits at
-/// all other positions.
+/// For every grid and every choice of its digits, returns these digits, and for each member its
+/// digits at all other positions.
 fn choices(members: u32) -> BTreeSet<(Vec<MeshAxis>, Vec<Vec<u32>>)> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
@@ -52,8 +52,9 @@ fn groups_differ_in_the_chosen_digits_only() {
     }
 }
 
-/// Considers groups of members with equal `others`. Returns true if a group's members have terms of
-/// the same elements, together need each element once, and need equally many elements each.
+/// Considers groups of members whose `others` are equal. Returns true if the members of every group
+/// have partial sums of the same elements, together need each element once, and each need equally
+/// many elements.
 fn shared_out(own: &[Set], needed: &[Set], others: &[Vec<u32>]) -> bool {
     let members = 0..own.len();
     members.clone().all(|one| {
