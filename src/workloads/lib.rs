@@ -1,5 +1,5 @@
-//! Workloads that need no capture: models, and the work of ranks that train or run the models under
-//! a plan.
+//! Workloads that need no capture: models, and the work of ranks that train or run them under a
+//! plan.
 
 pub mod generate;
 pub mod model;

@@ -1,20 +1,22 @@
 //! Models: networks of layers, described independently of the NPUs that run them.
 //!
 //! A [`Model`] is a chain of [`ModelLayer`]s; a layer is a chain of [`LayerOperator`]s. All sizes
-//! in a model are per *sample*: a sequence of tokens, an image, a row of features. Models do not
-//! depend on batches, ranks or time.
+//! in a model are per *sample*: a sequence of tokens, an image, a row of features. Models are
+//! independent of batches, ranks and time.
 //!
-//! A model comes from a TOML file, from a preset, or from a few numbers ([`TransformerModel`], [`VisionTransformer`]).
+//! A model is loaded from a TOML file or a preset, or created from a few numbers
+//! ([`TransformerModel`], [`VisionTransformer`]).
 //!
 //! Rules for counts:
 //!
 //! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights that
-//!   two operators share count once, for the operator that looks them up
+//!   two operators share are counted once, in the operator that looks them up
 //!   ([`OperatorKind::Embedding`]).
-//! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward pass of one
-//!   sample. Each multiply-add is two FLOPs. Element-wise work (norms, activations, softmax, sums) is not
-//!   counted, as in most papers. Attention counts all pairs of tokens even with a causal mask, as
-//!   Megatron-LM's formulas do. [`OperatorKind::skippable_multiplications`] is the part that causal kernels
+//! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward
+//!   pass of one sample. Each multiply-add is two FLOPs. Element-wise work (norms, activations,
+//!   softmax, sums) is not counted, as in most papers. All pairs of tokens in attention are
+//!   counted, even with a causal mask, as in Megatron-LM's formulas.
+//!   [`OperatorKind::skippable_multiplications`] is the part that kernels for causal attention
 //!   skip.
 //! - *Kept bytes* are the bytes that the forward pass saves for the backward pass
 //!   ([`OperatorKind::saved_bytes`]).
@@ -54,21 +56,21 @@ pub use vit::VisionTransformer;
 pub struct Model {
     /// Display name, such as `gpt3-175b`.
     pub name: String,
-    /// Publication from which the model's sizes come.
+    /// Publication that states the model's sizes.
     pub source: String,
-    /// Tokens of a sample; 1 if a sample is not a sequence.
+    /// Tokens of a sample; 1 if samples are not sequences.
     pub sequence: u64,
     /// Layers in execution order. Each layer's output is the next layer's input.
     pub layers: Vec<ModelLayer>,
 }
 
-/// A part of a model that is never divided among stages: the unit of pipelining, recomputation and
-/// sharding.
+/// A part of a model that is never divided among stages: the unit of pipelining and recomputation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelLayer {
     /// Name of the layer, such as `embedding`, `layer17`, `head` or `conv3_1`.
     pub name: String,
-    /// Position of the layer in the model. Plans treat input, blocks and output differently.
+    /// Position of the layer in the model: before, in or after the blocks. Plans treat the three
+    /// positions differently.
     pub role: LayerRole,
     /// Operators in execution order.
     pub operators: Vec<LayerOperator>,
@@ -80,7 +82,8 @@ pub enum LayerRole {
     /// A layer before the blocks: embeddings of tokens and positions, the stem of an image network,
     /// or embedding bags.
     Input,
-    /// A block. A pipeline divides blocks evenly among its stages.
+    /// A layer between input and output, such as a transformer block. A pipeline divides blocks
+    /// evenly among its stages.
     Block,
     /// A layer after the blocks: the last norm, logits or classifier, or the loss.
     Output,
@@ -91,28 +94,29 @@ pub enum LayerRole {
 pub struct LayerOperator {
     /// Name of the operator, such as `attention.qkv`, `mlp.up` or `norm1`; unique within its layer.
     pub name: String,
-    /// Kind of operator and its sizes.
+    /// Kind of the operator, with its sizes.
     pub work: OperatorKind,
-    /// How tensor parallelism splits the operator.
+    /// Axis along which tensor parallelism splits the operator.
     pub cut: TensorSplit,
     /// True for an operator on the skip path, which joins the branch again at an
     /// [`OperatorKind::Residual`].
     pub around: bool,
 }
 
-/// How tensor parallelism splits an operator (Shoeybi et al., "Megatron-LM", 2019, section 3).
+/// Axis along which tensor parallelism splits an operator (Shoeybi et al., "Megatron-LM", 2019,
+/// section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorSplit {
-    /// Every member computes the whole operator. With sequence parallelism, each member computes the
-    /// operator for its own tokens.
+    /// Every member computes the whole operator. With sequence parallelism, each member computes
+    /// the operator only for its own tokens.
     Replicated,
     /// Split by outputs: each member has some columns of the weights and needs the whole input. The input's
     /// gradient is summed over members.
     ColumnParallel,
     /// Split by inputs: each member has some rows of the weights. The outputs are summed over members.
     RowParallel,
-    /// Between an operator that is split by outputs and one that is split by inputs: each member
-    /// computes its own heads, or its own columns of an activation.
+    /// The operator is between one that is split by outputs and one that is split by inputs: each
+    /// member computes its own heads, or its own columns of an activation.
     InsideRegion,
 }
 
@@ -133,11 +137,11 @@ pub enum OperatorKind {
         /// True if the weights belong to the embedding, so that they are not counted here.
         tied: bool,
     },
-    /// Products of queries and keys, softmax, and products with values.
+    /// Products of queries with keys, softmax, and products of scores with values.
     Attention {
-        /// Tokens of a sample, whose keys and values each query can use.
+        /// Tokens of a sample, to whose keys and values a query can attend.
         tokens: u64,
-        /// Tokens whose queries are inputs: all tokens of a sample, or a rank's own tokens under
+        /// Tokens whose queries are computed: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
         queries: u64,
         /// Query heads.
@@ -159,9 +163,9 @@ pub enum OperatorKind {
     /// Attention with value heads of another width than query and key heads, with tokens that
     /// attend to only some other tokens, or with an additional score per head (a sink).
     ShapedAttention {
-        /// Tokens of a sample, whose keys and values a query can use.
+        /// Tokens of a sample, to whose keys and values a query can attend.
         tokens: u64,
-        /// Tokens whose queries are inputs: all tokens of a sample, or a rank's own tokens under
+        /// Tokens whose queries are computed: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
         queries: u64,
         /// Query heads.
@@ -172,15 +176,15 @@ pub enum OperatorKind {
         width: u64,
         /// Columns of a head of values.
         value_width: u64,
-        /// Columns of a head that rotary embedding rotates. With latent vectors, all key heads share one set
-        /// of rotated columns.
+        /// Columns of a query or key head that rotary embedding rotates. With latent vectors, all
+        /// key heads share one set of rotated columns.
         turned: u64,
         /// Elements of the latent vector from which a token's keys and values are computed; 0 if
         /// there is none.
         latent: u64,
-        /// Earlier tokens to which a token attends.
+        /// The earlier tokens to which a token attends.
         span: AttentionSpan,
-        /// True if each head has a trained weight that enters its softmax as one more score.
+        /// True if each head has a trained weight that is one more score in its softmax.
         sinks: bool,
         /// True if tokens attend only to themselves and earlier tokens.
         causal: bool,
@@ -189,8 +193,8 @@ pub enum OperatorKind {
         /// True if query and key heads are normalised, as in [`OperatorKind::Attention`].
         qk_norm: bool,
     },
-    /// The two up-projections of latent attention: a latent vector of `query_rank` elements gives
-    /// the query heads, and a latent vector of `kv_rank` elements the heads of keys and values.
+    /// The two up-projections of latent attention: from a latent vector of `query_rank` elements to
+    /// the query heads, and from one of `kv_rank` elements to the heads of keys and values.
     LatentUp {
         /// Tokens of a sample.
         rows: u64,
@@ -198,7 +202,7 @@ pub enum OperatorKind {
         query_rank: u64,
         /// Elements of the latent vector of keys and values.
         kv_rank: u64,
-        /// Number of heads; the same for queries, keys and values.
+        /// Number of heads, which is the same for queries, keys and values.
         heads: u64,
         /// Query columns per head.
         query_width: u64,
@@ -222,9 +226,9 @@ pub enum OperatorKind {
     /// One matrix product per expert. `rows` copies of tokens are divided evenly among the experts; each
     /// expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds its own bias of `outputs`.
     ExpertLinear {
-        /// Copies of tokens, all experts together.
+        /// Copies of tokens, over all experts together.
         rows: u64,
-        /// Number of experts, each with weights of its own.
+        /// Number of experts, each with its own weights.
         experts: u64,
         /// Columns of the input.
         inputs: u64,
@@ -233,7 +237,7 @@ pub enum OperatorKind {
         /// True if a bias vector is added to each row.
         bias: bool,
     },
-    /// Sum of each token's copies, weighted by the token's scores.
+    /// Sum of the results of each token's copies, weighted by the token's scores.
     ExpertCombine {
         /// Number of tokens per sample.
         tokens: u64,
@@ -252,8 +256,8 @@ pub enum OperatorKind {
         /// True if there is a bias.
         bias: bool,
     },
-    /// An element-wise function. If `gated`, the input has `2 width` columns: the function is applied to one
-    /// half and multiplied by the other.
+    /// An element-wise function. If `gated`, the input has `2 width` columns: the function is
+    /// applied to one half, which is then multiplied by the other half.
     Activation {
         /// The function, applied to each element.
         function: ActivationFunction,
@@ -261,11 +265,11 @@ pub enum OperatorKind {
         rows: u64,
         /// Columns of the output.
         width: u64,
-        /// True for a gate (SwiGLU).
+        /// True if the activation has a gate (SwiGLU).
         gated: bool,
     },
-    /// Adds the branch's output to the skip path, with dropout if `dropout`. Before the blocks, sums the
-    /// embeddings of an input.
+    /// Adds the branch's output to the skip path, with dropout if `dropout`. Before the blocks,
+    /// adds up the embeddings of an input.
     Residual {
         /// Rows of both summands: tokens, or pixels.
         rows: u64,
@@ -283,7 +287,7 @@ pub enum OperatorKind {
         /// Number of rows that are looked up.
         tokens: u64,
     },
-    /// Cross entropy over classes.
+    /// Cross-entropy loss over classes.
     Loss {
         /// Rows of logits: tokens, or 1.
         rows: u64,
@@ -304,12 +308,12 @@ pub enum OperatorKind {
         stride: u64,
         /// Pixels added on each side.
         padding: u64,
-        /// Number of groups of channels; 1 unless the convolution is grouped or depthwise.
+        /// Number of groups of channels; 1 for a convolution that is neither grouped nor depthwise.
         groups: u64,
         /// True if each output channel has a bias.
         bias: bool,
     },
-    /// The maximum or the mean of each window.
+    /// Maximum or mean of each window.
     Pool {
         /// Channels of input and output.
         channels: u64,
@@ -324,14 +328,15 @@ pub enum OperatorKind {
     },
     /// Sums `lookups` rows of a table.
     EmbeddingBag {
-        /// Rows of the table.
+        /// Number of rows of the table.
         rows: u64,
         /// Columns of the table.
         width: u64,
         /// Rows that are looked up per sample.
         lookups: u64,
     },
-    /// Dot products of all pairs of `vectors` vectors, appended to the first vector (DLRM).
+    /// Dot products of all pairs of `vectors` vectors, appended to the first vector (the
+    /// interaction of DLRM).
     Interaction {
         /// Number of input vectors.
         vectors: u64,
@@ -340,14 +345,14 @@ pub enum OperatorKind {
     },
 }
 
-/// Earlier tokens to which a token attends under a causal mask.
+/// The earlier tokens to which a token attends under a causal mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionSpan {
     /// A token attends to all earlier tokens.
     #[default]
     All,
-    /// A token attends to this number of tokens: itself and the tokens just before it.
+    /// A token attends to this number of tokens: itself and the tokens immediately before it.
     Window(u64),
     /// A token attends to earlier tokens of its own chunk of the sequence; chunks have this length.
     Piece(u64),
@@ -377,19 +382,19 @@ impl AttentionSpan {
 pub struct RouterForm {
     /// True if scores have a trained bias.
     pub bias: bool,
-    /// True if a bias per expert is added when experts are chosen. The bias balances loads and has
-    /// no gradient.
+    /// True if a bias per expert is added to the scores when experts are chosen. The bias balances
+    /// the load of experts and has no gradient.
     pub correction: bool,
-    /// True if scores are logistic functions, false if they are a softmax.
+    /// True if scores are computed with the logistic function, false if with a softmax.
     pub sigmoid: bool,
-    /// Number of groups of experts, among which a token first chooses the best groups; 0 or 1
-    /// without groups.
+    /// Number of groups of experts, of which a token first chooses the best ones; 0 or 1 without
+    /// groups.
     pub groups: u64,
     /// Number of groups whose experts a token may choose.
     pub chosen_groups: u64,
 }
 
-/// A function of each element.
+/// A function that is applied to each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationFunction {
@@ -422,7 +427,7 @@ impl ModelLayer {
 }
 
 impl ModelLayer {
-    /// Returns true if operator `index` is one of the experts' operators, or the dispatch or combine
+    /// Returns true if operator `index` is an operator of the experts, or the dispatch or combine
     /// around them.
     pub fn stands_among_experts(&self, index: usize) -> bool {
         let at = |exchange| {
@@ -437,7 +442,7 @@ impl ModelLayer {
 }
 
 impl LayerOperator {
-    /// Creates an operator on the branch.
+    /// Creates an operator on the branch, not on the skip path.
     pub fn new(name: impl Into<String>, work: OperatorKind, cut: TensorSplit) -> Self {
         Self {
             name: name.into(),

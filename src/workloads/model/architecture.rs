@@ -1,5 +1,5 @@
-//! Transformers whose blocks differ, or whose attention and experts have more parts than a
-//! [`TransformerBlock`] can describe.
+//! Transformers whose blocks differ, or whose attention or experts have parts that a
+//! [`TransformerBlock`] cannot describe.
 //!
 //! | part | operators |
 //! |---|---|
@@ -8,9 +8,9 @@
 //! | dense layers | a perceptron instead of experts |
 //! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block after the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
 //!
-//! In training and prefill, latent attention is expanded: each head has its own keys and values. In decoding,
-//! only the latent vectors are cached: see [`OperatorKind::cached_elements`] and
-//! [`OperatorKind::decode_multiplications`].
+//! In training and prefill, latent vectors are expanded, so that each head has its own keys and
+//! values. In decoding, only the latent vectors are cached: see [`OperatorKind::cached_elements`]
+//! and [`OperatorKind::decode_multiplications`].
 
 use super::transformer::{TransformerBlock, TransformerModel};
 use super::{
@@ -20,19 +20,19 @@ use super::{
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerArchitecture {
-    /// The model without the additional parts. If the model's block has experts, they apply to all
-    /// layers that are not dense.
+    /// The model without the additional parts. If the model's block has experts, all layers that
+    /// are not dense have them.
     pub base: TransformerModel,
-    /// Latent attention, which replaces separate heads of keys and values.
+    /// Latent attention, which replaces attention with directly computed keys and values.
     pub latent: Option<LatentAttention>,
-    /// True if the products before attention have biases, whether other products have them or not.
+    /// True if the products before attention have biases, even if other products have none.
     pub qkv_biases: bool,
     /// True if each head's softmax includes a trained score that belongs to no token.
     pub sinks: bool,
-    /// Earlier tokens to which a token attends, in layers without full attention.
+    /// The earlier tokens to which a token attends, in layers without full attention.
     pub span: AttentionSpan,
-    /// Period of layers with full attention, which are the last of each period; 0 if there are
-    /// none.
+    /// Period of layers with full attention, counted in layers; the last layer of each period has
+    /// it; 0 if no layer has it.
     pub full_every: u64,
     /// True if attention and perceptron each have a norm before and after them.
     pub sandwich_norm: bool,
@@ -42,12 +42,12 @@ pub struct TransformerArchitecture {
     pub router: RouterForm,
     /// Number of layers at the model's beginning that have no experts.
     pub dense_layers: u64,
-    /// Period of layers with experts, which are the last of each period. The other layers are
-    /// dense.
+    /// Period of layers with experts, counted in layers; the last layer of each period has experts.
+    /// The other layers of a period are dense.
     pub experts_every: u64,
     /// Columns of the perceptron in dense layers.
     pub dense_ffn: u64,
-    /// Number of additional blocks that each predict one more token.
+    /// Number of additional blocks, each of which predicts one more token.
     pub more_predictions: u64,
 }
 
@@ -59,17 +59,17 @@ pub struct LatentAttention {
     pub query_rank: u64,
     /// Elements of the latent vector of keys and values.
     pub kv_rank: u64,
-    /// Columns of a query or key head without rotary embedding.
+    /// Columns of a query or key head to which rotary embedding is not applied.
     pub plain: u64,
-    /// Columns of a query or key head with rotary embedding. All key heads share one set of these
-    /// columns.
+    /// Columns of a query or key head to which rotary embedding is applied. All key heads share one
+    /// set of these columns.
     pub turned: u64,
     /// Columns of a head of values.
     pub values: u64,
 }
 
 impl TransformerArchitecture {
-    /// Creates `base` without additional parts.
+    /// Creates an architecture that is `base` without additional parts.
     pub fn plain(base: TransformerModel) -> Self {
         Self {
             base,
@@ -98,7 +98,7 @@ impl TransformerArchitecture {
         for (index, layer) in (0..).zip(blocks) {
             layer.operators = self.block_operators(index);
         }
-        // The predictions of all tokens use the same logits matrix.
+        // The predictions of all tokens share one logits matrix.
         let predictions = self.more_predictions.saturating_add(1);
         for operator in layers
             .iter_mut()
@@ -124,7 +124,7 @@ impl TransformerArchitecture {
         at.is_some_and(|_| (index + 1).is_multiple_of(every)) && self.base.block.experts.is_some()
     }
 
-    /// Returns which earlier tokens the tokens of block `index` attend to.
+    /// Returns the earlier tokens to which the tokens of block `index` attend.
     fn span_of(&self, index: u64) -> AttentionSpan {
         match self.full_every {
             0 => self.span,

@@ -16,12 +16,12 @@ const MOST: u64 = 1_000_000_000_000;
 /// Maximum number of layers of a model.
 const MOST_LAYERS: u64 = 20_000;
 
-/// The keys that all models have.
+/// The keys that all model files have.
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
 impl ModelDefinition {
     /// Parses a model file. Error messages name the file `file`. If `tokens` is given, samples have
-    /// this many tokens instead of the file's number.
+    /// `tokens` tokens instead of the file's number.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ fn parse_definition(
     sizes: ModelSizes,
 ) -> Result<ModelDefinition, ModelError> {
     let ModelSizes { tokens, layers } = sizes;
-    // TOML never starts with a brace, so this is JSON.
+    // TOML never starts with a brace, so this file is JSON.
     if text.trim_start().starts_with('{') {
         let (hidden, model) = hub_config::parse_model(text, file, sizes)?;
         check_counts(&model, file)?;
@@ -171,7 +171,7 @@ fn parse_area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     Ok([height.between(1, MOST)?, width.between(1, MOST)?])
 }
 
-/// Rejects another number of tokens, because this model's sizes do not depend on tokens.
+/// Rejects a changed number of tokens, because this model's sizes do not depend on tokens.
 fn no_sequence(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),

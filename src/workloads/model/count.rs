@@ -3,19 +3,20 @@
 use super::spec::{ProductSpec, saturate_to_u64};
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
-/// Saturating sum.
+/// Sums terms; saturates.
 pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
     terms.into_iter().fold(0, u64::saturating_add)
 }
 
 impl OperatorKind {
-    /// Number of weights. 0 if the weights are tied to another operator's.
+    /// Number of weights. 0 if another operator owns the weights (tied weights).
     pub fn parameters(&self) -> u64 {
         saturate_to_u64(saturating_total(self.spec().gradients(false)))
     }
 
-    /// Multiplications of matrix products in the forward pass of one sample. Elementwise work does not count,
-    /// as in papers. Attention counts all pairs of tokens, even under a causal mask.
+    /// Multiplications of matrix products in the forward pass of one sample. Elementwise work does
+    /// not count, as is usual in publications. Attention counts all pairs of tokens, even under a
+    /// causal mask.
     pub fn multiplications(&self) -> u64 {
         let spec = self.spec();
         let products = spec.products.iter().filter(|one| one.multiplies);
@@ -56,9 +57,9 @@ impl OperatorKind {
         }
     }
 
-    /// Multiplications per pair of a decoded token and an earlier token: queries with keys, and scores with
-    /// values. With latent vectors, heads multiply by latent vectors directly, because the up-projections are
-    /// absorbed into the queries and the weighted sums.
+    /// Multiplications per pair of a decoded token and an earlier token: queries with keys, and
+    /// scores with values. With latent vectors, heads multiply by the latent vectors directly,
+    /// because the up-projections are merged into the queries and the weighted sums.
     pub fn decode_multiplications(&self) -> u64 {
         let [heads, keys, values] = match *self {
             Self::Attention { heads, width, .. } => [heads, width, width],
@@ -81,11 +82,11 @@ impl OperatorKind {
 
     /// Number of weights in tables whose rows are looked up.
     ///
-    /// LIGHTSPEED's Table 5.2, and the simulator behind it, count each of these weights as one
-    /// multiplication per sample, as if a look-up were a product with a one-hot vector. The sum of
-    /// these weights and [`multiplications`](Self::multiplications) gives the counts in Table 5.2
-    /// of GPT-2, BERT and DLRM. The values there for MegatronBERT (3.57e9) and DLRM (3.14e9) do not
-    /// follow from any published sizes.
+    /// LIGHTSPEED's Table 5.2, and the simulator from which it was computed, count each of these
+    /// weights as one multiplication per sample, as if a look-up were a product with a one-hot
+    /// vector. The sum of these weights and [`multiplications`](Self::multiplications) gives the
+    /// counts of GPT-2, BERT and DLRM in Table 5.2. The values of MegatronBERT (3.57e9) and DLRM
+    /// (3.14e9) in that table do not follow from any published sizes.
     pub fn table_weights(&self) -> u64 {
         if self.spec().looks_up() {
             self.parameters()
@@ -94,8 +95,8 @@ impl OperatorKind {
         }
     }
 
-    /// Elements per sample that are read from the previous layer; for a look-up, the number of
-    /// token ids.
+    /// Elements per sample that the operator reads from the previous layer; for a look-up, the
+    /// number of token ids.
     pub fn input_elements(&self) -> u64 {
         let spec = self.spec();
         saturate_to_u64(spec.volumes(&spec.inputs))
@@ -107,13 +108,13 @@ impl OperatorKind {
         saturate_to_u64(spec.volumes(&spec.outputs))
     }
 
-    /// Rows of the output image of an operator with windows. 0 for other operators.
+    /// 0 for operators without windows. 0 for other operators.
     pub fn window_rows(&self) -> u64 {
         self.spec().extent('h')
     }
 }
 
-/// Saturating sum.
+/// Sums counts; saturates.
 fn saturating_total(counts: impl Iterator<Item = u128>) -> u128 {
     counts.fold(0, u128::saturating_add)
 }
@@ -141,7 +142,7 @@ impl ModelLayer {
         sum(self.operators.iter().map(LayerOperator::multiplications))
     }
 
-    /// Multiplications that a causal kernel skips.
+    /// Multiplications that a kernel for causal attention skips.
     pub fn skippable_multiplications(&self) -> u64 {
         let each = |operator: &LayerOperator| operator.work.skippable_multiplications();
         sum(self.operators.iter().map(each))
@@ -172,7 +173,7 @@ impl Model {
             .chunk_by(|one, other| (one.role, &one.operators) == (other.role, &other.operators))
     }
 
-    /// Saturating sum of a count over layers.
+    /// Sums a count over all layers; saturates.
     pub(super) fn over_layers(&self, count: impl Fn(&ModelLayer) -> u64) -> u64 {
         let each = |run: &[ModelLayer]| count(&run[0]).saturating_mul(run.len() as u64);
         sum(self.runs().map(each))
@@ -183,8 +184,8 @@ impl Model {
         self.over_layers(ModelLayer::parameters)
     }
 
-    /// Number of weights that one token uses: of the experts' weights, only the chosen experts'
-    /// weights.
+    /// Number of weights that one token uses: all weights, except those of experts that are not
+    /// chosen.
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
         self.over_layers(|layer| {
@@ -198,7 +199,7 @@ impl Model {
         })
     }
 
-    /// Elements per token in the cache for decoding, all layers together.
+    /// Elements per token in the cache for decoding, over all layers.
     pub fn cached_elements(&self) -> u64 {
         self.over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
     }
@@ -208,7 +209,7 @@ impl Model {
         self.over_layers(ModelLayer::multiplications)
     }
 
-    /// Multiplications that a causal kernel skips.
+    /// Multiplications that a kernel for causal attention skips.
     pub fn skippable_multiplications(&self) -> u64 {
         self.over_layers(ModelLayer::skippable_multiplications)
     }

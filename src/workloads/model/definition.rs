@@ -1,4 +1,4 @@
-//! Models as model files describe them.
+//! Models in the form in which model files describe them.
 //!
 //! Every file has `name`, `source` and `kind`; unknown keys are rejected. Defaults are in parentheses.
 //!
@@ -19,11 +19,11 @@
 //!   - `more_predictions` (0).
 //! - `kind = "vit"`: `layers`, `hidden`, `heads`, `ffn` (4 hidden), `image`, `channels` (3), `patch`, `classes`,
 //!   `dropout` (false).
-//! - `kind = "layers"`: `input`, which has `channels`, `height` and `width`, or `columns`, or `tokens`; and
-//!   layers under `[[layer]]`, each with a `name`, a `role` (input, block, output) and `operators`. An entry
-//!   can describe several layers: `repeat` is their number, and `first` (0) the number in the first one's
-//!   name. An operator's input sizes follow from the operators before it. An operator has an `op`, a `name`
-//!   (the op), a `cut` (whole), and
+//! - `kind = "layers"`: `input`, which has `channels`, `height` and `width`, or `columns`, or
+//!   `tokens`; and layers under `[[layer]]`, each with a `name`, a `role` (input, block, output)
+//!   and `operators`. An entry can describe several layers: `repeat` is their number, and `first`
+//!   (0) is the number in the name of the first. An operator's input sizes are computed from the
+//!   operators before it. An operator has an `op`, a `name` (the op), a `cut` (whole), and
 //!   - `linear`: `outputs`, `bias` (true), `tied` (false); an image becomes one row;
 //!   - `attention`: `heads`, `kv_heads` (heads), `causal`, `dropout`, `rotary`, `qk_norm` (false);
 //!   - `convolution`: `outputs`, `kernel`, `stride` (1), `padding` (0), `groups` (1), `bias` (true);
@@ -34,15 +34,15 @@
 //!   - `embedding`: `vocabulary`, `width`; `embedding_bag`: `rows`, `width`, `lookups` (1), outside the chain;
 //!     `interaction`: `vectors`.
 //!
-//! An operator with `around = true` is on the skip path. The next residual adds the skip path and the branch,
-//! which must have equal sizes.
+//! An operator with `around = true` is on the skip path. The next residual adds the results of the
+//! skip path and of the branch, which must have equal sizes.
 
 use super::Model;
 
 /// A model, and the properties that its file gives for the model as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelDefinition {
-    /// Kind of description in the file.
+    /// Form in which the file describes the model.
     pub kind: DefinitionKind,
     /// Width of the activations between blocks; `None` if blocks differ in width.
     pub hidden: Option<u64>,
@@ -50,16 +50,16 @@ pub struct ModelDefinition {
     pub model: Model,
 }
 
-/// Sizes that replace a model file's sizes; `None` keeps the file's size.
+/// Sizes that replace the sizes in a model file; `None` keeps the file's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelSizes {
     /// Number of tokens per sample.
     pub tokens: Option<u64>,
-    /// Number of blocks (not all layers).
+    /// Number of blocks; layers before and after the blocks do not count.
     pub layers: Option<u64>,
 }
 
-/// Kind of description in a model file.
+/// Form in which a file describes its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefinitionKind {
     /// A few numbers of a transformer over tokens.
@@ -71,14 +71,14 @@ pub enum DefinitionKind {
 }
 
 impl DefinitionKind {
-    /// Every kind, with its name in files.
+    /// Every form, with the word for it in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Transformer, "transformer"),
         (Self::Vit, "vit"),
         (Self::Layers, "layers"),
     ];
 
-    /// Name of the kind in files.
+    /// Word for the form in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Transformer => "transformer",

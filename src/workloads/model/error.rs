@@ -1,4 +1,4 @@
-//! Errors about models. Every message gives the place, the value found and the values allowed.
+//! Errors about models. Every message gives the place, the value found, and the allowed values.
 
 use chakram_base::config::{ConfigError, did_you_mean};
 use std::io;
@@ -9,7 +9,7 @@ pub enum ModelError {
     /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A count of the model is 2^64 - 1 or more.
+    /// A count of the model is at least 2^64 - 1.
     #[error(
         "{file}: the model's {what} do not fit in 64 bits; found sizes whose product is 2^64 - 1 \
          or more, try smaller sizes"
@@ -32,7 +32,7 @@ pub enum ModelError {
         /// The preset with the most similar name, if one is similar.
         closest: Option<&'static str>,
     },
-    /// The name looks like the name of a model on a hub, but models are not loaded from hubs.
+    /// The name has the form of a model name on a hub, but models are not loaded from hubs.
     #[error(
         "no file is called {name}, {}\n  \
          try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
@@ -41,20 +41,20 @@ pub enum ModelError {
     OnHub {
         /// Name that the user asked for.
         name: String,
-        /// The preset of the same family and size, if there is one.
+        /// The preset of the same family and size, or `None` if there is none.
         closest: Option<&'static str>,
     },
     /// The file cannot be read.
     #[error("cannot read model file {file}")]
     Read {
-        /// The file's path as given.
+        /// Path of the file, as the user gave it.
         file: String,
         /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// Returns a note that models are not loaded from hubs, with the nearest preset.
+/// Returns a note that models are not loaded from hubs; the note suggests the nearest preset.
 pub fn not_from_hubs(closest: Option<&str>) -> String {
     let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));
     format!(

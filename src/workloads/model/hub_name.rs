@@ -1,5 +1,5 @@
-//! Names of models on hubs, such as `meta-llama/Llama-3.1-8B-Instruct`, and the presets nearest to
-//! them.
+//! Names of models on hubs, such as `meta-llama/Llama-3.1-8B-Instruct`, and the preset nearest to a
+//! name.
 
 use chakram_base::config::nearest;
 
@@ -20,9 +20,10 @@ pub(super) fn is_hub_name(name: &str) -> bool {
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
 }
 
-/// Returns the preset of `all` whose family, generation and size all occur in `name`. If several
-/// match, returns the one with the most parts. If none matches, returns the first preset that
-/// begins with the parts of `name`, or else the preset with the most similar spelling.
+/// If several presets match, returns the one whose name has the most parts. If none matches,
+/// returns the first preset whose name begins with the parts of `name`, or else the preset with the
+/// most similar spelling. If none matches, returns the first preset that begins with the parts of
+/// `name`, or else the preset with the most similar spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,
@@ -41,7 +42,7 @@ pub(super) fn nearest_preset<'n>(
     }
     let begins = |preset: &&&str| !parts.is_empty() && split_name(preset).starts_with(&parts);
     let found = best.map(|(_, preset)| preset);
-    // `mixtral` alone may match a preset's beginning, but a single letter must not.
+    // The beginning of a preset's name, such as `mixtral`, may match, but a single letter must not.
     let found = found.or_else(|| all.iter().find(begins).copied().filter(|_| model.len() > 3));
     found.or_else(|| nearest(model, all))
 }

@@ -1,4 +1,4 @@
-//! The built-in models, and how a preset's name or a path leads to a model file.
+//! The built-in models, and the search for the model file of a preset's name or a path.
 
 use super::hub_name::{is_hub_name, nearest_preset};
 use super::{Model, ModelDefinition, ModelError, ModelSizes};
@@ -17,7 +17,7 @@ pub struct ModelPreset {
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every preset, sorted by family and size.
+        /// Every preset, sorted by family, then by size.
         pub const PRESETS: &[ModelPreset] = &[$(ModelPreset {
             name: $name,
             text: include_str!(concat!("presets/", $name, ".toml")),
@@ -98,9 +98,9 @@ presets!(
 /// Text of a model file, and the file's name for error messages.
 #[derive(Clone, Debug)]
 pub struct ModelSource {
-    /// The preset's name, or the path as the user gave it.
+    /// Name of the preset, or the path as the user gave it.
     pub file: String,
-    /// The model's file.
+    /// Contents of the model file.
     pub text: Cow<'static, str>,
 }
 

@@ -1,35 +1,35 @@
 //! Activations that operators save for the backward pass.
 //!
 //! In a forward pass, each operator saves the data that its gradients need and that no other
-//! operator saves: its input, and data of its own, such as dropout masks. An operator's output is
-//! the next operator's input. So no tensor is counted twice, and saved bytes can be summed over
-//! operators.
+//! operator saves: its input, and its own data, such as dropout masks. An operator saves its input
+//! but not its output, because the output is the next operator's input. So no tensor is counted
+//! twice, and saved bytes can be summed over operators.
 //!
 //! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves
 //! `s h (34 + 5 a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large
-//! Transformer Models", 2022, equation 1), which are summed operator by operator as in their
-//! section 4.1. As in Korthikanti et al., means and variances of norms do not count. Token ids do
-//! not count either, because they are the sample itself.
+//! Transformer Models", 2022, equation 1); this module adds them up operator by operator, as in
+//! their section 4.1. As in Korthikanti et al., means and variances of norms do not count. Token
+//! ids do not count either, because they are the sample itself.
 //!
-//! One kind of tensor is counted twice: in a ResNet block that changes the number of channels, two
-//! convolutions have the same input, and both count it.
+//! One kind of tensor is nevertheless counted twice: in a ResNet block that changes the number of
+//! channels, two convolutions have the same input, and both count it.
 
 use super::count::sum;
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
 impl OperatorKind {
-    /// Returns the bytes that the forward pass of one sample keeps for its backward pass, with
+    /// Returns the bytes that the forward pass of one sample saves for its backward pass, with
     /// `element` bytes per element.
     ///
-    /// `fused` attention never writes scores to memory (FlashAttention). Fused attention keeps a 4-byte
-    /// number per row of scores instead.
+    /// `fused` attention (FlashAttention) never writes scores to memory. It saves a 4-byte number
+    /// per row of scores instead.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         self.spec().kept_bytes(element, fused)[0]
     }
 }
 
 impl LayerOperator {
-    /// Bytes that are kept for the backward pass of one sample, as in
+    /// Bytes that are saved for the backward pass of one sample, as in
     /// [`OperatorKind::saved_bytes`].
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         self.work.saved_bytes(element, fused)
@@ -37,7 +37,7 @@ impl LayerOperator {
 }
 
 impl ModelLayer {
-    /// Bytes that are kept for the backward pass of one sample, as in
+    /// Bytes that are saved for the backward pass of one sample, as in
     /// [`OperatorKind::saved_bytes`].
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         sum(self.operators.iter().map(|o| o.saved_bytes(element, fused)))
@@ -45,7 +45,7 @@ impl ModelLayer {
 }
 
 impl Model {
-    /// Bytes that are kept for the backward pass of one sample, as in
+    /// Bytes that are saved for the backward pass of one sample, as in
     /// [`OperatorKind::saved_bytes`].
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         self.over_layers(|layer| layer.saved_bytes(element, fused))

@@ -1,9 +1,10 @@
-//! Operators as data: their axes, tensors over these axes, products, and the tensors that the
-//! backward pass keeps.
+//! Operators as data: their axes, tensors over these axes, products, and the tensors that are saved
+//! for the backward pass.
 //!
-//! Letters name axes and tensors, as in `einsum`: a linear operator multiplies `mk` by `kn` to `mn`. An
-//! operator is one entry of [`OperatorKind::spec`]. From this entry follow the parameters, multiplications,
-//! elements, kept bytes, the volumes of PALM's Table III, shards, layouts and kernels.
+//! Letters name axes and tensors, as in `einsum`: a linear operator multiplies `mk` by `kn` to
+//! `mn`. An operator is one entry of [`OperatorKind::spec`]. From this entry, other modules compute
+//! parameters, multiplications, elements, saved bytes, the volumes of PALM's Table III, shards,
+//! layouts and kernels.
 //!
 //! | operator | input | weights | output | products, and the axes summed over | kept |
 //! |---|---|---|---|---|---|
@@ -24,10 +25,10 @@
 //! | pool | `nij` | | `nhw` | none; windows compare `nhw` over `rs` | input |
 //! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
 //!
-//! Every input and output also has the sample axis `b`, which is not shown. Letters other than `b`,
-//! `m`, `n` and `k` are sizes that no degree divides, or that are divided together with one of
-//! these axes. Rows `h` of an image's output and `i` of its input are divided with m, copies `c` of
-//! tokens with m, and heads `g` of keys and values with n. In a grouped convolution, a filter
+//! Every input and output also has the sample axis `b`, which is not shown. Axes other than `b`,
+//! `m`, `n` and `k` are not divided by any degree, or are divided together with one of these four
+//! axes. Rows `h` of an image's output and `i` of its input are divided by the degree of m, copies
+//! `c` of tokens by m, and heads `g` of keys and values by n. In a grouped convolution, a filter
 //! processes `c` channels instead of `k`.
 
 mod kernels;
@@ -42,9 +43,9 @@ pub enum OperatorAxis {
     B,
     /// Rows of a sample: tokens, or rows of pixels.
     M,
-    /// Columns of the output: output features, channels or heads.
+    /// Columns of the output: features, channels or heads.
     N,
-    /// Columns of the input, which products sum.
+    /// Columns of the input, over which products sum.
     K,
 }
 
@@ -56,9 +57,9 @@ impl OperatorAxis {
 /// An axis of an operator's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AxisSpec {
-    /// Letter by which tensors name the axis.
+    /// Letter that represents the axis in the names of tensors.
     pub letter: char,
-    /// Size for one sample.
+    /// Size of the axis in one sample.
     pub extent: u64,
     /// The degree that divides the axis.
     pub cut: AxisCut,
@@ -67,49 +68,51 @@ pub struct AxisSpec {
 /// The degree that divides an axis, or the reason why none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisCut {
-    /// This degree divides the axis; the noun names the axis's units in messages.
+    /// This degree divides the axis; the noun names the units of the axis in messages.
     By(OperatorAxis, &'static str),
-    /// This degree must be 1, although it would divide the axis; the text gives the reason.
+    /// This degree would divide the axis, but must be 1; the text gives the reason.
     Whole(OperatorAxis, &'static str),
     /// No degree divides the axis.
     Never,
 }
 
-/// Weights of an operator that have one gradient tensor.
+/// Weights of an operator whose gradients form one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightSpec {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
-    /// True if the weights belong to another operator, which counts them.
+    /// True if the weights belong to another operator, in which they are counted.
     pub tied: bool,
 }
 
-/// A sum of products. A product has one multiplication per element of the result and of the summed
-/// axes.
+/// Products that are summed over axes. The number of multiplications is the product of the sizes of
+/// the result's axes and of the summed axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSpec {
     /// Axes of the result.
     pub result: &'static str,
     /// Axes over which the products are summed.
     pub over: &'static str,
-    /// Axes of the multiplications that a causal kernel skips; empty if it skips none.
+    /// Axes of the multiplications that a kernel for causal attention skips; empty if there are
+    /// none.
     pub skipped: &'static str,
-    /// False for comparisons, which only PALM's Table III counts.
+    /// False if the elements are compared instead of multiplied; only PALM's Table III counts
+    /// comparisons.
     pub multiplies: bool,
 }
 
-/// A tensor that is kept for the backward pass.
+/// A tensor that is saved for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptTensor {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
     /// Bytes per element; `None` for the bytes of the number format.
     pub bytes: Option<u64>,
-    /// Attention kernels that keep the tensor.
+    /// Attention kernels that save the tensor.
     pub with: KeptWith,
 }
 
-/// Attention kernels that keep a tensor.
+/// Attention kernels that save a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptWith {
     /// All attention kernels.
@@ -120,7 +123,7 @@ pub enum KeptWith {
     Unfused,
 }
 
-/// Sliding windows over an image.
+/// Sizes of sliding windows over an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSpec {
     /// Rows of a window.
@@ -131,28 +134,31 @@ pub struct WindowSpec {
     pub padding: u64,
 }
 
-/// Results that an operator in a layer's chain uses.
+/// Results that an operator uses, among those in its layer's chain and outside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainRole {
     /// The previous operator's output.
     Next,
-    /// The previous operator's output, and the skip path or the tables outside the chain.
+    /// The previous operator's output, and the result on the skip path or of the tables outside the
+    /// chain.
     Join,
     /// The previous operator's output, and all results outside the chain.
     Collect,
-    /// No earlier result. The operator starts a new chain, and the previous chain's result is kept
-    /// outside until an operator uses it.
+    /// No earlier result, because the operator looks up a table. The operator starts a new chain,
+    /// and the previous chain's result is stored outside the chain until an operator uses it.
     Table,
-    /// The operator's own result is kept outside the chain.
+    /// No earlier result, because the operator looks up embedding bags. Its own result is stored
+    /// outside the chain.
     Beside,
 }
 
-/// Side of an operator on which ranks with different experts of a layer exchange tokens.
+/// Side of an operator (after or before it) on which ranks with different experts of a layer
+/// exchange tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertExchange {
     /// After the operator: copies of tokens are sent to their experts.
     Dispatch,
-    /// Before the operator: results return from the experts.
+    /// Before the operator: results return from the experts to the ranks of the tokens.
     Combine,
 }
 
@@ -163,17 +169,18 @@ pub struct OperatorSpec {
     pub name: &'static str,
     /// Axes of all the operator's tensors.
     pub axes: Vec<AxisSpec>,
-    /// Inputs as letters of axes: outputs of earlier operators or of the previous layer.
+    /// Inputs, each as the letters of its axes: outputs of earlier operators or of the previous
+    /// layer.
     pub inputs: Vec<&'static str>,
-    /// Outputs, as letters of axes.
+    /// Outputs, each as the letters of its axes.
     pub outputs: Vec<&'static str>,
     /// Weights in the order in which the backward pass computes their gradients.
     pub weights: Vec<WeightSpec>,
     /// Products of the forward pass.
     pub products: Vec<ProductSpec>,
-    /// Tensors that are kept for the backward pass.
+    /// Tensors that are saved for the backward pass.
     pub kept: Vec<KeptTensor>,
-    /// Axes that count as rows (rows and pixels), not as columns (columns and channels).
+    /// Axes that count as rows (of tokens or of pixels); all others count as columns (or channels).
     pub rows: &'static str,
     /// Sliding windows over an image, if the operator has them.
     pub windows: Option<WindowSpec>,
@@ -181,30 +188,30 @@ pub struct OperatorSpec {
     pub role: ChainRole,
     /// Kernels of the forward and backward pass.
     pub kernels: KernelSpec,
-    /// With expert parallelism, the exchange of tokens that the operator starts or ends, if any.
+    /// The exchange of tokens that the operator starts or ends with expert parallelism, if any.
     pub exchange: Option<ExpertExchange>,
 }
 
 impl OperatorSpec {
-    /// Returns true if the operator has an axis called `letter`.
+    /// Returns true if the operator has an axis with the letter `letter`.
     pub fn has(&self, letter: char) -> bool {
         self.axes.iter().any(|axis| axis.letter == letter)
     }
 
-    /// Size of the axis called `letter`. 0 if there is no such axis.
+    /// Size of the axis with the letter `letter`. 0 if the operator has no such axis.
     pub fn extent(&self, letter: char) -> u64 {
         let found = self.axes.iter().find(|axis| axis.letter == letter);
         found.map_or(0, |axis| axis.extent)
     }
 
-    /// Elements of a tensor over `axes`; saturates.
+    /// Number of elements of a tensor over `axes`; saturates.
     pub fn volume(&self, axes: &str) -> u128 {
         axes.chars().fold(1, |all: u128, letter| {
             all.saturating_mul(self.extent(letter).into())
         })
     }
 
-    /// Sum of the volumes of `tensors`.
+    /// Sum of the numbers of elements of `tensors`; saturates.
     pub fn volumes<'a>(&self, tensors: impl IntoIterator<Item = &'a &'static str>) -> u128 {
         let each = tensors.into_iter().map(|axes| self.volume(axes));
         each.fold(0, u128::saturating_add)
@@ -217,7 +224,8 @@ impl OperatorSpec {
         all.any(|one| axes.contains(one.letter))
     }
 
-    /// Returns the sizes that a degree of `axis` must divide, each with a noun for its units.
+    /// Returns the sizes that a degree of `axis` must divide, each with a noun that names its
+    /// units.
     pub fn sizes(&self, axis: OperatorAxis) -> impl Iterator<Item = (u64, &'static str)> {
         self.axes.iter().filter_map(move |one| match one.cut {
             AxisCut::By(by, what) if by == axis => Some((one.extent, what)),
@@ -236,13 +244,12 @@ impl OperatorSpec {
         self.inputs.iter().any(|axes| axes.contains('k'))
     }
 
-    /// Returns true for a matrix product; sliding windows are not one.
+    /// Returns true for a matrix product; a product over sliding windows is none.
     pub fn is_linear(&self) -> bool {
         self.sums() && self.windows.is_none()
     }
 
-    /// Returns the number of experts that have weights of their own; 0 for operators without
-    /// experts.
+    /// Returns the number of experts that have their own weights; 0 for operators without experts.
     pub fn expert_weights(&self) -> u64 {
         let own = self.weights.iter().any(|one| one.axes.starts_with('e'));
         if own { self.extent('e') } else { 0 }
@@ -282,7 +289,7 @@ impl OperatorSpec {
         has(&self.inputs) && has(&self.outputs)
     }
 
-    /// Columns of the output; for an image, channels.
+    /// Number of columns of the output; for an image, the number of channels.
     pub fn columns(&self) -> u64 {
         let each = |axes: &&'static str| {
             let columns = axes.chars().filter(|letter| !self.rows.contains(*letter));
@@ -291,7 +298,7 @@ impl OperatorSpec {
         self.outputs.iter().map(each).fold(0, u64::saturating_add)
     }
 
-    /// Rows of a sample if a degree can divide them: tokens, but not rows of images.
+    /// Number of rows of a sample that a degree can divide: tokens, but not rows of images.
     pub fn token_rows(&self) -> Option<u64> {
         let mut sizes = self.sizes(OperatorAxis::M);
         sizes
@@ -300,7 +307,7 @@ impl OperatorSpec {
             .map(|(size, _)| size)
     }
 
-    /// Allows degrees to divide columns, because each column is computed independently, as in a
+    /// Allows degrees to divide columns; valid if each column is computed independently, as in a
     /// norm over the channels of images.
     pub fn free_columns(mut self) -> Self {
         let alone = self.is_by_column();
@@ -319,7 +326,7 @@ impl OperatorSpec {
         own.map(|one| self.volume(one.axes))
     }
 
-    /// Returns two numbers of bytes that are kept per sample: for all tensors, and for the tensors
+    /// Returns two numbers of bytes that are saved per sample: of all tensors, and of the tensors
     /// that selective recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &KeptTensor| {
@@ -339,8 +346,8 @@ impl OperatorSpec {
     }
 }
 
-/// Number of positions of a window with side `kernel` along a side of `size` pixels with `padding`
-/// at both ends.
+/// Number of positions of a window of length `kernel` along a side of `size` pixels, with `padding`
+/// pixels at both ends.
 pub(in crate::model) fn window_count(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
@@ -351,7 +358,7 @@ pub(in crate::model) fn window_count(size: u64, kernel: u64, stride: u64, paddin
     }
 }
 
-/// Converts to 64 bits; saturates.
+/// Converts to 64 bits; larger values become the maximum.
 pub(in crate::model) fn saturate_to_u64(count: u128) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

@@ -1,32 +1,32 @@
 //! Layouts of results over a tensor group's members, and the inputs of each operator.
 //!
-//! The first of these rules that applies determines an operator's sharding:
+//! The first applicable rule of this list determines an operator's sharding:
 //!
 //! 1. the degrees that the plan gives for this operator;
 //! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per
-//!    member. If neither the model nor the plan gives any, the split is derived. A product whose
-//!    input is split by columns is then split by inputs. Other products are split by outputs or, if
-//!    only inputs divide evenly, by inputs. Tables whose rows are summed are split by columns,
-//!    because gathering columns moves half the bytes of summing over rows;
+//!    member. If neither the model nor the plan states a split, the split is derived. A product
+//!    whose input is split by columns is then split by inputs. Other products are split by outputs
+//!    or, if only the number of inputs divides evenly, by inputs. Tables whose rows are summed are
+//!    split by columns, because gathering columns moves half the bytes of summing over rows;
 //! 3. with sequence parallelism, shards of tokens, if the tokens divide evenly;
-//! 4. the layout of its input: samples, and rows if they divide evenly. Columns stay split only if the
-//!    operator treats them independently (activations, residuals, pools, norms over the channels of images,
-//!    heads of attention, and classes of a loss inside a sharded region).
+//! 4. the layout of its input: samples, and rows if they divide evenly. Columns stay split only if
+//!    the operator treats columns independently (activations, residuals, pools, norms over the
+//!    channels of images, heads of attention, and classes of a loss inside a sharded region).
 //!
 //! An input that arrives in another layout is redistributed before the operator
 //! ([`plan_redistribution`](crate::generate::sharding::plan_redistribution)).
 //!
 //! The skip path around a branch carries the result of the last residual sum. If a layer begins
-//! with a norm or an activation, norms and activations belong to the branch (GPT-2, Llama). If a
+//! with a norm or an activation, norms and activations are part of the branch (GPT-2, Llama). If a
 //! layer begins otherwise, norms and activations follow the sums, and their output takes the skip
-//! path (BERT, ResNet). An embedding's tables are separate results until a sum uses all of them,
-//! and tables of bags until an interaction does. A residual passes its gradient to each of its
-//! inputs; each of these gradients is redistributed separately.
+//! path (BERT, ResNet). An embedding's tables are separate results until a sum uses all of them;
+//! tables of embedding bags are separate until an interaction uses them. A residual passes its
+//! gradient to each of its inputs; each of these gradients is redistributed separately.
 //!
-//! Layouts describe fractions of a result, not single elements. So an operator that needs only the first
-//! token, such as a classifier after a transformer, receives all tokens if tokens are sharded. Norms over the
-//! channels of images use only the member's own samples and rows, like BatchNorm without synchronized
-//! statistics.
+//! A layout describes which fraction of a result a member has, not which single elements an
+//! operator needs. So an operator that needs only the first token, such as a classifier after a
+//! transformer, receives all tokens if they are sharded. Norms over the channels of images use only
+//! the member's own samples and rows, like BatchNorm without synchronized statistics.
 
 use super::layer::LoweringContext;
 use super::shard_spec::ShardSpec;
@@ -44,9 +44,10 @@ use crate::model::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
     pub layout: ShardLayout,
-    /// Digit in which members with partial sums differ; the partial sums must still be added up.
+    /// Digit in which the members with partial sums differ; the partial sums have yet to be added
+    /// up.
     pub partial_over: Option<MeshAxis>,
-    /// Elements per sample, all members together.
+    /// Elements per sample, over all members together.
     pub elements: u64,
     /// Number of columns; for an image, the number of channels.
     pub columns: u64,
@@ -72,10 +73,11 @@ pub(super) struct ShardedOperator<'l> {
     pub inputs: Vec<OperatorInput>,
     /// Index of the operator that produces each input; `None` for the layer's input.
     pub sources: Vec<Option<usize>>,
-    /// The branch of the layer: 0 is the chain of operators, and 1 the skip path. If there are
-    /// several tables, each has a branch of its own.
+    /// The branch of the layer: 0 is the chain of operators, and 1 the skip path. Each of several
+    /// tables has its own branch.
     pub branch: u32,
-    /// Sharding of an image by rows, from which the rows that windows reach follow.
+    /// Sharding of the operator's windows, if an image is sharded by rows; the rows that windows
+    /// cover are computed from it.
     pub windows: Option<OperatorSharding>,
 }
 
@@ -90,8 +92,8 @@ pub(super) struct LayerDataflow<'l> {
 struct DataflowCursor {
     main: Option<ShardedActivation>,
     around: Option<ShardedActivation>,
-    /// Results outside the chain, such as an input's tables, which wait until an operator uses all
-    /// of them.
+    /// Results outside the chain, such as the results of an input's tables, which wait until an
+    /// operator uses all of them.
     side: Vec<ShardedActivation>,
     /// True if norms and activations follow residual sums, so that their output takes the next branch's skip
     /// path.
@@ -102,12 +104,11 @@ struct DataflowCursor {
 pub(super) struct DataflowTracer<'p> {
     pub operators: &'p [OperatorDegrees],
     pub members: u32,
-    /// Members that share each expert, or `None` if all members do.
+    /// Number of members that share each expert, or `None` if all members do.
     pub expert_members: Option<u32>,
     pub samples: u64,
     pub sequence: bool,
-    /// True if neither the model nor the plan gives a split, so that Megatron-LM's split is
-    /// derived.
+    /// True if Megatron-LM's split is derived, because neither the model nor the plan gives one.
     pub derives: bool,
 }
 
@@ -305,8 +306,8 @@ impl<'p> DataflowTracer<'p> {
             true => self.derive_split(spec, before),
             false => operator.cut,
         };
-        // Neighbouring members share an expert. Members that do not share the expert process other
-        // copies of tokens.
+        // Neighbouring members share an expert and its tokens. Members that do not share the expert
+        // process other tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
             cutting.rows = MeshAxis::new(self.members / members, members);
@@ -390,8 +391,9 @@ pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
 }
 
 impl DataflowCursor {
-    /// Returns the operators that produce the inputs of `operator`; `None` is the layer's input.
-    /// Call this before [`advance_past`](Self::advance_past), which replaces the current results.
+    /// Returns the operators that produce the inputs of `operator`; `None` stands for the layer's
+    /// input. Call this before [`advance_past`](Self::advance_past), which replaces the current
+    /// results.
     fn input_sources(&self, operator: &LayerOperator, spec: &OperatorSpec) -> Vec<Option<usize>> {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
@@ -407,7 +409,8 @@ impl DataflowCursor {
         }
     }
 
-    /// Makes the output of `operator` the current result, and returns the operator's inputs.
+    /// Makes the output of `operator` the current result, and returns the operator's inputs with
+    /// the layouts in which they arrive and are needed.
     fn advance_past(
         &mut self,
         operator: &LayerOperator,
@@ -418,7 +421,7 @@ impl DataflowCursor {
     ) -> Vec<OperatorInput> {
         let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
         // True if the branch and the skip path both use the current result. Tables use no earlier
-        // result.
+        // result, so they never fork.
         let fork = self.around == self.main && spec.role != ChainRole::Table;
         if operator.around {
             let input = take(self.around);
@@ -463,8 +466,9 @@ impl DataflowCursor {
     }
 }
 
-/// Marks the pending sum of `held` as complete for its second consumer, because the first consumer's input
-/// performs the sum. If the sum was a reduce-scatter, its result is sharded.
+/// Marks the pending sum of `held` as complete for its second consumer, because the redistribution
+/// for the first consumer performs the sum. If the sum was a reduce-scatter, its result is sharded
+/// among the members.
 fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
     if let Some(held) = held
         && let Some(over) = held.partial_over.take()
@@ -481,7 +485,7 @@ fn is_pre_norm(operator: &LayerOperator) -> bool {
     operator.work.spec().is_elementwise()
 }
 
-/// Merges results that have the same layout into one.
+/// Merges results that have the same layout into one result.
 fn merge_alike(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
     let mut found: Vec<ShardedActivation> = Vec::new();
     for held in all {

@@ -1,4 +1,4 @@
-//! Lowering of a model's layers. Equal layers are lowered only once.
+//! Lowers a model's layers to programs. Equal layers are lowered only once.
 
 use super::MOST_GROUPS;
 use super::dataflow::{DataflowTracer, LayerDataflow, ShardedActivation};
@@ -12,7 +12,7 @@ use crate::generate::sharding::MemberPartition;
 use crate::generate::{GenerateError, check_limit, option_refused};
 use crate::model::{LayerRole, Model};
 
-/// A layer that has been lowered, to which later layers are compared.
+/// A layer that has already been lowered, with which later layers are compared.
 struct LoweredExample<'m> {
     layer: usize,
     /// Number of members of the tensor group for which the layer was lowered.
@@ -22,8 +22,8 @@ struct LoweredExample<'m> {
     flow: LayerDataflow<'m>,
 }
 
-/// If `unlike` (the previous layer's stage has another tensor degree), rejects a sharded input of layer `i`,
-/// because shards fit only groups of the same size.
+/// Rejects a sharded input of layer `i` if `unlike` is true (the previous layer's stage has another
+/// tensor degree), because shards fit only groups of the same size.
 fn whole_between(
     i: usize,
     held: &Option<ShardedActivation>,
@@ -46,8 +46,8 @@ pub(super) struct DistinctLayers {
 }
 
 impl DistinctLayers {
-    /// Lowers the layers of `model`; layers with the same operators, inputs and position are
-    /// lowered once.
+    /// Lowers the layers of `model`; layers with the same operators, inputs and position in their
+    /// stage are lowered once.
     pub fn new(
         model: &Model,
         plan: &ParallelismPlan,
@@ -82,8 +82,9 @@ impl DistinctLayers {
                 false => context.recompute,
             };
             lowering.context.recompute = recompute;
-            // Degrees apply to layers by name, so with degrees every layer is lowered on its own.
-            // Without degrees, equal layers with equal inputs are sharded equally.
+            // Degrees of single operators apply to layers by name, so if the plan gives any, every
+            // layer is lowered separately. If the plan gives none, equal layers with equal inputs
+            // are sharded equally.
             let known = examples.iter().rposition(|one| {
                 let example = &model.layers[one.layer];
                 (one.members, one.before) == (members, held)

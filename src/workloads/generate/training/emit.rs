@@ -1,9 +1,9 @@
-//! The nodes of a rank, in the order in which its host would launch them.
+//! Emits the nodes of a rank, in the order in which its host would launch them.
 //!
-//! All kernels of a rank form a single chain, in which passes follow one another in the schedule's order. The
-//! only exception are weight gradients that overlap a sum over the tensor group. A pass begins with a receive
-//! from the previous stage, on which its kernels depend. A pass ends with a send, on which nothing depends.
-//! Gradient reductions and parameter gathers have lanes of their own.
+//! All kernels of a rank form a single chain, in which passes follow one another in the schedule's
+//! order. The only exception is a weight gradient that overlaps a sum over the tensor group. A pass
+//! begins with a receive from the previous stage, for which its kernels wait. A pass ends with a
+//! send, for which no node waits. Gradient reductions and parameter gathers have their own lanes.
 
 use super::TrainingGenerator;
 use super::program::{
@@ -28,22 +28,22 @@ pub(super) use memory_traffic::MOST_PIECES;
 
 use gradients::GradientProgress;
 
-/// The lane of kernels, except kernels of parallel branches.
+/// Lane of kernels, except kernels of parallel branches.
 pub const COMPUTE_LANE: i64 = 0;
-/// The lane of collectives of tensor groups.
+/// Lane of the collectives of tensor groups.
 pub const TENSOR_LANE: i64 = 1;
-/// The lane of gradient reductions.
+/// Lane of gradient reductions.
 pub const GRADIENT_LANE: i64 = 2;
-/// The lane of parameter gathers.
+/// Lane of parameter gathers.
 pub const PARAMETER_LANE: i64 = 3;
-/// The lane of token exchanges between ranks with different experts.
+/// Lane of token exchanges between ranks with different experts.
 pub const EXPERT_LANE: i64 = 5;
-/// The lane of exchanges for context parallelism: tokens, keys, values or heads.
+/// Lane of exchanges for context parallelism: tokens, keys, values or heads.
 pub const CONTEXT_LANE: i64 = 6;
-/// The lane of loads and stores of operands that do not stay in SRAM.
+/// Lane of loads and stores of operands that do not stay in SRAM.
 pub const MEMORY_LANE: i64 = 4;
-/// The first of the lanes for kernels of parallel branches. If there are more branches than lanes, they
-/// share lanes.
+/// First of the lanes for kernels of parallel branches. Several branches share a lane if there are
+/// more branches than lanes.
 pub const BRANCH_LANE: i64 = 7;
 const BRANCH_LANES: u32 = 3;
 
@@ -66,21 +66,21 @@ pub(super) struct RankEmitter<'w, 's> {
     common: String,
     /// Buffer for a node's dependencies, reused for every node.
     data: Vec<u64>,
-    /// Nodes that computed gradients on which no reduction depends yet: of weights that all
-    /// replicas have, and of experts' weights.
+    /// Nodes that computed gradients but on which no reduction depends yet, in two lists: for
+    /// weights that all replicas have, and for experts' weights.
     unreduced_producers: [Vec<u64>; 2],
-    /// Gradient reductions of the current step.
+    /// Nodes of the gradient reductions of the current step.
     reduced: Vec<u64>,
-    /// For each layer, the parameter gathers for which its next forward pass must wait.
+    /// For each layer, the parameter gathers for which the layer's next forward pass must wait.
     updated: BTreeMap<usize, Vec<u64>>,
-    /// Memory changes that the next node must make.
+    /// Memory changes that the next emitted node must make.
     pending_memory: MemoryChanges,
-    /// SRAM, and the operands of this stage that stay in it; `None` if the plan has no residency
+    /// SRAM, and the operands that this stage keeps in it; `None` if the plan has no residency
     /// rule.
     sram: Option<(SramPolicy, SramResidency)>,
 }
 
-/// A node that belongs to a step, not to a layer's program.
+/// A node that belongs to a step as a whole, not to a layer's program.
 struct StepNode<'n> {
     name: std::fmt::Arguments<'n>,
     op: Op<'n>,
@@ -137,8 +137,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
                     begun.push((pass, self.begin_pass(pass, present)?));
                 }
-                // Both passes start from the current end of the chain, because neither depends on
-                // the other.
+                // Both passes start at the current end of the chain, because neither depends on the
+                // other.
                 let begin = step.beside.map(|_| self.chain_tail.clone());
                 let mut ends = Vec::new();
                 for (pass, gathers) in begun {
@@ -161,14 +161,14 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.free_released()
     }
 
-    /// Frees memory that no later node frees. Such memory is left if the plan leaves out all
-    /// kernels of the layers after the last node.
+    /// Frees memory that no later node would free. This occurs if the plan leaves out all kernels
+    /// of the layers after the last node.
     fn free_released(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
             return Ok(());
         }
-        // Emit an empty node, because only nodes can change memory.
+        // Emit an empty node, because memory can change only at nodes.
         self.out.set_name(format_args!("released"));
         let labels = NodeLabels {
             stage: Some(self.place.stage),
@@ -236,15 +236,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
     }
 
-    /// Returns the stage of `other` if it is not this stage, because a pass on the same stage needs
-    /// no message.
+    /// Returns the stage of `other`, or `None` if it is this stage, because a pass on the same
+    /// stage needs no message.
     fn other_stage(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
     }
 
-    /// Emits the start of a pass: the first parameter gathers, unless parameters are already `present`, and
-    /// the receive.
+    /// Emits the start of a pass: the first parameter gathers, unless parameters are already
+    /// `present`, and the receive of its input.
     fn begin_pass(
         &mut self,
         pass: PipelinePass,
@@ -268,7 +268,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         if let Some(receiver) = self.other_stage(behind) {
             let sent = self.send_output(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
             // Without overlap, the chain waits for the send, so that the stage does not compute
-            // during it.
+            // during the send.
             if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
                 self.chain_tail.clear();
                 self.chain_tail.push(sent);
@@ -277,7 +277,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits the nodes of a pass between its receive and its send.
+    /// Emits the nodes of a pass from its receive to its send.
     fn emit_pass(
         &mut self,
         pass: PipelinePass,
@@ -305,8 +305,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let lowered = plan.lowered_layer(layer);
             let program = lowered.program(pass.kind, self.place.tensor);
-            // Parameters that are kept for the whole step are freed by the last pass that uses them, or by
-            // its weight gradients.
+            // The last pass that uses the weights, or the pass for weight gradients, frees
+            // parameters that are kept for the whole step.
             let frees = plan.gathers_parameters()
                 && match plan.plan.reshard {
                     true => needs_weights(pass),
@@ -314,7 +314,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 };
             let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
             if reduces && plan.shares_gradients() {
-                // Each member has the full gradients until they are reduced.
+                // Until gradients are reduced, each member has all of them.
                 let whole = plan.gradient_bytes(layer);
                 add_bytes(
                     &mut self.pending_memory.allocates,
@@ -362,8 +362,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits a layer's program, with the reductions of the buckets that become complete in it. The program's
-    /// last node frees `freed` bytes of gathered parameters.
+    /// Emits a layer's program, and the reductions of buckets that become complete in it. The
+    /// program's last node frees `freed` bytes of gathered parameters.
     fn emit_program(
         &mut self,
         program: &LayerProgram,
@@ -374,15 +374,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
     ) -> Result<(), TraceError> {
         self.ids.clear();
         self.begin_names(layer, pass);
-        // The program starts after the nodes at the end of the chain.
+        // The program depends on the nodes at the end of the chain.
         std::mem::swap(&mut self.entry, &mut self.chain_tail);
         let count = program.items.len();
         for (i, item) in program.items.iter().enumerate() {
             self.data.clear();
             self.depend_on(&item.after);
             let mut memory = item.memory;
-            // Add the changes that earlier layers without nodes left, because only nodes can change
-            // memory.
+            // Add the memory changes of earlier layers without nodes, because memory can change
+            // only at nodes.
             if i == 0 {
                 merge_changes(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
@@ -392,7 +392,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             let handed = self.handed == Some((layer, i));
             let id = self.emit_item(item, layer, pass, memory, handed)?;
             self.ids.push(id);
-            // Reduce the gradients of the last node after the loop, when `self.chain_tail` has
+            // The gradients of the last node are reduced after the loop, when `self.chain_tail` has
             // advanced.
             if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
                 self.reduce_complete_buckets(finding, pass)?;
@@ -480,7 +480,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ProgramTask::Collective { bytes, .. } if handed => {
                 let shares = plan.adapters_of(self.place.stage);
                 let shares = shares.and_then(|own| own.shares);
-                // A share of one member needs no sum.
+                // A share of one member has nothing to sum.
                 let reduce = |family| self.collective_op(CollectiveKind::Reduce, bytes, family);
                 (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))
             }
@@ -573,8 +573,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Emits the gathers of parameters for the pass's layers up to the `k`-th, and for the layers
-    /// whose parameters are gathered ahead of use.
+    /// Emits the parameter gathers for the pass's layers up to the `k`-th, and for the layers that
+    /// are gathered ahead of use.
     fn gather_parameters(
         &mut self,
         gathers: &mut ParameterGathers,
@@ -586,7 +586,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
             let layer = gathers.order[gathers.ids.len()];
             let bytes = plan.gathered_bytes(layer);
-            // The `comm_size` of an all-gather is a single member's shard.
+            // For an all-gather, `comm_size` is a single member's shard.
             let shard = bytes.div_ceil(plan.plan.copies().into());
             let mut memory = MemoryChanges::default();
             memory.allocates[TensorClass::Temporary as usize] = bytes;
@@ -625,7 +625,7 @@ fn direction_label(pass: PipelinePass) -> &'static str {
     }
 }
 
-/// Layers of a pass whose parameters are gathered, with the nodes that gather them.
+/// Layers of a pass whose parameters are gathered, and the nodes that gather them.
 struct ParameterGathers {
     order: Vec<usize>,
     ids: Vec<u64>,

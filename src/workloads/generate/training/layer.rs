@@ -19,17 +19,18 @@ pub(super) struct LoweringContext {
     pub sequence: bool,
     /// Number of ranks among which a layer's experts are divided.
     pub expert: u64,
-    /// Kernels of experts' products; `exchange` is the exchange of tokens with ranks that have
-    /// other experts.
+    /// Kernels of experts' products; `exchange` is the form of the token exchange with ranks that
+    /// have other experts.
     pub expert_products: ExpertProducts,
     pub exchange: ExpertExchangeForm,
     /// Number format of tokens that are sent to experts, if it is not the activations' format.
     pub exchange_dtype: Option<Dtype>,
-    /// Number of rows on the rank with the fullest experts, divided by the mean over ranks.
+    /// Number of rows on the rank whose experts have the most rows, divided by the mean over ranks.
     pub expert_load: f64,
-    /// Number of token copies that are sent, divided by the number that experts receive.
+    /// Number of token copies that are sent, divided by the number of copies that experts process.
     pub sent_copies: f64,
-    /// True if different groups sum the gradients of experts and of other weights.
+    /// True if the gradients of experts are summed over other groups than the gradients of other
+    /// weights.
     pub experts_apart: bool,
     /// Exchange between ranks that share a sequence's tokens, or `None` without context
     /// parallelism.
@@ -50,22 +51,23 @@ pub(super) struct LoweredLayer {
     /// Forward programs: one for all members of a tensor group if members are identical, otherwise
     /// one per member.
     pub forward: Vec<LayerProgram>,
-    /// Backward programs, as many as forward programs.
+    /// Backward programs; their number is the number of forward programs.
     pub backward: Vec<LayerProgram>,
-    /// Programs of split backward passes: for input gradients, and for weight gradients. There are
-    /// as many of each kind as forward programs. Empty if backward passes are not split.
+    /// Programs of split backward passes: for input gradients, and for weight gradients. Each of
+    /// the two lists has the same length as the list of forward programs. Empty if backward passes
+    /// are not split.
     pub apart: [Vec<LayerProgram>; 2],
-    /// Number of weights of one member.
+    /// Number of weights that one member stores.
     pub parameters: u64,
-    /// Number of one member's weights that belong to experts, if ranks have different experts.
+    /// Number of these weights that belong to experts, if ranks have different experts.
     pub expert_parameters: u64,
-    /// Weights whose gradients a member computes from only its own shard of the samples or tokens: the group
+    /// Weights whose gradients each member computes from its own samples or tokens only: the group
     /// that sums these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
-    /// The operator whose matrix is tied to the embedding: the number of operators after it, and
-    /// the number of weights of the matrix on one member.
+    /// The operator whose matrix is tied to the embedding: the number of operators after it in the
+    /// layer, and the number of the matrix's weights on one member.
     pub tied: Option<(usize, u64)>,
-    /// Bytes that are kept from the forward pass to the backward pass.
+    /// Bytes that are saved from the forward pass for the backward pass.
     pub keeps: u64,
     /// Number of shards into which members divide the layer's output.
     pub output_shards: u64,
@@ -82,7 +84,7 @@ impl LoweredLayer {
             PassKind::InputGradient => &self.apart[0],
             PassKind::WeightGradient => &self.apart[1],
         };
-        // If all members are identical, they share a single program.
+        // If all members are identical, the list has a single program for all.
         &programs[member as usize % programs.len()]
     }
 }
@@ -106,8 +108,8 @@ impl LoweringContext {
         (loss && !self.trains) || (loss || logits) && self.without.has(AblationEffect::Logits)
     }
 
-    /// Removes two kinds of kernels of an operator of `layer`: kernels that the plan leaves out, and
-    /// kernels that are fused into the products of experts.
+    /// Removes two kinds of kernels of an operator of `layer`: those that the plan leaves out, and
+    /// those that the fused products of experts include.
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
@@ -122,7 +124,7 @@ impl LoweringContext {
             kernels.after_weights.clear();
         }
         if self.expert_products == ExpertProducts::Fused && among_experts {
-            // The fused products also copy tokens, multiply by gates, and cast.
+            // The fused products of experts also copy tokens, multiply by gates, and cast.
             let stays = |kernel: &LoweredKernel| !kernel.moves || is_of_scores(kernel.suffix);
             kernels.forward.retain(stays);
             kernels.backward.retain(stays);
@@ -134,7 +136,7 @@ impl LoweringContext {
         }
     }
 
-    /// Bytes that an operator keeps for the backward pass, unless its whole layer is recomputed.
+    /// Bytes that an operator saves for the backward pass, unless its whole layer is recomputed.
     pub fn keeps(&self, kernels: &OperatorKernels) -> u64 {
         match self.recompute {
             RecomputePolicy::Selective => kernels.keeps,
@@ -143,7 +145,7 @@ impl LoweringContext {
     }
 }
 
-/// Returns true for kernels of a router's scores, which no product of experts includes.
+/// Returns true for the kernels of a router's scores, which are never fused into experts' products.
 fn is_of_scores(suffix: &str) -> bool {
     [
         ".choose", ".sigmoid", ".bias", ".groups", ".highest", ".sum", ".scores",
@@ -160,7 +162,7 @@ pub(super) fn node_name(phase: TrainingPhase, operator: &str, suffix: &str) -> S
     format!("{phase}/{operator}{suffix}")
 }
 
-/// Returns the kernels that follow the weight-gradient kernel of `operator`.
+/// Returns the kernels that follow the weight-gradient kernel of `operator`, as nodes of a program.
 pub(super) fn kernels_after_weights<'k>(
     kernels: &'k OperatorKernels,
     operator: &'k str,

@@ -2,16 +2,17 @@
 //! experts.
 //!
 //! The ranks of a stage form a grid `tensor x context x data` for attention, and a grid
-//! `expert_tensor x expert x replicas` for experts, as with Megatron-LM's `--expert-tensor-parallel-size`.
-//! Each expert is sharded among `expert_tensor` neighbours of a tensor group, and a layer's experts are
-//! divided among `expert` such blocks. The `replicas` that have the same shard of the same experts sum its
-//! gradients. With sequence parallelism, each member of a tensor group sends copies of its own tokens, and
-//! the members that share an expert gather them.
+//! `expert_tensor x expert x replicas` for experts, as with Megatron-LM's
+//! `--expert-tensor-parallel-size`. Each expert is sharded among `expert_tensor` neighbours of a
+//! tensor group, and a layer's experts are divided among `expert` such blocks. The `replicas` that
+//! have the same shard of the same experts sum the gradients of this shard. With sequence
+//! parallelism, each member of a tensor group sends copies of its own tokens, and the members that
+//! share an expert gather them.
 //!
 //! If routing is balanced, a rank with `t` tokens of `c` copies each sends `t c` copies, receives
-//! as many, and processes these with its own experts. So expert parallelism divides the weights,
-//! but not the number of rows. If routing is skewed, every rank has as many rows as the fullest
-//! rank ([`routing`](crate::generate::plan)).
+//! the same number, and processes the received copies with its own experts. So expert parallelism
+//! divides the weights, but not the number of rows. If routing is skewed, every rank has as many
+//! rows as the fullest rank ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
     ExpertExchangeForm, ParallelismPlan, RecomputePolicy, distinct_ranks, fullest_rank_load,
@@ -51,7 +52,7 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
 }
 
 fn scale_rows(rows: u64, factor: f64) -> u64 {
-    // For a balanced load, keep the exact integer, because a float may not be able to represent it.
+    // For a balanced load, keep the exact integer, because a float cannot represent every integer.
     match factor == 1.0 {
         true => rows,
         false => ((rows as f64 * factor + 0.5) as u64).max(1),
@@ -69,7 +70,8 @@ fn routing_sizes(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     })
 }
 
-/// Returns the number of rows on the rank with the fullest experts, divided by the mean over ranks.
+/// Returns the number of rows on the rank whose experts have the most rows, divided by the mean
+/// over ranks.
 fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     routing_sizes(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
@@ -77,9 +79,9 @@ fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     })
 }
 
-/// Returns two ratios for the first layer of `model` with experts. The first is its load: the rows
-/// on the fullest rank, divided by the mean. The second ratio is the number of token copies that
-/// are sent, divided by the number that experts process.
+/// Returns two ratios for the first layer of `model` with experts. The first ratio is the layer's
+/// load: the number of rows on the fullest rank, divided by the mean over ranks. The second ratio
+/// is the number of token copies that are sent, divided by the number that experts process.
 pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
     let mut layers = model.runs().map(|run| &run[0]);
     let Some(layer) = layers.find(|layer| routing_sizes(&layer.operators).is_some()) else {
@@ -94,8 +96,8 @@ pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] 
     [expert_load(&layer.operators, plan), sent]
 }
 
-/// Rejects degrees that do not divide the experts of `model`, and combinations for which chakram has no
-/// rule.
+/// Rejects degrees that do not divide the experts of `model`, and combinations of options for which
+/// chakram has no rule.
 pub(super) fn check_expert_degrees(
     model: &Model,
     plan: &ParallelismPlan,

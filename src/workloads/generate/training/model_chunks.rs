@@ -10,7 +10,7 @@ use crate::model::Model;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Layers, weights and gradients of each part of the model.
+/// Layers, weights, gradient buckets and boundaries of each part of the model.
 #[derive(Clone, Debug)]
 pub(super) struct ModelChunks {
     /// First layer of each part; the last entry is the number of layers.
@@ -20,14 +20,15 @@ pub(super) struct ModelChunks {
     /// Gradient buckets of all layers, in the order in which they become complete.
     buckets: Vec<GradientBucket>,
     ends: Vec<Range<usize>>,
-    /// Bytes that each part sends to the next one.
+    /// For each part, the bytes that it sends to the next part.
     boundaries: Vec<u64>,
-    /// Number of weights that the first and the last stage both have, if any.
+    /// Number of tied weights of which the first and the last stage each have a copy; `None`
+    /// without such weights.
     tied: Option<u64>,
 }
 
 impl ModelChunks {
-    /// Distributes the layers of `model` over its parts.
+    /// Distributes the layers of `model` over its parts, and their gradients over buckets.
     pub fn new(
         model: &Model,
         plan: &ParallelismPlan,
@@ -45,7 +46,7 @@ impl ModelChunks {
         for part in starts.windows(2) {
             let of_experts = |apart: bool| {
                 (part[0]..part[1]).rev().map(move |layer| {
-                    // All members of the tensor group have the same numbers of weights.
+                    // All members of a tensor group have the same numbers of weights.
                     let backward = lowered[layer].program(PassKind::Backward, 0);
                     let found = backward.found.iter().enumerate();
                     let found = found.map(move |(i, found)| match tied {
@@ -65,8 +66,8 @@ impl ModelChunks {
                 filled = filling.buckets(ParallelGroupKind::Data, common);
             }
             if plan.expert_copies() > 1 {
-                // Skip layers without experts, because otherwise they would delay the last bucket
-                // of experts.
+                // Skip layers without experts; otherwise the last bucket of experts would wait for
+                // them.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
                 filled.extend(filling.buckets(ParallelGroupKind::ExpertData, own));
                 filled.sort_by_key(|bucket| (Reverse(bucket.layer), bucket.operators));
@@ -114,18 +115,19 @@ impl ModelChunks {
         &self.buckets[self.ends[layer].clone()]
     }
 
-    /// Bytes that part `below` sends to the next one.
+    /// Bytes that part `below` sends to the next part.
     pub fn boundary_bytes(&self, below: u32) -> u64 {
         self.boundaries[below as usize]
     }
 
-    /// Number of weights that the first and the last stage both have, if any.
+    /// Number of tied weights of which the first and the last stage each have a copy; `None`
+    /// without such weights.
     pub fn tied(&self) -> Option<u64> {
         self.tied
     }
 }
 
-/// A copy, in the last part, of weights that the first part owns.
+/// A copy, in the last part, of tied weights that belong to the first part.
 #[derive(Clone, Copy)]
 struct TiedCopy {
     layer: usize,

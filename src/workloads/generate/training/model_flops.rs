@@ -1,23 +1,24 @@
-//! Model FLOPs of a step. Model FLOPs utilization is their rate divided by the peak rate.
+//! Model FLOPs of a step. Model FLOPs utilization is the rate of model FLOPs divided by the peak
+//! rate.
 //!
-//! A multiplication in the forward pass counts as two FLOPs. The backward pass adds the same for
-//! each factor whose gradient is needed. Recomputation does not count (Chowdhery et al., "PaLM",
-//! 2022, appendix B; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-//! Models", 2022, section 6 and appendix A):
+//! A multiplication in the forward pass counts as two FLOPs. The backward pass adds the same number
+//! for each factor whose gradient is needed. Recomputation does not count (Chowdhery et al.,
+//! "PaLM", 2022, appendix B; Korthikanti et al., "Reducing Activation Recomputation in Large
+//! Transformer Models", 2022, section 6 and appendix A):
 //!
 //! | operator of `m` multiplications | forward | backward |
 //! |---|---|---|
 //! | product with weights | `2m` | `2m` for the weights, and `2m` for the input unless it is the job's data |
 //! | product of two results: attention, interaction | `2m` | `4m` |
 //!
-//! For attention, `m` counts the multiplications that its kernels execute. With a causal mask, a
-//! fused kernel computes `s (s + 1) / 2` pairs of a sequence's `s` tokens. Unfused kernels compute
-//! `s s` pairs, which the publications count for both kinds of kernels. The recomputation of scores
-//! in a fused backward kernel counts only as hardware FLOPs. Operators that the plan leaves out do
-//! not count.
+//! For attention, `m` is the number of multiplications that its kernels execute. With a causal
+//! mask, a fused kernel computes `s (s + 1) / 2` pairs of a sequence's `s` tokens. Unfused kernels
+//! compute `s s` pairs, and the publications count this number for both kinds of kernels. The
+//! recomputation of scores in a fused backward kernel counts only as hardware FLOPs. Operators that
+//! the plan leaves out do not count.
 //!
-//! The ranks' kernels execute at least as many FLOPs; additional FLOPs come from padded heads,
-//! operators that a tensor group replicates, and recomputation.
+//! The ranks' kernels execute at least this number of FLOPs; additional FLOPs come from padded
+//! heads, operators that a tensor group replicates, and recomputation.
 
 use super::TrainingGenerator;
 use crate::generate::plan::AttentionKernel;
@@ -55,13 +56,13 @@ impl TrainingGenerator {
         match (self.plan.trains(), has_weights && !spec.attends()) {
             (false, _) => 0,
             (true, true) => 1 + u128::from(input_gradient),
-            // Both factors need gradients, or neither does. The gains of attention's norms need
-            // both factors' gradients.
+            // Both factors need gradients, or neither does. The gains of attention's norms have
+            // gradients, so both factors' gradients are needed.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }
 
-    /// Returns which pairs of tokens the model FLOPs count, or `None` for a model without
+    /// Returns the kind of token pairs that the model FLOPs count, or `None` for a model without
     /// attention.
     pub(super) fn counted_attention(&self) -> Option<CountedAttention> {
         let operators = self.model.runs().flat_map(|run| &run[0].operators);

@@ -19,8 +19,8 @@
 //! | product out of the perceptron, last sum | | |
 //!
 //! The recomputation runs before the block's backward pass. The policy saves outputs only of
-//! `aten.mm`, but 8-bit products are `aten._scaled_mm`. So in 8-bit models, all products whose
-//! outputs the backward pass needs are recomputed, which are all except the last.
+//! `aten.mm`, but products of 8-bit numbers are `aten._scaled_mm`. So in 8-bit models, all products
+//! whose outputs the backward pass needs are recomputed: all except the last.
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
@@ -31,12 +31,12 @@ use crate::model::{ChainRole, LayerOperator, OperatorAxis, OperatorKind, Operato
 pub(super) struct RecomputedPart {
     /// Kernels that the backward pass runs again.
     pub kernels: Vec<LoweredKernel>,
-    /// Bytes that are freed after the forward pass because they are recomputed.
+    /// Bytes that are freed after the forward pass, because the backward pass recomputes them.
     pub dropped: u64,
 }
 
 /// Returns the recomputed part of operator `i` of `operators`. `work` is a member's shard of this
-/// operator, and `kernels` are its kernels.
+/// operator, and `kernels` are the kernels of the shard.
 pub(super) fn recomputed_part(
     operators: &[LayerOperator],
     i: usize,
@@ -87,8 +87,8 @@ pub(super) fn recomputed_part(
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
     } else if own.is_elementwise() && !own.weights.is_empty() {
-        // Recompute a norm from its input. Only the first norm's input must be kept, because it is
-        // the block's input.
+        // The backward pass recomputes a norm from its input. Only the first norm's input must be
+        // saved, because it is the block's input.
         (all(), if i == 0 { 0 } else { kept })
     } else if own.is_elementwise() {
         let part = match (unsaved, is_gated(&own)) {

@@ -3,9 +3,9 @@
 //!
 //! With `v` heads of keys and values and `a` query heads, `t` members together have
 //! `v' = t ⌈v / t⌉` and `a' = v' ⌈a / v'⌉` heads. The products before and after attention grow
-//! accordingly: with heads of `w` columns, they have `(a' + 2 v') w` outputs and `a' w` inputs.
-//! Padding is computed and communicated like real heads. So each member takes as long as the
-//! fullest member would if heads were distributed unevenly.
+//! accordingly: for heads of `w` columns, they have `(a' + 2 v') w` outputs and `a' w` inputs.
+//! Padding is computed and communicated like real heads. So each member takes the time that the
+//! fullest member would take if heads were distributed unevenly.
 
 use crate::generate::plan::ParallelismPlan;
 use crate::generate::{GenerateError, option_refused};

@@ -14,9 +14,9 @@
 //! PyTorch's unfused Adam (52), gradient clipping (12: norm and product), and casts of weights for 8-bit
 //! products.
 //!
-//! With 16-bit formats, mixed-precision Adam takes 16 bytes per parameter. With ZeRO, each of `N` replicas
-//! keeps only its share of the sharded state (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`,
-//! `2 + 14/N`, `16/N`).
+//! With 16-bit formats, mixed-precision Adam takes 16 bytes per parameter. With ZeRO, each of `N`
+//! replicas keeps only its part of the sharded state (Rajbhandari et al., 2020, figure 1: `16`,
+//! `4 + 12/N`, `2 + 14/N`, `16/N`).
 
 use crate::generate::plan::{Optimizer, ZeroStage};
 
@@ -35,11 +35,11 @@ pub struct ParameterState {
     pub zero: ZeroStage,
     /// Number of replicas that share the sharded state.
     pub replicas: u32,
-    /// Bytes that passes outside the optimizer's kernel move in a step, per parameter.
+    /// Bytes per parameter that a step moves outside the optimizer's kernel.
     pub passes: u64,
 }
 
-/// Bytes resident on one NPU, by purpose.
+/// Bytes that one NPU stores for the whole run, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentBytes {
     /// Bytes of weights.
@@ -59,7 +59,7 @@ impl ResidentBytes {
 }
 
 impl ParameterState {
-    /// Returns the bytes that an NPU keeps for `parameters` parameters.
+    /// Returns the bytes that an NPU stores for the state of `parameters` parameters.
     pub fn resident(&self, parameters: u64) -> ResidentBytes {
         let bytes = |each: u64, shared| {
             let all = u128::from(each) * u128::from(parameters);
@@ -85,7 +85,7 @@ impl ParameterState {
         }
     }
 
-    /// Bytes that an optimizer step moves per parameter that it updates.
+    /// Bytes that an optimizer step moves for each parameter that it updates.
     pub fn moved(&self) -> u64 {
         let (d, g) = (self.weight, self.gradient);
         match (self.optimizer, self.mixed) {

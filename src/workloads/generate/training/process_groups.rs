@@ -1,4 +1,4 @@
-//! Process groups by kind, and the ranks that form each pipeline.
+//! Process groups by kind, and the ranks of each pipeline.
 
 use super::TrainingGenerator;
 use super::summary::ParallelGroups;
@@ -23,7 +23,7 @@ impl TrainingGenerator {
             let places = places.filter(|place| placement.has(family, *place));
             let first = |place: &RankCoordinates| match placement.name(family, *place) {
                 GroupName::Number(number) => seen.insert(number),
-                // 0 stands for the group of all ranks, which has no number of its own.
+                // 0 represents the group of all ranks, which has no number of its own.
                 _ => seen.insert(0),
             };
             let firsts = places.filter(first);
@@ -56,7 +56,7 @@ impl TrainingGenerator {
         roles
     }
 
-    /// Returns sets of ranks through which a micro-batch's activations pass, in order of stages.
+    /// Returns, for each pipeline, the ranks that a micro-batch passes, in order of stages.
     pub(super) fn pipeline_ranks(&self) -> Vec<Vec<u32>> {
         let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
         let uneven = self.plan.is_uneven();

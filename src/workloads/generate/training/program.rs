@@ -6,7 +6,8 @@ use chakram_trace::format::{
     CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase,
 };
 
-/// Bytes of an operator's operands on one core. One of the operator's kernels has these operands.
+/// Bytes of an operator's operands on one core. Exactly one of the operator's kernels has these
+/// operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OperandBytes {
     pub input: u64,
@@ -14,7 +15,7 @@ pub(super) struct OperandBytes {
     pub output: u64,
 }
 
-/// Operation of a program's node.
+/// Operation of a node: a kernel, a collective or a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ProgramTask {
     /// A kernel of an operator.
@@ -24,17 +25,17 @@ pub(super) enum ProgramTask {
         shape: Option<KernelShape>,
         /// Number format of the computation, if it is not the plan's format.
         dtype: Option<Dtype>,
-        /// The operator's operands, if this kernel stands for the operator in memory traffic.
+        /// The operator's operands, if their loads and stores are counted at this kernel.
         operands: Option<OperandBytes>,
     },
-    /// A collective of the tensor group, or of a part of it; the bytes are its `comm_size`.
+    /// A collective of the tensor group, or of a part of the group; the bytes are its `comm_size`.
     Collective {
         kind: CollectiveKind,
         bytes: u64,
         family: ParallelGroupKind,
     },
-    /// A message to or from member `peer` of the tensor group. Messages of a layer between the same
-    /// two members differ in `slot`.
+    /// A message to or from member `peer` of the tensor group. `slot` distinguishes the messages
+    /// that the same two members exchange in a layer.
     Message {
         receive: bool,
         peer: u32,
@@ -43,10 +44,10 @@ pub(super) enum ProgramTask {
     },
 }
 
-/// Dependency of a program's node.
+/// A dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
-    /// All dependencies of the whole program.
+    /// All nodes on which the whole program depends.
     Entry,
     /// The node with this index in the program.
     Node(u32),
@@ -78,10 +79,10 @@ pub(super) struct LayerProgram {
     pub items: Vec<ProgramNode>,
     /// Nodes on which the next layer depends.
     pub exit: Vec<ProgramDependency>,
-    /// In a backward program, the weight gradients that each operator computes, from the last
-    /// operator to the first.
+    /// In a backward program, the weight gradients that each operator computes, in order from the
+    /// last operator to the first.
     pub found: Vec<ProducedGradients>,
-    /// Memory changes that follow the last node, or all memory changes if the program has no nodes.
+    /// Memory changes after the last node, or all memory changes if the program has no nodes.
     pub rest: MemoryChanges,
 }
 
@@ -90,7 +91,8 @@ pub(super) struct LayerProgram {
 pub(super) struct ProducedGradients {
     /// The nodes that compute these gradients.
     pub nodes: Vec<u32>,
-    /// Number of nodes of the program up to the last one that computes these gradients.
+    /// Number of nodes of the program, up to and including the last one that computes these
+    /// gradients.
     pub until: u32,
     /// Numbers of weights, in the order in which their gradients are computed.
     pub weights: [u64; 2],
@@ -100,13 +102,13 @@ pub(super) struct ProducedGradients {
 
 impl LayerProgram {
     /// Splits the program into two: one with all nodes except the nodes for weight gradients, and
-    /// one with only these nodes. If a node of the first program depends on a node of the second,
-    /// it instead depends on that node's dependencies. In the second program, kernels run one after
-    /// another.
+    /// one with only these nodes. A node of the first program that depends on a node of the second
+    /// depends on that node's dependencies instead. In the second program, each kernel waits for
+    /// the previous one.
     pub fn in_two(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
-        // For each node, its index in its new program, and the nodes that replace it as a
-        // dependency in the first program.
+        // For each node: its index in its new program, and the nodes on which nodes of the first
+        // program depend in its place.
         let mut numbers = Vec::with_capacity(self.items.len());
         let mut stands: Vec<Vec<ProgramDependency>> = Vec::with_capacity(self.items.len());
         let mut last_kernel = None;
@@ -141,7 +143,8 @@ impl LayerProgram {
             }
             own.after.sort_unstable();
             own.after.dedup();
-            // The first program must not free output gradients that the second program reads.
+            // The second program still reads these output gradients, so the first program must not
+            // free them.
             let held = match inputs.items.last_mut() {
                 Some(last) => &mut last.memory,
                 None => &mut inputs.rest,
@@ -193,7 +196,7 @@ impl LayerProgram {
 }
 
 /// Adds `bytes` of a class to `sums`. The sum saturates, because layers without nodes add bytes in
-/// every pass, without limit.
+/// every pass, so the sum has no limit.
 pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
@@ -274,9 +277,9 @@ impl ProgramBuilder {
         item
     }
 
-    /// Adds the kernels that follow `item`, the node that computes an operator's weight gradient. The
-    /// added kernels contribute to the gradient. The chain waits for the added kernels unless they run
-    /// `beside` it.
+    /// Adds kernels after `item`, the node that computes an operator's weight gradient; these
+    /// kernels also contribute to the gradient. The chain waits for the added kernels unless they
+    /// run `beside` it.
     pub fn push_behind<'k>(
         &mut self,
         mut item: u32,
@@ -315,12 +318,13 @@ impl ProgramBuilder {
         });
     }
 
-    /// Makes the next node allocate `bytes` of class `class`.
+    /// Records that the next node allocates `bytes` of class `class`.
     pub fn allocate(&mut self, class: TensorClass, bytes: u64) {
         add_bytes(&mut self.program.rest.allocates, class, bytes);
     }
 
-    /// Makes the last node free `bytes`; if the program is still empty, the next node frees them.
+    /// Records that the last node frees `bytes`; if the program is still empty, the next node frees
+    /// them.
     pub fn free(&mut self, class: TensorClass, bytes: u64) {
         let memory = match self.program.items.last_mut() {
             Some(last) => &mut last.memory,

@@ -1,4 +1,5 @@
-//! Number of parameters on a rank, and the state that the rank stores and updates for them.
+//! Number of parameters on a rank, and the state (weights, gradients, optimizer state) that the
+//! rank stores and updates for them.
 //!
 //! ZeRO shards the state of common weights among all replicas, and the state of experts among the replicas
 //! that have the same experts.
@@ -18,7 +19,8 @@ impl TrainingGenerator {
         })
     }
 
-    /// Returns the number of a rank's weights that belong to experts and that fewer replicas have.
+    /// Returns the number of a rank's weights that belong to experts and that only some replicas
+    /// have.
     fn stage_experts(&self, stage: u32) -> u64 {
         let layers = self.stage_layers(stage);
         layers.fold(0, |sum: u64, layer| {
@@ -26,8 +28,8 @@ impl TrainingGenerator {
         })
     }
 
-    /// Returns the state of weights that all replicas have and the state of experts' weights, each
-    /// with the number of these weights on a rank of `stage`.
+    /// Returns the state of weights that all replicas have, and the state of experts' weights, each
+    /// with the number of such weights on a rank of `stage`.
     fn parameter_states(&self, stage: u32) -> [(ParameterState, u64); 2] {
         let experts = self.stage_experts(stage);
         let common = self.stage_parameters(stage) - experts;
@@ -54,8 +56,8 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the bytes per parameter that passes over gradients and weights move in a step,
-    /// without the optimizer's kernel.
+    /// Returns the bytes per parameter that passes over gradients and weights move in a step, apart
+    /// from the optimizer's kernel.
     fn optimizer_passes(&self) -> u64 {
         let mut bytes = 0;
         if self.plan.elementwise == ElementwiseKernels::Megatron {
@@ -82,7 +84,8 @@ impl TrainingGenerator {
             }
         }
         if self.sizes.casts_operands() {
-            // The casts read weights, and write them as operands, both as they are and transposed.
+            // The casts read weights, and write them in the operands' format, both as they are and
+            // transposed.
             let linears = self.plan.linears.map_or(0, cost::pair_bytes);
             bytes += self.sizes.number + linears;
         }
@@ -112,7 +115,7 @@ impl TrainingGenerator {
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
 
-    /// Returns the bytes of a layer's gradients on a rank, which replicas sum.
+    /// Returns the bytes of a layer's gradients on a rank before replicas sum them.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
         let experts = self.lowered_layer(layer).expert_parameters;
         let common = self.parts.weights(layer) - experts;

@@ -1,5 +1,5 @@
-//! A lowered plan as a generator of nodes, with classes of ranks that have the same nodes, and with
-//! node counts.
+//! Generates the nodes of a lowered plan, and finds classes of ranks with equal nodes, and node
+//! counts.
 
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
@@ -41,7 +41,7 @@ impl TrainingGenerator {
         peaks.max_by_key(|peak| peak.bytes).unwrap_or_default()
     }
 
-    /// Returns the coordinates of the rank that represents the rank at `place`: their nodes are the
+    /// Returns the coordinates of the rank that represents the rank at `place`; their nodes are the
     /// same, except for peers and groups. In general, one rank represents all ranks of a stage. If
     /// there are adapters, adapters and other ranks have different representatives. If a tensor
     /// group's members exchange messages, each member represents itself.
@@ -57,23 +57,24 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the index of the node counts of a representative. If there are neither adapters nor
-    /// messages in tensor groups, every representative is member 0, so each stage has one entry.
+    /// Returns the index of the node counts of the representative at `like`. Without adapters and
+    /// without messages in tensor groups, every representative is member 0, so each stage has one
+    /// entry.
     fn kind_of(&self, like: RankCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize
     }
 }
 
-/// Node counts of identical ranks, computed on first use.
+/// Node counts of ranks with identical nodes, computed on first use.
 #[derive(Debug, Default)]
 pub(super) struct NodeCounts {
-    /// The exact count, for which all nodes must be generated.
+    /// The exact count, which takes long because all nodes must be generated.
     all: OnceLock<u64>,
     /// A lower bound: the lengths of the programs, without messages, reductions, loads and stores.
     least: OnceLock<u64>,
 }
 
-/// Sink that adds up allocations and frees, and records the peak.
+/// Sink that adds up allocations and frees, and records the maximum in use.
 #[derive(Default)]
 struct MemoryMeter {
     peak: RankPeak,
@@ -127,7 +128,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn copies(&self) -> Vec<Vec<u32>> {
-        // Stages have different numbers of members, so only whole replicas do the same work.
+        // Stages have different numbers of members, so only whole replicas do equal work.
         if self.plan.is_uneven() {
             let of = |data| RankCoordinates {
                 tensor: 0,
@@ -216,7 +217,7 @@ impl TraceGenerator for TrainingGenerator {
                 });
                 items.sum::<u64>()
             });
-            // The added node allocates the resident state. A rank without work has only this added
+            // The additional node allocates the resident state. A rank without work has only this
             // node.
             1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
         })

@@ -1,4 +1,4 @@
-//! Tensors of a stage that stay in a core's SRAM, and the loads and stores of all others.
+//! Tensors that a stage keeps in its cores' SRAM, and the loads and stores of all other tensors.
 //!
 //! W, I and O are the bytes of an operator's weights, inputs and outputs on one core. ΣWSG is the sum, over
 //! the stage, of weights, gradients and optimizer state, ΣI the sum of inputs, and C the capacity of the
@@ -11,16 +11,16 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! If either weights or activations fit, the stage keeps the one that causes less traffic. If a
-//! stage keeps neither, one operand of an operator is cut into parts that fit (at least one part),
-//! and the other operand is loaded once per part. This choice is Algorithm 1 of Fang et al. (PALM)
-//! with five corrections. As printed, the second branch (ΣWSG ≤ C) is never taken, because it
-//! follows ΣW ≤ C; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that
-//! stays is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the algorithm
-//! as printed.
+//! If either weights or activations would fit, the stage keeps whichever causes less traffic. If a
+//! stage keeps neither, one operand of an operator is divided into parts that fit (at least one
+//! part), and the other operand is loaded once per part. This choice is Algorithm 1 of Fang et al.
+//! (PALM) with five corrections. As printed, the second branch (ΣWSG ≤ C) is never taken, because
+//! it follows ΣW ≤ C; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand
+//! that stays is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the
+//! algorithm as printed.
 //!
-//! A larger SRAM never causes more traffic. If only weights or only activations are kept, an operator moves
-//! at most W + I + O bytes, which is the minimum if neither is kept.
+//! A larger SRAM never causes more traffic. If only weights or only activations are kept, an
+//! operator moves at most W + I + O bytes, which is the minimum without anything in SRAM.
 
 use super::program::{OperandBytes, ProgramTask};
 use super::{MOST_WORK, TrainingGenerator};
@@ -80,8 +80,9 @@ impl SramPolicy {
         [load, store].map(|bytes| bytes.min(MOST_WORK))
     }
 
-    /// Returns what a stage keeps in SRAM. The stage's weights have `weights` bytes, or `state` bytes with
-    /// gradients and optimizer state. `operands` are the operands of its forward operators.
+    /// Returns the tensors that a stage keeps in SRAM. The stage's weights have `weights` bytes;
+    /// with gradients and optimizer state, they have `state` bytes. `operands` are the operands of
+    /// its forward operators.
     pub fn kept(&self, weights: u64, state: u64, operands: &[OperandBytes]) -> SramResidency {
         let inputs = operands
             .iter()
@@ -122,7 +123,7 @@ impl TrainingGenerator {
         })
     }
 
-    /// Returns what `stage` keeps in SRAM.
+    /// Returns the tensors that `stage` keeps in SRAM.
     pub(super) fn residency_of(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
         let operands: Vec<OperandBytes> = self
             .stage_layers(stage)
@@ -159,8 +160,8 @@ mod tests {
         }
     }
 
-    /// A stage with two operators. Each has 50 B of weights (400 B in total with gradients and
-    /// state) and 30 B of inputs.
+    /// Tests a stage with two operators. Each operator has 50 B of weights (400 B with gradients
+    /// and state, both operators together) and 30 B of inputs.
     fn kept(capacity: u64) -> SramResidency {
         policy(capacity).kept(100, 400, &[OPERATOR; 2])
     }
@@ -221,8 +222,8 @@ mod tests {
         assert_eq!(before, 0);
     }
 
-    /// As printed, weights stay as soon as they fit by themselves, and results are stored even if
-    /// everything fits.
+    /// As printed, weights stay as soon as they fit without their state, and results are stored
+    /// even if everything fits.
     #[test]
     fn the_printed_algorithm_has_a_branch_that_is_never_taken() {
         let printed = |capacity| SramPolicy {

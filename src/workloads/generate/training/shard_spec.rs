@@ -61,9 +61,10 @@ impl ShardSpec {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
-    /// Returns the part of `work` that one member does, per sample. An image is split by rows so
-    /// that windows divide evenly; a member's part is an image of its own with the same padding.
-    /// Sizes that do not divide evenly are rounded up, as Megatron-LM does with the vocabulary.
+    /// Returns the part of `work` that one member does, per sample. An image is divided by rows so
+    /// that the number of windows divides evenly; a member's part is an image of its own with the
+    /// same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM does with the
+    /// vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.spec();
@@ -78,8 +79,8 @@ impl ShardSpec {
         local
     }
 
-    /// Returns true if a member's part of `work` has exactly its share of the windows, which requires that
-    /// the windows of its rows reach beyond the padding.
+    /// Returns true if a member's part of `work` has exactly its share of the windows; this
+    /// requires that the windows of its rows extend past the padding.
     pub fn shares_windows(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()

@@ -21,14 +21,14 @@
 //! | rows of an image of `W` pixels and `C` channels from a neighbour | `d B W C / bk` each; of a pool `/ bn` | m |
 //! | a loss over sharded classes, three times | `4 BM / bm` | n |
 //!
-//! (PALM, Table III.) Communication moves as little as possible: by an all-gather or an all-to-all if one
-//! fits, otherwise by messages.
+//! (PALM, Table III.) Communication moves the minimum number of bytes: by an all-gather or an
+//! all-to-all where one is possible, otherwise by messages.
 //!
-//! With Megatron-LM's split, the sums are Megatron-LM's (Shoeybi et al., 2019): an all-reduce after
-//! a product that is split by inputs, and an all-reduce of the gradient before a product that is
-//! split by outputs. With sequence parallelism (Korthikanti et al., 2022, section 4.2.2), operators
-//! that are not split have shards of the tokens, and each all-reduce becomes an all-gather and a
-//! reduce-scatter:
+//! With Megatron-LM's split, the sums are the same as in Megatron-LM (Shoeybi et al., 2019): an
+//! all-reduce after a product that is split by inputs, and an all-reduce of the gradient before a
+//! product that is split by outputs. With sequence parallelism (Korthikanti et al., 2022, section
+//! 4.2.2), operators that are not split have shards of the tokens, and each all-reduce becomes an
+//! all-gather and a reduce-scatter:
 //!
 //! | | forward | backward |
 //! |---|---|---|
@@ -40,16 +40,17 @@
 //! keeps the gathered input instead of gathering it twice.
 //!
 //! With expert parallelism, ranks of different tensor groups exchange copies of tokens, and each
-//! rank sends all its copies in one collective. A token has `d` bytes per element, and one copy per
-//! chosen expert, or one per rank with a chosen expert. In the forward pass, one all-to-all follows
-//! the operator that makes the copies, and one precedes the operator that combines the results. In
-//! the backward pass, each all-to-all is on the other side of its operator.
+//! rank sends all its copies in one collective. Each copy has `d` bytes per element; a token has
+//! one copy per chosen expert, or one per rank with a chosen expert. In the forward pass, one
+//! all-to-all follows the operator that makes the copies, and one precedes the operator that
+//! combines the results. In the backward pass, each all-to-all is on the opposite side of its
+//! operator.
 //!
 //! With context parallelism, ranks exchange keys and values, or heads, before and after attention
 //! ([`context_shards`](super::context_shards)).
 //!
 //! A matrix that is tied to a table is sharded like the table. If the matrix and the table are on
-//! one stage, they share a single gradient, which is summed once.
+//! one stage, they have a single gradient, which is summed once.
 
 use super::super::GenerateError;
 use super::buckets;
@@ -76,8 +77,9 @@ mod tests;
 
 use redistribution_cache::RedistributionCache;
 
-/// Maximum number of nodes in the programs of all distinct members and layers, which applies if
-/// members exchange messages. A node takes about 200 bytes.
+/// Maximum number of nodes in the programs of all distinct members and layers; the limit applies if
+/// members exchange messages. A node takes about 200 bytes, so the programs take at most about 1.7
+/// GB.
 const MOST_ITEMS: u64 = 1 << 23;
 
 /// Builds the programs of one member of a tensor group.
@@ -99,7 +101,8 @@ pub(super) struct ShardedLowering {
     pub context: LoweringContext,
     /// True if the first and the last stage both have a copy of a tied matrix.
     pub copies: bool,
-    /// Groups within a tensor group; the index is the number in [`ParallelGroupKind::Operator`].
+    /// Groups within a tensor group; a partition's index here is the number in
+    /// [`ParallelGroupKind::Operator`].
     pub partitions: Vec<MemberPartition>,
     /// Maximum number of messages that a layer sends between the same two members.
     pub slots: u32,
@@ -108,18 +111,19 @@ pub(super) struct ShardedLowering {
     items: u64,
 }
 
-/// An operator as one member runs it.
+/// An operator in the form in which one member runs it.
 struct MemberOperator<'s> {
     step: &'s ShardedOperator<'s>,
     spec: OperatorSpec,
     kernels: OperatorKernels,
-    /// The part that the backward pass recomputes, if recomputation is chosen per operator.
+    /// The part of the operator that the backward pass recomputes, if recomputation is chosen per
+    /// operator.
     again: RecomputedPart,
     /// True if the member keeps only its own shard of the gathered input, and gathers the input again in the
     /// backward pass.
     regathers: bool,
     parameters: u64,
-    /// Numbers of weights, in the order in which their gradients are computed.
+    /// Numbers of the operator's weights, in the order in which their gradients are computed.
     found: [u64; 2],
     /// True if the weights belong to experts that other ranks do not have.
     of_experts: bool,
@@ -136,7 +140,7 @@ struct MemberOperator<'s> {
 }
 
 impl ShardedLowering {
-    /// Creates a lowering without layers.
+    /// Creates a lowering that has no layers yet.
     pub fn new(context: LoweringContext, copies: bool) -> Self {
         Self {
             context,
@@ -149,7 +153,7 @@ impl ShardedLowering {
     }
 
     fn member_count(&self) -> u32 {
-        // The degree is from a plan, so it fits in 32 bits.
+        // The conversion loses nothing, because plans have 32-bit degrees.
         self.context.tensor as u32
     }
 
@@ -167,8 +171,8 @@ impl ShardedLowering {
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// If members gather the input of a product that is split by outputs, and must gather it again
-    /// in the backward pass, returns the input's elements. Members gather again with sequence
+    /// Returns the elements of the input of a product that is split by outputs, if members gather
+    /// this input and must gather it again in the backward pass. Members gather again with sequence
     /// parallelism, because each member keeps only its own tokens (Korthikanti et al., 2022,
     /// section 4.2.2). Token copies for experts stay gathered, as in Megatron-LM's dispatcher.
     fn regathered_elements(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
@@ -197,8 +201,8 @@ impl ShardedLowering {
             return 0;
         }
         let all = copies.saturating_mul(sizes.samples.into());
-        // If tokens are exchanged by all-gather, a rank gathers each token once, whichever experts
-        // it chooses.
+        // In an exchange by all-gather, a rank gathers each token once, whichever experts the token
+        // chooses.
         let all = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
                 let copied = spec.extent('c') / spec.extent('m').max(1);
@@ -234,7 +238,7 @@ impl ShardedLowering {
         self.context.keeps(&one.kernels) - one.again.dropped
     }
 
-    /// Lowers `layer`, whose operators are sharded as `flow` says.
+    /// Lowers `layer`, whose operators have the shardings in `flow`.
     pub fn lower(
         &mut self,
         layer: &ModelLayer,
@@ -261,7 +265,8 @@ impl ShardedLowering {
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = work.spec().tied_weights();
             tied = tied.or(tied_weights.map(|weights| (behind, weights)));
-            // On one stage, both operators share one gradient, which the table's operator sums.
+            // On one stage, both operators share one gradient, and the sum of the table's operator
+            // includes it.
             let copy = tied_weights.filter(|_| self.copies);
             let gradient = weights.saturating_add(copy.unwrap_or(0));
             // Heads that share a gain all add to its gradient, just as samples and rows add to the
@@ -350,8 +355,7 @@ impl ShardedLowering {
                 }
             }
             backward.push(programs.1);
-            // Without messages, all members run the same program, so only the first member's is
-            // built.
+            // Without messages, all members run the same program, so only one program is built.
             if slots == 0 {
                 alike = true;
                 break;

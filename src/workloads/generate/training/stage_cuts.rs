@@ -42,7 +42,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
 
 /// Divides `counts` into `parts` runs such that the largest sum of a run is minimal. Returns the
 /// start of each run and the end of the last. Later runs are filled first, so that the first run,
-/// whose stage has the most micro-batches in flight, has the rest.
+/// whose stage has the most micro-batches in flight, has only the rest.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];
-        // A total of 30 in three parts: some part has at least three blocks (12), or two blocks and
-        // the head (14). With at most 12 per part, the last part has the head and one block, the
-        // second three blocks, and the first the other two.
+        // A total of 30 is divided into three parts: some part has at least three blocks (12), or
+        // two blocks and the head (14). With at most 12 per part, the last part has the head and
+        // one block, the second three blocks, and the first the other two.
         assert_eq!(min_max_partition(&counts, 3), [0, 3, 6, 8]);
     }
 }

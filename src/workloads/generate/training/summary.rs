@@ -1,4 +1,4 @@
-//! Totals of a plan that need no replay.
+//! Totals of a plan, computed without a replay.
 
 use super::{GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern};
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams};
@@ -18,18 +18,19 @@ pub struct PlanSummary {
     pub ranks: u32,
     /// Number of micro-batches of a replica in a step.
     pub micro_batches: u32,
-    /// Number of the model's parameters, whatever the plan is.
+    /// Number of parameters of the model, independent of the plan.
     pub parameters: u64,
     /// Model FLOPs of a step, without recomputation.
     pub model_flops: u128,
-    /// Token pairs that both FLOP counts include; `None` for a model without attention.
+    /// Token pairs of attention that both FLOP counts include; `None` for a model without
+    /// attention.
     pub attention: Option<CountedAttention>,
     /// FLOPs that all ranks execute in a step.
     pub flops: u128,
-    /// The recomputation policy in use; `as-needed` is resolved to another policy.
+    /// The recomputation policy that is used; `as-needed` is replaced by the policy that it chose.
     pub recompute: super::RecomputePolicy,
-    /// Idle time of a stage divided by its computing time, if passes are equally long and messages take no
-    /// time. `None` if the schedule has no formula.
+    /// Idle time of a stage divided by its computing time, if all passes take equally long and
+    /// messages take no time. `None` if the schedule has no formula.
     pub bubble: Option<f64>,
     /// Groups of ranks by kind.
     pub groups: Vec<ParallelGroups>,
@@ -68,7 +69,7 @@ pub struct StageSummary {
     /// Bytes in use at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
     /// Maximum number of passes whose activations are stored, and the bytes of one of these passes.
-    /// By the schedule, their product is the memory for activations.
+    /// The schedule's memory for activations is their product.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<CommunicationTotals>,
@@ -85,7 +86,7 @@ pub struct CommunicationTotals {
     pub phase: Option<TrainingPhase>,
     /// Number of calls in all steps.
     pub calls: u64,
-    /// Total bytes. For collectives, each call counts its whole buffer.
+    /// Total bytes. Each collective call counts its whole buffer.
     pub bytes: u128,
 }
 
@@ -116,8 +117,8 @@ struct RankTally<'p> {
 }
 
 impl RankTally<'_> {
-    /// Returns the kind of a group. For the group of all ranks, returns `None` if no kind of group
-    /// has all ranks.
+    /// Returns the kind of a group. The group of all ranks has a kind only if some kind of group
+    /// contains all ranks.
     fn group_kind(
         &self,
         group: GroupName<'_>,
@@ -128,7 +129,8 @@ impl RankTally<'_> {
         let placement = &self.plan.placement;
         let named = |family| placement.name(family, self.place) == group;
         let whole = |family| placement.members(family) == placement.ranks();
-        // If several kinds have all ranks, guess the intended kind from the collective and its phase.
+        // If several kinds contain all ranks, guess the intended kind from the collective and its
+        // phase.
         let likely = match phase {
             _ if kind == CollectiveKind::AllToAll && self.plan.plan.expert > 1 => {
                 [ParallelGroupKind::Expert, ParallelGroupKind::Tensor]
@@ -206,7 +208,7 @@ impl Sink for RankTally<'_> {
             .used
             .iter()
             .fold(0, |sum: u64, one| sum.saturating_add(*one));
-        // Compare strictly, so that the first of several equal peaks is reported.
+        // Compare strictly, so that the first of several equal maxima is reported.
         if total > self.peak {
             self.peak = total;
             self.at_peak = self.used;

@@ -1,4 +1,4 @@
-//! Tests properties that all plans share, and dependencies of nodes.
+//! Tests properties of all plans, and dependencies between nodes.
 
 use super::super::testing::{EmittedNode, every_rank, refusal_of};
 use super::super::{WorkloadPattern, plan};
@@ -60,8 +60,8 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
-/// With adapters, each stage has two kinds of traces, for any number of members: adapters and other
-/// members.
+/// With adapters, each stage has two kinds of traces, whatever its number of members: adapters, and
+/// members that are not adapters.
 #[test]
 fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     use plan::AdapterSums;
@@ -93,8 +93,8 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
 }
 
 /// SRAM and accesses are limited to one tile, so nearly every load and store is split into the
-/// maximum number of accesses. With such accesses, operators have more than 80 nodes, more than
-/// with unsplit accesses.
+/// maximum number of parts. Operators then have more than 80 nodes, which is more than with unsplit
+/// accesses.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
     // GPT-2's widest tile: 2 x 3072 + 1 numbers of 2 B.
@@ -201,7 +201,7 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
     assert_eq!(nodes.last().unwrap().name, "step1/optimizer");
 }
 
-/// With buckets of one byte, each gradient has a bucket of its own.
+/// With buckets of one byte, each gradient is in its own bucket.
 #[test]
 fn a_bucket_can_end_within_an_operator() {
     let mut plan = ParallelismPlan::new();
@@ -239,7 +239,7 @@ fn a_bucket_can_end_within_an_operator() {
         assert_eq!(found[0].0, [format!("mb1/{layer}/bwd/{finder}")]);
         assert_eq!(bytes(&found[0].1), 2 * 50257 * 768, "{of}");
     }
-    // Without the norm's kernel, its gradients are complete when the previous node ends.
+    // Without the norm's kernel, the norm's gradients are complete when the previous node ends.
     plan.without.add(AblationEffect::MemoryBound);
     for (after, _) in reductions(&plan, 2, "layer9/norm2") {
         assert_eq!(after, ["mb1/layer9/bwd/mlp.up.wgrad"]);

@@ -1,20 +1,21 @@
-//! Weights that an embedding and a product share.
+//! Weights that an embedding shares with a product.
 
 use super::dataflow::ShardedOperator;
 use super::shard_spec::ShardSpec;
 use crate::generate::{GenerateError, option_refused};
 use crate::model::ChainRole;
 
-/// The table that has the shared weights: the first table of an embedding.
+/// The table with the shared weights, which is the first table of an embedding.
 #[derive(Debug, Default)]
 pub(super) struct TiedEmbedding {
     table: Option<(String, ShardSpec)>,
 }
 
 impl TiedEmbedding {
-    /// Records the table. Rejects a tied product if a member's shard of its weights is not the member's shard
-    /// of the table. The table's rows (sharded by k) are the product's outputs (sharded by n), and its
-    /// columns (sharded by n) are the product's inputs (sharded by k).
+    /// Records the table, if `operator` has it. Rejects a tied product if a member's shards of the
+    /// product's weights and of the table differ. The table's rows (sharded by k) are the product's
+    /// outputs (sharded by n), and its columns (sharded by n) are the product's inputs (sharded by
+    /// k).
     pub fn check_operator(
         &mut self,
         layer: &str,

@@ -1,5 +1,5 @@
-//! Parses `kind = "layers"`, which lists every operator. An operator's input sizes follow from the
-//! operators before it.
+//! Parses `kind = "layers"`, which lists every operator. An operator's input sizes are computed
+//! from the operators before it.
 
 use super::operator::{self, ActivationShape, LayerCursor};
 use super::{MOST, MOST_LAYERS, no_sequence, parse_size};
@@ -21,7 +21,8 @@ const ROLES: [(LayerRole, &str); 3] = [
     (LayerRole::Output, "output"),
 ];
 
-/// Returns the number of tokens per sample, `None` for the hidden size, and the layers.
+/// Returns three values: the number of tokens per sample, `None` in place of a hidden size, and the
+/// layers.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
@@ -39,7 +40,7 @@ pub(super) fn parse_layers(
         let field = table.need("name", "the layer's name")?;
         let name = field.line()?;
         let role = table.choice("role", &ROLES)?;
-        // `repeat` is at most the number of remaining layers, so `layers` never exceeds
+        // `repeat` is at most the number of layers that may still follow, so `layers` never exceeds
         // MOST_LAYERS.
         let room = MOST_LAYERS - layers.len() as u64;
         let repeat = table.get("repeat").map(|field| field.between(1, room));
@@ -63,7 +64,7 @@ pub(super) fn parse_layers(
             return Err(table.refuse(found, expected));
         }
         // Build each copy of a repeated layer separately, because a layer may change the shape of
-        // the next one's input.
+        // the next copy's input.
         for number in first..first + repeat {
             let name = if numbered {
                 format!("{name}{number}")

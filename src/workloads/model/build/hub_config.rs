@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Supported values of `model_type`.
+/// Supported values of `model_type` in `config.json`.
 const KINDS: [&str; 12] = [
     "llama",
     "mistral",
@@ -75,7 +75,7 @@ const NO_SIZES: &[&str] = &[
     "use_flash_attn",
 ];
 
-/// A `config.json` that records which keys were read.
+/// A `config.json` that records which of its keys were read.
 struct HubConfig<'t> {
     text: &'t str,
     file: &'t str,
@@ -159,7 +159,7 @@ impl HubConfig<'_> {
         }
     }
 
-    /// Returns the size at the first of `keys` that the file has.
+    /// Returns the size at the first of `keys` that is in the file.
     fn first_size(&self, keys: &[&str]) -> Read<Option<u64>> {
         let found: Read<Vec<_>> = keys.iter().map(|key| self.read_size(key)).collect();
         Ok(found?.into_iter().flatten().next())
@@ -223,7 +223,8 @@ pub(super) fn parse_model(
     Ok((base.block.hidden, model))
 }
 
-/// If the file describes a multimodal model, returns the part for its text transformer.
+/// Returns the part for the text transformer, if the file describes a multimodal model; otherwise
+/// returns the whole.
 fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
         return Ok(config);
@@ -245,7 +246,7 @@ fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
     Ok(HubConfig { keys, ..config })
 }
 
-/// Returns a name for the model: the folder of its file or, if it has none, its model type.
+/// Returns a name for the model: its file's folder or, without a folder, its model type.
 fn model_name(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());
@@ -435,7 +436,7 @@ fn read_router(config: &HubConfig<'_>, kind: &str) -> Read<RouterForm> {
     })
 }
 
-/// Returns the period of layers with experts, which are the last of each period.
+/// Returns the period of layers with experts; the last layer of each period has them.
 fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
     let keys = [
         "interleave_moe_layer_step",
@@ -466,7 +467,7 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
 }
 
 /// Returns the attention span of layers without full attention, and the period of layers with full
-/// attention, which are the last of each period.
+/// attention; the last layer of each period has it.
 fn read_attention_span(
     config: &HubConfig<'_>,
     kind: &str,
@@ -502,7 +503,7 @@ fn read_attention_span(
                 None => config.invalid_value("layer_types", "a list of kinds of attention")?,
             }
         }
-        // A zero marks a layer without rotary embedding, which is a layer with full attention.
+        // A zero means a layer without rotary embedding, which is a layer with full attention.
         (None, Some(turned), _) if !turned.is_empty() => {
             turned.iter().map(|one| one.as_u64() == Some(0)).collect()
         }

@@ -32,7 +32,7 @@ impl ActivationShape {
         }
     }
 
-    /// Returns the same shape with other columns or channels.
+    /// Returns the same shape with another number of columns or channels.
     fn with_columns(self, columns: u64) -> Self {
         match self {
             Self::Image { size, .. } => Self::Image {
@@ -56,8 +56,8 @@ impl fmt::Display for ActivationShape {
     }
 }
 
-/// Shapes of the activations that the next operator of a layer can use: on the branch, and on the skip path
-/// around it.
+/// Shapes of the activations that are available to the next operator of a layer: on the branch, and
+/// on the skip path around it.
 pub(super) struct LayerCursor {
     pub(super) main: ActivationShape,
     around: ActivationShape,
@@ -92,7 +92,7 @@ enum OperatorKeyword {
     ExpertCombine,
 }
 
-/// Each operator's keyword, with the keys that it has in addition to the common keys.
+/// Each operator's keyword, and the keys that the operator has in addition to the common keys.
 const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     (
         OperatorKeyword::Linear,
@@ -162,14 +162,14 @@ const CUTS: [(TensorSplit, &str); 4] = [
     (TensorSplit::InsideRegion, "between"),
 ];
 
-/// Parses an operator, and updates `state` to the shapes after it.
+/// Parses an operator, and updates `state` to the shapes after the operator.
 pub(super) fn parse_operator(
     field: &ConfigField<'_>,
     state: &mut LayerCursor,
 ) -> Result<LayerOperator, ConfigError> {
     let names = OPS.map(|(op, name, _)| (op, name));
     let op = field.table(None)?.choice("op", &names)?;
-    // OPS is in the order of the enum.
+    // OPS has the same order as the enum.
     let (_, word, keys) = OPS[op as usize];
     let table = field.table(Some(&[&COMMON, keys].concat()))?;
     let name = table.or("name", word, |field| field.line())?;
@@ -264,7 +264,7 @@ fn parse_operator_kind(
                 lookups: size_or(table, "lookups", 1, 1)?,
             };
             // Tables are outside the chain until an interaction uses their rows, so the chain's
-            // shape stays.
+            // shape does not change.
             (work, shape)
         }
         OperatorKeyword::Interaction => {
@@ -442,7 +442,7 @@ fn parse_pool(
     Ok((work, ActivationShape::Image { channels, size }))
 }
 
-/// Sliding windows over an image.
+/// Sizes of sliding windows over an image.
 struct WindowSpec {
     kernel: [u64; 2],
     stride: u64,

@@ -75,7 +75,7 @@ pub(super) fn parse_layers(
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;
     let sequence = parse_size(root, "sequence")?;
-    // The position table keeps the file's number of rows, even if samples get another length.
+    // The position table keeps the number of rows in the file, even if samples get another length.
     let rows = size_or(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
@@ -117,7 +117,7 @@ pub(super) fn parse_layers(
     Ok((tokens, Some(hidden), architecture.layers()))
 }
 
-/// Keys that only models with experts can have.
+/// Keys that are valid only for models with experts.
 const OF_EXPERTS: [&str; 8] = [
     "experts_every",
     "dense_layers",
@@ -129,7 +129,7 @@ const OF_EXPERTS: [&str; 8] = [
     "groups",
 ];
 
-/// Keys of latent attention besides `kv_rank`.
+/// Keys of latent attention, in addition to `kv_rank`.
 const OF_LATENTS: [&str; 4] = ["query_rank", "plain_width", "turned_width", "value_width"];
 
 /// Parses the parts that a [`TransformerModel`] cannot describe.
@@ -259,7 +259,7 @@ fn parse_block(
     })
 }
 
-/// Parses the experts that replace the perceptron; returns `None` if the file has none.
+/// Parses the experts that replace the perceptron; returns `None` if the file has no experts.
 fn parse_experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
     let Some(field) = root.get("experts") else {
         return match root.get("experts_per_token") {

@@ -1,7 +1,7 @@
 //! Kernels of an operator as data: products, or the bytes that each kernel reads and writes.
 //!
-//! Operators without matrix products move bytes per element of a tensor, for `d` bytes per number
-//! and `g` bytes per weight gradient:
+//! Kernels of operators without matrix products move a number of bytes per element of a tensor, for
+//! `d` bytes per number and `g` bytes per weight gradient:
 //!
 //! | operator | forward | backward |
 //! |---|---|---|
@@ -26,7 +26,7 @@ use chakram_trace::format::MovingKernel::{
     self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
 };
 
-/// Bytes per element of a tensor.
+/// Bytes per element of a tensor, for formats that are given later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElementBytes {
     /// Count of numbers in the model's format.
@@ -60,7 +60,7 @@ pub struct MovingSpec {
     pub writes: (&'static str, ElementBytes),
 }
 
-/// Kernels of both passes.
+/// Byte-moving kernels of the forward and the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovingKernels {
     /// Kernels of the forward pass, in execution order.
@@ -69,12 +69,13 @@ pub struct MovingKernels {
     pub backward: &'static [MovingSpec],
 }
 
-/// Kernels of an operator. Where frameworks differ, the plan chooses among them.
+/// Kernels of an operator, which may be alternatives. The plan chooses one of them, because
+/// frameworks differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelSpec {
     /// One kernel each for the matrix product, the input's gradient, and the weights' gradient.
     Products,
-    /// Products of queries with keys and of scores with values, fused or not.
+    /// Products of queries with keys and of scores with values, in one fused kernel or in several.
     Attention {
         /// True if queries and keys are first rotated by their positions.
         rotary: bool,
@@ -83,22 +84,24 @@ pub enum KernelSpec {
         /// True if query heads and key heads are normalised before the rotation.
         qk_norm: bool,
     },
-    /// Product of tokens and the router's weights, softmax, and copies of each token for its experts.
+    /// Product of tokens and the router's weights, softmax, and copying of each token for its
+    /// experts.
     Router {
-        /// True if logistic functions replace the softmax.
+        /// True if the logistic function replaces the softmax.
         sigmoid: bool,
         /// True if biases are added to scores.
         biased: bool,
-        /// True if groups of experts are chosen before experts.
+        /// True if groups of experts are chosen before single experts.
         grouped: bool,
     },
     /// Two independent matrix products of latent vectors.
     LatentUp,
     /// Kernels that move bytes.
     Moving {
-        /// Kernels if operations are fused: as few as possible.
+        /// Kernels with fused operations, as few as possible.
         fused: MovingKernels,
-        /// Kernels if each framework operation has its own; `None` if these are the same.
+        /// Kernels if each framework operation is a kernel; `None` if these are the same as
+        /// `fused`.
         one_by_one: Option<MovingKernels>,
     },
 }
@@ -119,7 +122,7 @@ const fn fixed_bytes(count: u8) -> ElementBytes {
     element_bytes(0, 0, count)
 }
 
-/// Creates a kernel that reads and writes elements `mn`.
+/// Creates a kernel that reads and writes each element of `mn`.
 const fn elementwise_kernel(
     suffix: &'static str,
     class: MovingKernel,
@@ -181,8 +184,8 @@ impl KernelSpec {
     );
 
     /// RMSNorm in single precision between two casts, as PyTorch composes it. Casts, and products
-    /// with one number per row or column, reach the memory rate of copies. Sums of rows reach that
-    /// of a softmax.
+    /// with one number per row or column, reach the same memory bandwidth as copies. Sums of rows
+    /// reach the same memory bandwidth as a softmax.
     pub(super) const RMS_NORM: Self = Self::NORM.or_moving(
         &[
             elementwise_kernel(".single", Copy, per_number(1), fixed_bytes(4)),

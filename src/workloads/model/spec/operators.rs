@@ -1,4 +1,4 @@
-//! The entry of each operator as data ([`OperatorSpec`]).
+//! The description of each operator as data ([`OperatorSpec`]).
 
 use super::{
     AxisCut, AxisSpec, ChainRole, ExpertExchange, KeptTensor, KeptWith, KernelSpec, OperatorAxis,
@@ -6,7 +6,8 @@ use super::{
 };
 use crate::model::{ActivationFunction, OperatorKind};
 
-/// Bytes of a mask element. The next constant is the number of bytes of a single-precision number.
+/// Bytes per element of a mask. The next constant is the number of bytes of a single-precision
+/// number.
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
@@ -132,7 +133,8 @@ impl OperatorKind {
                     divisible_axis('k', inputs, K, "inputs"),
                 ];
                 let mut spec = OperatorSpec::new("linear", axes, &["mk"], &["mn"], "m");
-                // The bias gradient comes first, because the matrix gradient is first transposed.
+                // The bias gradient comes first, because the matrix must be transposed before its
+                // gradient is accumulated.
                 if bias {
                     spec = spec.with_weights("n");
                 }
@@ -175,8 +177,9 @@ impl OperatorKind {
                     .with_product("nmt", "w")
                     .with_product("nmw", "t");
                 if causal {
-                    // A causal kernel skips products of tokens with later tokens: s (s - 1) / 2 of
-                    // s s pairs. Shards of a sequence have equal parts of these pairs.
+                    // A kernel for causal attention skips products of tokens with later tokens: s
+                    // (s - 1) / 2 of s s pairs. Shards of a sequence have equal numbers of these
+                    // pairs.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
@@ -217,7 +220,7 @@ impl OperatorKind {
                     true => span.causal_pairs(tokens),
                     false => u128::from(tokens) * u128::from(tokens),
                 };
-                // Shards of a sequence have equal parts of its pairs.
+                // Shards of a sequence have equal numbers of its pairs.
                 let met = met * u128::from(queries) / u128::from(tokens.max(1));
                 let all = u128::from(tokens) * u128::from(queries);
                 let axes = vec![
@@ -305,7 +308,7 @@ impl OperatorKind {
                     divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
                     whole_axis('n', width, N, "a token's scores need all its columns"),
                     fixed_axis('e', experts),
-                    // A leading `e` in the letters of weights marks weights of experts.
+                    // In the letters of weights, a leading `e` marks the weights of experts.
                     fixed_axis('z', 1),
                 ];
                 let mut spec = OperatorSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
@@ -354,7 +357,8 @@ impl OperatorKind {
                     divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
                     divisible_axis('n', width, N, "columns"),
                 ];
-                // A score's gradient is the product of a copy and of the sum's gradient.
+                // The gradient of a copy's score is the copy times the gradient of the weighted
+                // sum.
                 OperatorSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
                     .keeps_inputs()
                     .with_kernels(KernelSpec::EXPERT_COMBINE)
@@ -398,7 +402,7 @@ impl OperatorKind {
                 )
                 .with_kernels(kernels);
                 match function {
-                    // Keep nothing more: the next operator keeps the output as its input, and the
+                    // Save nothing more: the next operator saves this output as its input, and the
                     // output shows which inputs were negative.
                     ActivationFunction::Relu if !gated => spec,
                     _ => spec.keeps_inputs(),
@@ -443,7 +447,7 @@ impl OperatorKind {
                         "a row's probabilities add up over all classes",
                     ),
                 ];
-                // Logits are always kept in single precision.
+                // Logits are always saved in single precision.
                 OperatorSpec::new("loss", axes, &["mn"], &["m"], "m")
                     .with_kept("mn", Some(FULL), KeptWith::Any)
                     .with_kernels(KernelSpec::LOSS)
@@ -616,7 +620,7 @@ fn element_axes(rows: u64, width: u64) -> Vec<AxisSpec> {
     ]
 }
 
-/// Creates an operator with sliding windows over an image. The operator keeps its input for the
+/// Creates an operator with sliding windows over an image. The operator saves its input for the
 /// backward pass.
 fn windowed_operator<const N: usize>(
     name: &'static str,

@@ -1,11 +1,11 @@
-//! Compares transformers with latent attention, shared experts and layers of several kinds with
+//! Compares transformers that have latent attention, shared experts or layers of several kinds with
 //! published counts and formulas.
 
 use super::preset;
 use crate::model::{AttentionSpan, Model, ModelDefinition, OperatorKind};
 
-/// Compares, for released models, all parameters, the parameters that are active per token (with
-/// both embeddings), and the 16-bit bytes of a token's cache.
+/// Compares counts of released models: all parameters, the parameters that are active per token
+/// (with both embeddings), and the bytes per token of a 16-bit cache.
 #[test]
 fn released_models_have_their_published_counts() {
     for (name, parameters, active, cached) in [
@@ -29,8 +29,9 @@ fn released_models_have_their_published_counts() {
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
     }
     // A block has 2 x h x 4096 and 2 x h x 1024 weights of attention, 256 of its norms, 3 h f of
-    // the perceptron, and 2 h of norms. Outside blocks are V h of words and h of the last norm.
-    // With h = 2560 and f = 9728: 36 (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560.
+    // the perceptron, and 2 h of norms. The weights outside the blocks are V h of words and h of
+    // the last norm. With h = 2560 and f = 9728: 36 (26,214,400 + 256 + 74,711,040 + 5,120) +
+    // 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameters(), 4_022_468_096);
     // The Qwen3 models below use the same formula. The vocabulary grows from 32000 to 32768, which
     // adds 2 x 768 x 6144 weights.
@@ -82,8 +83,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         sum(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
-    // An additional block predicts one more token. The additional block is like the last block, with two
-    // more norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
+    // An additional block predicts one more token. This block is like the last block, with two more
+    // norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
     let text = crate::model::PRESETS
         .iter()
         .find(|one| one.name == "deepseek-v3")
@@ -98,9 +99,9 @@ fn latent_attention_has_the_weights_of_its_formula() {
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// FLOPs are two per weight by which a token is multiplied. Per attended token, FLOPs are 4 A d, or
-/// 2 A ((n + r) + v) with latent vectors. With a causal mask, a token attends to (s + 1) / 2 of s
-/// tokens on average.
+/// FLOPs per token are two for each weight by which the token is multiplied. For each attended
+/// token, FLOPs are 4 A d, or 2 A ((n + r) + v) with latent vectors. With a causal mask, a token
+/// attends to (s + 1) / 2 of s tokens on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
     for (name, heads, both) in [
@@ -142,8 +143,8 @@ fn multiplications_are_those_of_active_weights_and_scores() {
     }
 }
 
-/// Per earlier token, decoding takes 2 A (c + r) + 2 A c FLOPs, which are 278,528 in a layer of
-/// DeepSeek-V3. Without latent vectors, decoding takes 4 A d.
+/// For each earlier token, decoding takes 2 A (c + r) + 2 A c FLOPs, which are 278,528 in a layer
+/// of DeepSeek-V3. Without latent vectors, decoding takes 4 A d.
 #[test]
 fn absorbed_attention_meets_latent_vectors() {
     let core = |name: &str| {

@@ -1,5 +1,5 @@
-//! Tests models with experts: weights, multiplications, kept bytes, and files that must be
-//! rejected.
+//! Tests models with experts: weights, multiplications, saved bytes, and the rejection of invalid
+//! files.
 
 use super::files::{parse, text};
 use super::preset;
@@ -7,8 +7,8 @@ use crate::model::{LayerRole, OperatorKind};
 
 #[test]
 fn mixtrals_are_those_that_were_released() {
-    // A block has h (2 A d + 2 K d) weights of attention, E experts of 3 h f, a router of h E, and
-    // two gains. Outside the blocks are two tables of V h and a final gain.
+    // A block has h (2 A d + 2 K d) weights of attention, E experts of 3 h f weights, a router of h
+    // E, and two gains. The weights outside the blocks are two tables of V h and a final gain.
     let mixtral = |h: u64, l: u64, a: u64, f: u64| {
         let (kv, d, experts, v) = (8, 128, 8, 32_000);
         let block = h * (2 * a * d + 2 * kv * d) + experts * 3 * h * f + h * experts + 2 * h;
@@ -70,9 +70,9 @@ fn qwens_are_those_that_were_released() {
 
 #[test]
 fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
-    // In Mixtral 8x7B, 12,879,925,248 weights are active for a token: six experts in each layer are
-    // not, 6 x 32 x 3 h f. Of the active weights, V h are looked up and (2 x 32 + 1) h are gains,
-    // so they are not factors of matrix products. In each of 32 layers, attention has 2 A d
+    // In Mixtral 8x7B, 12,879,925,248 weights are active for a token: all except six experts in
+    // each layer, 6 x 32 x 3 h f. Of the active weights, V h are looked up and (2 x 32 + 1) h are
+    // gains, so they are not factors of matrix products. In each of 32 layers, attention has 2 A d
     // multiplications per pair of tokens.
     let (h, s) = (4096_u64, 32_768);
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;
@@ -83,7 +83,7 @@ fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
 
 #[test]
 fn experts_keep_copies_of_tokens() {
-    // For t tokens in numbers of 2 B, a block keeps these bytes after its attention: the inputs of
+    // For t tokens in numbers of 2 B, a block saves these bytes after its attention: the inputs of
     // the norm (2 th) and of the router (2 th); 8 scores of 4 B; two copies (2 x 2 th), with the
     // halves of a gate for each (2 x 2 x 2 tf); the input of the last product (2 x 2 tf); and the
     // results that are summed (2 x 2 th).
@@ -133,8 +133,8 @@ fn experts_in_files_are_read_or_refused() {
         "experts = 1",
         "key `experts`: found the number 1, expected a whole number from 2",
     );
-    // A block that is written operator by operator, for 5 tokens. The block has 4 x 3 weights in the
-    // router, and 3 experts of 4 x 6 + 6 and 3 x 4 weights; a gate halves 6 columns.
+    // A block that is defined operator by operator, for 5 tokens. The block has 4 x 3 weights in
+    // the router, and 3 experts of 4 x 6 + 6 and 3 x 4 weights; a gate halves 6 columns.
     let layers = |combine: u64| {
         parse(&format!(
             r#"

@@ -95,7 +95,7 @@ fn sizes_that_cannot_be_are_refused() {
         );
     }
     // Each size is valid, but the product of sizes is not. 32 layers have 32 x 3 x 4096 x 10^12
-    // parameters, which fit into 64 bits; with 8192 tokens, the multiplications do not.
+    // parameters, which fit into 64 bits; with 8192 tokens, the multiplications do not fit.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit in 64 bits"),
@@ -127,7 +127,7 @@ fn tokens_fit_the_positions() {
             "{found}"
         );
     }
-    // The table may have more positions than a sample has tokens.
+    // The table may have more positions than samples have tokens.
     let text = text("gpt2-small").replace(
         "positions = \"learned\"",
         "positions = \"learned\"\nposition_rows = 2048",
@@ -139,7 +139,7 @@ fn tokens_fit_the_positions() {
     assert_eq!(model.sequence, 2000);
 }
 
-/// A block of GPT-2 XL, written operator by operator.
+/// A block of GPT-2 XL, defined operator by operator.
 const BLOCK: &str = r#"
 name = "by hand"
 source = "a test"

@@ -1,4 +1,5 @@
-//! Tests models from `config.json`: they must equal the presets, and unknown keys must be rejected.
+//! Tests models that are loaded from `config.json`: they must equal the presets, and unknown keys
+//! must be rejected.
 
 use super::preset;
 use crate::model::{Model, ModelDefinition};
@@ -60,7 +61,7 @@ fn files_of_released_models_are_their_presets() {
     let v3 = read(V3);
     assert_eq!(v3.name, "DeepSeek-V3");
     assert_eq!(v3.sequence, 163_840);
-    // The file declares that a second token is predicted.
+    // The file declares that the model predicts a second token.
     assert_eq!(
         v3.parameters(),
         preset("deepseek-v3").parameters() + 11_610_068_224
@@ -76,7 +77,7 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
     // In Qwen2.5-7B, only the products before attention have biases.
     assert_eq!(read(QWEN2).parameters(), 7_615_616_512);
-    // With samples of another length, the preset's operators stay the same.
+    // With samples of another length, the file still gives the preset's operators.
     let at = |tokens| {
         ModelDefinition::parse(GPT_OSS, "config.json", Some(tokens))
             .unwrap()

@@ -1,5 +1,5 @@
-//! Compares the multiplications of presets with LIGHTSPEED's Table 5.2 and with the simulator
-//! behind it.
+//! Compares the multiplications of presets with LIGHTSPEED's Table 5.2 and with the simulator from
+//! which it was computed.
 
 use super::{over, preset};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
@@ -49,7 +49,7 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
         1_753_433_832_000
     );
     // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. With 2 h l for the token's
-    // attention to itself, the sum is 1.55512e9.
+    // attention to itself, it takes 1.55512e9.
     let model = Model::with_sequence("gpt2-xl", 1).unwrap();
     let attention = over(&model, LayerRole::Block, core);
     assert_eq!(attention, 2 * 48 * 1_600);
@@ -57,7 +57,7 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     assert_eq!(model.multiplications() + 1_024 * 1_600, 1_556_763_200);
 }
 
-/// Returns the multiplications of queries by keys and of scores by values.
+/// Returns the multiplications of queries with keys and of scores with values.
 fn core(layer: &ModelLayer) -> u64 {
     let cores = layer
         .operators
@@ -70,7 +70,7 @@ fn core(layer: &ModelLayer) -> u64 {
 fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
     // Blocks with 512 tokens have 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The
     // published count has 29,056 h more, as if each weight of the table of cased words were one
-    // multiplication, and omits the operators after the blocks.
+    // multiplication, and it omits the operators after the blocks.
     let model = preset("megatron-bert");
     let blocks = over(&model, LayerRole::Block, ModelLayer::multiplications);
     assert_eq!(blocks, 167_503_724_544);
@@ -116,7 +116,7 @@ fn megatron_s_flops_follow() {
     let (l, h, s, v) = (40, 6144, 2048, 51_200);
     let equation: u64 = 24 * s * l * h * h + 4 * s * s * l * h + 2 * s * v * h;
     assert_eq!(2 * preset("megatron-18.4b").multiplications(), equation);
-    // Causal kernels skip s (s - 1) / 2 of s^2 pairs.
+    // Kernels for causal attention skip s (s - 1) / 2 of s^2 pairs.
     let skipped = preset("megatron-18.4b").skippable_multiplications();
     assert_eq!(skipped, l * 2 * h * (s * (s - 1) / 2));
     assert_eq!(preset("bert-large").skippable_multiplications(), 0);
@@ -124,8 +124,8 @@ fn megatron_s_flops_follow() {
 
 #[test]
 fn other_sequences_change_tokens_and_keep_weights() {
-    // With s tokens, Llama-3 8B takes s times the weights of its products, plus 2 l s^2 h. The word
-    // table's V h weights and the gains of norms are not in products.
+    // For s tokens, Llama-3 8B takes s times the number of weights in its products, plus 2 l s^2 h.
+    // The word table's V h weights and the gains of norms are not in these products.
     let (l, h, v) = (32, 4096, 128_256);
     let weights = 8_030_261_248 - v * h - (2 * l + 1) * h;
     for s in [1, 1000, 8192, 131_072] {
@@ -138,7 +138,7 @@ fn other_sequences_change_tokens_and_keep_weights() {
             "{s}"
         );
     }
-    // The position table keeps its rows if sequences get shorter.
+    // The position table keeps its number of rows if sequences get shorter.
     let short = Model::with_sequence("gpt2-small", 10).unwrap();
     assert_eq!(short.parameters(), 124_439_808);
     assert_eq!(short.layers[0].input_elements(), 10);

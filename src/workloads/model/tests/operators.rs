@@ -1,4 +1,4 @@
-//! Compares operators with simple loops that do the same work.
+//! Compares the counts of operators with simple loops that do the same work.
 
 use crate::model::{ActivationFunction, LayerOperator, OperatorKind, TensorSplit};
 
@@ -68,8 +68,8 @@ fn attention_multiplies_what_the_loops_do() {
     for _head in 0..heads {
         for query in 0..tokens {
             for key in 0..tokens {
-                // A pair takes a dot product of `width` elements, and scales a row of values,
-                // `width` multiplications each.
+                // Each pair takes a dot product of `width` elements and scales a row of `width`
+                // values, which is `width` multiplications each.
                 all += 2 * width;
                 later += if key > query { 2 * width } else { 0 };
             }

@@ -33,7 +33,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
             "{name}"
         );
     }
-    // Korthikanti et al. (2022), Table 3: the two models that are not in the table above.
+    // Korthikanti et al. (2022), Table 3: the two models that the table above does not have.
     for (name, l, h) in [("22b", 48, 6144), ("175b", 96, 12288)] {
         let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
         assert_eq!(found(&format!("megatron-{name}")), equation + 2 * h);
@@ -102,7 +102,7 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
 #[test]
 fn llamas_are_those_that_were_released() {
     // Llama has two tables of V h. A block has h (2 h + 2 kv h / a) weights in attention, 3 h f in
-    // the perceptron, and two gains. A final gain follows.
+    // the perceptron, and two gains. A final gain follows the blocks.
     let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
         2 * v * h + l * (2 * h * h + 2 * h * (h / a * kv) + 3 * h * f + 2 * h) + h
     };
@@ -171,8 +171,9 @@ fn models_of_images_are_those_of_torchvision() {
     ] {
         assert_eq!(found(name), published, "{name}");
     }
-    // ResNet-18 by hand: the stem has 9,408 + 128 weights, a block 2 x 9 w^2 + 4 w, and the classifier
-    // 512,000 + 1,000. Where channels double, a block has 9 w^2 / 2 fewer, and w^2 / 2 + 2 w more.
+    // ResNet-18 by hand: the stem has 9,408 + 128 weights, a block 2 x 9 w^2 + 4 w, and the
+    // classifier 512,000 + 1,000. In a block that doubles the channels, 9 w^2 / 2 weights are
+    // missing and w^2 / 2 + 2 w are added.
     let same = |w: u64| 18 * w * w + 4 * w;
     let wider = |w: u64| same(w) - 9 * w * w / 2 + w * w / 2 + 2 * w;
     let blocks: u64 = [128, 256, 512].iter().map(|&w| same(w) + wider(w)).sum();
@@ -181,8 +182,9 @@ fn models_of_images_are_those_of_torchvision() {
 
 #[test]
 fn dlrm_has_tables_and_perceptrons() {
-    // The tables have 39,143,231 x 64 weights. The perceptrons 13-512-256-64 and 415-512-512-256-1 have
-    // 154,112 + 605,952, which the source counts, and one bias per output, 832 + 1,281, which it does not.
+    // The tables have 39,143,231 x 64 weights. The perceptrons 13-512-256-64 and 415-512-512-256-1
+    // have 154,112 + 605,952 weights, which the source counts, and one bias per output, 832 +
+    // 1,281, which the source does not count.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
     assert_eq!(found("dlrm"), weights + 832 + 1_281);

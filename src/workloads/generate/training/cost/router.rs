@@ -1,4 +1,4 @@
-//! Kernels that choose experts for tokens and send the tokens to them.
+//! Kernels of a router, which chooses experts for each token and sends the token to them.
 //!
 //! With `t` tokens of `h` columns, `x` experts and `c` copies of a token:
 //!

@@ -7,8 +7,8 @@ use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use chakram_trace::format::MovingKernel;
 
 impl CostParameters {
-    /// Returns the kernels of attention that writes scores to memory. There are `a` query heads;
-    /// `q` and `kv` are the shapes of queries and of keys.
+    /// Returns the kernels of unfused attention, which writes its scores to memory. There are `a`
+    /// query heads; `q` and `kv` are the shapes of the queries and of the keys.
     pub(super) fn unfused_attention_kernels(
         &self,
         dropout: bool,
@@ -24,8 +24,8 @@ impl CostParameters {
         let all = n * a * s;
         let moved = d * (n * a * w + b * s * v * w + all);
         let p = [b, a, m, s];
-        // Each sequence and head has two products: of queries with all keys (scores), and of scores
-        // with values.
+        // Each head of a sequence has two products: queries times all keys (scores), and scores
+        // times values.
         let (scores, sums) = (gemm_shape(b * a, m, s, w), gemm_shape(b * a, m, w, s));
         let key_sums = gemm_shape(b * a, s, w, m);
         let softmax = MovingKernel::Softmax;
@@ -60,7 +60,7 @@ impl CostParameters {
         if dropout {
             let moved = (2 * d + 1) * all;
             let dropout = build_kernel(".dropout", 0, moved, &[&p], &[&p])?;
-            // Dropout on scores reaches the memory rate of a softmax.
+            // Dropout on scores reaches the same fraction of memory bandwidth as a softmax.
             let dropout = dropout.moving_kernel(softmax);
             forward.push(dropout.clone());
             backward.push(dropout);

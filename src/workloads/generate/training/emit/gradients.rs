@@ -9,9 +9,9 @@ use chakram_trace::format::{
     CollectiveKind, MemoryChanges, Op, TensorClass, TraceError, TrainingPhase,
 };
 
-/// Progress through a layer's gradients while its program is emitted.
+/// The part of a layer's gradients that is complete while its program is emitted.
 pub(super) struct GradientProgress<'p> {
-    /// Gradients that the layer's operators compute, from the last operator to the first.
+    /// Gradients that the layer's operators compute, in order from the last operator to the first.
     pub found: &'p [ProducedGradients],
     /// Number of operators whose gradients are complete.
     pub operators: u32,
@@ -20,8 +20,8 @@ pub(super) struct GradientProgress<'p> {
 }
 
 impl RankEmitter<'_, '_> {
-    /// Records the gradients that the program's nodes have computed so far, and emits reductions of
-    /// complete buckets.
+    /// Records the gradients that the program's nodes have computed so far, and emits the
+    /// reductions of complete buckets.
     pub(super) fn reduce_complete_buckets(
         &mut self,
         now: &mut GradientProgress<'_>,
@@ -38,8 +38,8 @@ impl RankEmitter<'_, '_> {
             {
                 now.buckets = rest;
                 self.emit_reduction(bucket, pass)?;
-                // This operator also contributes to the next bucket, so the next bucket's reduction
-                // must depend on its node too.
+                // This operator also has gradients in the next bucket, so the next bucket's
+                // reduction must depend on its node too.
                 if bucket.divided {
                     self.push_finders(found);
                 }
@@ -54,7 +54,8 @@ impl RankEmitter<'_, '_> {
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
-    /// Emits a bucket's reduction, which depends on all producers on which no reduction depends yet.
+    /// Emits a bucket's reduction, which depends on all nodes with gradients on which no reduction
+    /// depends yet.
     fn emit_reduction(
         &mut self,
         bucket: &GradientBucket,
@@ -64,13 +65,13 @@ impl RankEmitter<'_, '_> {
         let of_experts = bucket.among == ParallelGroupKind::ExpertData;
         self.data
             .append(&mut self.unreduced_producers[usize::from(of_experts)]);
-        // Without overlap, a reduction waits for all earlier kernels.
+        // Without overlap, a reduction waits for all kernels before it.
         if !self.plan.plan.overlap {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // The plan may leave out all kernels that compute these gradients. If all these kernels
-            // are left out, the reduction depends on the last node that remains.
+            // The plan may leave out all kernels that would compute these gradients. If so, the
+            // reduction depends on the last node that remains.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),
@@ -103,7 +104,8 @@ impl RankEmitter<'_, '_> {
         };
         let mut memory = std::mem::take(&mut self.pending_memory);
         if self.plan.shares_gradients() {
-            // The full gradients are freed, because each replica keeps only its reduced shard.
+            // The full gradients are freed, because each replica keeps only its shard of the
+            // reduced gradients.
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
         let id = self.emit_node(StepNode {
@@ -122,7 +124,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the reductions of all buckets of part `at` as part of the chain, one after another.
+    /// Emits the reductions of all buckets of part `at` in the chain, one after another.
     pub(super) fn reduce_all_buckets(
         &mut self,
         at: u32,
@@ -131,7 +133,7 @@ impl RankEmitter<'_, '_> {
         for layer in self.plan.layers_of_part(at).rev() {
             for bucket in self.plan.buckets_ending_in(layer) {
                 self.emit_reduction(bucket, pass)?;
-                // The chain depends on each reduction, so that reductions run one after another.
+                // The chain depends on each reduction, so the next reduction waits for it.
                 let reduced = self.reduced.pop();
                 self.chain_tail.clear();
                 self.chain_tail.extend(reduced);
@@ -168,7 +170,7 @@ impl RankEmitter<'_, '_> {
         }
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has(AblationEffect::Optimizer) {
-            // A step loads one half of its bytes and stores the other.
+            // Half of the bytes that a step moves are loads, and the other half are stores.
             let moved = plan.step_bytes(self.place.stage);
             self.stream_state(false, moved.div_ceil(2))?;
             let op = Op::Compute {
@@ -189,8 +191,8 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the gathers of parameters that the optimizer has updated, in the order in which the forward pass
-    /// uses them.
+    /// Emits the gathers of parameters that the optimizer has updated, in the order in which the
+    /// next forward pass uses them.
     pub(super) fn gather_updated(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
         let stepped = self.chain_tail.clone();

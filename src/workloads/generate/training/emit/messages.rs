@@ -17,8 +17,8 @@ impl RankEmitter<'_, '_> {
         })
     }
 
-    /// Returns the message from part `below` to the next part (an activation) or back (its
-    /// gradient).
+    /// Returns the message (send or receive) between part `below` and the next part: an activation,
+    /// or its gradient in the opposite direction.
     fn message_op(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
         let backward = u32::from(pass.kind != PassKind::Forward);
@@ -78,8 +78,8 @@ impl RankEmitter<'_, '_> {
         let shares = groups.and_then(|groups| groups.shares);
         let exchanges = [
             (summing, CollectiveKind::AllReduce, "all-reduce"),
-            // A collective without an explicit root has its first member as root, and this member
-            // received the message.
+            // If a collective has no explicit root, its first member is the root, which is also the
+            // member that received the message.
             (shares, CollectiveKind::Broadcast, "broadcast"),
         ];
         for (family, kind, label) in exchanges {
@@ -102,8 +102,8 @@ impl RankEmitter<'_, '_> {
             })?);
         }
         let mut id = id.expect("members that receive nothing are of a share");
-        // If the plan leaves out the bubble, no node waits for the message. Scattered parts must
-        // still be gathered.
+        // If the plan leaves out the bubble, no node waits for the message. However, scattered
+        // parts must still be gathered.
         let waits = !plan.plan.without.has(AblationEffect::Bubble);
         let silent = plan.plan.without.has(AblationEffect::TensorCommunication);
         let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;
@@ -135,8 +135,8 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the send of the output of part `at` to stage `to`. Returns the send's node, if this member
-    /// sends.
+    /// Emits the send of the output of part `at` to stage `to`. Returns the send's node, or `None`
+    /// if this member sends nothing.
     pub(super) fn send_output(
         &mut self,
         pass: PipelinePass,

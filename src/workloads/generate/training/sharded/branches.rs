@@ -1,4 +1,5 @@
-//! Independent operators of a layer: dependencies of each operator if they run in parallel.
+//! Independent operators of a layer: the dependencies of each operator if such operators run in
+//! parallel.
 //!
 //! In the forward pass, an operator waits for the operators whose results it uses. In the backward
 //! pass, an operator waits for the operators that use its result. An operator whose inputs all come
@@ -9,8 +10,8 @@ use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
 use crate::generate::training::program::{ProgramBuilder, ProgramDependency};
 
-/// For each operator, the nodes that stand for its result while a program is written. Not tracked
-/// if operators run one after another.
+/// For each operator, the nodes that later nodes wait for to use its result, while a program is
+/// written. Empty if operators run one after another.
 pub(super) struct BranchFronts {
     parallel: bool,
     /// Nodes on which the program depends.
@@ -28,8 +29,8 @@ impl BranchFronts {
         }
     }
 
-    /// Makes operator `i` start after the operators in `before`, or at the program's start if there
-    /// are none.
+    /// Makes operator `i` start after the operators in `before`, or at the start of the program if
+    /// there are none.
     pub fn begin(
         &self,
         own: &[MemberOperator<'_>],
@@ -43,7 +44,7 @@ impl BranchFronts {
         }
     }
 
-    /// Records the nodes at which operator `i` ends.
+    /// Records the nodes with which operator `i` ends.
     pub fn end(&mut self, i: usize, to: &mut ProgramBuilder) {
         if self.parallel {
             self.ends[i] = Some(to.front.clone());
@@ -51,7 +52,8 @@ impl BranchFronts {
         }
     }
 
-    /// Continues the chain after the operators `last`, or at the program's start if there are none.
+    /// Continues the chain after the operators `last`, or at the start of the program if there are
+    /// none.
     pub fn finish(&self, last: impl Iterator<Item = usize>, to: &mut ProgramBuilder) {
         if self.parallel {
             to.front = self.join_fronts(last);

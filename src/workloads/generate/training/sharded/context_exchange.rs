@@ -1,4 +1,4 @@
-//! Exchanges in a context group before and after attention.
+//! Exchanges between the ranks of a context group before and after attention.
 
 use super::super::layer::node_name;
 use super::super::program::ProgramBuilder;
@@ -32,7 +32,7 @@ impl MemberProgramWriter<'_> {
             }
             Some(ContextExchange::AllToAll) => {
                 let (suffix, bytes) = match phase {
-                    // The output has the shape of queries.
+                    // The output has the same shape as the queries.
                     TrainingPhase::Backward => (".output.all-to-all", queries),
                     _ => (".all-to-all", queries.saturating_add(keys)),
                 };
@@ -41,8 +41,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits the exchange that returns attention's results to the ranks of their tokens: the
-    /// output, or the inputs' gradients.
+    /// Emits the exchange after attention, which returns its results (the output, or the inputs'
+    /// gradients) to the ranks that have the tokens.
     pub(super) fn exchange_behind_attention(
         &mut self,
         one: &MemberOperator<'_>,

@@ -25,8 +25,8 @@ impl MemberProgramWriter<'_> {
     ) -> (LayerProgram, LayerProgram) {
         let trains = self.lowering_context().trains;
         let mut forward = ProgramBuilder::new();
-        // With full recomputation, only the layer's input is kept, because the backward pass
-        // recomputes all else from it.
+        // Only the layer's input is saved, because the backward pass recomputes all other
+        // activations from it.
         if let Some(kept) = full.filter(|_| trains) {
             forward.allocate(TensorClass::Activations, kept);
         }
@@ -76,7 +76,8 @@ impl MemberProgramWriter<'_> {
         let mut fronts = BranchFronts::new(self.lowering_context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
             fronts.begin(own, i, branches::sources_of(own, i), to);
-            // If an operator of this layer left a sum pending, the sum is already emitted.
+            // If an operator of this layer produced the input and left its sum pending, the sum is
+            // already emitted.
             for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
                 self.redistribute_input(own, one, input, phase, to);
             }
@@ -97,7 +98,7 @@ impl MemberProgramWriter<'_> {
             fronts.end(i, to);
         }
         fronts.finish(branches::last_operators(own), to);
-        // The output of a layer is always summed.
+        // The output of a layer never has a pending sum.
         if let Some(one) = output_operator(own)
             && let Some(over) = one.step.cutting.partial_axis()
             && !one.idle
@@ -133,8 +134,8 @@ impl MemberProgramWriter<'_> {
             need: if one.idle { &from.layout } else { &input.need },
             elements: if one.idle && !sums { 0 } else { from.elements },
         };
-        // A sum is named after the operator that left it pending, and a redistribution after the
-        // operator that needs it.
+        // A sum is named after the operator that left it pending; a redistribution is named after
+        // the operator that needs it.
         let whose = [self.producer_name(own, from, one), &one.step.operator.name];
         self.emit_redistribution(&moved, whose, phase, to);
     }
@@ -173,8 +174,8 @@ impl MemberProgramWriter<'_> {
         &from.step.operator.name
     }
 
-    /// Emits the sums over sharded classes that a loss needs: the maximum, the sum of exponentials,
-    /// and the logit of the correct class. Each is a number of 4 bytes per row.
+    /// Emits the three sums that a loss over sharded classes needs: the maximum, the sum of
+    /// exponentials, and the logit of the correct class. Each sum has 4 bytes per row.
     fn sum_over_classes(
         &mut self,
         one: &MemberOperator<'_>,
@@ -203,8 +204,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if operator `one`
-    /// is at the end `at` of the experts.
+    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if
+    /// operator `one` is at this end (`at`) of the experts.
     fn exchange_tokens(
         &mut self,
         one: &MemberOperator<'_>,
@@ -230,7 +231,7 @@ impl MemberProgramWriter<'_> {
                 _ => one.exchanged.saturating_mul(context.sizes.number),
             };
             let bytes = match kind {
-                // The `comm_size` of a reduce-scatter is the whole buffer, all ranks together.
+                // For a reduce-scatter, `comm_size` is the whole buffer, over all ranks together.
                 CollectiveKind::ReduceScatter => bytes.saturating_mul(context.expert),
                 _ => bytes,
             };
@@ -249,7 +250,7 @@ impl MemberProgramWriter<'_> {
         let (phase, one) = (TrainingPhase::Backward, &own[i]);
         let context = self.lowering_context();
         let operator = &one.step.operator.name;
-        // The gradient of a sum that was scattered must be gathered.
+        // If a sum was a reduce-scatter, its gradient must be gathered.
         let late = pending_inputs(own, i).filter(|(whose, input)| leaves_late(whose, input));
         for (whose, input) in late.filter(|(whose, _)| !whose.idle) {
             self.redistribute_gradient(own, whose, input, to);
@@ -307,7 +308,7 @@ impl MemberProgramWriter<'_> {
             to.allocate(TensorClass::Activations, one.kernels.scores);
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
-        // Gradients of the copies come back from the experts to which the copies were sent.
+        // Gradients of the copies return from the experts to which the copies were sent.
         self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         for kernel in &one.kernels.backward {
@@ -341,8 +342,7 @@ impl MemberProgramWriter<'_> {
             to.push_behind(item, kernels_after_weights(&one.kernels, operator), beside);
             to.of_weights = false;
         };
-        // Free the kept tensors when the operator's kernels have ended, before the sums of its
-        // gradients.
+        // Free the saved tensors after the operator's kernels, before the sums of its gradients.
         let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
         let before = to.front.clone();
         let overlaps = context.overlap && weights.is_some();
@@ -365,7 +365,7 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-/// Returns true if an operator of the same layer left the sum of this input pending.
+/// Returns true if an operator of the same layer produced this input and left its sum pending.
 fn is_pending(input: &OperatorInput) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
@@ -377,8 +377,8 @@ fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
     is_pending(input) && !(one.spec.sums() && one.step.cutting.outputs.parts > 1)
 }
 
-/// Returns the inputs whose sums operator `i` left pending, each with the operator that needs the
-/// input.
+/// Returns the inputs for which operator `i` left a sum pending, each with the operator that needs
+/// the input.
 fn pending_inputs<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
@@ -411,7 +411,7 @@ fn push_kernels(
     }
 }
 
-/// Returns true if an operator of this kind can produce its layer's output.
+/// Returns true if an operator of this kind can produce the output of its layer.
 fn hands_on(step: &ShardedOperator<'_>) -> bool {
     !step.operator.around && step.operator.work.spec().role != ChainRole::Beside
 }

@@ -9,7 +9,7 @@ use crate::generate::sharding::{MeshAxis, ShardLayout};
 use chakram_trace::format::{CollectiveKind, TrainingPhase};
 use std::ops::Range;
 
-/// A result that needs a sum or a redistribution.
+/// A result that must be summed or redistributed.
 pub(super) struct PendingRedistribution<'m> {
     pub from: &'m ShardLayout,
     pub over: Option<MeshAxis>,
@@ -42,7 +42,7 @@ impl MemberProgramWriter<'_> {
         elements.saturating_mul(each)
     }
 
-    /// Emits the sum of `what`, if its partial sums are pending, and the redistribution to the
+    /// Emits the sum of `what`, if its partial sums are pending, and its redistribution to the
     /// layout that is needed.
     pub(super) fn emit_redistribution(
         &mut self,
@@ -90,7 +90,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits this member's sends and receives. No other node waits for a send.
+    /// Emits this member's sends and receives.
     fn emit_messages(
         &mut self,
         all: &[MessageEnd],
@@ -119,7 +119,7 @@ impl MemberProgramWriter<'_> {
             let name = node_name(phase, whose, &format!(".{what}{peer}"));
             let item = to.push_parallel(name, phase, task, after.clone(), ["", ""]);
             if receive {
-                // Only receives extend the chain, because no other node waits for a send.
+                // Only receives extend the chain, because no node waits for a send.
                 received.push(ProgramDependency::Node(item));
             }
         }
@@ -128,7 +128,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Fetches rows of the neighbours that windows reach or, with `back`, returns these rows' gradients.
+    /// Receives the neighbours' rows that this member's windows cover or, with `back`, returns the
+    /// gradients of these rows.
     pub(super) fn exchange_halo(
         &mut self,
         one: &MemberOperator<'_>,
@@ -173,8 +174,8 @@ impl MemberProgramWriter<'_> {
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
-            // First the rows that this member needs from the peer, then the rows that the peer
-            // needs from this member; in the backward pass, their gradients.
+            // The first part has the rows that this member needs from the peer, the second the rows
+            // that the peer needs from this member; in the backward pass, their gradients.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
                 (back, common(needed, own_rows)),
@@ -187,7 +188,7 @@ impl MemberProgramWriter<'_> {
                 all.extend((pieces > 0).then_some(hop));
             }
         }
-        // Messages are ordered by sender, then receiver.
+        // Messages are sorted by sender, then by receiver.
         let ends = |hop: &MessageEnd| {
             if hop.receive {
                 (hop.peer, self.member)

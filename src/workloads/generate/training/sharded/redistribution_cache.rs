@@ -1,5 +1,5 @@
-//! Cache of redistributions and their groups. Caching saves time, because all members and most
-//! layers need the same redistributions.
+//! Cache of redistributions and their groups. All members and most layers need the same
+//! redistributions, so caching saves time.
 
 use super::ShardedLowering;
 use crate::generate::plan::ParallelGroupKind;
@@ -10,7 +10,7 @@ use crate::generate::sharding::{
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A redistribution, with the groups in which it takes place.
+/// A redistribution, and the groups that run it.
 pub(super) enum GroupRedistribution {
     Nothing,
     /// All-gather. Before the all-gather, a member has 1/of of the whole result.
@@ -23,7 +23,8 @@ pub(super) enum GroupRedistribution {
         family: ParallelGroupKind,
         share: u64,
     },
-    /// Messages of each member; sizes are in fragments of 1/of of the whole result.
+    /// Messages of each member; sizes are in fragments of the whole result, of which there are
+    /// `of`.
     Messages {
         hops: Vec<Vec<MessageEnd>>,
         of: u64,

@@ -1,4 +1,4 @@
-//! Tests operators with degrees of their own: expected sums, redistributions and messages.
+//! Tests operators with their own degrees: expected sums, redistributions and messages.
 
 use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::ShardingDegrees;
@@ -31,8 +31,8 @@ fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorDegrees {
     }
 }
 
-/// Returns a plan with one step of `samples` samples on a tensor group of `members`, with numbers
-/// of 2 bytes and without an optimizer.
+/// Returns a plan for one step of `samples` samples on a tensor group of `members`, with numbers of
+/// 2 bytes and without an optimizer.
 fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.tensor = members;
@@ -44,8 +44,8 @@ fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> Parallel
     plan
 }
 
-/// Returns a rank's collectives and messages, each with its name and operation, without the text
-/// that they have in common.
+/// Returns a rank's collectives and messages, each with its name and operation, without the part of
+/// the name that all have in common.
 fn moved(nodes: &[EmittedNode]) -> Vec<String> {
     let bytes = |op: &str, key: &str| {
         let at = op.find(key).unwrap() + key.len();
@@ -97,7 +97,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                 let told = |plan| {
                     let mut ranks = every_rank(pattern(&model, plan));
                     let nodes = ranks.iter_mut().flatten();
-                    // Sums of gradients at the end of a step also include the gradients of other
+                    // Sums of gradients at the end of a step include the gradients of several
                     // operators.
                     nodes.for_each(|node| node.name = node.name.replace("operators/", "norms/"));
                     ranks
@@ -115,7 +115,7 @@ fn gathered_tokens_are_gathered_again() {
     // same products gather the tokens again in the backward pass for the weight gradients, because
     // members keep only a quarter; the gradients of their inputs are scattered. After the heads and
     // the perceptron, sums are scattered and their gradients gathered. The logits behave like the
-    // products before the heads, and the word table sums like the products after the heads.
+    // products before the heads, and the word table's sums like the sums after the heads.
     let model = Model::named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -144,8 +144,8 @@ fn gathered_tokens_are_gathered_again() {
         format!("embedding/bwd/tokens.all-gather {share} B in all"),
     ];
     assert_eq!(of("embedding/"), ends);
-    // Word embeddings are summed before positions are looked up; their gradients are gathered after the
-    // gradients of positions.
+    // Word embeddings are summed before positions are looked up; in the backward pass, their
+    // gradients are gathered after the gradients of positions.
     let at = |name: &str| nodes.iter().position(|node| node.name == name).unwrap();
     let behind = |[one, other]: [&str; 2]| {
         at(&format!("mb0/embedding/{other}")) - at(&format!("mb0/embedding/{one}"))
@@ -165,8 +165,9 @@ fn gathered_tokens_are_gathered_again() {
 
 #[test]
 fn a_table_in_front_of_the_blocks_scatters_its_sum() {
-    // Llama-3 8B has no position table, so 256 tokens of 4,096 columns of 2 B enter the first block sharded
-    // by tokens. The gradients of these tokens return in the same way.
+    // Llama-3 8B has no position table, so 256 tokens of 4,096 columns of 2 B enter the first block
+    // sharded by tokens. In the backward pass, the gradients of these tokens are exchanged in the
+    // same way.
     let model = Model::with_sequence("llama3-8b", 256).unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -179,8 +180,9 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         format!("embedding/bwd/tokens.all-gather {} B in all", whole / 4),
     ];
     assert_eq!(table, expected);
-    // A block keeps the inputs of its four products: shards of tokens for the first two, and shards of
-    // columns for the other two. So a member keeps a quarter of each, also if the plan gives degrees.
+    // A block keeps the inputs of its four products: shards of tokens for the first two, and shards
+    // of columns for the other two. So a member keeps a quarter of each input, even if the plan
+    // gives degrees for operators.
     let kept = |operators| {
         let mut plan = plan.clone();
         plan.operators = operators;
@@ -193,9 +195,10 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         kept(Vec::new()),
         kept(vec![degrees("mlp.up", [1, 1, 4, 1])])
     );
-    // Norms and attention add to this: 2 norms and 2 inputs of 4096; q, k and v of 6144 with 4 B
-    // for each of 32 heads; attention's output of 4096; and gate and half of it, 3 x 14336. Outside
-    // the blocks, 128256 logits add 4 B each, and the last norm and the logits their inputs.
+    // A block also keeps, for norms and attention: 2 norms and 2 inputs of 4096; q, k and v of 6144
+    // with 4 B for each of 32 heads; attention's output of 4096; and gate and half of it, 3 x
+    // 14336. Outside the blocks, 128256 logits add 4 B each; the last norm and the logits also keep
+    // their inputs.
     let block = 4 * 4096 * 2 + 6144 * 2 + 32 * 4 + 4096 * 2 + 3 * 14336 * 2;
     let head = 2 * 4096 * 2 + 4 * 128_256;
     assert_eq!(kept(Vec::new()), 256 * (32 * block + head) / 4);
@@ -227,12 +230,12 @@ fn rows_of_images_come_from_neighbours() {
     // The batch has two samples in numbers of 2 bytes. Both convolutions are sharded into two
     // halves of 4 rows each. The windows of `second` reach one row into the other half. The row
     // beyond the edge has 8 pixels of 8 channels in 2 samples, 256 B; its gradients have the same
-    // size in the backward pass. `first` fetches rows of the input samples (8 x 4 x 2 x 2 = 128 B),
-    // whose gradients are not needed. Windows of the pool stay within the shards. The pool's
-    // output, 16 channels of 4 x 4 (1,024 B), is gathered for the product, half of it from each
-    // member. The output's gradient is already whole. Each member computes weight gradients for
-    // half of the rows: `first` 8 x 4 x 9 = 288, the norm 16, and `second` 16 x 8 x 9 = 1152, of 2
-    // B each.
+    // size in the backward pass. `first` receives rows of the input samples (8 x 4 x 2 x 2 = 128
+    // B), whose gradients are not needed. Windows of the pool do not cross the edges of shards. The
+    // pool's output, 16 channels of 4 x 4 (1,024 B), is gathered for the product, half of it from
+    // each member. The output's gradient is already whole. Each member computes weight gradients
+    // for half of the rows: `first` 8 x 4 x 9 = 288, the norm 16, and `second` 16 x 8 x 9 = 1152,
+    // of 2 B each.
     let model = chain(IMAGES);
     let plan = plan(
         2,
@@ -268,14 +271,15 @@ fn rows_of_images_come_from_neighbours() {
 
 #[test]
 fn channels_are_summed_over_those_that_share_them() {
-    // Four members. `first` is sharded by output channels into 4, and `second` by 2 input channels and 2
-    // output channels; the numbering (b, c, i, k) gives input channels a stride of 2. The batch has two
-    // samples in numbers of 2 bytes. For `second`, a member needs half of the 8 channels but has only a
-    // quarter, so the pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 = 1024 B, 512 B from each member. The
-    // output of `second` has 16 channels, with partial sums on 0 and 2, and on 1 and 3: 2 x 16 x 64 x 2 / 2 =
-    // 2048 B. In the backward pass, the gradient of its input (half of the channels) has partial sums over
-    // {0, 1} and {2, 3}. Each member needs a quarter of all channels, so the sum is a reduce-scatter of 1024
-    // B. Pool and loss are replicated, so the pool's gradient becomes sharded without a message.
+    // There are four members. `first` is sharded by output channels into 4, and `second` by 2 input
+    // channels and 2 output channels; the numbering (b, c, i, k) gives input channels a stride of
+    // 2. The batch has two samples in numbers of 2 bytes. For `second`, a member needs half of the
+    // 8 channels but has only a quarter, so the pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 =
+    // 1024 B, 512 B from each member. The output of `second` has 16 channels, with partial sums on
+    // 0 and 2, and on 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048 B. In the backward pass, the gradient of
+    // its input (half of the channels) has partial sums over {0, 1} and {2, 3}. Each member needs a
+    // quarter of all channels, so the sum is a reduce-scatter of 1024 B. Pool and loss are
+    // replicated, so the pool's gradient becomes sharded without a message.
     let model = chain(IMAGES);
     let operators = vec![
         degrees("first", [1, 1, 4, 1]),
@@ -283,7 +287,8 @@ fn channels_are_summed_over_those_that_share_them() {
     ];
     let plan = plan(4, 2, operators);
     let ranks = every_rank(pattern(&model, &plan));
-    // The name of each rank's group. Partitions are numbered in the order of their first use.
+    // The name of the group to which each rank belongs. Partitions are numbered in the order of
+    // their first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
     let apart = |rank: usize| ["3", "4", "3", "4"][rank];
     for (rank, nodes) in ranks.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Tests of context parallelism: kernels, exchanges, groups, gradients and memory.
+//! Tests context parallelism: kernels, exchanges, groups, gradients and memory.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -11,8 +11,8 @@ use crate::model::{
 };
 use chakram_trace::format::TensorClass;
 
-/// Tokens. The next constants are the hidden size, query heads, heads of keys and values, columns
-/// per head, and columns of the perceptron.
+/// Number of tokens. The next constants are the hidden size, the numbers of query heads and of
+/// heads of keys and values, the columns per head, and the columns of the perceptron.
 const T: u64 = 16;
 const H: u64 = 16;
 const A: u64 = 4;
@@ -90,7 +90,7 @@ fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
 const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange::AllToAll];
 
 /// Each context-parallel rank has half of the tokens and half of the causal pairs: 68 of 16 x 17 /
-/// 2.
+/// 2 = 136.
 #[test]
 fn kernels_have_the_tokens_of_a_rank() {
     let t = T / 2;
@@ -101,14 +101,15 @@ fn kernels_have_the_tokens_of_a_rank() {
         let qkv = [2 * t * H * columns, 2 * (t * H + H * columns + t * columns)];
         assert_eq!(of("fwd/attention.qkv"), qkv);
         assert_eq!(of("fwd/norm1"), [0, 2 * 2 * t * H]);
-        // A rank rotates its own queries and keys: half of the tokens, or half of the heads.
+        // A rank rotates its own queries and keys: those of half of the tokens, or half of the
+        // heads of all tokens.
         assert_eq!(
             of("fwd/attention.core.rotary"),
             [0, 2 * 2 * t * (A + V) * W]
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
-        // Attention reads the keys and values of all tokens, or of some heads for all tokens.
-        // Attention writes an output as large as the queries, and 4 B per row.
+        // Attention reads the keys and values of all heads, or of some heads, for all tokens.
+        // Attention writes an output of the same size as the queries, and 4 B per row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,
@@ -121,8 +122,8 @@ fn kernels_have_the_tokens_of_a_rank() {
     }
 }
 
-/// All ranks together execute as many FLOPs as one rank without parallelism: with either exchange,
-/// fused or unfused, causal or not.
+/// All ranks together execute the same number of FLOPs as one rank without parallelism: with either
+/// exchange, fused or unfused, causal or not.
 #[test]
 fn flops_of_all_ranks_are_those_of_one() {
     for (causal, unfused) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -143,8 +144,8 @@ fn flops_of_all_ranks_are_those_of_one() {
     }
 }
 
-/// Counts pairs one by one: ranks that have the i-th piece of a sequence from each end have equally
-/// many.
+/// Counts pairs one by one: if a rank has the i-th piece of a sequence from each end, it has the
+/// same number of pairs as every other rank.
 #[test]
 fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
     for (tokens, ranks) in [(16_u64, 2_u64), (16, 4), (48, 3), (60, 5), (8, 4)] {
@@ -181,7 +182,7 @@ fn keys_and_values_are_gathered_and_their_gradients_scattered() {
     let keys = 2 * 2 * (T / 2) * V * W;
     let expected = |pass: &str| exchanges(nodes, &format!("mb0/layer0/{pass}/"));
     assert_eq!(expected("fwd"), [("attention.core.all-gather", keys)]);
-    // A reduce-scatter counts the bytes of its whole input.
+    // A reduce-scatter is counted with the bytes of its whole input.
     assert_eq!(
         expected("bwd"),
         [
@@ -276,8 +277,8 @@ fn neighbouring_replicas_have_a_sequence_between_them() {
     assert_eq!(context.map(|one| one.calls).sum::<u64>(), 2 * 2 * 3);
 }
 
-/// Every rank has all of the model's weights. Gradients are summed over all four ranks, which also shard
-/// ZeRO's state.
+/// Every rank has all of the model's weights. Gradients are summed over all four ranks, and these
+/// ranks also shard the state under ZeRO.
 #[test]
 fn all_replicas_sum_gradients_and_share_state() {
     let weights = pattern(&ParallelismPlan::new()).model.parameters();
@@ -302,8 +303,8 @@ fn all_replicas_sum_gradients_and_share_state() {
     }
 }
 
-/// Tensors that are kept for the backward pass have only the rank's own tokens, but attention's kernels keep
-/// all keys and values.
+/// Tensors that are saved for the backward pass have only the rank's own tokens, but attention's
+/// kernels save all keys and values.
 #[test]
 fn memory_is_that_of_a_ranks_tokens() {
     let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
@@ -327,7 +328,7 @@ fn memory_is_that_of_a_ranks_tokens() {
     assert_eq!(temporary(&(core("bwd") + ".reduce-scatter")), [0, all]);
 }
 
-/// Experts are divided among replicas, including replicas that share a sequence's tokens.
+/// Experts are divided among replicas, even if the replicas share a sequence's tokens.
 #[test]
 fn experts_lie_across_ranks_with_different_tokens() {
     let routing = ExpertRouting {
@@ -343,12 +344,12 @@ fn experts_lie_across_ranks_with_different_tokens() {
         .iter()
         .find(|node| node.name == "mb0/layer0/fwd/experts.dispatch.all-to-all")
         .unwrap();
-    // A rank exchanges two copies of each of its 8 tokens.
+    // A rank exchanges two copies of each of its 8 tokens, with H numbers of 2 B.
     let bytes = 2 * 2 * (T / 2) * H;
     assert!(sent.op.contains(&format!("bytes: {bytes},")), "{}", sent.op);
 }
 
-/// A stage sends only the activations of a rank's own tokens.
+/// A stage sends only the activations of its rank's own tokens to the next stage.
 #[test]
 fn boundaries_have_a_ranks_tokens() {
     let mut plan = shared(ContextExchange::AllToAll);
@@ -378,7 +379,7 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
         |plan| plan.context = 3,
         "`context` is 3; expected a divisor of 16 tokens (operator tokens)",
     );
-    // 16 ranks need 32 pieces, but a sequence has only 16 tokens.
+    // 16 ranks need 32 pieces of a sequence, but the sequence has only 16 tokens.
     refused(
         own(),
         |plan| plan.context = 16,

@@ -1,4 +1,5 @@
-//! Tests number formats of products, kernels that are not products, and recomputation per operator.
+//! Tests number formats of products, kernels that are not products, and recomputation of single
+//! operators.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -43,7 +44,7 @@ fn products_of_eight_bits_read_what_was_cast() {
     // twice.
     assert_eq!(kernel(&fp8, &up("fwd", ".quantize")).1, 4 * n * k);
     assert_eq!(kernel(&fp8, &up("bwd", ".grad.quantize")).1, 4 * n * m);
-    // 12 blocks have four products each, in both directions; the logits are unchanged.
+    // Each of 12 blocks has four products, in both directions; the logits are unchanged.
     assert_eq!(count(&fp8, ".quantize"), 2 * 4 * 12);
     let logits = "mb0/head/fwd/logits";
     assert_eq!(kernel(&fp8, logits), kernel(&bf16, logits));
@@ -51,10 +52,11 @@ fn products_of_eight_bits_read_what_was_cast() {
     plan.scaling = ScalingRecipe::Current;
     assert_eq!(kernel(&gpt2(&plan), &up("fwd", ".amax")).1, 2 * n * k);
     plan.scaling = ScalingRecipe::Block;
-    // One byte of scales per 32 numbers is added twice.
+    // Two conversions each write one additional byte of scales per 32 numbers.
     let cast = kernel(&gpt2(&plan), &up("fwd", ".quantize")).1;
     assert_eq!(cast, 4 * n * k + 2 * n * k / 32);
-    // The Adam step moves 28 B, and additionally reads the weights and writes them cast, 4 B.
+    // The Adam step moves 28 B per weight, and also reads the weights and writes the cast weights,
+    // 4 B.
     let step = |nodes: &[EmittedNode]| kernel(nodes, "optimizer").1;
     assert_eq!(step(&fp8) * 28, step(&bf16) * 32);
 }
@@ -80,15 +82,15 @@ fn megatron_sums_gradients_apart_from_their_products() {
     let all = gpt2(&plan);
     let up = |suffix: &str| kernel(&all, &format!("mb1/layer3/bwd/mlp.up{suffix}")).1;
     let [n, k, m] = UP;
-    // The product writes 2 B per element. The sum reads these, and reads and writes 2 B of the
-    // accumulated gradient.
+    // The product writes 2 B per element. The sum reads these bytes, and reads and writes 2 B of
+    // the accumulated gradient.
     assert_eq!(up(".wgrad"), 2 * (n * k + n * m + k * m));
     assert_eq!(up(".wgrad.sum"), 6 * k * m);
     assert_eq!(up(".bgrad"), 2 * n * m);
     // With a single micro-batch, no sum is needed.
     plan.batch = 1;
     assert_eq!(count(&gpt2(&plan), ".wgrad.sum"), 0);
-    // Clipping reads or writes single-precision gradients three times.
+    // Clipping reads or writes the single-precision gradients three times.
     let step = |plan: &ParallelismPlan| kernel(&gpt2(plan), "optimizer").1;
     let before = step(&plan);
     plan.clip = true;
@@ -102,8 +104,8 @@ fn every_other_product_is_done_again() {
     let all = nodes("llama3-8b", plan.clone());
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Three products are recomputed: keys (8 heads of 128 columns), after attention (4,096 by
-    // 4,096), and half of the gate (14,336 columns).
+    // Three products are recomputed: of keys (8 heads of 128 columns), after attention (4,096 by
+    // 4,096), and of half of the gate (14,336 columns).
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 1024);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 14_336);
@@ -178,7 +180,7 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
         kernel(nodes, &format!("mb0/layer3/{phase}/attention.core{suffix}")).1
     };
     let fused = nodes("llama3-8b", plan.clone());
-    // 2 B are read and 2 B are written in each direction.
+    // In each direction, 2 B are read and 2 B are written.
     for phase in ["fwd", "bwd"] {
         assert_eq!(core(&fused, phase, ".rotary"), 4 * TURNED);
     }
@@ -193,7 +195,7 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
         assert_eq!(core(&eager, "fwd", &suffix), each * TURNED);
         assert_eq!(core(&eager, "bwd", &suffix), each * TURNED);
     }
-    // For keys, and also for values, 8 heads are read and 32 are written.
+    // For keys, and also for values, 8 heads are read and 32 heads are written.
     assert_eq!(core(&eager, "fwd", ".repeat"), 2 * 2 * TURNED);
     // Attention's inputs are recomputed, but attention itself is not.
     plan.recompute = RecomputePolicy::Operators;
@@ -211,8 +213,9 @@ fn products_of_eight_bits_are_all_done_again() {
     let all = nodes("llama3-8b", plan);
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // The products for queries, keys and values (48 heads of 128 columns) are recomputed, and both
-    // halves of the gate. The last product is not recomputed, because no gradient needs its output.
+    // The products for queries, keys and values (48 heads of 128 columns) are recomputed, and so
+    // are both halves of the gate. The last product is not recomputed, because no gradient needs
+    // its output.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
@@ -246,7 +249,7 @@ fn pytorch_steps_and_clips_operation_by_operation() {
     let before = step(&plan);
     plan.elementwise = ElementwiseKernels::Compiled;
     // The unfused step moves 80 B, 52 B more than the fused kernel; clipping adds 12 B for the norm
-    // and the product.
+    // and the multiplication.
     assert_eq!(step(&plan) * 28, before * 80);
     plan.clip = true;
     assert_eq!(step(&plan) * 28, before * 92);
@@ -271,9 +274,9 @@ fn pytorch_copies_what_it_gathers_and_reduces() {
     // The parameters of fourteen layers are gathered twice, so they are copied 28 times. Gradients
     // are reduced once, in 7 buckets.
     assert_eq!([unpacked.len(), packed.len()], [28, 7]);
-    // A block of 768 columns has 12 x 768^2 weights in products, 9 x 768 in their biases, and 4 x
-    // 768 in two norms. Parameters are read and written with 2 B; gradients are read with 2 B and
-    // written with 4 B.
+    // A block with 768 columns has 12 x 768^2 weights in products, 9 x 768 in the products' biases,
+    // and 4 x 768 in two norms. Parameters are read and written with 2 B; gradients are read with 2
+    // B and written with 4 B.
     let block = 12 * 768 * 768 + 13 * 768;
     assert_eq!(unpacked[5], 4 * block);
     let [gathered, reduced] = [&unpacked, &packed].map(|copies| copies.iter().sum::<u64>());

@@ -1,10 +1,10 @@
-//! Tests latent attention, windows and shared experts under plans.
+//! Tests latent attention, attention windows and shared experts under plans.
 
 use super::*;
 use crate::model::ModelDefinition;
 
-/// Tokens. The next constants are the hidden size, heads, latent sizes of queries and of keys and
-/// values, and columns per head: plain, rotary, values.
+/// Number of tokens. The next constants are the hidden size, the number of heads, the latent sizes
+/// of queries and of keys and values, and the columns per head: plain, rotary, values.
 const T: u64 = 16;
 const H: u64 = 32;
 const A: u64 = 4;
@@ -13,8 +13,8 @@ const C: u64 = 8;
 const N: u64 = 4;
 const R: u64 = 2;
 const V: u64 = 6;
-/// Experts. The next constants are the chosen experts, and the columns of an expert, of the shared
-/// experts and of the dense layer.
+/// Number of experts. The next constants are the number of chosen experts, and the columns of an
+/// expert, of the shared experts and of the dense layer.
 const X: u64 = 8;
 const K: u64 = 2;
 const F: u64 = 10;
@@ -72,8 +72,8 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
         assert_eq!(kernel(&format!("bwd/{name}.dgrad")), product(k, n));
         assert_eq!(kernel(&format!("bwd/{name}.wgrad")), product(k, n));
     }
-    // In layer 1, a token attends to all earlier tokens: T (T + 1) / 2 pairs. In layer 0, a token
-    // attends to 4 tokens: 4 x 5 / 2 + (T - 4) 4 pairs.
+    // In layer 1, a token attends to itself and all earlier tokens: T (T + 1) / 2 pairs. In layer
+    // 0, a token attends to 4 tokens: 4 x 5 / 2 + (T - 4) 4 pairs.
     let moved = 2 * (T * A * (N + R + V) + T * A * (N + R + V)) + 4 * T * A;
     let pairs = T * (T + 1) / 2;
     assert_eq!(
@@ -92,7 +92,7 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
         .unwrap();
     let pairs = 4 * 5 / 2 + (T - 4) * 4;
     assert_eq!(windowed.kernel.unwrap().0, 2 * pairs * A * (N + R + V));
-    // All query heads have rotary columns of their own, but keys have a single set of them.
+    // Each query head has its own rotary columns, but all key heads share one set of them.
     assert_eq!(
         kernel("fwd/attention.core.rotary"),
         [0, 2 * 2 * T * R * (A + 1)]
@@ -173,8 +173,8 @@ fn plans_share_latent_attention_and_shared_experts() {
     }
 }
 
-/// Each member of a tensor group has some of the heads and some columns of the shared experts, but
-/// whole latent vectors.
+/// Each member of a tensor group has some of the heads and some of the shared experts' columns, but
+/// the whole latent vectors.
 #[test]
 fn heads_are_cut_and_latent_vectors_whole() {
     let mut plan = ParallelismPlan::new();

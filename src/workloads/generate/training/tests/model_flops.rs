@@ -12,9 +12,10 @@ fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, Generat
     TrainingPattern { model, plan }.summary()
 }
 
-/// gpt2-small on 3 tokens, with 12 blocks of 768 columns and a vocabulary of 50,257. Products with weights
-/// have `s (12 l h² + V h)` multiplications, and all have two gradients, because table look-ups are not
-/// products. A causal kernel computes 1 + 2 + 3 of 9 pairs, with `2 l h` multiplications each.
+/// Tests gpt2-small on 3 tokens, with 12 blocks of 768 columns and a vocabulary of 50,257. Products
+/// with weights have `s (12 l h² + V h)` multiplications; both factors of each have gradients,
+/// because the first layer is a table look-up and not a product. A causal kernel computes 1 + 2 + 3
+/// of 9 pairs, with `2 l h` multiplications per pair.
 #[test]
 fn attention_counts_the_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);
@@ -26,7 +27,7 @@ fn attention_counts_the_pairs_of_its_kernels() {
     let flash = summary(&model, &plan).unwrap();
     assert_eq!(flash.attention, Some(CountedAttention::Causal));
     assert_eq!(flash.model_flops, 4 * 6 * (weights + 6 * pair));
-    // The kernels execute seven products of pairs (two forward, five backward); the model needs
+    // The kernels execute seven products of pairs (two forward, five backward), but the model needs
     // only six.
     assert_eq!(flash.flops, flash.model_flops + 4 * 2 * 6 * pair / 2);
     plan.attention = AttentionKernel::Unfused;
@@ -34,8 +35,8 @@ fn attention_counts_the_pairs_of_its_kernels() {
     assert_eq!(unfused.attention, Some(CountedAttention::Full));
     assert_eq!(unfused.model_flops, 4 * 6 * (weights + 9 * pair));
     assert_eq!(unfused.flops, unfused.model_flops);
-    // Korthikanti et al., appendix A: recomputing scores and values adds 2 products to attention's 6, as
-    // hardware FLOPs only.
+    // Korthikanti et al., appendix A: recomputing the products for scores and values adds 2
+    // products to attention's 6, as hardware FLOPs only.
     plan.recompute = RecomputePolicy::Selective;
     let selective = summary(&model, &plan).unwrap();
     assert_eq!(selective.model_flops, unfused.model_flops);
@@ -49,8 +50,8 @@ fn attention_counts_the_pairs_of_its_kernels() {
     assert_eq!(headless.flops, headless.model_flops);
 }
 
-/// The gradient of the job's own data is neither needed nor computed. Resnet-18's first convolution
-/// multiplies 64 x 112 x 112 outputs by 3 x 7 x 7 inputs.
+/// The gradient of the job's own input data is neither needed nor computed. Resnet-18's first
+/// convolution multiplies 64 x 112 x 112 outputs by 3 x 7 x 7 inputs.
 #[test]
 fn gradients_of_data_count_nowhere() {
     let model = Model::named("resnet-18").unwrap();

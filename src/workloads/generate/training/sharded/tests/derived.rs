@@ -1,4 +1,4 @@
-//! Tests Megatron-LM's split, which is derived for models that give none, and padded heads, with
+//! Tests Megatron-LM's split, which is derived for models that state none, and padded heads, with
 //! expected numbers.
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
@@ -140,8 +140,8 @@ fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
 
 #[test]
 fn heads_are_padded_on_request() {
-    // On 4 members, 25 heads of 64 columns become 28, 7 per member. Products then have 3 x 7 x 64
-    // outputs, 7 x 64 inputs and 1024 tokens.
+    // On 4 members, 25 heads of 64 columns become 28 heads, which is 7 per member. Products then
+    // have 3 x 7 x 64 outputs, 7 x 64 inputs and 1024 tokens.
     let model = Model::named("gpt2-xl").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     let expected =
@@ -151,8 +151,8 @@ fn heads_are_padded_on_request() {
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
     assert_eq!(flops("fwd/attention.out"), 2 * 1024 * 1600 * 7 * 64);
-    // In causal attention, each token pairs with itself and with earlier tokens; each pair takes
-    // part in two products.
+    // In causal attention, each token forms pairs with itself and with earlier tokens; each pair is
+    // part of two products.
     let pairs = 1024 * 1025 / 2;
     assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
     assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);
@@ -171,8 +171,8 @@ fn heads_are_padded_on_request() {
 #[test]
 fn heads_of_keys_and_values_are_padded_too() {
     // Llama-3 8B has 32 query heads and 8 heads of keys and values, of 128 columns. On 16 members,
-    // the 8 heads become 16 and the 32 stay: each member has 2 + 1 + 1 heads, also if the plan
-    // gives degrees.
+    // the 8 heads become 16 and the 32 remain: each member has 2 + 1 + 1 heads, even if the plan
+    // gives degrees for operators.
     let model = Model::with_sequence("llama3-8b", 256).unwrap();
     for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
         let mut plan = plan(16, 1, operators);

@@ -26,11 +26,11 @@ operators = [
 
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
-    // The norm is sharded by samples, and so are all operators after it. The norm's result takes
-    // the skip path around `down`, so both inputs of `sum2` arrive in the layout that it needs. In
-    // the backward pass, only the gradient of `sum1` is gathered: 4 samples of 8 numbers of 2 B,
-    // half of it from each member. The weight gradients of the norm (16 B) and of `down` (64 B) are
-    // summed.
+    // The norm is sharded by samples, and so are all operators that follow it. The norm's result
+    // takes the skip path around `down`, so both inputs of `sum2` arrive in the layout that it
+    // needs. In the backward pass, only the gradient of `sum1` is gathered: 4 samples of 8 numbers
+    // of 2 B, half of it from each member. The weight gradients of the norm (16 B) and of `down`
+    // (64 B) are summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
     for nodes in every_rank(pattern(&model, &plan)) {
@@ -109,8 +109,8 @@ fn weights_of_two_operators_are_cut_alike() {
         bytes.parse::<u64>().ok()
     };
     let table = 2 * 50257 * 768;
-    // Besides the table, positions and norms are sharded by samples, because the operators before
-    // them are.
+    // Besides the gradient of the table, the gradients of positions and norms are summed, because
+    // these operators are sharded by samples like the operators before them.
     let whole = summed(&plan, 0).unwrap();
     assert!((table..2 * table).contains(&whole), "{whole}");
     plan.pipeline = 2;

@@ -15,9 +15,9 @@ fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
     ranks(plan)
 }
 
-/// Each rank sends T tokens of H numbers of 2 B: C copies of each, or one copy per rank with a
-/// chosen expert, 2 (1 - C(X - X / 2, C) / C(X, C)); or every rank gathers the T tokens of each
-/// rank.
+/// Each rank exchanges T tokens of H numbers of 2 B: it sends C copies of each token, or one copy
+/// per rank with a chosen expert, 2 (1 - C(X - X / 2, C) / C(X, C)); or every rank gathers the T
+/// tokens of each rank.
 #[test]
 fn tokens_are_sent_in_the_chosen_form() {
     use crate::generate::plan::ExpertExchangeForm as Form;
@@ -32,8 +32,8 @@ fn tokens_are_sent_in_the_chosen_form() {
     let copies = form(Form::Copies);
     let (op, _) = bytes(&copies[0], "fwd/experts.dispatch.all-to-all");
     assert!(op.contains(&(2 * C * T * H).to_string()), "{op}");
-    // A token chooses 2 of 4 experts, for which there are 6 choices. In one of them both experts are on the
-    // other rank: 2 (1 - 1/6) = 5/3 ranks.
+    // A token chooses 2 of 4 experts, so there are 6 possible choices. In one of the 6 choices,
+    // both experts are on the other rank, so a token visits 2 (1 - 1/6) = 5/3 ranks on average.
     let ranks = form(Form::Ranks);
     for name in [
         "fwd/experts.dispatch",
@@ -54,7 +54,7 @@ fn tokens_are_sent_in_the_chosen_form() {
         let (op, _) = bytes(&gathered[0], name);
         assert!(op.contains(&expected.to_string()), "{name}: {op}");
     }
-    // Tokens are sent in 8 bits, with one byte of scales per 32 numbers, and return in 16 bits.
+    // Tokens are sent in 8 bits, with one byte of scales per 32 numbers; results return in 16 bits.
     let short = on_two(|plan| plan.expert_exchange_dtype = Some(Dtype::Fp8));
     let numbers = C * T * H;
     for (name, expected) in [
@@ -113,7 +113,7 @@ fn products_of_experts_are_one_many_or_fused() {
     ] {
         assert_eq!(count(&fused[0], name), count(&grouped[0], name), "{name}");
     }
-    // The bytes that are kept and freed do not change.
+    // The bytes that are allocated and freed do not change.
     let activations = TensorClass::Activations as usize;
     let kept = |nodes: &[EmittedNode]| {
         nodes
@@ -125,9 +125,9 @@ fn products_of_experts_are_one_many_or_fused() {
     assert_eq!(kept(&each[0]), kept(&grouped[0]));
 }
 
-/// Tests that all ranks have as many rows as the fullest rank. With expert counts 30, 10, 0 and 0, the first
-/// of two ranks has all 40 copies, which is twice the mean. A capacity factor of 1.5 pads to 1.5 times the
-/// mean.
+/// Tests that all ranks process the same number of rows as the fullest rank. With expert counts 30,
+/// 10, 0 and 0, the first of two ranks has all 40 copies, which is twice the mean. A capacity
+/// factor of 1.5 pads every rank to 1.5 times the mean.
 #[test]
 fn all_ranks_have_the_rows_of_the_fullest() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
