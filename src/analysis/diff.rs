@@ -34,7 +34,7 @@ pub struct AmountChange {
 }
 
 impl AmountChange {
-    /// Returns the increase, or negative for a decrease.
+    /// Returns the increase; negative if the amount decreased.
     pub fn more(&self) -> i128 {
         self.after as i128 - self.before as i128
     }

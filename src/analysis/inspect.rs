@@ -2,8 +2,8 @@
 //! neighbourhood; and the critical path of the recorded run.
 //!
 //! An inspection replays nothing and needs no machine. Each rank is read into an [`InspectedTrace`] on its own, even if
-//! its file has faults. Several threads read ranks and pass them on in order ([`in_order`]), so that only a few ranks
-//! are in memory at a time.
+//! its file has faults. Several threads read ranks, and [`in_order`] passes the ranks on in ascending order, so that
+//! only a few ranks are in memory at a time.
 
 mod attributes;
 mod class;

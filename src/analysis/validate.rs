@@ -2,8 +2,8 @@
 //!
 //! The validator checks each trace on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles,
 //! durations. The check collects the parts that must agree with other ranks, in program order: collectives, messages,
-//! loads that switches gather, and the declared groups. [`job`] compares these parts across ranks. [`job`] checks that
-//! each rank has a trace and each group its members, that all members of a group have the same collectives, that each
+//! loads that switches gather, and the declared groups. [`job`] compares these parts across ranks. It checks that each
+//! rank has a trace, that each group has its members, that all members of a group have the same collectives, that each
 //! send has a receive, and that ranks do not deadlock (wait in a cycle).
 //!
 //! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. A defect that a replay would
@@ -47,7 +47,7 @@ const NONE: u32 = u32::MAX;
 /// Options of a validation.
 #[derive(Clone, Debug, Default)]
 pub struct ValidateOptions {
-    /// Policy for data and control dependencies.
+    /// Policy that selects the dependencies to enforce.
     pub dependencies: DependencyPolicy,
     /// Whether a rank without a trace is accepted as a copy of a rank with a trace.
     pub mirror: bool,

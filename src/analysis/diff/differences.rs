@@ -70,7 +70,8 @@ pub fn traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDif
     compared(&sides([first, second]), matching::MANY)
 }
 
-/// Compares like [`traces`]. `many` is the minimum number of nodes for which [`matching`] tries ids first.
+/// Compares like [`traces`]. `many` is the minimum number of nodes for which [`matching`] first tries to match nodes
+/// by their ids.
 fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
     let pairs = matching::find(sides, many);
@@ -177,8 +178,8 @@ mod tests {
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::{NodeExtras, TraceWriter};
 
-    /// Builds a chain of a hundred nodes, in which every third node also waits for the node five before. `edit`
-    /// changes or drops each node.
+    /// Builds a chain of a hundred nodes, in which every third node also waits for the node five places earlier.
+    /// `edit` changes or drops each node.
     fn chain(edit: impl Fn(u64, &mut String, &mut Vec<u64>) -> bool) -> Vec<u8> {
         let mut out = Vec::new();
         let mut writer = TraceWriter::new(&mut out).unwrap();
@@ -199,7 +200,7 @@ mod tests {
         out
     }
 
-    /// Returns the numbers of differences, which must be equal with and without matching by ids.
+    /// Returns the numbers of differences, after checking that they are equal with and without matching by ids.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
         let raw_traces = raw_traces([&first, second]);

@@ -17,7 +17,7 @@ pub enum NodeField {
     Name,
     /// Stream or thread number.
     Lane,
-    /// Host or NPU work.
+    /// Whether the node is host work.
     Host,
     /// Rank of the other end of a message.
     Peer,
@@ -37,7 +37,7 @@ pub enum NodeField {
     InSwitch,
     /// Whether the node ended without waiting for its peers.
     Eager,
-    /// Bytes of memory or communication.
+    /// Bytes that the node moves in memory or by communication.
     Bytes,
     /// Number of floating-point operations.
     Flops,

@@ -5,7 +5,7 @@
 use super::node_labels::mix;
 use super::side::{ComparedTrace, EdgeDirection};
 
-/// Number of rounds in which labels propagate among nodes on cycles or blocked by cycles.
+/// Number of rounds in which labels propagate among nodes that are on cycles or depend on cycles.
 const LOOSE_ROUNDS: usize = 4;
 
 /// Returns the contribution of a neighbour to a label; contributions are added, so that the order of neighbours has
@@ -60,8 +60,9 @@ pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirectio
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
-        // Loose nodes (on cycles or blocked by cycles) have only loose successors. Therefore they are labelled first in
-        // the direction to successors, and last in the other direction.
+        // Loose nodes (nodes that are on cycles or depend on cycles) have only loose successors. If labels include
+        // successors, loose nodes are therefore labelled first; if labels include predecessors, loose nodes are
+        // labelled last.
         EdgeDirection::Successors => {
             loose(&mut labels);
             side.order

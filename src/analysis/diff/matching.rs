@@ -1,10 +1,10 @@
 //! Matches the nodes of two traces.
 //!
-//! Evidence is used from strong to weak. First, nodes with the same surroundings, transitively, are paired. The next
-//! pairs are nodes with the same predecessors or successors, transitively; nodes with the same vicinity; neighbours of
-//! pairs; nodes that an alignment in program order places next to each other; and finally nodes of different content
-//! with the same neighbours. No step is repeated, and every step except sorting takes linear time, so traces with
-//! nothing in common take no longer than similar traces.
+//! Evidence is used from strong to weak, in these steps: nodes whose surroundings are equal (all transitive
+//! predecessors and successors); nodes whose transitive predecessors or successors are equal; nodes with an equal
+//! vicinity of a few steps; neighbours of pairs; nodes that an alignment in program order places next to each other;
+//! and finally nodes of different content with the same neighbours. No step is repeated, and every step except sorting
+//! takes linear time, so traces with nothing in common take no longer than similar traces.
 //!
 //! Large traces that are nearly identical are mostly paired by ids first, which visits each node once.
 
@@ -149,9 +149,9 @@ impl LabelKind {
     }
 }
 
-/// Pairs nodes with the same surroundings, first in a wide, then in a narrow vicinity. `base` is the label of a node
-/// itself. Callers first use labels of whole records, because these labels distinguish a node from a new node with the
-/// same work that was inserted before it.
+/// Pairs nodes with the same surroundings: first all transitive neighbours are compared, then a wide vicinity, then a
+/// narrow one. `base` is the label of a node itself. Callers first use labels of whole records, because only these
+/// labels distinguish a node from a new node with the same work that an edit inserted before it.
 fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     refine(sides, pairs, base, |side, base| {
         labels::ancestry(side, base, EdgeDirection::Predecessors)
@@ -168,7 +168,7 @@ fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, bas
     }
 }
 
-/// Pairs nodes with equal `label`; several nodes with equal labels are resolved by finer labels.
+/// Pairs nodes with equal `label`. If several nodes have the same label, finer labels decide.
 fn refine(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,

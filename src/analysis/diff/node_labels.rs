@@ -66,7 +66,7 @@ pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
         let from = cursor.offset() - record.offset;
         let number = match cursor.field() {
             Ok((number, _)) => number,
-            // The rest of a record that cannot be decoded is compared as bytes.
+            // If a record cannot be decoded further, its remaining bytes are hashed as a whole.
             Err(_) => return sum.wrapping_add(fingerprint(&&record.bytes[from..])),
         };
         if !matches!(number, 1 | 4 | 5) {

@@ -13,7 +13,7 @@ use chakram_report::text::TextStyle;
 pub struct DiffRenderOptions<'t> {
     /// Names of the two jobs.
     pub names: [&'t str; 2],
-    /// Maximum number of lines of each list; `None` shows all.
+    /// Maximum number of lines of each list; `None` shows all lines.
     pub show: Option<usize>,
     /// Style of headings and warnings.
     pub style: TextStyle,
@@ -26,7 +26,7 @@ impl DiffRenderOptions<'_> {
     }
 }
 
-/// Result of checking thresholds.
+/// Result of checking differences against thresholds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdVerdict {
     /// Violations, one sentence each.

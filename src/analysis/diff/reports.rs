@@ -1,8 +1,8 @@
 //! Differences between two replay reports: the change of the makespan, and the parts of the time that explain it.
 //!
 //! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the whole change. Each part of
-//! an NPU's time lists the operators or groups that changed it. Because work overlaps, these contributions do not
-//! explain the whole change; the remainder is listed as the rest.
+//! an NPU's time lists the operators or groups that changed it. Because work overlaps, these contributions do not sum
+//! to the whole change; the remainder is listed as the rest.
 
 mod html;
 mod json;
@@ -37,13 +37,13 @@ pub struct TimePartChange {
     /// Name of the part: compute, communication, memory, host or idle.
     #[serde(rename = "part")]
     pub name: &'static str,
-    /// The mean over NPUs, rounded so that the parts sum to the makespan.
+    /// Time of the part as a mean over NPUs, rounded so that the parts sum to the makespan.
     #[serde(rename = "mean_ps")]
     pub mean: AmountChange,
-    /// The sum over NPUs.
+    /// Time of the part, summed over NPUs.
     #[serde(rename = "sum_over_npus_ps")]
     pub sum: AmountChange,
-    /// Means of operators or groups over NPUs, largest change first.
+    /// Operators or groups that contribute to the part, with their time as a mean over NPUs; largest change first.
     pub behind: Vec<ContributionChange>,
     /// The part of the mean's change that `behind` does not explain.
     #[serde(rename = "rest_ps", serialize_with = "json::narrow")]

@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 /// One of two compared traces, with data computed on first use.
 pub(super) struct ComparedTrace<'o> {
     pub raw: &'o RawTrace<'o>,
-    /// Topological order of the nodes. Nodes on cycles or blocked by cycles are in `unordered`.
+    /// Topological order of the nodes. Nodes that are on cycles or depend on cycles are in `unordered`.
     pub order: Vec<u32>,
     /// Nodes that are not in `order`, ascending.
     pub unordered: Vec<u32>,
-    /// For each node, its successors, encoded as twice the index, plus one for a control dependency.
+    /// For each node, its successors. A successor is encoded as twice its index, plus one for a control dependency.
     waiting: Csr,
     key: OnceLock<Vec<u64>>,
     kind: OnceLock<Vec<u64>>,

@@ -1,8 +1,9 @@
-//! Totals of differences, over the nodes of a rank and over ranks. The totals own their data, so that the files can
-//! be released.
+//! Totals of differences, over the nodes of a rank and over ranks. The totals own their data, so that the files can be
+//! closed.
 //!
-//! A change that many nodes or ranks share takes one line with the first occurrence and all ranks. Times and sizes of
-//! all nodes of both traces are summed by operator, type and group, and the largest changes of single nodes are kept.
+//! If many nodes or ranks have the same change, the change has one line, with the first occurrence and all ranks. Times
+//! and sizes of all nodes of both traces are summed by operator, type and group, and the largest changes of single
+//! nodes are kept.
 
 mod amounts;
 
@@ -63,9 +64,9 @@ pub struct ChangeKey {
     pub name: String,
     /// Type of the node.
     pub kind: String,
-    /// Value of the field before, or, for a dependency, the target.
+    /// Value of the field in the first trace or, for a dependency, the node that it is on.
     pub before: FieldValue,
-    /// Value of the field after, or, for a dependency, the target.
+    /// Value of the field in the second trace or, for a dependency, the node that it is on.
     pub after: FieldValue,
 }
 
@@ -307,7 +308,8 @@ impl DiffTally {
                     });
                     if keep
                         .singles
-                        // Trimming sorts the list, so the list is trimmed only when it is several times too long.
+                        // Trimming sorts the list. Therefore, the list is trimmed only when it is several times longer
+                        // than its limit.
                         .is_some_and(|most| self.largest.len() > 8 * most + 4096)
                     {
                         self.trim(keep);
@@ -383,7 +385,7 @@ impl DiffTally {
         }
         self.largest.extend(other.largest);
         self.largest.sort_by(|a, b| a.order().cmp(&b.order()));
-        // The sort is stable, so among equal changes the change of the lowest rank comes first.
+        // The sort is stable, so of several equal changes, the lowest rank's change comes first.
         self.largest.dedup_by(|later, first| {
             let same = later.order() == first.order();
             if same {

@@ -31,7 +31,8 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays ignore, but that are kept if they are numbers. These attributes state the origin of a node.
+/// Attributes that replays ignore, but that are kept if their values are numbers. These attributes state the origin of
+/// a node.
 pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",
@@ -132,8 +133,8 @@ impl TraceAnonymiser {
 
     fn hashed(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The prefix gives nodes, groups and lanes different hashes, so that nobody can see that a node and a group,
-        // for example, have equal names.
+        // The prefix gives equal names of nodes, groups and lanes different hashes, so that nobody can see that, for
+        // example, a node and a group have the same name.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();
@@ -178,7 +179,7 @@ impl TraceAnonymiser {
 
     /// Anonymises the (decompressed) `contents` of a trace.
     ///
-    /// Fails on records that a replay would reject, because such a record may have any content.
+    /// Fails on records that a replay would reject, because such records may contain any text.
     pub fn trace(&self, contents: &[u8]) -> Result<(Vec<u8>, AnonymiserCounts), TraceError> {
         let mut frames = FrameCursor::new(contents);
         let mut out = Vec::with_capacity(contents.len() / 2);

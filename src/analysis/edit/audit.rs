@@ -146,8 +146,8 @@ impl TraceAudit {
             }
         });
         let lower = name.to_ascii_lowercase();
-        // Values are searched in a second pass, because an attribute's name, which decides how to search, may come
-        // after its value.
+        // Values are searched in a second pass, because the search depends on the attribute's name, which may come
+        // after the value.
         let told = SENSITIVE_ATTRIBUTES
             .iter()
             .find(|(known, _)| *known == lower);

@@ -8,12 +8,12 @@
 //! | item | becomes |
 //! |---|---|
 //! | a group with all coordinates along the dimension | one group with all new coordinates, in ascending order |
-//! | a group with one coordinate there | itself, and a copy with a new name for every further block |
-//! | a group with some of the coordinates | an error, because its larger form is undefined |
+//! | a group whose members have one coordinate there | the group itself, and a copy with a new name for every further block |
+//! | a group with only some of the coordinates | an error, because its larger form is undefined |
 //! | all ranks | all new ranks |
-//! | a root | the member with the same other coordinates, and its own along the dimension modulo `D'` |
-//! | the peer of a message with the same coordinate there | that rank in the same block |
-//! | a message along the dimension | the same step from the own coordinate, modulo `D'`, if all ranks along the dimension make the same messages; an error otherwise |
+//! | a root | the member with the same coordinates, modulo `D'` along the dimension |
+//! | the peer of a message, if both ends have the same coordinate along the dimension | the peer's copy in the same block |
+//! | a message along the dimension | a message with the same step from the rank's own coordinate, modulo `D'`, if all ranks along the dimension send the same messages; an error otherwise |
 //!
 //! A step of half the ring could go in either direction; the scaling takes the forward direction. If `D` is 1, a
 //! group of one member is a group along the dimension, and a larger group is across it.
@@ -30,7 +30,7 @@
 //! | reduce-scatter, scatter: the whole | the same | `m' / m` of it |
 //! | all-to-all: everything that a member sends | the same | `m' / m` of it |
 //!
-//! Fractions are rounded up. Kernels keep their work, although kernels on shards may have less.
+//! Fractions are rounded up. Kernels keep their work, although kernels on shards may have less work in the scaled job.
 
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_trace::format::encoder::{self, MessageEncoder};
@@ -72,7 +72,8 @@ impl SettingChoice for ShardScaling {
 /// Step of a message along the dimension, counted from the sender, and the other coordinates of the peer.
 type RingStep = (i64, (u32, u32));
 
-/// Message along the dimension: true for a receive; step from the sender; other coordinates of the peer; tag; bytes.
+/// Message along the dimension: whether it is a receive; the step from the sender; the peer's other coordinates; the
+/// tag; the bytes.
 type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
 
 /// Scaling of a job.
@@ -163,7 +164,7 @@ impl JobScaling {
             self.names.add(name);
         }
         self.own.insert(rank, own);
-        // Sorted because replays match messages in the order of ids, independent of the order in the file.
+        // Nodes are sorted because replays match messages in the order of ids, independent of the order in the file.
         records.sort_by_key(|(_, view)| view.id);
         let mut crossings = Vec::new();
         for (record, view) in records {
@@ -303,7 +304,7 @@ impl JobScaling {
         groups
     }
 
-    /// Returns `roles`, extended to the copies of groups in further blocks.
+    /// Returns `roles`, in which the copies of a group in further blocks have the group's role.
     pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {

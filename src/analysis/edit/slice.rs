@@ -1,4 +1,4 @@
-//! A slice of a job: the nodes that an annotation covers, or a range of ids.
+//! A slice of a job: the nodes that an annotation covers, the nodes of a step, or the nodes in a range of ids.
 //!
 //! # Nodes that an annotation covers
 //!
@@ -18,9 +18,9 @@
 //!
 //! A dependency on a cut node is replaced by dependencies on the nearest kept nodes that the cut node waits for,
 //! through any number of cut nodes. The new dependencies are data dependencies if data passes along the whole path, and
-//! control dependencies otherwise. If a cut node would be replaced by more than [`MOST_BEHIND`] kept nodes, it becomes
-//! a *joint*: a node with the same id that does nothing and waits for those kept nodes. With joints, the number of
-//! dependencies grows by at most a constant factor.
+//! control dependencies otherwise. If a cut node would be replaced by more than [`MOST_BEHIND`] kept nodes, the cut
+//! node becomes a *joint*: a node with the same id that does nothing and waits for those kept nodes. With joints, the
+//! number of dependencies grows by at most a constant factor.
 //!
 //! # Times
 //!
@@ -176,7 +176,7 @@ impl SliceWriter<'_> {
         if let Some(first) = FrameCursor::new(contents).next_record()? {
             let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
             let ends = raw.metadata.captured.map(|_| ("captured_ns", ends));
-            // The amounts of work are dropped, because nobody counted the slice's part.
+            // The amounts of work are dropped, because the slice's part of the work is unknown.
             let amounts = raw.metadata.amounts;
             let amounts = amounts.map(|_| (work_amounts::ATTRIBUTE, AttributeEdit::Remove));
             let attributes: Vec<_> = ends.into_iter().chain(amounts).collect();

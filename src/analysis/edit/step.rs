@@ -1,4 +1,4 @@
-//! One profiled step of a job. The traces of the step are slices, and each slice is created when it is opened.
+//! One profiled step of a job. The traces of the step are slices; a slice is created when its trace is opened.
 
 use super::slice::{CommunicationMatches, RankSelection, SliceTarget};
 use chakram_base::units::Span;
@@ -9,7 +9,7 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Slices of a job's traces; the key is a hash of the whole trace.
+/// Slices of a job's traces, addressed by the hashes of the whole traces.
 struct StepStore {
     parts: BTreeMap<[u8; 32], (StepSource, RankSelection)>,
     /// Earliest start of the step over all ranks.

@@ -1,8 +1,8 @@
 //! Edits of captured or generated jobs: other batches, layers, buckets, replicas and stages.
 //!
-//! A [`JobEdit`] changes the traces of all ranks and reports what it [matched and changed](EditRow). The new time of
-//! a kernel with other work follows from its recorded time and the ratio of the work (`kernels.rs`); repeated parts
-//! of the program keep their times. Edits that cancel one another give the original bytes.
+//! A [`JobEdit`] changes the traces of all ranks and reports what it [matched and changed](EditRow). If the work of a
+//! kernel changes, its new time is computed from its recorded time and the ratio of the work (`kernels.rs`). Repeated
+//! parts of the program keep their times. Edits that cancel one another give the original bytes.
 
 use chakram_base::bounds;
 use chakram_report::edits::EditRow;
@@ -44,7 +44,7 @@ struct EditCounts {
     changed: u64,
     added: u64,
     removed: u64,
-    /// Number of kernels scaled by a line fitted to kernels of the same name.
+    /// Number of kernels whose time was scaled by a line fitted to kernels of the same name.
     by_line: u64,
     without_shapes: u64,
     /// Number of kernels on parameters and transfers of parameters whose work is assumed to grow with the total number
@@ -52,7 +52,7 @@ struct EditCounts {
     by_weights: u64,
     /// Number of added ranks that copy captured ranks.
     completed: u64,
-    /// Number of kernels without shapes when the hidden size changes.
+    /// Number of kernels without shapes, counted if the hidden size changes.
     without_widths: u64,
     notes: BTreeSet<String>,
 }
@@ -259,7 +259,7 @@ pub fn edit_job(
                 "list the nodes of the job with `inspect`",
             ));
         }
-        // The next edit may need the stages of the new ranks.
+        // The next edit may need the stages of the added ranks, so the stages are determined again.
         let adds_ranks = matches!(
             edit,
             JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_)
@@ -307,9 +307,10 @@ pub fn edit_job(
     })
 }
 
-/// Stores the records that an edit of layers replaced in `traces`, so that a later edit can restore them. Recorded
-/// reductions of buckets are replaced, because the edit fills buckets anew. Does so only if no earlier edit changed the
-/// traces `before`. The replaced records are found by applying the inverse edit and comparing.
+/// Stores the records that an edit of layers replaced in `traces`, so that a later edit can restore them. For example,
+/// recorded reductions of buckets are replaced, because the edit divides gradients into new buckets. Stores records
+/// only if no earlier edit changed the traces `before`. The replaced records are found by applying the inverse edit and
+/// comparing.
 fn keep_replaced(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],

@@ -67,7 +67,7 @@ pub fn count(
     let fields = fields.map(|(&(_, name, kind), count)| ((name.to_owned(), kind), count));
     let mut all = BTreeMap::new();
     for (key, count) in attributes.chain(fields) {
-        // Names that are not UTF-8 may become equal after conversion.
+        // Names that are not UTF-8 may become equal after conversion, so counts are added.
         *all.entry(key).or_insert(0) += count;
     }
     all

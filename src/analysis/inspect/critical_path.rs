@@ -3,9 +3,9 @@
 //!
 //! The critical path is the longest path through dependencies and the order of nodes on their lanes, so the times of
 //! its parts sum to the time of the run. If the times of all ranks share one origin, the path crosses ranks: from a
-//! node that waited for another rank, it continues on that rank. A collective began when the last member arrived, and a
-//! message when sender and receiver had arrived. The path therefore continues on the rank that arrived last, from the
-//! time of its arrival.
+//! node that waited for another rank, it continues on that rank. A collective began when its last member arrived, and a
+//! message began when its sender and its receiver had arrived. The path therefore continues on the rank that arrived
+//! last, from the time of its arrival.
 
 use super::class::NodeClass;
 use super::path_input::PathInput;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// A part of the path: a node, and the time before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSegment {
-    /// Index of the node's rank among the tracks.
+    /// Index of the node's rank among the tracks (one track per rank).
     pub track: u32,
     /// Index of the node in the track.
     pub node: u32,
@@ -62,7 +62,7 @@ fn last(
     let came = |&(t, n): &(u32, u32)| tracks[t as usize].start[n as usize];
     let others = nodes.filter(|&(t, _)| t != track);
     let late = others.filter(|other| came(other) > start && came(other) < end);
-    // On a tie, the lowest rank is taken.
+    // If several ranks arrived last, the lowest rank is returned.
     late.max_by_key(|other| (came(other), std::cmp::Reverse(other.0)))
 }
 
@@ -76,7 +76,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     });
     let (mut end, std::cmp::Reverse(mut at), mut node) = ends.max()?;
     let mut path = CriticalPath::default();
-    // The path is followed backward from cause to cause, because each node has one known cause; a search for the
+    // The path is followed backwards from cause to cause, because each node has one known cause. A search for the
     // longest path would visit all edges.
     loop {
         let track = &tracks[at as usize];
@@ -95,7 +95,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
                 work: end.since(came),
             });
             path.changes += 1;
-            // The path gets shorter with every change, so the loop ends.
+            // Each change of rank moves the path back in time, so the loop ends.
             (at, node, end) = (other, met, came);
             continue;
         }
@@ -120,7 +120,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     Some(path)
 }
 
-/// Time of a path, by use.
+/// Time of parts of a path, by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathTime {
     /// Number of parts of the path.
@@ -147,7 +147,7 @@ impl PathTime {
     }
 }
 
-/// Returns the time of the path by `key`, largest first.
+/// Sums the time of the path's parts by `key`, and returns the sums, largest first.
 pub fn spent_by<K: Ord>(
     path: &CriticalPath,
     key: impl Fn(&PathSegment) -> K,

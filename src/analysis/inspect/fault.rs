@@ -58,7 +58,7 @@ impl FaultSummary {
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
             let text = fault.error.to_string();
-            // Only the first line is shown, because the remedy after it concerns replays.
+            // Only the first line is shown, because the next lines are a remedy for replays.
             let text = text.lines().next().unwrap_or_default().to_owned();
             match i {
                 ..NAMED => self.fault(1, || text),
@@ -112,7 +112,8 @@ impl FaultSummary {
         });
     }
 
-    /// Adds the nodes that do not run in `recorded`; `next` has the successors of each node.
+    /// Adds the nodes that do not run in `recorded`, because they are on a cycle or depend on a cycle; `next` has the
+    /// successors of each node.
     pub(super) fn cycle(&mut self, raw: &RawTrace<'_>, next: &Csr, recorded: &CapturedTimeline) {
         const SHOWN: usize = 6;
         let stuck = next.count() - recorded.ran;

@@ -188,7 +188,8 @@ pub struct NodeFilter {
     /// Selects nodes with these attributes. If several values are given for one attribute, a node must have one of
     /// them.
     pub labels: Vec<AttributeFilter>,
-    /// Selects nodes that end after this time. A node without a duration may also be exactly at this time.
+    /// Selects nodes that end after this time. A node without a duration is also selected if it is exactly at this
+    /// time.
     pub from: Option<Time>,
     /// Selects nodes that start before this time.
     pub to: Option<Time>,

@@ -62,7 +62,7 @@ fn summary(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, Trace
     Ok(RankInspection::new(&trace, filter, &file.path, sizes))
 }
 
-/// Formats an error with its cause on one line, without the remedy, because the remedy concerns replays.
+/// Formats an error with its cause on one line. The remedy is left out, because it concerns replays.
 pub(super) fn reason(error: &TraceError) -> String {
     let text = error.to_string();
     let mut line = text.lines().next().unwrap_or_default().to_owned();

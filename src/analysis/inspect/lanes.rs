@@ -7,7 +7,7 @@ use chakram_trace::graph::{Interner, Lane, RawTrace};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Group in the notation of nodes, with the mask of participating dimensions unless all dimensions participate.
+/// Group as a node names it: the name, and the mask of participating dimensions (`None` if all participate).
 pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
 
 /// Returns the display name of a group.
@@ -80,7 +80,7 @@ impl<'a> LaneTable<'a> {
                 Op::Host => Lane::Host(view.lane),
                 Op::Compute { .. } | Op::Communication { .. } => stream(Lane::Compute),
                 Op::Memory { .. } => stream(Lane::Memory),
-                // As in a replay, a posted receive occupies no resource of its NPU.
+                // As in a replay, a posted receive occupies no lane.
                 Op::Message { receive: true, .. } => Lane::None,
                 Op::Message { peer, .. } => stream(Lane::Peer(peer)),
                 Op::Collective {

@@ -9,7 +9,7 @@ use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 pub struct TraceHeader {
     /// Schema version that the file states.
     pub version: String,
-    /// Attributes: name, type, and value as text. Names of lanes are left out.
+    /// Attributes, each as name, type, and value as text. Attributes with names of lanes are left out.
     pub attributes: Vec<(String, &'static str, String)>,
 }
 

@@ -32,7 +32,7 @@ pub struct NearbyNode<'a> {
     pub row: NodeRow<'a>,
     /// Number of dependencies on the shortest path between the two nodes.
     pub distance: u32,
-    /// Whether only control dependencies connect the neighbour to nearer nodes.
+    /// Whether the neighbour is connected to nearer nodes only by control dependencies.
     pub control: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct NodeNeighbourhood<'a> {
     pub before: NearbyNodes<'a>,
     /// Nodes that depend on `node`, transitively.
     pub after: NearbyNodes<'a>,
-    /// Ids on which `node` depends, but which no node has.
+    /// Ids that `node` depends on, but that no node in the trace has.
     pub nowhere: Vec<u64>,
     /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and whether only control
     /// dependencies connect the two.
@@ -140,7 +140,7 @@ impl<'a> NodeNeighbourhood<'a> {
                     .map(|near| &near.row),
             )
             .collect();
-        // If there is a cycle, a node can be on both sides.
+        // If there is a cycle, a node can be both before and after the centre.
         let mut places: BTreeMap<u64, u32> = BTreeMap::new();
         let mut vertices = Vec::new();
         for row in rows {

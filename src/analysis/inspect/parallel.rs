@@ -14,7 +14,7 @@ struct OrderedWork<R> {
     taken: usize,
     /// Results waiting for the consumer.
     done: BTreeMap<usize, R>,
-    /// Whether the threads must not start further items.
+    /// True if the threads must not start further items.
     over: bool,
 }
 
@@ -109,7 +109,7 @@ mod tests {
             let mut taken = Vec::new();
             let work = |&item: &u32| {
                 most.fetch_max(alive.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // The first item of every five takes longest.
+                // Of every five items, the first takes longest, so items end out of order.
                 (0..(200 - item % 5 * 40) * 100).for_each(|i| {
                     std::hint::black_box(i);
                 });

@@ -23,7 +23,7 @@ pub struct PathInput {
     pub captured: Option<Span>,
     /// Number of nodes that run.
     pub ran: usize,
-    /// Number of nodes that do not run, because of a cycle.
+    /// Number of nodes that do not run, because they are on a cycle or depend on a cycle.
     pub stuck: usize,
     pub(super) last: Option<u32>,
     pub(super) start: Vec<Time>,
@@ -125,7 +125,7 @@ fn comms(trace: &InspectedTrace<'_>) -> RankComms {
             declared.extend(groups);
         }
     }
-    // The ranks selected by a mask of dimensions are unknown without a machine.
+    // Without a machine, it is unknown which ranks a mask of dimensions selects.
     let whole = |node: &u32| {
         let op = raw.nodes[*node as usize].view.op;
         !matches!(

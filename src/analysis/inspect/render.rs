@@ -17,16 +17,16 @@ pub use node::{NeighbourhoodDocument, json as node_json, text as node_text};
 pub use path::{PathReport, PathsDocument, TrackPath, paths};
 pub use summary::render as text;
 
-/// Hints on how to see the parts that a text omits, in the words of the program that shows the text.
+/// Hints on how to see the parts that a text omits, in the syntax of the program that shows the text.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderHints {
-    /// Words that make the program show everything.
+    /// Option that makes the program show everything.
     pub all: &'static str,
-    /// Words that make the program show the paths of all ranks, or of one rank.
+    /// Options that make the program show the paths of all ranks, or of one rank.
     pub all_paths: &'static str,
-    /// Returns the words that make the program show a whole table.
+    /// Returns the option that makes the program show a whole table.
     pub table: fn(InspectTable) -> String,
-    /// Returns the words that make the program show a given number of nodes.
+    /// Returns the option that makes the program show a given number of nodes.
     pub limit: fn(usize) -> String,
 }
 

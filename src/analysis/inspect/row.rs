@@ -13,8 +13,7 @@ pub struct NodeRow<'a> {
     pub rank: u32,
     /// Id of the node in the file.
     pub id: u64,
-    /// Start and end of the node, or `None` for a node on a cycle of dependencies or blocked by
-    /// such a cycle.
+    /// Start and end of the node, or `None` for a node that is on a cycle of dependencies or depends on such a cycle.
     pub ran: Option<(Time, Time)>,
     /// Duration, including waiting for other ranks.
     pub length: Span,

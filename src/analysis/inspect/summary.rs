@@ -48,9 +48,9 @@ pub struct RankOverview {
     pub basis: TimeBasis,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// Recorded end of the rank's last event, if the file gives it.
+    /// Recorded end of the rank's last event, if the file states it.
     pub captured: Option<Span>,
-    /// Number of nodes whose start is in the file.
+    /// Number of nodes whose start time the file states.
     pub given_starts: u64,
     /// Faults of the file.
     pub faults: FaultSummary,
@@ -167,7 +167,7 @@ fn groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGrou
             Ok(declared) => groups.extend(declared),
             Err(error) => {
                 let text = error.to_string();
-                // Only the first line is shown, because the text after it is a remedy for replays.
+                // Only the first line is shown, because the next lines are a remedy for replays.
                 let text = text.lines().next().unwrap_or_default().to_owned();
                 faults.faults.push(CountedFault { count: 1, text });
             }
@@ -258,7 +258,8 @@ impl RankTables {
             }
             family_name.clear();
             family(view.name, &mut family_name);
-            // The arena cannot be full: it is smaller than the file, and a raw trace has at most 4 GiB of nodes.
+            // The name table cannot be full, because its text is shorter than the file, and a raw trace has at most 4
+            // GiB of nodes.
             let name = families.intern(&family_name).unwrap_or(u32::MAX);
             operators.add((name, class), &tally);
         }
@@ -271,7 +272,8 @@ impl RankTables {
         let mut by_lane: BTreeMap<LaneKey, (Option<String>, NodeSums)> = BTreeMap::new();
         for (lane, tally) in lanes.named(|lane: u32| lane) {
             let name = trace.lanes.name(lane).map(str::to_owned);
-            // Groups over different dimensions have separate lanes but the same name, so their lanes share a row.
+            // Groups over different dimensions have separate lanes, but these lanes share a row, because they have
+            // the same name.
             let entry = by_lane.entry(trace.lanes.key(lane));
             entry.or_insert((name, NodeSums::default())).1.add(&tally);
         }
@@ -304,7 +306,7 @@ pub struct JobInspection {
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
     /// Groups that files declare; an empty list means all ranks.
     pub groups: DeclaredGroups,
-    /// Groups that ranks declare differently.
+    /// Names of groups that ranks declare with different members.
     pub conflicting_groups: Vec<String>,
     /// Sums by type of node.
     pub types: SpreadTable<NodeClass>,

@@ -12,8 +12,7 @@ use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 pub enum TimeBasis {
     /// The file gives start times.
     Given,
-    /// The file has durations, and delays between causes and effects. The durations and delays of the file
-    /// reproduce the captured run.
+    /// The file has durations, and delays between nodes, which together reproduce the captured run.
     Kept,
     /// The file has durations but no delays. The time between nodes is unknown, so starts are too early.
     Estimated,
@@ -116,7 +115,7 @@ fn given(
         run.end[i] = start + raw.nodes[node as usize].view.lasted();
         run.cause[i] = NONE;
     }
-    // Every node has a start in the file, so all nodes ran, even on a cycle of dependencies.
+    // The file states a start for every node, so all nodes ran, even nodes on a cycle of dependencies.
     run.ran = raw.nodes.len();
     let mut before = vec![NONE; raw.nodes.len()];
     let mut order: Vec<u32> = raw.all().collect();
@@ -134,8 +133,8 @@ fn given(
         let earlier = deps
             .chain([before[node as usize]])
             .filter(|&d| d != RawDependency::MISSING && d != NONE)
-            // At the same instant, the node with the higher id is the effect, so that a chain of causes goes back in
-            // time.
+            // Of two nodes at the same instant, the node with the lower id counts as the cause, so that chains of
+            // causes never form a cycle.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
         let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));
         run.cause[node as usize] = cause.unwrap_or(NONE);

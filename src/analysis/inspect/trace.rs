@@ -44,7 +44,7 @@ impl<'a> TraceAnalysis<'a> {
         let lanes = LaneTable::new(raw);
         let mut next = raw.successors(|node, dep| dep.node != node);
         let mut times = RankTimes::new(raw, classes, &lanes, &next);
-        // Nodes that did not run are on a cycle or blocked by one.
+        // Nodes that did not run are on a cycle or depend on a cycle.
         if times.run.ran < raw.nodes.len() {
             let all = raw.all().flat_map(|node| raw.deps(node));
             let control = all.filter(|dep| dep.control).count() as u64;

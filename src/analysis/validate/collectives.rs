@@ -10,7 +10,7 @@ use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, disagre
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Access to the calls of a party (the members of a group).
+/// Access to the calls of a party (the members of one group).
 struct PartyCalls<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     party: &'a BoundGroup,
@@ -158,7 +158,7 @@ pub(super) fn check<'a>(
             ranks.to_mut().sort_unstable();
             ranks.to_mut().dedup();
         }
-        // The list of members and the list of callers are in ascending order of ranks.
+        // Members and callers are both in ascending order of ranks, so one pass over both lists suffices.
         for rank in ranks.iter() {
             let Ok(index) = members.binary_search_by_key(rank, |(rank, _)| *rank) else {
                 continue;

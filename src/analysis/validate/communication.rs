@@ -44,7 +44,7 @@ pub(super) struct MessageDigest {
     pub receive: bool,
 }
 
-/// Load that switches gather, or store that they reduce.
+/// Load that switches gather, or store that switches reduce.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InSwitchAccess {
     pub node: NodeDigest,
@@ -63,7 +63,7 @@ pub(super) struct GroupReference {
 pub(super) struct CommunicationDigest {
     /// Whether the digest is complete and in program order.
     pub whole: bool,
-    /// Collectives in program order; messages have the same order.
+    /// Collectives, in program order.
     pub calls: Vec<CallDigest>,
     pub messages: Vec<MessageDigest>,
     /// In-switch accesses in the order of ids.
@@ -82,7 +82,8 @@ pub(super) struct CommunicationDigest {
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
     slots: Interner<GroupReference>,
-    /// Slot of the group used last; kept because copying names for each call is slow.
+    /// Slot of the group that the previous call used. The slot is kept because copying the group's name for each call
+    /// would be slow.
     last: Option<u32>,
 }
 
@@ -173,7 +174,7 @@ impl DigestCollector {
             id: item.view.id,
             bytes,
             record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
-            // If the arena for names is full, names are left out.
+            // If the name table is full, names are left out.
             name: self.facts.names.intern(name).unwrap_or(NONE),
             place: i,
         }

@@ -1,9 +1,9 @@
 //! Finds cycles of waits across ranks: deadlocks on every machine, in any order of events.
 //!
 //! A receive waits for its send. A member of a collective waits for all work before the other members' calls. In a
-//! collective with a root, members wait for less: members that only send wait for no other member, and members that
-//! only receive wait only for the root. Other cycles, such as on lanes that collectives of several groups share, depend
-//! on the machine, and only a replay finds them.
+//! collective with a root, members wait for fewer others: members that only send wait for no other member, and members
+//! that only receive wait only for the root. Other cycles, such as on lanes that collectives of several groups share,
+//! depend on the machine, and only a replay finds them.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -28,7 +28,8 @@ struct WaitGraph<'a> {
     pairs: &'a [(CommRef, CommRef)],
 }
 
-/// Searches for a cycle of waits, given the matched calls of each party and the matched messages.
+/// Searches for a cycle of waits, given the matched calls of each party (the members of a group) and the matched
+/// messages.
 pub(super) fn check(
     members: &[(u32, &ValidatedTrace)],
     parties: &[BoundGroup],
@@ -108,8 +109,8 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Passes to `each` the edges between a member's calls and the vertices of the member's party. The first of the
-    /// party's vertices is `rendezvous`.
+    /// Passes to `each` the edges between a member's calls and the vertices of the member's party (group). `rendezvous`
+    /// is the first of these vertices.
     fn link_calls(
         &self,
         party: &BoundGroup,
@@ -157,7 +158,7 @@ impl WaitGraph<'_> {
             let facts = &trace.facts;
             let call = facts.waits.calls.binary_search(&own).ok();
             let message = facts.waits.messages.binary_search(&own).ok();
-            // Vertices of parties come after the vertices of all traces, and have no node to name.
+            // Vertices of parties, which come after the vertices of all traces, have no node to name.
             if own as usize >= facts.waits.len() {
                 return None;
             }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Location of a defect in a trace.
+/// Location of a defect in a trace file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DefectLocation {
     /// Id of the node.
@@ -16,7 +16,7 @@ pub struct DefectLocation {
     pub name: String,
     /// Number of the record; the metadata record is 0.
     pub record: Option<usize>,
-    /// Bytes from the start of the (decompressed) file.
+    /// Offset in the decompressed file, in bytes.
     pub offset: Option<usize>,
 }
 
@@ -68,7 +68,7 @@ pub struct Defect {
     pub rank: Option<u32>,
     /// Location in the trace.
     pub site: DefectLocation,
-    /// Description of the found and the expected content.
+    /// Sentence part that says what was found and what was expected.
     pub found: String,
     /// Remedy, if it is more specific than the remedy for the kind.
     pub hint: Option<String>,
@@ -168,7 +168,7 @@ impl DefectLog {
         }
     }
 
-    /// Counts `more` defects of `kind` in addition to the last defect that was pushed.
+    /// Counts `more` further defects of `kind`, in addition to the defect that was pushed last.
     pub(super) fn count_more(&mut self, kind: DefectKind, more: u64) {
         self.counts[kind as usize] += more;
     }

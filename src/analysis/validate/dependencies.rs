@@ -1,5 +1,5 @@
-//! Dependencies of one trace: dependencies on missing nodes or on the node itself, repeated dependencies, cycles, and
-//! nodes blocked by cycles.
+//! Checks the dependencies of one trace: dependencies on missing nodes or on the node itself, repeated dependencies,
+//! cycles, and nodes that depend on cycles.
 
 use super::NONE;
 use super::defects::{DefectLocation, DefectLog};
@@ -22,11 +22,11 @@ pub(super) enum ProgramOrder {
     Ids,
     /// Position of each node.
     Places(Vec<u32>),
-    /// There is no order, because the dependencies have a cycle.
+    /// No order exists, because the dependencies form a cycle.
     Cyclic,
 }
 
-/// Checks the dependencies of node by node.
+/// Checks dependencies, node by node.
 #[derive(Debug)]
 pub(super) struct DependencyChecker {
     flags: Vec<u8>,
@@ -219,7 +219,7 @@ impl DependencyChecker {
     }
 
     /// Reports nodes that can never start because of their predecessors, except the nodes of `cycle` and the seeds,
-    /// which are reported separately. `stuck` are the nodes on a cycle or blocked by one.
+    /// which are reported separately. `stuck` are the nodes that are on a cycle or depend on a cycle.
     fn unreachable(
         &self,
         raw: &ValidatedNodes<'_>,
@@ -233,7 +233,7 @@ impl DependencyChecker {
         }
         let rows = successors(raw, with_control);
         // For each unreachable node, the nearest node that blocks it. The search starts at all blocking nodes
-        // together; petgraph's searches do not support this.
+        // together, which petgraph's searches do not support.
         let mut origin = vec![NONE; rows.count()];
         let mut queue = Vec::new();
         for &node in cycle.iter().chain(&self.seeds) {
@@ -370,8 +370,8 @@ mod tests {
 
     #[test]
     fn what_is_behind_a_cycle_or_a_missing_node_never_starts() {
-        // Nodes 1 and 2 wait for each other and block 3; 4 waits for a missing node, and 5 for 4; 6 and 7 wait for
-        // each other; 8 waits for no node.
+        // Nodes 1 and 2 wait for each other, and node 3 waits for them. Node 4 waits for a missing node, and node 5
+        // waits for node 4. Nodes 6 and 7 wait for each other, and node 8 waits for no node.
         let deps = |id: u64| match id {
             1 | 3 => vec![2],
             2 => vec![1],
@@ -388,7 +388,7 @@ mod tests {
             (count(DefectKind::Cycle), count(DefectKind::DanglingData)),
             (1, 1)
         );
-        // Unreachable are 3, 5, and the two nodes of the other cycle.
+        // Nodes 3 and 5 and the two nodes of the other cycle are unreachable.
         assert_eq!(count(DefectKind::Unreachable), 4);
         let told = findings.of_kind(DefectKind::Unreachable).iter();
         let told: Vec<_> = told.map(|d| (d.site.node, d.found.clone())).collect();
@@ -396,7 +396,7 @@ mod tests {
             format!("the node depends, directly or through others, on node {id}, which never ends")
         };
         assert_eq!(told, [(Some(3), behind(2)), (Some(5), behind(4))]);
-        // Isolated are 0 and 8.
+        // Nodes 0 and 8 are isolated.
         assert_eq!(count(DefectKind::Isolated), 2);
     }
 }

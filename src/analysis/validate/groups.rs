@@ -103,8 +103,8 @@ impl<'a> GroupInterner<'a> {
     }
 }
 
-/// Dimension and coordinate of a rank for each dimension outside a mask; ranks with different coordinates are in
-/// different groups.
+/// For each dimension outside a mask, the dimension and a rank's coordinate in it. Ranks with different coordinates
+/// are in different groups.
 type MaskCoordinates = Vec<(usize, u32)>;
 
 /// Pseudo-dimension that represents a mask on an unknown machine.
@@ -119,7 +119,7 @@ pub(super) fn bind(
 ) -> Vec<BoundGroup> {
     redeclared(members, options, findings);
     let mut groups = GroupInterner::new(ranks);
-    // Traces write 0 for all ranks, so a declaration with that name must agree.
+    // Traces use the name 0 for the group of all ranks, so a declared group with this name must have all ranks.
     let zero = options.declared.get("0");
     if let Some(zero) = zero.filter(|zero| groups.resolved(zero) != groups.members[WORLD]) {
         let found = format!("group `0` is declared as ranks {}", ranks::text(zero));

@@ -62,7 +62,7 @@ fn size(
             findings
                 .push(beyond(DefectLocation::default(), format!("this is rank {rank}")).of(rank));
         }
-        // A rank from an incomplete trace does not count, because a broken record may have any content.
+        // A rank that only an incomplete trace names does not count, because a broken record may contain any number.
         if !trace.facts.whole {
             continue;
         }

@@ -37,8 +37,7 @@ pub(super) enum ValidationRole {
     Call(u32),
     /// One side of a message, as an index into [`NotableNodes::parts`].
     Message(u32),
-    /// Load that switches gather, or store that they reduce, as an index into
-    /// [`NotableNodes::parts`].
+    /// Load that switches gather, or store that switches reduce, as an index into [`NotableNodes::parts`].
     Access(u32),
 }
 

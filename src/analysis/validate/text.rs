@@ -36,7 +36,8 @@ impl ValidationStyle {
     }
 }
 
-/// Maximum number of ranks with a separate line; with more ranks, only ranks with errors or warnings have a line.
+/// Maximum number of ranks for which every rank has its own line. In larger jobs, only ranks with errors or warnings
+/// have a line.
 const LINES: usize = 16;
 
 /// Renders `report`.
@@ -65,7 +66,7 @@ fn write_all(
             thousands(count),
             kind.meaning()
         )?;
-        // The text omits the places and remedies of notes, which the JSON form has.
+        // The text omits the locations and remedies of notes; the JSON form has them.
         if kind.severity() == Severity::Note {
             continue;
         }

@@ -29,7 +29,8 @@ impl ValidatedTrace {
         Self::check_told(contents, policy, show, |error| error)
     }
 
-    /// Checks like [`Self::check`]; `told` relates read errors to the original file, if `contents` were converted.
+    /// Checks like [`Self::check`]; `told` translates the locations of read errors to the original file, if
+    /// `contents` were converted.
     pub fn check_told(
         contents: &[u8],
         policy: DependencyPolicy,

@@ -1,4 +1,5 @@
-//! Waits between the communication nodes of one trace. All other nodes of the trace are contracted.
+//! Waits between the communication nodes of one trace. Other nodes are not stored; waits through them become direct
+//! waits.
 //!
 //! Each node of a trace is represented by the last *vertex* that it depends on: a call, a message, or a join of
 //! several vertices. A node that depends on only one vertex is represented by that vertex, so a chain of kernels
@@ -8,7 +9,7 @@ use super::NONE;
 use super::dependencies::ProgramOrder;
 use super::node::{ValidatedNodes, ValidationRole};
 
-/// Dependency graph of a trace's communication vertices.
+/// Dependency graph of the vertices (communication nodes and joins) of a trace.
 #[derive(Debug, Default)]
 pub(super) struct WaitEdges {
     /// Predecessors of all vertices, concatenated; `end[v]` is the end of vertex v's part.
@@ -19,7 +20,7 @@ pub(super) struct WaitEdges {
     pub messages: Vec<u32>,
 }
 
-/// Builds the waits node by node.
+/// Builds [`WaitEdges`], node by node.
 #[derive(Debug)]
 pub(super) struct WaitBuilder {
     waits: WaitEdges,
@@ -83,8 +84,8 @@ impl WaitBuilder {
         }
     }
 
-    /// Returns the waits. Builds them again if the nodes were not added in program order, or if the enforced
-    /// dependencies differ from the assumed ones.
+    /// Returns the waits. Builds the waits again if the nodes were not added in program order, or if the enforced
+    /// dependencies differ from the assumed dependencies.
     pub fn finish(
         self,
         raw: &ValidatedNodes<'_>,

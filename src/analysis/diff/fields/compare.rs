@@ -15,7 +15,7 @@ const IO: [[&str; 3]; 2] = [
 ];
 
 /// Attributes with numbers that the captured process assigned. The numbers themselves are irrelevant to the job, so
-/// different numbers do not count as a difference. But a number that only one of the two nodes has is a difference.
+/// only the presence of such an attribute is compared.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
 /// Attributes whose value is the id of another node.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];

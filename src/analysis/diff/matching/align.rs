@@ -75,7 +75,7 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut numbers = Interner::default();
     let tokens = [0, 1].map(|which| {
         let tokens = lists[which].iter().map(|&node| {
-            // A known pair has a unique token, equal on both sides, so the alignment cannot cross it.
+            // The two nodes of a known pair have a token that no other node has, so the alignment keeps the pair.
             let label = match (which, pairs.of(which, node)) {
                 (_, None) => sides[which].key()[node as usize],
                 (0, Some(_)) => fingerprint(&(node, "pair")),
@@ -92,8 +92,8 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
         while *from < end {
             let (x, y) = (lists[0][*from], lists[1][*to]);
-            // The alignment may place unrelated nodes at the same position; the neighbours of such nodes then
-            // contradict the pair.
+            // The alignment may place unrelated nodes at the same position. They are not paired, because their
+            // neighbours contradict the pair.
             let free = pairs.of(0, x).is_none() && pairs.of(1, y).is_none();
             if free && agree(sides, pairs, x, y).is_plausible() {
                 pairs.set(x, y);

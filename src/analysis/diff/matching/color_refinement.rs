@@ -13,7 +13,7 @@ use super::{NodeHashes, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::collections::VecDeque;
 
-/// Sentinel class of nodes that are already paired or finally unmatched.
+/// Sentinel class of nodes that are already paired or stay unmatched.
 const NONE: u32 = u32::MAX;
 
 /// A class: the range of its members, and the number of members from the first trace.
@@ -31,8 +31,8 @@ impl RefinementClass {
     }
 }
 
-/// A set of nodes by which classes are split: The members of a class are separated by their number of edges into the
-/// set.
+/// A set of nodes by which classes are split: members of a class with different numbers of edges into the set are
+/// separated.
 enum ClassSplitter {
     Class(u32),
     /// A pair, given by its node of the first trace.
@@ -154,8 +154,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // An unbalanced class is not used as a splitter. An unbalanced class contains nodes without a
-                    // partner, whose edges would separate true pairs.
+                    // An unbalanced class (with different numbers of nodes from the two traces) is not used as a
+                    // splitter, because it contains nodes without a partner, whose edges would separate true pairs.
                     if !std::mem::take(&mut class.queued) || !class.balanced() {
                         continue;
                     }
@@ -226,7 +226,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         for part in parts {
             new.push(self.split_off_one(number, part));
         }
-        // All classes except the largest become splitters. The counts for the largest class follow from the others.
+        // All classes except the largest become splitters. The largest class is not needed, because its counts follow
+        // from the counts of the others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = if size(&number) >= size(&largest) {
@@ -361,8 +362,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             b.sort_unstable();
             let mut b = b.into_iter();
             for first in a {
-                // The class may have changed: each pair takes two nodes out of it, and a split takes out many nodes
-                // together.
+                // The class may have changed: each pair removes two nodes from the class, and a split removes many
+                // nodes at once.
                 if self.class[first as usize] != number || !self.classes[number as usize].balanced()
                 {
                     continue;

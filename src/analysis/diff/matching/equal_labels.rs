@@ -25,8 +25,8 @@ impl LabelSketch {
     const MOST_BITS: u32 = 24;
 
     fn of(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
-        // With at least eight bits per label (up to the limit), at most about one in eight labels outside the set
-        // passes.
+        // With at least eight bits per label (up to the limit), at most about one in eight labels outside the set is
+        // not excluded.
         let bits = (8 * labels.len()).next_power_of_two().ilog2();
         let bits = bits.clamp(6, Self::MOST_BITS);
         let mut marks = Self {
@@ -51,8 +51,8 @@ impl LabelSketch {
     }
 }
 
-/// Calls `each` once for each label that unmatched nodes of both traces have. Passes these nodes (nodes of the first
-/// trace first), and the number of nodes of the first trace.
+/// Calls `each` once for each label that unmatched nodes of both traces have. `each` receives these nodes (nodes of the
+/// first trace first), and the number of nodes of the first trace.
 pub(super) fn for_alike(
     pairs: &mut NodeMatching,
     labels: &NodeHashes,

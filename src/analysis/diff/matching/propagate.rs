@@ -20,7 +20,7 @@ pub(super) fn propagate(
     label: LabelKind,
     among: AmbiguityPolicy,
 ) {
-    // The stack has the first node in program order on top.
+    // The first node in program order is on top of the stack, so it is processed first.
     let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
     todo.extend(sides[0].unordered.iter().rev());
     let mut around: [Vec<(bool, u64, u32)>; 2] = Default::default();
@@ -58,7 +58,8 @@ pub(super) fn propagate(
                     return;
                 }
                 for (&(.., x), &(.., y)) in a.iter().zip(b) {
-                    // A neighbour with both kinds of dependencies is listed twice.
+                    // A neighbour is listed twice if both a data and a control dependency connect it, so it may
+                    // already be paired.
                     if pairs.of(0, x).is_none() && pairs.of(1, y).is_none() {
                         pairs.set(x, y);
                         todo.push(x);
@@ -72,7 +73,8 @@ pub(super) fn propagate(
 
 type LabelledNeighbour = (bool, u64, u32);
 
-/// Calls `each` with each run of entries that are equal in both lists except for the node.
+/// Calls `each` for each kind of dependency and label that occurs in both sorted lists, with the entries of both
+/// lists that have them.
 fn alike(
     a: &[LabelledNeighbour],
     b: &[LabelledNeighbour],

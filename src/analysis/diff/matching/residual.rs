@@ -4,8 +4,8 @@ use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use chakram_trace::format::Op;
 
-/// Limit, per node, on each of four numbers: neighbours followed, neighbours of a pair inspected, candidates among
-/// these neighbours, and attempts.
+/// Limit, per node, on each of four numbers: neighbours that are followed, neighbours that are inspected for a pair,
+/// candidates among these neighbours, and attempts.
 const NEAR: usize = 64;
 const THROUGH: usize = 1024;
 const CANDIDATES: usize = 16;
@@ -23,7 +23,7 @@ pub(super) struct NeighbourAgreement {
 }
 
 impl NeighbourAgreement {
-    /// Returns whether the neighbours do not contradict a pair.
+    /// Returns whether the neighbours allow a pair: enough of them agree, or none is known.
     pub fn is_plausible(self) -> bool {
         self.known == 0 || self.common > 0
     }

@@ -4,7 +4,7 @@
 //! byte for byte, and the same neighbours by the same ids, no tool has renumbered the nodes. Two nodes with the same
 //! id are paired if their records and the records of their neighbours are identical, and if they have the same
 //! neighbours on both sides. Matching by identical ids is used only if it pairs nine of ten nodes. If a few equal
-//! nodes of such traces changed places, the reported differences are still true, as with any matching.
+//! nodes of such traces exchanged their ids, the reported differences are still true, as under any matching.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};

@@ -50,7 +50,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         warning(out, titles, &text)?;
     }
     let mut aspects = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes].into_iter();
-    // The totals also include changes of single nodes that a tolerance hides.
+    // The totals also include changes of single nodes that are below the tolerance and therefore not listed.
     let sums = [tally.total.time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs(aspect)) && sums.iter().all(|s| s.more() == 0) {
         line(out, titles, 0, "no differences")?;
@@ -137,7 +137,7 @@ fn more(out: &mut String, titles: &DiffRenderOptions<'_>, indent: usize, left: u
 /// Section: verb and noun of the heading, details, and a predicate that selects the changes.
 type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
-/// A summed quantity: its name, and a function that returns its value.
+/// A quantity that is summed over nodes: its name, and a function that returns its change.
 type NamedMeasure = (&'static str, fn(&NodeTotals) -> AmountChange);
 
 fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {

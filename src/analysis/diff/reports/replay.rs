@@ -281,8 +281,8 @@ mod tests {
             ("idle", 0),
         ];
         assert_eq!(found.collect::<Vec<_>>(), expected);
-        // The operator mm takes 50 ps per rank before and 35 after: 15 less. Compute decreased by only 14, so the
-        // rest is 1.
+        // The operator mm takes 50 ps per rank before and 35 ps after, 15 ps less. Compute decreased by only 14 ps, so
+        // the rest is 1 ps.
         let compute = &replay.parts[0];
         assert_eq!(compute.behind[0].shift.more(), -15);
         assert_eq!(compute.rest, 1);

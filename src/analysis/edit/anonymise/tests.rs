@@ -166,8 +166,8 @@ fn only_what_replays_read_stays() {
         node.name
     );
     assert!(!after.windows(3).any(|bytes| bytes == b"bob"));
-    // Two attributes of the metadata record and three of the node are removed, and also the start, the inputs, the
-    // outputs and the unknown field.
+    // Five attributes are removed (two of the metadata record, three of the node), and four fields: the start, the
+    // inputs, the outputs and the unknown field.
     assert_eq!((done.attributes, done.fields), (5, 4));
 }
 

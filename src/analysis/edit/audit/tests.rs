@@ -1,4 +1,4 @@
-//! Tests planted leaks of every kind in every field, and texts without leaks.
+//! Tests the audit on planted leaks of every kind in every field, and on texts without leaks.
 
 use super::*;
 use chakram_trace::format::proto::attribute_proto::Value;

@@ -3,10 +3,10 @@
 //! | kind | pattern |
 //! |---|---|
 //! | e-mail | `name@domain.tld` |
-//! | ip | IPv4 in four parts, except 0.… and 127.…; IPv6 of the global, local and link-local ranges |
-//! | mac | six pairs of hexadecimal digits with `:` or `-` between |
+//! | ip | IPv4 in four parts, except 0.… and 127.…; IPv6 in the global, local and link-local ranges |
+//! | mac | six pairs of hexadecimal digits, separated by `:` or `-` |
 //! | host | `scheme://…`; names under a domain; machine names such as `gpu-node-07`; values of `host=` |
-//! | path | from `/` with two parts or a usual root, `~/`, `./`, drive letters, `\\host\share`; files with extensions of sources and data |
+//! | path | `/` followed by two parts or by a common root, `~/`, `./`, drive letters, `\\host\share`; files with extensions of sources and data |
 //! | user | the name in `/home/NAME`, `C:\Users\NAME`, `~NAME/`; values of `user=` |
 //! | stack | `file.py(12)`, `file.py:12`, `File "…", line 12`, `Traceback` |
 //! | secret | keys with a known prefix; 32 or more hexadecimal digits; 32 or more letters and digits that look random; values of `password=` |
@@ -198,7 +198,7 @@ fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
                 break;
             }
         }
-        // An address may follow a word and a colon, which are skipped.
+        // A word and a colon may precede an address; both are skipped.
         let mut address = &text[start..end];
         if !open {
             let Some(rest) = address.split_once(':').map(|(_, rest)| rest) else {
@@ -217,7 +217,7 @@ fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns whether `text` is an IPv6 address of a used range; a name such as `c10d::add` is not.
+/// Returns whether `text` is an IPv6 address in an assigned range; a name such as `c10d::add` is no such address.
 fn is_ipv6(text: &str) -> bool {
     let four = text.split(':').next().is_some_and(|first| first.len() == 4);
     let address: Option<Ipv6Addr> = text.parse().ok().filter(|_| four);

@@ -71,7 +71,7 @@ pub struct GridPosition {
     pub(super) inner: u32,
 }
 
-/// Grid with the scaled dimension.
+/// Grid of ranks, one dimension of which is scaled.
 #[derive(Clone, Debug)]
 pub struct ScaledDimension {
     grid: RankGrid,

@@ -46,7 +46,7 @@ impl GroupScaling {
         }
         let (_, dimension) = along.coordinates(0);
         let across = found[dimension].len();
-        // If the dimension has size 1, only a group of one member can be along the dimension.
+        // If the dimension has size 1, only a group of one member counts as a group along the dimension.
         let single = along.size() == 1 && ranks.len() == 1;
         if across == 1 && !single {
             return Ok(Self::Copied);
@@ -81,7 +81,7 @@ fn listed(ranks: &[u32]) -> String {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupNames {
     taken: BTreeSet<String>,
-    /// The largest numeric name plus one.
+    /// One more than the largest numeric name.
     beyond: u64,
 }
 
@@ -157,7 +157,7 @@ mod tests {
             names.add(name);
         }
         assert_eq!(names.in_block("7", 0), "7");
-        // The numbers are below 8, so the names of copies are 8 apart.
+        // The largest numeric name is 7, so the names of copies in successive blocks differ by 8.
         assert_eq!(names.in_block("7", 2), "23");
         assert_eq!(names.in_block("tp", 2), "tp.2");
         assert_eq!(names.in_block("tp", 1), "tp.1'");

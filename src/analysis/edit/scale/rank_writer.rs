@@ -38,7 +38,8 @@ impl ScaleWriter<'_> {
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeEdit::Remove),
             (roles::ATTRIBUTE, AttributeEdit::Remove),
-            // More ranks may do other work, so recorded amounts are removed.
+            // With a different number of ranks, the job may do a different amount of work, so the recorded amounts
+            // are removed.
             (work_amounts::ATTRIBUTE, AttributeEdit::Remove),
         ];
         let mut fields = WireCursor::new(record.bytes, record.offset);

@@ -209,7 +209,7 @@ fn messages_along_the_dimension_that_differ_are_refused() {
         error.contains("ranks 0 and 1 send different messages along `dp`"),
         "{error}"
     );
-    // In a ring of one rank, a message would go to the sender itself.
+    // In a ring of one rank, a message would go to its own sender, so the scaling fails.
     let ring = |peer| file(&[message(1, false, peer), message(2, true, peer)]);
     let mut one = scaling("dp=2", ("dp", 1), ShardScaling::KeepTotal, &[]);
     one.scan_rank(0, &ring(1)).unwrap();

@@ -2,14 +2,14 @@
 
 use super::checked_trace::CheckedTrace;
 
-/// Maximum number of kept nodes that replace a cut node. If a cut node would need more, the cut node becomes a
+/// Maximum number of kept nodes that replace a cut node. A cut node that would need more replacements becomes a
 /// joint.
 pub const MOST_BEHIND: usize = 8;
 
 /// A kept node, and whether the dependency on it is a control dependency.
 type ForwardedDependency = (u32, bool);
 
-/// Dependencies of each node after the cut.
+/// Dependencies of each node after nodes were cut.
 #[derive(Debug)]
 pub(super) struct DependencyClosure {
     joints: Vec<bool>,
@@ -43,7 +43,7 @@ impl DependencyClosure {
             if !kept[at] && !needed[at] {
                 continue;
             }
-            // A dependency on a missing node or on a cycle is not enforced in a replay, so it is dropped.
+            // A dependency that a replay does not enforce (on a missing node, or on a cycle) is dropped.
             let mut changed = trace.deps(i).count() != trace.raw.deps(i).len();
             found.clear();
             for dep in trace.deps(i) {

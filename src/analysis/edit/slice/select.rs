@@ -71,7 +71,7 @@ fn names(trace: &CheckedTrace<'_>) -> String {
     }
 }
 
-/// Returns the owner of each node, and whether attributes define the owners.
+/// Returns the owner of each node (the node to which it belongs), and whether attributes define the owners.
 fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -181,7 +181,7 @@ fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceEr
     Ok(label.iter().map(Option::is_some).collect())
 }
 
-/// Gives every node the label of its owner. Nodes on a cycle of owners get no label.
+/// Gives every node the label of the nearest owner that has a label. Nodes on a cycle of owners get no label.
 fn spread(owner: &[u32], label: &mut [Option<u32>]) {
     // The walk visits each node once, so it takes linear time and ends on cycles.
     let mut done = vec![false; owner.len()];

@@ -104,7 +104,7 @@ fn dependencies_lead_on_through_what_is_cut() {
         (&*after[2].data_deps, &*after[2].ctrl_deps),
         (&[20][..], &[10][..])
     );
-    // Node 50 started at 5 + 7 + 11 + 13 = 36 µs and ends at 37; node 20 ends at 12, so the delay is 24.
+    // Node 50 started at 5 + 7 + 11 + 13 = 36 µs. Node 20 ends at 12 µs, so the delay is 24 µs.
     assert_eq!(delay(&after[2]), 24_000);
     assert_eq!((captured, sliced.ends), (37_000, Span::from_us(37)));
     assert_eq!((sliced.kept, sliced.mended, sliced.joints), (4, 2, 0));
@@ -124,7 +124,7 @@ fn a_slice_starts_where_its_first_node_did() {
     let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(2..=4));
     assert_eq!(after.iter().map(delay).collect::<Vec<_>>(), [300, 0, 0]);
     assert_eq!((captured, sliced.starts), (9300, Span::ZERO));
-    // In a slice of node 3 alone, the node starts immediately.
+    // In a slice that contains only node 3, the node starts immediately.
     let (captured, after, _) = slice(&nodes, &SliceTarget::Ids(3..=3));
     assert_eq!(
         (captured, delay(&after[0]), &*after[0].data_deps),
@@ -134,8 +134,8 @@ fn a_slice_starts_where_its_first_node_did() {
 
 #[test]
 fn wide_fans_become_joints() {
-    // The graph has 20 sources, a cut hub, and 30 nodes that wait for the hub. A joint needs 20 + 30 dependencies
-    // instead of 600.
+    // The graph has 20 sources, a cut hub, and 30 nodes that wait for the hub. With a joint, 20 + 30 dependencies
+    // suffice instead of 600.
     let mut nodes: Vec<Node> = (1..=20).map(|id| node(id, id, &[], &[])).collect();
     let sources: Vec<u64> = (1..=20).collect();
     nodes.push(node(1000, 4, &sources, &[]));
@@ -169,8 +169,8 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
     let mut step = with(node(2, 1, &[1], &[]), &on(1, &[]));
     step.name = "ProfilerStep#3".to_owned();
     let nodes = [
-        // From 0 to 10 µs is before the step. The step lasts from 10 to 16 and has nodes 3 and 4; node 4 launches node
-        // 5 on a stream.
+        // Node 1 runs from 0 to 10 µs, before the step. The step lasts from 10 to 16 µs and has nodes 3 and 4; node 4
+        // launches node 5 on a stream.
         with(node(1, 10, &[], &[]), &on(1, &[])),
         step,
         with(node(3, 2, &[2], &[]), &on(1, &[("parent", 2)])),

@@ -246,7 +246,7 @@ impl TransferRates {
                 && bytes > 0
                 && view.recorded.0 > 0
             {
-                // Picoseconds per KiB.
+                // The rate is in picoseconds per KiB.
                 let rate = u128::from(view.recorded.0) * 1024 / u128::from(bytes);
                 self.0
                     .entry(kind)
@@ -270,8 +270,8 @@ impl TransferRates {
     }
 }
 
-/// Returns two median delays in ns: of all nodes that directly follow a node of `after` in its thread, and, by name, of
-/// all other nodes.
+/// Returns median delays in ns. The first is the median over nodes that directly follow a node of `after` in its
+/// thread. The second is, for each name, the median over all other nodes with the name.
 pub(super) fn delays_behind(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
@@ -417,7 +417,7 @@ pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     }
     counts.removed += gone.len() as u64;
     if counts.changed == 0 {
-        // The job frees no parameters, or the capture does not show the purpose of its gathers.
+        // Either the job frees no parameters, or the capture does not show the purpose of its gathers.
         counts.matched = 0;
     }
     program.remove(&|item| gone.contains(&item));
@@ -603,7 +603,7 @@ fn place_buckets(
         let changes = &mut program.items[collective as usize].changes;
         changes.insert("comm_size", AttributeChange::Count(bytes));
         for (name, freed) in memory {
-            // Frees the whole gradients, which are reduced to shards.
+            // The reduction frees the whole gradients, because only shards remain.
             if name == "frees.temporary" && freed == old {
                 changes.insert(name, AttributeChange::Count(bytes));
             }
@@ -651,7 +651,7 @@ fn place_buckets(
                 .map(|layer| AttributeChange::Count(layer.into())));
             let hook = program.items[at as usize].name.clone();
             let hook = hook.unwrap_or_else(|| program.view_of(at).name.to_owned());
-            // In generated jobs, a reduction is named after the layer of its last gradient.
+            // In generated jobs, a reduction has the name of the layer of its last gradient.
             let own = program.view_of(template).name;
             if let (Some((layer, _)), Some(at)) =
                 (hook.rsplit_once("/bwd"), own.find("/gradients/"))

@@ -18,7 +18,7 @@ pub struct ScaleFactor {
 impl ScaleFactor {
     /// The factor that changes nothing.
     pub const ONE: Self = Self { over: 1, under: 1 };
-    /// Maximum numerator and denominator of a factor: products of two of them fit in 64 bits.
+    /// Maximum numerator and denominator of a factor, so that the product of two numerators fits in 64 bits.
     const MAX: u64 = 1 << 20;
 
     /// Creates `over / under`, in lowest terms. Returns `None` if `over` or `under` is 0 or too large.
@@ -103,7 +103,7 @@ pub enum WidthChange {
 /// Number of layers after an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerChange {
-    /// The number of layers to add; negative to remove layers.
+    /// Number of layers to add; negative if layers are removed.
     By(i64),
     /// A multiple of the present number of layers.
     Times(ScaleFactor),
@@ -221,7 +221,7 @@ pub const EDITS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Names of changes that no edit makes, each with the reason.
+/// Names of changes that are not supported, each with the reason.
 const UNKNOWN_CHANGES: &[(&str, &str)] = &[
     (
         "tensor",

@@ -1,8 +1,8 @@
 //! Records that an edit replaces and that the inverse edit cannot restore by itself, such as recorded reductions of
 //! gradient buckets.
 //!
-//! An attribute of the metadata record keeps the replaced records. The edits restore these records when all edits of
-//! the trace cancel one another.
+//! An attribute of the metadata record keeps the replaced records. An edit restores these records if all edits of the
+//! trace now cancel one another.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::frame;

@@ -1,9 +1,9 @@
 //! Changes kernels, messages and collectives for other batch sizes, sequence lengths and hidden sizes.
 //!
-//! Work: a tensor with a sample dimension grows with the number of samples; a tensor of parameters does not. One size
-//! of a matrix multiplication is the number of samples, so its FLOPs grow with that number. The FLOPs of attention
-//! grow with the square of the sequence length. The bytes of a kernel grow like the total elements of its tensors. If
-//! a trace has no shapes, all work of forward and backward passes grows.
+//! Work: a tensor with a sample dimension grows with the number of samples, but a tensor of parameters does not. One
+//! size of a matrix multiplication is the number of samples, so its FLOPs grow with that number. The FLOPs of attention
+//! grow with the square of the sequence length. The bytes of a kernel grow like the total elements of its tensors. If a
+//! trace has no shapes, all work of forward and backward passes is assumed to grow.
 //!
 //! Time: a kernel has the FLOPs `F`, the bytes `Y`, and the recorded time `t`, which includes the profiler's part `p`.
 //! The new values are `F'`, `Y'` and `t'`:
@@ -16,9 +16,9 @@
 //! moved its bytes at half of the trace's highest rate or faster. For such a kernel, `w` is `max(F / f, Y / y)` with
 //! the highest rates `f` (FLOPs) and `y` (bytes) of the trace.
 //!
-//! `a` is the fixed time of a call, which does not depend on its work. If the largest work of the kernels of one name
-//! is at least twice the smallest, `a` is the intercept of a line through the median times of these kernels over their
-//! work. Otherwise, `a` is the time of the shortest kernel of the trace.
+//! `a` is the fixed time of a kernel call, which does not depend on the kernel's work. If the largest work of the
+//! kernels of one name is at least twice the smallest, `a` is the intercept of a line through the median times of these
+//! kernels over their work. Otherwise, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -82,7 +82,7 @@ struct Work {
     profiler: u64,
 }
 
-/// Inputs of a kernel's matrix multiplication.
+/// Kind of inputs of a kernel's matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductKind {
     /// The kernel has no FLOPs, so it multiplies no matrices.
@@ -125,7 +125,7 @@ const PARAMETERS: &[(&str, &[usize])] = &[
 ];
 
 impl KernelScaler {
-    /// Learns the shapes of parameters and the kernel times from a program.
+    /// Collects the shapes of parameters and the kernel times from a program.
     pub fn new(program: &RankProgram<'_>) -> Self {
         let mut this = Self {
             parameters: BTreeSet::new(),
@@ -263,7 +263,7 @@ impl KernelScaler {
         program.items[item as usize].changes.extend(new);
     }
 
-    /// Multiplies the work of a kernel as [`Self::stretch`] does, and notes the values before all edits.
+    /// Multiplies the work of a kernel as [`Self::stretch`] does, and stores the values before all edits in the node.
     fn stretch_unedited(
         &self,
         program: &mut RankProgram<'_>,
@@ -502,7 +502,7 @@ impl KernelScaler {
         let call = self.call(view.name);
         let fixed = call.fixed.min(old.ns as f64);
         // A kernel with FLOPs is limited by bytes if it moves its bytes at half of the highest rate or faster, as in a
-        // multiplication of few rows by weights. Other kernels with FLOPs are limited by FLOPs.
+        // multiplication of few rows by weights. Every other kernel with FLOPs is limited by its FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,
@@ -658,7 +658,7 @@ impl KernelScaler {
                     return;
                 }
                 let growth = match layers.is_empty() {
-                    // A sum of one number, such as a norm, does not grow.
+                    // A reduction of one number, such as a norm, does not grow.
                     _ if old <= 8 => 1.0,
                     true if program.has_layers => by.hidden.ratio(),
                     true => self.widths.growth_of_all(by.hidden),

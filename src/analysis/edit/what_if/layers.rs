@@ -3,8 +3,8 @@
 //!
 //! A repeated part is found by its structure: a sequence of operators with their shapes that immediately repeats. The
 //! longest such repetition of the forward pass gives the number of layers. The backward pass must have the same number
-//! of repetitions; the optimizer may have the same number, but need not. New layers are copies of an inner layer, and
-//! removed layers are inner layers. Reductions of gradients are divided into new buckets.
+//! of repetitions; the optimizer may have another number. New layers are copies of an inner layer, and removed layers
+//! are inner layers. Reductions of gradients are divided into new buckets.
 //!
 //! Work on parameters that does not repeat per layer, such as a fused optimizer or copies out of buckets, is scaled by
 //! the number of parameters.
@@ -40,7 +40,7 @@ pub(super) struct JobLayers {
 }
 
 impl JobLayers {
-    /// Learns the layers of a rank, in a job of `stages` stages.
+    /// Adds the layers of a rank, in a job of `stages` stages.
     pub fn learn(
         &mut self,
         program: &RankProgram<'_>,
@@ -241,8 +241,8 @@ fn change_step(
     let buckets =
         GradientBuckets::find(program, step, &reductions, &passes, &repeated, layer_bytes)?;
     if !blocks.is_empty() {
-        // On some ranks transfers start late, so their places in the trace differ. Sorting by launch gives all ranks
-        // the same order.
+        // On some ranks transfers start late, so ranks have transfers at different places in the trace. Sorting by
+        // launch gives all ranks the same order.
         program.issue_in_order(step);
     }
     let optimizer = longest_repetition(&passes.optimizer.signatures, Some(layers.times));

@@ -1,8 +1,8 @@
 //! A rank's trace as a program (an ordered list of items) whose parts an edit can repeat, drop and change.
 //!
 //! An item is a node or a copy of a node. The order of the items is the program order. A dependency on the previous
-//! item of the same thread or stream only expresses the order of these two items. After an edit, the dependency names
-//! the item that then precedes in the thread or stream. Every other dependency continues to name the same item.
+//! item of the same thread or stream only expresses the order of these two items. After an edit, such a dependency is
+//! on the item that then precedes in the thread or stream. Every other dependency stays on the same item.
 
 use super::kept_records::{KEPT, KeptRecords};
 use chakram_base::units::Span;
@@ -74,7 +74,7 @@ pub(super) enum AttributeChange {
     Removed,
 }
 
-/// Facts about a node in addition to its view.
+/// Facts about a node that its view does not contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFacts<'a> {
     pub phase: StepPhase,
@@ -90,7 +90,7 @@ pub(super) struct NodeFacts<'a> {
     pub layer: Option<u32>,
     /// Autograd's sequence number, which an operator shares with the function that computes its gradient.
     pub sequence: Option<u64>,
-    /// Values that earlier edits replaced, as text.
+    /// Text of the values that earlier edits replaced.
     pub unedited: Option<&'a str>,
 }
 
@@ -121,8 +121,8 @@ pub(super) struct ProgramItem {
 pub(super) const UNEDITED: &str = "unedited";
 /// Attribute of the metadata record that lists all edits of the trace.
 const EDITS: &str = "edits";
-/// Attributes of the metadata record that describe the captured job, each with its name in the trace of an edited
-/// job.
+/// Attributes of the metadata record that describe only the captured job, each with the name under which the trace of
+/// an edited job keeps it.
 const HIDDEN: [(&str, &str); 2] = [
     ("captured_ns", "unedited_captured_ns"),
     (work_amounts::ATTRIBUTE, "unedited_work_amounts"),
@@ -140,9 +140,9 @@ pub(super) struct RankProgram<'a> {
     pub earlier: Option<String>,
     /// Earlier edits and this edit together, as text.
     pub scaled: Option<String>,
-    /// Records that earlier edits replaced, as text.
+    /// Text of the records that earlier edits replaced.
     kept: Option<String>,
-    /// Records that this edit replaced, as text.
+    /// Text of the records that this edit replaced.
     pub keeps: Option<String>,
     /// Number of steps.
     pub steps: u32,
@@ -164,7 +164,8 @@ impl<'a> RankProgram<'a> {
         let mut facts = Vec::with_capacity(count);
         for at in 0..count {
             let mut fact = facts_of(raw.nodes[at].record)?;
-            // The edits are combined, and the combined edit is applied to the kernel's shape before the first edit.
+            // The earlier edits and this edit are combined into one, which is applied to the kernel's original
+            // (unedited) shape.
             let kernel = fact.unedited.and_then(|text| {
                 let mut parts = text.split(';');
                 parts.find_map(|part| part.strip_prefix("kernel_shape=")?.parse().ok())
@@ -228,7 +229,7 @@ impl<'a> RankProgram<'a> {
         &self.raw.nodes[node as usize].view
     }
 
-    /// Returns the view of an item's node; for a copy, of the node that was copied.
+    /// Returns the view of an item's node; for a copy, the view of the node that was copied.
     pub fn view_of(&self, item: u32) -> &NodeView<'a> {
         self.view(self.items[item as usize].node)
     }
@@ -361,9 +362,9 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns, per node, whether it belongs to the forward pass of a later micro-batch. A later forward pass runs
-    /// after the first backward pass, between functions that compute gradients, and contains an operator whose gradient
-    /// a later function computes.
+    /// Returns for each node whether the node belongs to the forward pass of a later micro-batch. A later forward pass
+    /// runs after the first backward pass, between functions that compute gradients, and contains an operator whose
+    /// gradient a later function computes.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.all() {
@@ -395,7 +396,7 @@ impl<'a> RankProgram<'a> {
         forward
     }
 
-    /// Moves each transfer of `step` that a host launches directly after the launching item.
+    /// Moves each transfer of `step` that a host launches to the position directly after the launching item.
     pub fn issue_in_order(&mut self, step: u32) {
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -588,7 +589,7 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns whether earlier edits and this edit together change nothing.
+    /// Returns whether earlier edits and this edit cancel one another.
     fn ends_edits(&self) -> bool {
         self.scaled.is_none() && self.earlier.is_some()
     }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs forward and backward passes `times` times before each optimizer step. Only the last backward pass reduces
 /// gradients. From the second backward pass on, each parameter adds its gradient to the previous sum. Adding a gradient
-/// is assumed to take the time of copying the gradient into its bucket.
+/// is assumed to take as long as copying the gradient into its bucket.
 pub(super) fn accumulate(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -316,8 +316,8 @@ pub(super) fn cut_micro_batches(
 }
 
 /// For the first step with several micro-batches, returns the number of micro-batches and the number of forward passes
-/// before the first backward pass. Returns `Some(None)` if the order of passes is neither GPipe nor 1F1B, and `None` if
-/// no step has several micro-batches.
+/// before the first backward pass. Returns `Some(None)` if the order of passes is neither GPipe nor 1F1B. Returns
+/// `None` if no step has several micro-batches.
 pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
         let sequence: Vec<Pass> = passes(program, step)
@@ -486,7 +486,7 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(Pass, Vec<u32>)]) -> PassEnds
 
 /// Returns the nodes of passes in a new order, and updates their dependencies. A dependency on the forward pass of the
 /// same micro-batch is kept. Other dependencies between passes only express order. A dependency on the end of the
-/// previous pass becomes a dependency on the end of the pass that now precedes, possibly on another lane. Any other
+/// previous pass becomes a dependency on the end of the pass that now precedes, which may be on another lane. Any other
 /// dependency on a node becomes a dependency on the node that now runs last before the pass in the thread of that node.
 fn arrange(
     program: &mut RankProgram<'_>,

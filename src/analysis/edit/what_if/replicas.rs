@@ -184,7 +184,8 @@ fn replicas_of_first(
         let members = name.and_then(|name| declared.get(&name).cloned());
         let members = members.filter(|members| !members.is_empty());
         let members = members.unwrap_or_else(|| (0..ranks).collect());
-        // The largest group is the replicas. Smaller groups may be others, such as stages that share an embedding.
+        // The largest group consists of the replicas. Smaller groups may have another purpose, such as stages that
+        // share an embedding.
         if members.len() > found.len() {
             found = members;
         }
@@ -192,7 +193,7 @@ fn replicas_of_first(
     Ok(found)
 }
 
-/// Returns the grid of ranks in which `members` are a line along one dimension.
+/// Returns the grid of ranks (as text) in which `members` are all coordinates of one dimension.
 fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refused(

@@ -1,11 +1,12 @@
 //! Creates traces for ranks without a trace from captured ranks with the same role.
 //!
-//! Ranks form a grid. One dimension is the *stages* of a pipeline. Neighbouring stages are at the distance of forward
-//! messages, the receiving rank minus the sending rank. Another dimension of the grid of ranks is the *replicas*.
-//! Neighbouring replicas are at the distance of ranks that reduce gradients together. The remaining dimension has other
-//! positions, such as shards of tensors. An absent rank m copies a captured rank t, its model. The model is a rank of
-//! the same stage, if possible at the same other position. The model of a rank in a middle stage may be in another
-//! middle stage. The 1F1B passes of such a model are reordered for the stage of m. The trace of t changes as follows:
+//! Ranks form a grid. One dimension is the *stages* of a pipeline. The distance between neighbouring stages is the
+//! distance of forward messages: the receiving rank minus the sending rank. Another dimension of the grid of ranks is
+//! the *replicas*. The distance between neighbouring replicas is the distance between ranks that reduce gradients
+//! together. The remaining dimension has all other positions, such as shards of tensors. An absent rank m copies a
+//! captured rank t, its model. The model is a rank of the same stage, if possible with the same coordinate in the
+//! remaining dimension. The model of a rank in a middle stage may be in another middle stage. The 1F1B passes of such a
+//! model are reordered for the stage of m. The trace of t changes as follows:
 //!
 //! - a message from t to a rank at distance d becomes a message from m to the rank at distance d from m; its tag
 //!   changes from stage to stage as the tags of t do;
@@ -211,7 +212,8 @@ pub(super) fn complete(
         }
     }
     check_memory(&traces, absent, "more traces", "fewer ranks")?;
-    // Only the last stage distinguishes 1F1B from GPipe for every number of micro-batches.
+    // The last stage is used, because only its order of passes differs between 1F1B and GPipe for every number of
+    // micro-batches.
     let last = captured
         .iter()
         .position(|one| one.place == StagePlace::Last);
@@ -331,8 +333,8 @@ fn check_memory(traces: &Traces, count: u32, what: &str, fewer: &str) -> Result<
         .map_err(|error| super::refused(error.to_string(), fewer))
 }
 
-/// Notes how much the kernel times of captured ranks of one role differ, because times of absent ranks may be wrong by
-/// the same amount.
+/// Notes how much the kernel times of captured ranks of one role differ, because the times of added ranks may be wrong
+/// by the same amount.
 fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {

@@ -27,17 +27,17 @@ pub(super) struct ModelWidths {
     kv_heads: BTreeSet<u64>,
     /// Number of samples, number of tokens in a sequence, and rows of matrix multiplications.
     leading: BTreeSet<u64>,
-    /// Number of elements of weights: for each layer of a generated job, and under `None` for all layers. The first
-    /// number counts weights with one width, the second weights with two.
+    /// Numbers of elements of weights, for each layer of a generated job, and for all layers together under the key
+    /// `None`. The first number counts weights with one width, the second counts weights with two widths.
     weights: BTreeMap<Option<u32>, [u64; 2]>,
     /// Bytes of all weights and of all gradients, as a generated job states them.
     stated: [u64; 2],
-    /// Bytes per element of weights, from the number format of matrix multiplications.
+    /// Bytes per element of weights, derived from the number format of matrix multiplications.
     element: u64,
 }
 
 impl ModelWidths {
-    /// Learns the widths from the matrix multiplications of a program; `samples` has the numbers of samples and of
+    /// Finds the widths from the matrix multiplications of a program; `samples` has the numbers of samples and of
     /// tokens, if known.
     pub fn learn(program: &RankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
         let mut this = Self {

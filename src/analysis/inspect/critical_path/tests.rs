@@ -63,8 +63,8 @@ fn two() -> [PathInput; 2] {
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
     // Both ranks of the test end at 120, so the path ends on rank 0. The all-reduce of rank 0 waited from 50 for rank
-    // 1, which arrived at 100, so 20 ns are transfer. On rank 1 the path has its call (an instant), 90 ns of compute
-    // and 10 ns of delay: 20 + 90 + 10 = 120.
+    // 1, which arrived at 100, so 20 ns are transfer. On rank 1 the path has rank 1's own all-reduce (an instant), 90
+    // ns of compute and 10 ns of delay: 20 + 90 + 10 = 120.
     let tracks = two();
     let path = critical_path(&tracks, true).unwrap();
     let ns = |span: Span| span.0 / 1000;
@@ -89,7 +89,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         ]
     );
     assert_eq!((path.changes, ns(path.length())), (1, 120));
-    // Compute takes 100 ns including the delay, more than the other kind, so it comes first.
+    // Compute takes 100 ns including the delay, more than the all-reduce, so compute comes first.
     let spent = spent_by(&path, |piece| piece.class(&tracks));
     let all: Vec<_> = spent
         .iter()
@@ -146,8 +146,8 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 }
 
 proptest! {
-    /// The path has no gap and ends with the last rank, for random ranks. A part that stays on its rank has the
-    /// length of its node.
+    /// For random ranks, the path has no gap and ends with the rank that ends last. A part that stays on its rank has
+    /// the length of its node.
     #[test]
     fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
         let tracks: Vec<PathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();

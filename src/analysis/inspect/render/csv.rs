@@ -5,7 +5,7 @@ use crate::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
-/// Columns that all tables of sums have.
+/// Names of the columns that all tables of sums have.
 const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,min_ps,min_rank,\
                     max_ps,max_rank";
 

@@ -26,7 +26,7 @@ pub fn document<T: Serialize>(view: &'static str, body: T) -> VersionedDocument<
     VersionedDocument::new(SCHEMA, ViewDocument { view, body })
 }
 
-/// Options of a filter as the user gave them, by name.
+/// Options of a node filter as the user gave them, by name.
 #[derive(Debug)]
 struct FilterOptions(Vec<(&'static str, Vec<String>)>);
 
@@ -165,7 +165,7 @@ struct OperatorKey<'j> {
     r#type: String,
 }
 
-/// Sums over the nodes with one key, and the ranks with the minimum and the maximum.
+/// Sums over the nodes with the same key (such as a type or a lane), and the ranks with the minimum and the maximum.
 #[derive(Debug, Serialize)]
 struct SumsDocument<'j, K> {
     #[serde(flatten)]

@@ -41,7 +41,8 @@ pub fn complaints<'a>(
     )
 }
 
-/// Formats the source of a rank's times; `end` is the end of the rank, and `captured` the end that the capture states.
+/// Describes the source of a rank's times; `end` is the end of the rank, and `captured` is the end that the capture
+/// states.
 pub fn basis(basis: TimeBasis, whole_micros: bool, end: Span, captured: Option<Span>) -> String {
     match (basis, captured) {
         (TimeBasis::Given, _) => {

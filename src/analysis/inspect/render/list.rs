@@ -31,7 +31,7 @@ impl NodeList {
             Self::Json => {
                 let head = serde_json::to_string(&document("nodes", NoNodes {}));
                 let head = head.expect("names are texts");
-                // The document is written in parts, so the head is left open.
+                // The document is written in parts, so its closing brace is left out here.
                 format!("{},\"nodes\":[", head.trim_end_matches('}'))
             }
             Self::Csv => CsvRows::new(COLUMNS).text(),
@@ -159,7 +159,7 @@ fn table(width: usize) -> TextTable<'static> {
     TextTable::new(columns).indented(0).named(style(width))
 }
 
-/// Returns the style for lines of this width; the maximum width means that names are never shortened.
+/// Returns the style for lines of this width. If the width is `usize::MAX`, names are never shortened.
 fn style(width: usize) -> TextStyle {
     TextStyle {
         width,

@@ -26,7 +26,7 @@ const LONGEST: &str = "LONGEST NODES";
 /// Maximum number of paths shown if there is one per rank.
 const PATHS: usize = 8;
 
-/// A critical path, with the tracks that it may use.
+/// A critical path, with the tracks (ranks) that it may use.
 pub struct TrackPath<'a> {
     /// Ranks that the path may use.
     pub tracks: &'a [PathInput],
@@ -410,7 +410,7 @@ struct PathDocument<'p> {
     nodes: Option<Vec<PathNode<'p>>>,
 }
 
-/// Total time of the parts of a path that have one key.
+/// Total time of the parts of a path with the same key (such as a node type or an operator).
 #[derive(Debug, Serialize)]
 struct SpentTime {
     nodes: u64,

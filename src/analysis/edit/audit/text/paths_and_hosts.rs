@@ -2,7 +2,8 @@
 
 use super::{LeakKind, TextLeak, before, is_word};
 
-/// First components of paths that alone identify a text as a path.
+/// First components of absolute paths. A path that begins with one of them is recognised even without a second
+/// component.
 const ROOTS: [&str; 18] = [
     "home",
     "Users",
@@ -75,7 +76,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
             "." | ".." => lettered(&one),
             _ => first.starts_with('~') && is_part(first) && !parts.is_empty(),
         };
-        // The slashes of `://` do not begin a path, because they are part of an address.
+        // The slashes of `://` do not begin a path, because they are part of a URL.
         if known && !(first.is_empty() && one.is_empty()) {
             let length = parts.iter().map(|part| part.len() + 1).sum::<usize>();
             add(LeakKind::Path, &rest[..first.len() + length]);

@@ -2,15 +2,15 @@
 //!
 //! Random text differs from names in the frequency of each letter and in the alternation of character classes. The
 //! score of a text is a sum over its letters, and over its steps from one letter or digit to the next. Each letter and
-//! each step adds the logarithm of its frequency in random text divided by its frequency in names, in quarters of a
-//! bit. Names score far below zero, and random text far above zero. Letter frequencies in names are assumed to be the
-//! English ones: `log2((1/26) / frequency)`, at most 13/4. A step between random letters has one of four combinations
-//! of cases, with probability 1/4 each. In names the probability is 4/5 from lower to lower case, 1/16 to a capital,
-//! and 1/8 after a capital.
+//! each step adds the logarithm of a ratio, in quarters of a bit: its frequency in random text divided by its
+//! frequency in names. Names score far below zero, and random text far above zero. Letter frequencies in names are
+//! assumed to be the English ones: `log2((1/26) / frequency)`, at most 13/4. A step between random letters has one of
+//! four combinations of cases, with probability 1/4 each. In names the probability is 4/5 from lower to lower case,
+//! 1/16 to a capital, and 1/8 after a capital.
 
 use super::{LeakKind, TextLeak};
 
-/// Minimum length for distinguishing random text from names.
+/// Minimum number of characters for which random text can be distinguished from names.
 const SHORTEST: usize = 32;
 /// Minimum score of random text: 3.6 standard deviations below the mean score of 40 random characters.
 const THRESHOLD: i32 = -20;

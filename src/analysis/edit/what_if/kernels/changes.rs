@@ -6,7 +6,8 @@ use super::SizeScaling;
 use std::collections::BTreeMap;
 
 /// Multiplies the bytes of a message or a collective by `growth`. `parts` lists parts of the transfer's temporary
-/// memory (attribute, bytes, factor) that grow by a factor of their own. Recorded transfer times grow in proportion.
+/// memory that grow by a factor of their own, each as (attribute, bytes, factor). Recorded transfer times grow in
+/// proportion.
 pub(super) fn scale_transfer(
     program: &mut RankProgram<'_>,
     item: u32,
@@ -56,8 +57,8 @@ pub(super) fn scale_transfer(
     change_values(program, item, new, by == SizeScaling::NONE);
 }
 
-/// Changes attributes of a node and stores the old values. If `restores` (all edits cancel one another), sets the
-/// old values again.
+/// Changes attributes of a node and stores the old values. If `restores` is true (all edits cancel one another), sets
+/// the old values again.
 pub(super) fn change_values(
     program: &mut RankProgram<'_>,
     item: u32,

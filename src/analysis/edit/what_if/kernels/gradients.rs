@@ -5,8 +5,8 @@ use super::super::unedited::UneditedValues;
 use chakram_trace::format::Op;
 use std::collections::BTreeMap;
 
-/// For each kernel of a backward pass that allocates whole gradients, returns the bytes. A reduction frees the bytes
-/// that the kernels since the previous reduction allocated together.
+/// Returns the bytes of each kernel of a backward pass that allocates whole gradients. A reduction frees the total
+/// bytes that kernels allocated since the previous reduction.
 pub(super) fn whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     let mut waiting: Vec<(u32, u64)> = Vec::new();

@@ -210,7 +210,8 @@ impl LayerBuckets {
                 };
                 this.producers.insert(program.items[dep.on as usize].node);
                 pass = Some(index);
-                // If a node first copies gradients into one buffer, the nodes that it waits for compute the gradients.
+                // If a node copies gradients into one buffer before the reduction, the gradients are computed by the
+                // nodes that the copying node waits for.
                 let copies = program.facts_of(dep.on).phase == StepPhase::Parameters;
                 let own = [dep.on];
                 let made: Vec<u32> = match copies {

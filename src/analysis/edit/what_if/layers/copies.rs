@@ -2,9 +2,9 @@
 //!
 //! A layer run is a pass with its layers in execution order. New layers are copies of one layer of the run, the
 //! template, and are inserted after the template. Removed layers are the layers after the template. If a node waits for
-//! a node `n` layers earlier in the same pass, it still waits for a node `n` layers earlier after the edit. A
-//! dependency on another pass moves with the layer of the waiting node. Parameters that were gathered some layers ahead
-//! are therefore gathered the same number of layers ahead after the edit.
+//! a node `n` layers earlier in the same pass, it still waits for a node `n` layers earlier after the edit. If a node
+//! waits for a node of another pass, the dependency is moved by as many layers as the waiting node. For example,
+//! parameters that were gathered two layers ahead are still gathered two layers ahead after the edit.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -278,8 +278,8 @@ impl LayerEditor {
     fn link_copies(&mut self, program: &mut RankProgram<'_>) {
         for run in 0..self.runs.len() {
             let template = self.template(run);
-            // The first layer waits for nodes outside layers. The second layer of a pass shows the dependencies of a
-            // layer on the previous layer.
+            // The first layer waits for nodes outside layers, so the second layer of a pass shows how a layer depends
+            // on the previous layer.
             let model = match self.count(run) {
                 0 | 1 => template,
                 _ => template.max(1),

@@ -1,4 +1,4 @@
-//! Renumbers the layer labels of generated jobs. The labels number all layers of the model.
+//! Renumbers the layer labels of generated jobs. Labels count layers over the whole model.
 
 use super::super::program::{AttributeChange, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of};

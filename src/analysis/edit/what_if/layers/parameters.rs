@@ -9,7 +9,7 @@ use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
 /// Returns the bytes of all weights, as a generated job states them, and the bytes of one layer's weights. The bytes of
-/// a layer follow from the multiplications that compute the gradients of its weights.
+/// a layer are computed from the multiplications that compute the gradients of its weights.
 pub(super) fn stated_weights(
     program: &RankProgram<'_>,
     passes: &StepPasses,

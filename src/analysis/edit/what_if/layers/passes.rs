@@ -115,8 +115,8 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view(caller).name.contains("AccumulateGrad"))
 }
 
-/// Layers of a backward pass that differ in single nodes, for example because parameters are gathered ahead for some
-/// layers. The value has the nodes of each layer, in execution order.
+/// Nodes of each layer of a backward pass, in execution order. The layers may differ in single nodes, for example
+/// because parameters are gathered ahead for some layers.
 type LayerBlocks = Vec<Vec<u32>>;
 
 /// Returns the layers of a forward pass: the longest repetition. If this repetition repeats whole passes over the
@@ -187,8 +187,8 @@ impl StepPasses {
         let times = forward.first()?.1.times;
         let mut blocks = Vec::new();
         for pass in of.iter().map(|&index| &self.backward[index]) {
-            // Each node belongs to the layer of the enclosing autograd function, or otherwise to the layer of the
-            // previous node.
+            // Each node belongs to the layer of the enclosing autograd function or, if there is none, to the layer of
+            // the previous node.
             let functions = pass.items.iter().filter_map(|&item| {
                 let number = program.facts_of(item).sequence?;
                 let layer = layer_of.get(&number)?;

@@ -56,8 +56,8 @@ fn periods(signatures: &[u64]) -> Vec<usize> {
         }
     }
     let mut all: Vec<(usize, usize)> = distances.into_iter().collect();
-    // A distance is rated by its frequency times its length, so that long rare distances count as much as short
-    // frequent ones.
+    // The score of a distance is its frequency times its length, so that long rare distances count as much as short
+    // frequent distances.
     all.sort_by_key(|&(distance, count)| {
         (std::cmp::Reverse(distance.saturating_mul(count)), distance)
     });
@@ -84,7 +84,7 @@ mod tests {
             times: 3,
         };
         assert_eq!(found, Some(expected));
-        // In a a b a a b, repetitions of a a cover less than two repetitions of a a b.
+        // In a a b a a b, the repetition of a covers two nodes, but the repetition of a a b covers all six.
         let found = longest_repetition(&[1, 1, 2, 1, 1, 2], None);
         assert_eq!(
             found,

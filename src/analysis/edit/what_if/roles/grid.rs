@@ -53,13 +53,14 @@ impl RoleGrid {
                 Some(shared) => shared.intersection(&one.reductions).copied().collect(),
             });
         }
-        // The largest group is the replicas. Smaller groups may be others, such as stages that share an embedding.
+        // The largest group consists of the replicas. Smaller groups may have another purpose, such as stages that
+        // share an embedding.
         let largest = shared
             .unwrap_or_default()
             .into_iter()
             .max_by_key(|&(_, size)| size);
-        // A group of only the first and the last stage shares weights, and is not a group of replicas. In such a job,
-        // the other stages reduce nothing.
+        // A group of only the first and the last stage shares weights, and is not a group of replicas. This is the
+        // case if the other stages reduce nothing.
         if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
                 "ranks reduce gradients in groups of different shapes",
@@ -210,8 +211,8 @@ impl RoleGrid {
         })
     }
 
-    /// Returns the rank of the grid `target` at the same distance from `to` as `peer` has from `from`; `None` beyond
-    /// the ends of a pipeline.
+    /// Returns the rank of the grid `target` that is at the same distance from `to` as `peer` is from `from`; `None`
+    /// beyond the ends of a pipeline.
     pub(super) fn moved_peer(&self, peer: u32, from: u32, to: u32, target: &Self) -> Option<u32> {
         let mut moved = 0;
         let dimensions = self.dimensions.iter().zip(&target.dimensions);
@@ -280,7 +281,7 @@ mod tests {
     use super::*;
 
     fn grid() -> RoleGrid {
-        // 4 stages of 2 replicas of 4 shards, so rank = 8 stage + 4 replica + shard.
+        // The grid has 4 stages, 2 replicas and 4 shards, so rank = 8 stage + 4 replica + shard.
         RoleGrid {
             dimensions: [(1, 4), (4, 2), (8, 4)]
                 .map(|(stride, size)| GridDimension { stride, size })

@@ -1,4 +1,4 @@
-//! Names of groups, including groups that absent ranks add.
+//! Names of groups, including the groups of added ranks.
 
 use super::CapturedRank;
 use super::grid::RoleGrid;
@@ -7,7 +7,7 @@ use chakram_trace::format::{TraceError, escape};
 use chakram_trace::workload::shortened;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of groups, including groups that absent ranks add.
+/// Names of groups, including the groups of added ranks.
 pub(super) struct GroupTable<'g> {
     captured: &'g [CapturedRank],
     pub(super) declared: DeclaredGroups,

@@ -82,7 +82,8 @@ impl RoleWriter<'_, '_> {
                 let ranks = self.target.rank_count();
                 let mut sets = vec![("rank", AttributeEdit::Remove)];
                 if ranks != self.grid.rank_count() {
-                    // With more ranks, the amounts of work may differ, and new groups have no roles.
+                    // With more ranks, the amounts of work may differ, so they are removed. Roles are removed because
+                    // new groups have none.
                     sets.push((work_amounts::ATTRIBUTE, AttributeEdit::Remove));
                     sets.push((roles::ATTRIBUTE, AttributeEdit::Remove));
                     if states_world(record)? {

@@ -2,8 +2,8 @@
 //!
 //! Each new stage copies a captured stage of its role: the first stage, the last stage, or, for middle stages, each
 //! captured middle stage in turn. A pipeline with more stages has more layers, and each stage keeps its number of
-//! layers. Peers, groups and tags change as for absent ranks, 1F1B passes get the order of the new stage, and labels of
-//! layers are renumbered.
+//! layers. Peers, groups and tags change as for absent ranks, 1F1B passes are reordered for the new stage, and labels
+//! of layers are renumbered.
 
 use super::super::layers::shift_labels;
 use super::{
@@ -78,7 +78,8 @@ pub(in super::super) fn change_stages(
         return Ok((traces, groups));
     }
     check_memory(&traces, ranks, "traces", "fewer stages")?;
-    // Only the last stage distinguishes 1F1B from GPipe for every number of micro-batches.
+    // The last stage is used, because only its order of passes differs between 1F1B and GPipe for every number of
+    // micro-batches.
     let last = (grid.rank_count() - 1) as usize;
     let order = repeat::warm_up_of_passes(&RankProgram::read(&traces[last].1)?);
     let reorders = match order {

@@ -18,7 +18,7 @@ enum Expected {
     Removed,
     Added,
     Fields(Vec<String>),
-    /// Whether the dependency was added, the id of the node waited for, and whether it is a control dependency.
+    /// Whether the dependency was added, the id of the predecessor, and whether it is a control dependency.
     Edge(bool, u64, bool),
 }
 
@@ -218,7 +218,8 @@ fn numbers_that_change() {
     assert_eq!(NUMBERS.len(), 11);
 }
 
-/// Two captured runs of a program number their operators differently.
+/// Two captured runs of the same program number their operators differently, so a change of such numbers is no
+/// difference.
 #[test]
 fn numbers_of_the_captured_process_are_no_change() {
     let mut bumped = 0;
@@ -256,7 +257,8 @@ fn inputs_and_outputs_that_change() {
     });
 }
 
-/// Tests attributes with every kind of value, which are added, removed, changed, or converted to another kind.
+/// Tests attributes with every kind of value. The attribute is added, removed, changed, or converted to another kind
+/// of value.
 fn attributes(how: usize) {
     for kind in 0..KINDS {
         for seed in 0..TIMES / KINDS as u64 + 1 {

@@ -17,7 +17,7 @@ fn assert_same(edges: &[(u64, u64)], count: u64) {
 
 #[test]
 fn chains_side_by_side_are_the_same() {
-    // The graph has 7 chains of 9 nodes, then also a common start and end.
+    // The graph has 7 chains of 9 nodes; a second graph also has a common start and a common end.
     let chain = |c: u64| (0..8).map(move |i| (9 * c + i, 9 * c + i + 1));
     let mut edges: Vec<_> = (0..7).flat_map(chain).collect();
     assert_same(&edges, 63);
@@ -74,7 +74,7 @@ fn grids_and_complete_layers_are_the_same() {
 
 #[test]
 fn cycles_and_what_is_behind_them_are_the_same() {
-    // The graph has two cycles of 5 nodes with tails, and one cycle of 7 nodes without.
+    // The graph has two cycles of 5 nodes with tails, and one cycle of 7 nodes without a tail.
     let circle = |from: u64, n: u64| (0..n).map(move |i| (from + i, from + (i + 1) % n));
     let mut edges: Vec<_> = circle(0, 5)
         .chain(circle(5, 5))

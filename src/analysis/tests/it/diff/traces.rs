@@ -1,4 +1,4 @@
-//! Random traces, reordered traces, and the results of a comparison.
+//! Generates random traces, reorders traces, and describes the results of a comparison.
 
 use chakram_analysis::diff::{self, TraceDiff};
 use chakram_trace::format::proto::{
@@ -262,8 +262,8 @@ pub struct Found {
     pub added: Vec<u64>,
     /// Changed nodes: the ids in both traces, and the changed fields.
     pub changed: Vec<(u64, u64, Vec<String>)>,
-    /// Changed dependencies: whether added, the node, the node it waits for (ids of the first trace), and whether it
-    /// is a control dependency.
+    /// Changed dependencies, each as: whether the dependency was added, the node, its predecessor (ids of the first
+    /// trace), and whether it is a control dependency.
     pub edges: Vec<(bool, u64, Option<u64>, bool)>,
 }
 

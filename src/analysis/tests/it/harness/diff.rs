@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
         let titles = DiffRenderOptions {
             names: ["a", "b"],
             show: None,
-            // The style of a terminal, on which long names are shortened.
+            // The style is the style of a terminal, on which long names are shortened.
             style: TextStyle {
                 width: 100,
                 ..TextStyle::default()
@@ -44,8 +44,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(rendered(&found), rendered(&diff::traces(a, b)));
 }
 
-/// Checks that every node is paired, removed or added. Also checks that the dependencies of the second trace are the
-/// first trace's dependencies between pairs, without the removed and with the added ones.
+/// Checks that every node is paired, removed or added. Also checks that the dependencies between pairs in the second
+/// trace equal those in the first trace, minus the removed and plus the added dependencies.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.all() {
