@@ -132,8 +132,8 @@ mod tests {
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.line(), "Tesla V100; 2 hosts; nccl 2.21.5");
-        // The kernels were captured on another device, so the line contains advice. It would contain none if the
-        // machine's NPU class had the device's name.
+        // The kernels were captured on another device, so the line contains advice. The line would contain no advice if
+        // the machine's NPU class had the device's name.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
         on.note_recorded(["h100"]);

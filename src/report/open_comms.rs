@@ -37,7 +37,7 @@ pub struct OpenComms {
     open: VecDeque<OpenComm>,
     /// Number of communications removed from the front of `open`.
     over: u32,
-    /// Numbers of communications that have begun to transfer. Some of them may have ended.
+    /// Numbers of communications that have begun to transfer. The heap may contain communications that have ended.
     transferring: BinaryHeap<Reverse<u32>>,
     /// For each [`Graph::communication_index`], the number of the communication in order of start; [`OVER`] before it
     /// starts.

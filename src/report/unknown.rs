@@ -18,8 +18,8 @@ pub struct UnknownRow {
     /// Number of nodes that lack the fact and take no time, because they have no recorded duration either. The other
     /// nodes keep their recorded duration.
     pub without_time: u64,
-    /// Number of kernels that lack both the fact and a recorded duration. They are timed by the movement of their
-    /// bytes, which gives a lower bound.
+    /// Number of kernels that lack both the fact and a recorded duration. The time of these kernels is the time of
+    /// moving their bytes, which is a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
     /// Total recorded duration of the nodes that lack the fact.

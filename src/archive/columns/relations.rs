@@ -3,8 +3,8 @@
 
 use super::predict::{ColumnSlice, RecordCursor};
 
-/// Number of sampled records. They are spread over the chunk, because the first records of a trace differ from later
-/// records.
+/// Number of sampled records. The sampled records are spread over the chunk, because the first records of a trace
+/// differ from later records.
 const SAMPLE: usize = 512;
 /// Number of sampled records checked first; a relation is dropped if it fits none of these records.
 const GLANCE: usize = 16;

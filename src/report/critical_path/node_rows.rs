@@ -13,8 +13,8 @@ impl RunRecorder<'_> {
         let workload = self.relations.prepared.workload();
         let mut table = NodeTable::with_capacity(self.relations.nodes);
         let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
-        // For each graph, the text indices of its nodes' names. They are computed once per graph, because many ranks
-        // share a graph.
+        // For each graph, the text indices of its nodes' names. The indices are computed once per graph, because many
+        // ranks share a graph.
         let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
         for instance in workload.instances() {
             let graph = workload.graph(instance);

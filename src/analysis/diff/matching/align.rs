@@ -92,7 +92,7 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
         while *from < end {
             let (x, y) = (lists[0][*from], lists[1][*to]);
-            // The alignment may place unrelated nodes at the same position. They are not paired, because their
+            // The alignment may place unrelated nodes at the same position. Such nodes are not paired, because their
             // neighbours contradict the pair.
             let free = pairs.of(0, x).is_none() && pairs.of(1, y).is_none();
             if free && agree(sides, pairs, x, y).is_plausible() {

@@ -59,8 +59,8 @@ impl RoleGrid {
             .unwrap_or_default()
             .into_iter()
             .max_by_key(|&(_, size)| size);
-        // A group of only the first and the last stage shares weights, and is not a group of replicas. This is the
-        // case if the other stages reduce nothing.
+        // A group of only the first and the last stage shares weights, and is not a group of replicas. In a job with
+        // such a group, the other stages may reduce nothing.
         if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
                 "ranks reduce gradients in groups of different shapes",
