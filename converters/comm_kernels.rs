@@ -19,7 +19,7 @@ impl CommKernels {
     /// # Errors
     ///
     /// Returns a message about `text` that lists the valid kinds.
-    pub fn add(&mut self, text: &str) -> Result<(), String> {
+    pub fn add_rules(&mut self, text: &str) -> Result<(), String> {
         let kinds = || {
             let names = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
             names.collect::<Vec<_>>().join(", ")
@@ -76,7 +76,7 @@ struct KnownKernel {
 
 impl CommKernelTable<'_> {
     /// Classifies a kernel by name.
-    pub fn find(&self, name: &str) -> KernelNameHint {
+    pub fn classify_name(&self, name: &str) -> KernelNameHint {
         let mut added = self.added.iter();
         if let Some((_, kind)) = added.find(|(part, _)| name.contains(part)) {
             return KernelNameHint::Communicates(Some(*kind));
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn names_say_what_a_kernel_does_and_users_add_to_them() {
         let mut kernels = CommKernels::default();
-        let kind = |kernels: &CommKernels, name| kernels.lookup_table().find(name);
+        let kind = |kernels: &CommKernels, name| kernels.lookup_table().classify_name(name);
         for (name, expected) in [
             (
                 "nccldevkernel_allreduce_sum_f32_ring_ll",
@@ -209,16 +209,20 @@ mod tests {
             assert_eq!(kind(&kernels, name), expected, "{name}");
         }
         assert_eq!(kind(&kernels, "my_gather<4>"), KernelNameHint::Nothing);
-        kernels.add("my_gather=all-gather").expect("it is one");
+        kernels
+            .add_rules("my_gather=all-gather")
+            .expect("it is one");
         assert_eq!(
             kind(&kernels, "my_gather<4>"),
             KernelNameHint::Communicates(Some(CollectiveKind::AllGather))
         );
-        let wrong = kernels.add("my_gather=gathering").expect_err("it is none");
+        let wrong = kernels
+            .add_rules("my_gather=gathering")
+            .expect_err("it is none");
         assert!(
             wrong.contains("gathering") && wrong.contains("all-gather"),
             "{wrong}"
         );
-        assert!(kernels.add("all-gather").is_err());
+        assert!(kernels.add_rules("all-gather").is_err());
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Fails if the folder cannot be listed.
 pub(crate) fn list_folder(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
-    let io = |source| TraceError::io(folder, "list", source);
+    let io = |source| TraceError::from_io(folder, "list", source);
     let entries = std::fs::read_dir(folder).map_err(io)?;
     let paths = entries.map(|entry| Ok(entry.map_err(io)?.path()));
     let mut paths: Vec<PathBuf> = paths.collect::<Result<_, TraceError>>()?;
@@ -36,7 +36,7 @@ pub(crate) fn files_of(
         let own = own(path)?;
         if own.is_empty() {
             let what = format!("a folder without {expected}");
-            return Err(TraceError::refused_in(path, what, hint));
+            return Err(TraceError::invalid_file(path, what, hint));
         }
         found.extend(own);
     }

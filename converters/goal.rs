@@ -63,7 +63,7 @@ pub enum GoalOperationKind {
 
 impl GoalSchedule {
     /// Returns whether a file that begins with `head` is a schedule.
-    pub fn begins(head: &[u8]) -> bool {
+    pub fn begins_as_goal(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
         // Comments may come first. The parser returns their line ends as words.
@@ -76,12 +76,12 @@ impl GoalSchedule {
     /// # Errors
     ///
     /// Fails if the file cannot be read, and where [`Self::parse`] fails.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
+    pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
 
     /// Returns the number of operations, summed over all ranks.
-    pub fn operations(&self) -> u64 {
+    pub fn operation_count(&self) -> u64 {
         let programs = self.programs.iter();
         programs
             .map(|program| program.operations.len() as u64)
@@ -95,5 +95,5 @@ fn error_at_line(line: usize, found: impl Into<String>, hint: impl Into<String>)
         line: (line > 0).then_some((line, 1)),
         ..TraceLocation::default()
     };
-    TraceError::refused_at(place, found, hint)
+    TraceError::invalid_at(place, found, hint)
 }

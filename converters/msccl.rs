@@ -139,7 +139,7 @@ fn text_after_unquoted<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
 
 impl MscclAlgorithm {
     /// Returns whether a file that begins with `head` is XML with an algorithm as its root element.
-    pub fn begins(head: &[u8]) -> bool {
+    pub fn begins_as_msccl(head: &[u8]) -> bool {
         let mut rest = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         loop {
             rest = rest.trim_ascii_start();
@@ -168,7 +168,7 @@ impl MscclAlgorithm {
     /// # Errors
     ///
     /// Fails if the file cannot be read, and where [`Self::parse`] fails.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
+    pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
 }
@@ -179,5 +179,5 @@ fn error_at(line: (usize, usize), found: impl Into<String>, hint: impl Into<Stri
         line: Some(line),
         ..TraceLocation::default()
     };
-    TraceError::refused_at(place, found, hint)
+    TraceError::invalid_at(place, found, hint)
 }

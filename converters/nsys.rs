@@ -30,16 +30,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Returns whether a file that begins with `head` is an SQLite database.
-pub fn begins(head: &[u8]) -> bool {
+pub fn begins_as_sqlite(head: &[u8]) -> bool {
     head.starts_with(sqlite::MAGIC)
 }
 
 /// Returns whether the file at `path` is an SQLite database, whatever program wrote it.
 pub fn is_database(path: &Path) -> bool {
     let mut head = Vec::new();
-    let stream = DecompressedStream::open(path);
+    let stream = DecompressedStream::open_path(path);
     let read = stream.map(|stream| stream.take(64).read_to_end(&mut head));
-    read.is_ok() && begins(&head)
+    read.is_ok() && begins_as_sqlite(&head)
 }
 
 /// Returns whether the database at `path` has tables of an Nsight Systems export.
@@ -79,7 +79,7 @@ pub type NsysConversion = (NsysSummary, Vec<(u32, OutputHandle)>);
 /// # Errors
 ///
 /// Fails if a folder cannot be listed or contains no export.
-pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
+pub fn find_exports(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
     let expected = (
         "an export of Nsight Systems",
         "export its reports: nsys export -t sqlite REPORT.nsys-rep",
@@ -97,7 +97,7 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
 ///
 /// Fails if a file is not an export or has no device events, if ranks disagree about their communication, or if a
 /// trace cannot be written.
-pub fn convert(
+pub fn convert_exports(
     paths: &[PathBuf],
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
@@ -114,7 +114,7 @@ pub fn convert(
         (process.file.clone(), process.pid, devices)
     });
     let about = about.collect();
-    let traces = processes.into_iter().map(ProcessCapture::finish);
+    let traces = processes.into_iter().map(ProcessCapture::finish_trace);
     let (conversion, written) = convert_kineto(traces.collect(), options, path, files)?;
     let summary = NsysSummary {
         conversion,
@@ -221,7 +221,7 @@ fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
                 (Some(members), Some(peer)) => members.get(peer as usize).copied(),
                 (_, peer) => peer,
             };
-            let mut arguments = call.arguments(peer);
+            let mut arguments = call.list_arguments(peer);
             if members.is_none() {
                 // If a communicator's members are unknown, its size may still be known. The size is not needed
                 // if the job has only one communicator.
@@ -234,7 +234,7 @@ fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
                 let size = size.or((name.is_some() && !is_only).then_some(0));
                 arguments.extend(size.map(|size| ("Group size".to_owned(), size.to_string())));
             }
-            process.state(*event, arguments);
+            process.add_arguments(*event, arguments);
             stated += 1;
         }
     }

@@ -53,9 +53,9 @@ pub use calls::CommKernels;
 pub use event_links::{LinkMethod, ThreadLinks};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub(crate) use job::convert_kineto;
-pub use job::{ConvertOptions, RankFiles, RankTrace, convert, convert_bytes};
+pub use job::{ConvertOptions, RankFiles, RankTrace, convert_bytes, convert_pairs};
 pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, PythonEvent};
-pub use sniff::{CaptureFileKind, sniff};
+pub use sniff::{CaptureFileKind, sniff_file};
 pub(crate) use sniff::{foreign_description, foreign_magic};
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ impl JsonRepairs {
     pub const LISTED: usize = 100;
 
     /// Returns the number of repairs of all kinds.
-    pub fn count(&self) -> u64 {
+    pub fn repair_count(&self) -> u64 {
         self.counts.values().sum()
     }
 
@@ -127,7 +127,7 @@ impl JsonRepairs {
 
 /// Returns whether the operator `name` communicates: it is a collective or message of c10d, the implementation in
 /// a backend, or a `record_param_comms` record.
-pub fn communicates(name: &str) -> bool {
+pub fn is_communication(name: &str) -> bool {
     const BEGINNINGS: [&str; 8] = [
         "c10d::",
         "_c10d_functional::",

@@ -6,7 +6,7 @@ use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
 use crate::nsys;
 use crate::pytorch::tar::is_tar;
-use crate::pytorch::{CaptureFileKind, files, foreign_description, foreign_magic, sniff};
+use crate::pytorch::{CaptureFileKind, files, foreign_description, foreign_magic, sniff_file};
 use crate::simai::SimaiWorkload;
 use crate::text_workload::TextWorkload;
 use crate::xplane;
@@ -14,7 +14,7 @@ use chakram_base::setting::SettingKey;
 use chakram_trace::format::file::DecompressedStream;
 use chakram_trace::format::trace_format::text_form;
 use chakram_trace::format::wire::{FrameCursor, WireCursor};
-use chakram_trace::format::{TraceError, discover, escape};
+use chakram_trace::format::{TraceError, discover_traces, escape_name};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -122,12 +122,12 @@ impl TraceSource {
     }
 
     /// Returns the source's name on the command line.
-    pub fn word(self) -> &'static str {
+    pub fn source_word(self) -> &'static str {
         self.description().word
     }
 
     /// Returns a noun phrase for one input, to be used in a sentence.
-    pub fn noun(self) -> &'static str {
+    pub fn noun_phrase(self) -> &'static str {
         self.description().noun
     }
 
@@ -137,11 +137,11 @@ impl TraceSource {
     /// # Errors
     ///
     /// Fails if `path` cannot be read or belongs to no source.
-    pub fn of(path: &Path) -> Result<Self, TraceError> {
+    pub fn detect_source(path: &Path) -> Result<Self, TraceError> {
         if path.is_dir() {
             return of_folder(path);
         }
-        if !path.exists() && discover(path).is_ok() {
+        if !path.exists() && discover_traces(path).is_ok() {
             return Ok(Self::Trace);
         }
         match of_file(path)? {
@@ -155,20 +155,20 @@ impl TraceSource {
     /// # Errors
     ///
     /// Fails where [`Self::of`] fails, and if the paths belong to several sources.
-    pub fn of_all(paths: &[PathBuf]) -> Result<Self, TraceError> {
+    pub fn detect_common_source(paths: &[PathBuf]) -> Result<Self, TraceError> {
         let mut first: Option<(&PathBuf, Self)> = None;
         for path in paths {
-            let source = Self::of(path)?;
+            let source = Self::detect_source(path)?;
             match first {
                 Some((other, of)) if of != source => {
                     let found = format!(
                         "this file is of source {}, but {} is of source {}",
-                        source.word(),
+                        source.source_word(),
                         other.display(),
-                        of.word()
+                        of.source_word()
                     );
                     let hint = "files of one source per command";
-                    return Err(TraceError::refused_in(path, found, hint));
+                    return Err(TraceError::invalid_file(path, found, hint));
                 }
                 _ => first = Some((path, source)),
             }
@@ -191,8 +191,8 @@ pub enum RecognizedInput {
 impl RecognizedInput {
     /// Recognizes `path`; returns `None` if its contents are unknown or unreadable. A folder is recognized by its
     /// first recognized file.
-    pub fn of(path: &Path) -> Option<Self> {
-        match TraceSource::of(path) {
+    pub fn recognize_file(path: &Path) -> Option<Self> {
+        match TraceSource::detect_source(path) {
             Ok(source) => Some(Self::Source(source)),
             // The readers' errors explain an empty file better.
             Err(_)
@@ -214,27 +214,27 @@ const HEAD: u64 = 1 << 20;
 /// Returns the source of a file; if it has none, a description of the file.
 fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     let mut head = Vec::new();
-    let read = DecompressedStream::open(path)?
+    let read = DecompressedStream::open_path(path)?
         .take(HEAD)
         .read_to_end(&mut head);
     if let Err(source) = read
         && head.is_empty()
     {
-        return Err(TraceError::io(path, "read or decompress", source));
+        return Err(TraceError::from_io(path, "read or decompress", source));
     }
     if matches!(
-        sniff(path)?,
+        sniff_file(path)?,
         CaptureFileKind::Host | CaptureFileKind::Kineto
     ) {
         return Ok(Ok(TraceSource::Pytorch));
     }
     if is_tar(&head) {
-        return Ok(match files::pairs(&[path.to_owned()]) {
+        return Ok(match files::find_pairs(&[path.to_owned()]) {
             Ok(_) => Ok(TraceSource::Pytorch),
-            Err(error) => Err(error.found()),
+            Err(error) => Err(error.describe_finding()),
         });
     }
-    if nsys::begins(&head) && nsys::is_export(path) {
+    if nsys::begins_as_sqlite(&head) && nsys::is_export(path) {
         return Ok(Ok(TraceSource::Nsys));
     }
     // The first bytes of a database or archive could be mistaken for a record of a trace.
@@ -247,19 +247,19 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
 /// Returns the source of a file that begins with `head`. If it has none, returns a description. The file
 /// must not be PyTorch's.
 fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
-    if TextWorkload::begins(head) {
+    if TextWorkload::begins_as_text_workload(head) {
         return Ok(TraceSource::Text);
     }
-    if SimaiWorkload::begins(head) {
+    if SimaiWorkload::begins_as_simai(head) {
         return Ok(TraceSource::Simai);
     }
-    if MscclAlgorithm::begins(head) {
+    if MscclAlgorithm::begins_as_msccl(head) {
         return Ok(TraceSource::Msccl);
     }
-    if GoalSchedule::begins(head) {
+    if GoalSchedule::begins_as_goal(head) {
         return Ok(TraceSource::Goal);
     }
-    if xplane::begins(head) {
+    if xplane::begins_as_xplane(head) {
         return Ok(TraceSource::Xplane);
     }
     match text_form(head) {
@@ -283,7 +283,7 @@ const MOST_FIELDS: u32 = 16;
 fn is_record(bytes: &[u8]) -> bool {
     let mut record = WireCursor::new(bytes, 0);
     while !record.is_empty() {
-        if !matches!(record.field(), Ok((1..=MOST_FIELDS, _))) {
+        if !matches!(record.read_field(), Ok((1..=MOST_FIELDS, _))) {
             return false;
         }
     }
@@ -297,7 +297,7 @@ fn describe_unknown(head: &[u8]) -> String {
     let text = std::str::from_utf8(line).ok();
     match text.filter(|text| text.chars().all(|c| !c.is_control() || c.is_whitespace())) {
         _ if head.is_empty() => "an empty file".to_owned(),
-        Some(text) => format!("text that begins with `{}`", escape(text.trim())),
+        Some(text) => format!("text that begins with `{}`", escape_name(text.trim())),
         None => {
             let bytes = head.iter().take(8).map(|byte| format!("{byte:02x}"));
             let bytes = bytes.collect::<Vec<_>>().join(" ");
@@ -315,7 +315,7 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
             return Ok(source);
         }
     }
-    if xplane::files(&[path.to_owned()]).is_ok() {
+    if xplane::find_profiles(&[path.to_owned()]).is_ok() {
         return Ok(TraceSource::Xplane);
     }
     // If subfolders have different sources, the folder is not one capture.
@@ -347,7 +347,7 @@ fn folder_entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceEr
 
 fn unknown_source(path: &Path, found: String) -> TraceError {
     let words = TraceSource::ALL.map(|source| source.word).join(", ");
-    TraceError::refused_in(
+    TraceError::invalid_file(
         path,
         format!("{found}; expected a file of {words}"),
         format!(
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn every_source_has_a_word_of_its_own() {
-        let words = TraceSource::ALL.map(|described| described.source.word());
+        let words = TraceSource::ALL.map(|described| described.source.source_word());
         assert_eq!(words, TraceSource::ALL.map(|described| described.word));
     }
 

@@ -1,6 +1,6 @@
 //! Text workloads of ASTRA-sim 1.0: layers with their times and collectives, which are identical for all NPUs.
 //!
-//! The kind of parallelism determines how the stages of the layers depend on one another. [`TextWorkload::write`]
+//! The kind of parallelism determines how the stages of the layers depend on one another. [`TextWorkload::write_rank`]
 //! produces the same traces as Chakra's public converter, byte for byte. Names and ids are the same (ids continue from
 //! rank to rank), and dependencies are in the same order. A `NONE` outside DLRM becomes an all-reduce of its stated
 //! bytes, which are zero. Times, which are cycles in ASTRA-sim 1.0, are read as microseconds. The public converter
@@ -113,7 +113,7 @@ impl TextParallelism {
     const UNDEFINED: &'static str = "HYBRID_CUSTOMIZED";
 
     /// Returns the word for this kind in files.
-    pub fn word(self) -> &'static str {
+    pub fn file_word(self) -> &'static str {
         let plain = Self::PLAIN.iter().find(|(kind, _)| *kind == self);
         plain.map_or(Self::DLRM[0], |(_, word)| word)
     }
@@ -122,7 +122,7 @@ impl TextParallelism {
 impl TextWorkload {
     /// Returns whether a file that begins with `text` looks like a workload, that is, its first word names a
     /// kind of parallelism. The file may still be invalid.
-    pub fn begins(text: &[u8]) -> bool {
+    pub fn begins_as_text_workload(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
         // Words end at everything that Python and the parser treat as a blank, including vertical tabs.
         let line = String::from_utf8_lossy(line);

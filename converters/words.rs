@@ -1,10 +1,10 @@
 //! Splits lines into words with columns, for errors with an exact position. Used for text formats with
 //! one line per layer.
 
-use chakram_trace::format::{TraceError, TraceLocation, escape};
+use chakram_trace::format::{TraceError, TraceLocation, escape_name};
 
 /// Returns the words of a line, each with its column, counted from 1.
-pub fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
+pub fn split_words(line: &str) -> impl Iterator<Item = (usize, &str)> {
     line.split_whitespace()
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
 }
@@ -15,9 +15,9 @@ const WORDS: usize = 12;
 
 /// Returns the words of a layer. Fails if there are fewer than [`WORDS`].
 pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, TraceError> {
-    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
+    let words: Vec<(usize, &str)> = split_words(line).take(WORDS).collect();
     if words.len() < WORDS {
-        return Err(refused(
+        return Err(error_at(
             number_of,
             line.len() + 1,
             format!("a layer line of {} words", words.len()),
@@ -28,20 +28,25 @@ pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, T
 }
 
 /// Parses a word as a number from 0 to `most`.
-pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
+pub fn parse_number(
+    line: usize,
+    word: (usize, &str),
+    what: &str,
+    most: u64,
+) -> Result<u64, TraceError> {
     match word.1.parse() {
         Ok(number) if number <= most => Ok(number),
-        _ => Err(refused(
+        _ => Err(error_at(
             line,
             word.0,
-            format!("{what} is `{}`", escape(word.1)),
+            format!("{what} is `{}`", escape_name(word.1)),
             format!("a whole number from 0 to {most}"),
         )),
     }
 }
 
 /// Builds the error for an invalid file, at a line and column, both counted from 1.
-pub fn refused(
+pub fn error_at(
     line: usize,
     column: usize,
     found: impl Into<String>,
@@ -51,5 +56,5 @@ pub fn refused(
         line: Some((line, column)),
         ..TraceLocation::default()
     };
-    TraceError::refused_at(place, found, hint)
+    TraceError::invalid_at(place, found, hint)
 }

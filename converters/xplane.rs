@@ -25,7 +25,7 @@ mod hlo;
 mod space;
 mod timeline;
 
-pub use files::{begins, files};
+pub use files::{begins_as_xplane, find_profiles};
 
 use calls::CollectiveCalls;
 use hlo::HloModules;
@@ -47,11 +47,11 @@ impl XplaneFile {
     /// # Errors
     ///
     /// Fails if the file cannot be read or exceeds the memory limit.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let contents = DecompressedStream::open(path).map(|stream| read_all(stream, 0))?;
+    pub fn open_file(path: &Path) -> Result<Self, TraceError> {
+        let contents = DecompressedStream::open_path(path).map(|stream| read_all(stream, 0))?;
         Ok(Self {
             path: path.to_owned(),
-            contents: contents.map_err(|source| TraceError::io(path, "read", source))?,
+            contents: contents.map_err(|source| TraceError::from_io(path, "read", source))?,
         })
     }
 }
@@ -122,28 +122,29 @@ impl<'a> XplaneJob<'a> {
             let space = ProfileSpace::parse(&file.contents).map_err(named)?;
             let hosts = HostTimelines::new(&space).map_err(named)?;
             let first = devices.len() as u64;
-            modules.begin(first);
-            modules.read(&space).map_err(named)?;
-            let own = timeline::read_devices(space, hosts, first, modules.file(), &mut left_out);
+            modules.begin_file(first);
+            modules.read_programs(&space).map_err(named)?;
+            let own =
+                timeline::read_devices(space, hosts, first, modules.file_index(), &mut left_out);
             devices.extend(own.map_err(named)?);
         }
-        let starts = devices.iter().filter_map(DeviceTimeline::start);
+        let starts = devices.iter().filter_map(DeviceTimeline::first_start);
         let Some(base) = starts.min() else {
             let place = TraceLocation {
                 file: files.first().map(|file| file.path.clone()),
                 ..TraceLocation::default()
             };
-            return Err(TraceError::refused_at(
+            return Err(TraceError::invalid_at(
                 place,
                 "a profile without an event on a device",
                 "a profile of a run on GPUs or TPUs, taken with jax.profiler or tf.profiler",
             ));
         };
-        let ends = devices.iter().filter_map(DeviceTimeline::end);
+        let ends = devices.iter().filter_map(DeviceTimeline::last_end);
         let end = ends.max().unwrap_or(base);
         if end - base > i128::from(u64::MAX / 2) {
             let days = (end - base) / (86_400 * 1_000_000_000_000);
-            return Err(TraceError::refused_at(
+            return Err(TraceError::invalid_at(
                 TraceLocation::default(),
                 format!("the first event begins {days} days before the last one ends"),
                 "profiles of a single run",
@@ -163,7 +164,7 @@ impl<'a> XplaneJob<'a> {
     }
 
     /// Returns the number of ranks.
-    pub fn ranks(&self) -> u32 {
+    pub fn rank_count(&self) -> u32 {
         self.devices.len() as u32
     }
 
@@ -172,12 +173,12 @@ impl<'a> XplaneJob<'a> {
     /// # Errors
     ///
     /// Fails if writing to `out` fails.
-    pub fn write<W: Write>(&mut self, rank: u32, out: W) -> Result<W, TraceError> {
+    pub fn write_rank<W: Write>(&mut self, rank: u32, out: W) -> Result<W, TraceError> {
         let device = &self.devices[rank as usize];
-        let io = |source: io::Error| TraceError::io("", "write", source);
+        let io = |source: io::Error| TraceError::from_io("", "write", source);
         let lanes = device.lane_names();
-        let end = device.end().map_or(0, |end| ns_since(end, self.base));
-        let metadata = emit::metadata_attributes(rank, self.ranks(), end, &lanes);
+        let end = device.last_end().map_or(0, |end| ns_since(end, self.base));
+        let metadata = emit::metadata_attributes(rank, self.rank_count(), end, &lanes);
         let mut writer = TraceWriter::with_metadata(out, &metadata).map_err(io)?;
         let written = emit::write_device(device, rank, &self.calls, self.base, &mut writer)?;
         self.summary.devices.push(written);

@@ -16,7 +16,7 @@
 //! ```
 
 pub use chakram_cli::embed::{
-    CommandFailure, CommandOutput, FailureKind, PlainNode, WaitingPlainNode, describe, execute,
-    prepare,
+    CommandFailure, CommandOutput, FailureKind, NodeIdentity, WaitingNodeIdentity,
+    describe_commands, execute_command, prepare_process,
 };
 pub use chakram_cli::main_with;

@@ -25,8 +25,8 @@
 //!     }
 //! }
 //!
-//! let (job, machine) = (Job::open(["traces/tight-2"])?, Machine::load("dgx-h100")?);
-//! let options = ReplayOptions::with(|options| options.extensions.kernels = Some(Arc::new(Microsecond)));
+//! let (job, machine) = (Job::open_job(["traces/tight-2"])?, Machine::load_by_name("dgx-h100")?);
+//! let options = ReplayOptions::with_changes(|options| options.extensions.kernels = Some(Arc::new(Microsecond)));
 //! let report = job.replay(&machine, &options)?;
 //! let recorded = job.replay(&machine, &ReplayOptions::default())?;
 //! assert_ne!(report.outcome.makespan, recorded.outcome.makespan);
@@ -37,7 +37,7 @@ pub use chakram_base::ids::{EndpointId, OpIndex};
 pub use chakram_engine::{Extensions, KernelModel, MemoryDesign};
 pub use chakram_hardware::collective::{
     AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage,
-    LinePosition, OwnAlgorithm, SendStep,
+    LinePosition, SendStep, UserAlgorithm,
 };
 pub use chakram_hardware::compute::KernelProfile;
 pub use chakram_hardware::memory::{LocalMemory, MemoryModel, RemoteMemoryAccess};

@@ -17,13 +17,13 @@ pub use chakram_trace::format::wire::FrameCursor;
 pub use chakram_trace::format::groups;
 
 /// Names of a job's files by prefix, even if other files begin with the same prefix.
-pub use chakram_trace::format::file::PrefixFiles;
+pub use chakram_trace::format::file::PrefixedTraceFiles;
 
 /// Writer of protobuf's wire format, because JAX profiles have no generated types.
 pub use chakram_trace::format::encoder::MessageEncoder;
 
 /// Hash of a text; a bench prints it to compare results of two builds.
-pub use chakram_trace::graph::fingerprint;
+pub use chakram_trace::graph::stable_hash;
 
 /// Limit that every slice must satisfy; tests check it with random slices.
 pub use chakram_analysis::edit::slice::MOST_BEHIND;

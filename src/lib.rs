@@ -6,30 +6,30 @@
 //! ```
 //! use chakram::{Job, Machine, engine::ReplayOptions};
 //!
-//! let job = Job::open(["traces/data-parallel-8"])?;
-//! let report = job.replay(&Machine::load("dgx-h100")?, &ReplayOptions::default())?;
+//! let job = Job::open_job(["traces/data-parallel-8"])?;
+//! let report = job.replay(&Machine::load_by_name("dgx-h100")?, &ReplayOptions::default())?;
 //! println!("{} ranks take {}", report.ranks, report.outcome.makespan);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A job can also be generated ([`Job::generate`]), or read from ASTRA-sim's inputs
+//! A job can also be generated ([`Job::generate_job`]), or read from ASTRA-sim's inputs
 //! ([`AstraSimJob`]).
 //!
-//! - [`job`]: jobs, which come from files, from patterns or from ASTRA-sim's inputs, and their replay;
+//! - [`validate_job`]: jobs, which come from files, from patterns or from ASTRA-sim's inputs, and their replay;
 //! - [`machine`], [`topology`]: the simulated system;
 //! - [`engine`]: the event loop, its ordering contract, and the options of a replay;
 //! - [`extend`]: your own networks, memories, algorithms and kernel models;
 //! - [`report`]: results of a replay;
 //! - [`generate`], [`model`]: workloads that are generated instead of captured, and the models that they train;
 //! - [`workload`]: the graphs of all ranks, combined into a workload;
-//! - [`score`]: comparison of predictions with measured runs;
-//! - [`serve`]: inference serving: requests over time on shared processors;
+//! - [`score_runs`]: comparison of predictions with measured runs;
+//! - [`serve_requests`]: inference serving: requests over time on shared processors;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
 //! - [`trace`]: execution traces in files;
 //! - [`validate`], [`inspect`]: defects of traces, and their contents;
-//! - [`convert`], [`archive`]: conversion of PyTorch captures to traces, and many workloads in one file;
+//! - [`convert_pairs`], [`archive`]: conversion of PyTorch captures to traces, and many workloads in one file;
 //! - [`diff`], [`edit`]: comparison and transformation of traces;
-//! - [`sweep`]: studies with many points, and their best points;
+//! - [`sweep_rates`]: studies with many points, and their best points;
 //! - [`command`]: the program's commands, executed in your process;
 //! - [`interrupt`], [`limits`]: stopping work from another thread, and memory limits;
 //! - [`units`], [`ids`]: quantities, and typed indices.
@@ -51,7 +51,7 @@ pub mod archive {
     //! ```no_run
     //! use chakram::archive::Archive;
     //!
-    //! for name in Archive::open("corpus.etz".as_ref())?.workloads().keys() {
+    //! for name in Archive::open_archive("corpus.etz".as_ref())?.workloads().keys() {
     //!     println!("{name}");
     //! }
     //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -73,9 +73,9 @@ pub mod astra_sim {
     //!
     //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
     //! let mut flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
-    //! let original = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
+    //! let original = AstraSimJob::open_inputs(&flags)?.replay(&ReplayOptions::default())?;
     //! flags.quirks = QuirkSet::NONE;
-    //! let corrected = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
+    //! let corrected = AstraSimJob::open_inputs(&flags)?.replay(&ReplayOptions::default())?;
     //! println!("{} and {}", original.outcome.makespan, corrected.outcome.makespan);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -89,18 +89,18 @@ pub mod astra_sim {
         EndlessWait, InputError, InputNote, LogGpParams, NodeTypes, PerCollectiveKind, PerNodeFile,
         Quirk, QuirkSet, RankTensors, RankWork, RemoteMemoryFile, RooflineMeans, RoutePosition,
         SchedulingPolicy, ServerHop, ServerRouting, ServerSharing, SystemFile, TensorMemory,
-        counts_as, machine,
+        build_machine, counts_as,
     };
 }
 
 pub mod convert {
     //! Conversion of captures from PyTorch's profiler and execution trace observer.
 
-    pub use chakram_converters::pytorch::files::{CapturePair, CaptureSet, pairs};
+    pub use chakram_converters::pytorch::files::{CapturePair, CaptureSet, find_pairs};
     pub use chakram_converters::pytorch::summary::ConversionSummary;
     pub use chakram_converters::pytorch::{
         CaptureFileKind, ConvertOptions, EventCategory, HostTrace, KinetoTrace, LinkMethod,
-        RankFiles, convert, convert_bytes, sniff,
+        RankFiles, convert_bytes, convert_pairs, sniff_file,
     };
     pub use chakram_trace::files::OutputSet;
 }
@@ -114,14 +114,14 @@ pub mod diff {
     //! use chakram::trace::TraceContents;
     //!
     //! let files = ["traces/data-parallel-8/job.0.et", "traces/data-parallel-8/job.1.et"];
-    //! let [a, b] = files.map(|file| TraceContents::open(file.as_ref()).expect("it is there"));
-    //! let (a, b) = (RawTrace::read(a.as_slice()), RawTrace::read(b.as_slice()));
+    //! let [a, b] = files.map(|file| TraceContents::open_current_schema(file.as_ref()).expect("it is there"));
+    //! let (a, b) = (RawTrace::read_trace(a.as_slice()), RawTrace::read_trace(b.as_slice()));
     //! assert!(traces(&a, &b).is_empty());
     //! ```
 
     pub use chakram_analysis::diff::{
         AmountChange, ChangedNode, DiffAspect, DiffTally, EdgeChange, FieldChange, FieldValue,
-        NodeField, RawTrace, TimeTolerance, TraceDiff, traces,
+        NodeField, RawTrace, TimeTolerance, TraceDiff, compare_traces,
     };
 }
 
@@ -132,7 +132,7 @@ pub mod edit {
     //! use chakram::edit::TraceAnonymiser;
     //! use chakram::trace::TraceContents;
     //!
-    //! let contents = TraceContents::open("traces/data-parallel-8/job.0.et".as_ref())?;
+    //! let contents = TraceContents::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
     //! let (_, done) = TraceAnonymiser::new(b"nobody knows it", true, Vec::new()).trace(contents.as_slice())?;
     //! assert!(done.hashed > 0);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -141,7 +141,7 @@ pub mod edit {
     pub use chakram_analysis::edit::{
         AnonymiserCounts, CommunicationMatches, JobScaling, RankGrid, RankSelection,
         ScaledDimension, ShardScaling, SliceSummary, SliceTarget, TraceAnonymiser, TraceAudit,
-        matches,
+        name_matches_pattern,
     };
 }
 
@@ -152,9 +152,9 @@ pub mod engine {
     //! use chakram::engine::ReplayOptions;
     //! use chakram::{Job, Machine};
     //!
-    //! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+    //! let (job, machine) = (Job::open_job(["traces/data-parallel-8"])?, Machine::load_by_name("dgx-h100")?);
     //! let closed = job.replay(&machine, &ReplayOptions::default())?;
-    //! let options = ReplayOptions::with(|options| options.stepwise = true);
+    //! let options = ReplayOptions::with_changes(|options| options.stepwise = true);
     //! let stepwise = job.replay(&machine, &options)?;
     //! assert_eq!(stepwise.outcome.makespan, closed.outcome.makespan);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -167,7 +167,7 @@ pub mod engine {
     //! use chakram::units::{Span, Time};
     //! use chakram::{Job, Machine};
     //!
-    //! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+    //! let (job, machine) = (Job::open_job(["traces/data-parallel-8"])?, Machine::load_by_name("dgx-h100")?);
     //! let program = CompiledReplay::new(job.workload(), &machine, &ReplayOptions::default())?;
     //! let once = program.run(())?.0.makespan;
     //! // Again when it has ended.
@@ -185,13 +185,14 @@ pub mod engine {
     };
     pub use chakram_engine::{
         CollectiveModel, CollectiveRecord, CollectiveTiming, CommTiming, CompiledReplay,
-        ComputeModel, Discipline, Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming,
-        InstanceId, JobTimes, KernelModel, Launch, LaunchMode, LaunchPrices, LaunchQueue,
-        LaunchRecord, LaunchRelease, LaunchSerial, LoopCounts, MemoryDesign, NetworkModel, NodeRef,
-        Observer, OptionRefusal, PricingCoverage, ProcessorJob, ProcessorModel, RepeatedLaunch,
-        ReplayError, ReplayGroupId, ReplayOptions, ReplayOutcome, ReplayRefusal,
-        RepresentativeCheck, RooflineEfficiency, RunSegment, SingleLaunch, StepTimes, Stuck,
-        TimeCategory, TimedLaunches, WaitingNode, place, replay_representatives, run_launches,
+        ComputeModel, Discipline, Engine, Extensions, GroupSplit, GroupView, HostTiming,
+        InstanceId, JobTimes, KernelModel, Launch, LaunchFeed, LaunchMode, LaunchPrices,
+        LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial, LoopCounts, MemoryDesign,
+        NetworkModel, NodeRef, Observer, OptionRefusal, PricingCoverage, ProcessorJob,
+        ProcessorModel, RepeatedLaunch, ReplayError, ReplayGroupId, ReplayOptions, ReplayOutcome,
+        ReplayRefusal, RepresentativeCheck, RooflineEfficiency, RunSegment, SingleLaunch,
+        StepTimes, Stuck, TimeCategory, TimedLaunches, WaitingNode, place_ranks,
+        replay_representatives, run_launches,
     };
 }
 
@@ -205,8 +206,8 @@ pub mod generate {
     //! use chakram::{Job, Machine, engine::ReplayOptions};
     //!
     //! let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1 << 30, 8);
-    //! let job = Job::generate(WorkloadPattern::Collective(collective))?;
-    //! let report = job.replay(&Machine::load("dgx-h100")?, &ReplayOptions::default())?;
+    //! let job = Job::generate_job(WorkloadPattern::Collective(collective))?;
+    //! let report = job.replay(&Machine::load_by_name("dgx-h100")?, &ReplayOptions::default())?;
     //! assert_eq!(report.outcome.nodes, 8);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -235,7 +236,7 @@ pub mod ids {
     //! ```
 
     pub use chakram_base::ids::{
-        EndpointId, GraphId, GroupId, MAX_NPUS, NodeIndex, Npu, Rank, ranges,
+        EndpointId, GraphId, GroupId, MAX_NPUS, NodeIndex, Npu, Rank, format_ranges,
     };
 }
 
@@ -271,7 +272,7 @@ pub mod interrupt {
     //! use chakram::interrupt::{StopToken, within};
     //! use chakram::{Job, Machine};
     //!
-    //! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+    //! let (job, machine) = (Job::open_job(["traces/data-parallel-8"])?, Machine::load_by_name("dgx-h100")?);
     //! let token = StopToken::default();
     //! token.stop();
     //! let result = within(Some(token), || job.replay(&machine, &ReplayOptions::default()));
@@ -279,7 +280,9 @@ pub mod interrupt {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
-    pub use chakram_base::interrupt::{Interruption, StopToken, check, current, inherited, within};
+    pub use chakram_base::interrupt::{
+        Interruption, StopToken, check_interruption, current_token, inherit_token, run_with_token,
+    };
 }
 
 pub mod job {
@@ -289,8 +292,8 @@ pub mod job {
     //! use chakram::engine::ReplayOptions;
     //! use chakram::job::Job;
     //!
-    //! let job = Job::open(["traces/data-parallel-8"])?;
-    //! let machine = chakram::machine::Machine::load("dgx-h100")?;
+    //! let job = Job::open_job(["traces/data-parallel-8"])?;
+    //! let machine = chakram::machine::Machine::load_by_name("dgx-h100")?;
     //! let report = job.replay(&machine, &ReplayOptions::default())?;
     //! assert_eq!(report.ranks, 8);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -303,14 +306,14 @@ pub mod job {
     //!
     //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
     //! let flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
-    //! let report = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
+    //! let report = AstraSimJob::open_inputs(&flags)?.replay(&ReplayOptions::default())?;
     //! assert_eq!(report.ranks, 8);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
     pub use chakram_jobs::{
         AstraSimJob, CustomFiles, GivenSetting, Job, JobError, JobOptions, LoadProgress,
-        MachineEdit, RunWithout, edits_of, load_custom, note_settings, replay,
+        MachineEdit, RunWithoutSetting, edits_of, load_custom, note_settings, replay_workload,
     };
 }
 
@@ -326,8 +329,8 @@ pub mod limits {
     //! limits::set_memory(before);
     //! ```
 
-    pub use chakram_base::bounds::allocator::{CountingAllocator, allocated};
-    pub use chakram_base::bounds::{MemoryLimitError, default_memory, memory, set_memory};
+    pub use chakram_base::bounds::allocator::{CountingAllocator, allocated_bytes};
+    pub use chakram_base::bounds::{MemoryLimitError, default_memory, memory_limit, set_memory};
     pub use chakram_base::interrupt::keep_process;
 }
 
@@ -337,7 +340,7 @@ pub mod machine {
     //! ```
     //! use chakram::machine::Machine;
     //!
-    //! let machine = Machine::load("dgx-h100x2")?;
+    //! let machine = Machine::load_by_name("dgx-h100x2")?;
     //! assert_eq!(machine.topology().npus(), 16);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -349,8 +352,8 @@ pub mod machine {
     pub use chakram_hardware::compute::{AttentionSizes, PeakRates, PowerThrottling};
     pub use chakram_hardware::machine::{
         FailedPart, Host, HostWait, Machine, MachineError, MachineFailure, MachinePreset,
-        MachineSource, NpuClass, PRESETS, PriceCorrection, for_ranks, is_inline, is_preset,
-        lacks_rates, name_for_ranks, names_file, preset_text, source,
+        MachineSource, NpuClass, PRESETS, PriceCorrection, find_source, is_inline, is_preset,
+        lacks_rates, load_for_ranks, name_for_ranks, names_file, read_preset_text_text,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;
@@ -362,19 +365,19 @@ pub mod model {
     //! ```
     //! use chakram::model::Model;
     //!
-    //! let model = Model::named("gpt2-xl")?;
+    //! let model = Model::load_named("gpt2-xl")?;
     //! assert_eq!(model.parameters() / 1_000_000, 1_557);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
     pub use chakram_workloads::model::{
-        ActivationFunction, AttentionSpan, AxisCut, AxisSpec, ChainRole, DefinitionKind,
-        ElementBytes, ExpertExchange, ExpertRouting, KeptTensor, KeptWith, KernelSpec,
-        LatentAttention, LayerOperator, LayerRole, Model, ModelDefinition, ModelError, ModelLayer,
-        ModelPreset, ModelSource, MovingKernels, MovingSpec, OperatorAxis, OperatorKind,
-        OperatorSpec, OutputHead, PRESETS, PositionEncoding, ProductSpec, RouterForm, TensorSplit,
-        TransformerArchitecture, TransformerBlock, TransformerModel, VisionTransformer, WeightSpec,
-        WindowSpec,
+        ActivationFunction, AttentionSpan, AxisCut, AxisSpec, ChainInput, DefinitionKind,
+        ElementBytes, ExpertExchange, ExpertRouting, KeptByKernels, KeptTensor, KernelSpec,
+        LatentAttention, LayerOperator, LayerRole, MemoryBoundKernels, MemoryBoundSpec, Model,
+        ModelDefinition, ModelError, ModelLayer, ModelPreset, ModelSource, OperatorAxis,
+        OperatorKind, OperatorSpec, OutputHead, PRESETS, PositionEncoding, ProductSpec, RouterForm,
+        TensorSplit, TransformerArchitecture, TransformerBlock, TransformerModel,
+        VisionTransformer, WeightSpec, WindowSpec,
     };
 }
 
@@ -384,8 +387,8 @@ pub mod report {
     //! ```
     //! use chakram::{Job, Machine, engine::ReplayOptions};
     //!
-    //! let job = Job::open(["traces/data-parallel-8"])?;
-    //! let report = job.replay(&Machine::load("dgx-h100")?, &ReplayOptions::default())?;
+    //! let job = Job::open_job(["traces/data-parallel-8"])?;
+    //! let report = job.replay(&Machine::load_by_name("dgx-h100")?, &ReplayOptions::default())?;
     //! for row in &report.rows {
     //!     println!("rank {}: {}", row.rank, report.outcome.makespan);
     //! }
@@ -399,21 +402,22 @@ pub mod report {
     //! use chakram::report::replay_with_nodes;
     //! use chakram::{Job, Machine};
     //!
-    //! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+    //! let (job, machine) = (Job::open_job(["traces/data-parallel-8"])?, Machine::load_by_name("dgx-h100")?);
     //! let prepared = CompiledReplay::new(job.workload(), &machine, &ReplayOptions::default())?;
     //! let (report, nodes, ()) = replay_with_nodes(&prepared, ())?;
     //! assert_eq!(nodes.len() as u64, report.outcome.nodes);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
-    pub use chakram_report::node_table::{NodeColumn, PartialColumn, StartCause, TextColumn};
+    pub use chakram_report::node_table::{CodedTextColumn, NodeColumn, PartialColumn, StartCause};
     pub use chakram_report::{
         BreakdownObserver, BusyObserver, ChargedTime, CollectiveObserver, CollectiveRecord,
         CriticalPathSummary, HashedInput, MachineColumn, MachineComparison, MachineResult,
         MemoryObserver, MemoryRow, NodeSpan, NodeTable, Observer, OperatorObserver,
         PictureRecorder, RankBusyTime, ReplayPictures, Report, RunSegment, SpanRecorder,
-        Throughput, TimeCategory, TimelineFormat, TimelineSelection, TimelineWriter, beside,
-        replay, replay_in, replay_launched, replay_with_nodes, report_csv, report_text,
+        Throughput, TimeCategory, TimelineFormat, TimelineSelection, TimelineWriter,
+        gather_reports, replay_in, replay_launched, replay_to_report, replay_to_report_with_nodes,
+        report_csv, report_text,
     };
     pub use chakram_report::{compare, csv, edits, json, sensitivity, settings, text};
 }
@@ -424,8 +428,8 @@ pub mod score {
     pub use chakram_studies::score::{
         FittedConstant, FoldFit, GemmPoints, IntervalSummary, KernelTimes, MeasuredRun,
         PredictedRun, RecordedKernels, RunColumns, RunTable, ScoreError, ScoreSummary,
-        StepCorrection, calibrate, fit_in_folds, folds, gemm_points, left_out_errors,
-        left_out_sizes, nccl_log, one_rate, score, with_factors,
+        StepCorrection, assign_folds, fit_corrections, fit_in_folds, gemm_points, left_out_errors,
+        left_out_sizes, nccl_log, one_rate, score_runs, with_factors,
     };
 }
 
@@ -456,12 +460,12 @@ pub mod serve {
     pub use chakram_serving::{
         ArrivalRate, ArrivalStream, CompletedRequest, ConvolutionTasks, CoreClock, ImportOptions,
         IntervalEstimate, JobGraph, JobLowering, LatencyCurve, LevelSummary, MeasuredLatency,
-        MeasurementSummary, ModelPlace, ModelWork, NoRequestObserver, PRESETS, Platform,
+        MeasurementSummary, ModelValueLocation, ModelWork, NoRequestObserver, PRESETS, Platform,
         PlatformFacts, PlatformPreset, PolicyChoice, PolicyKind, RatePoint, RateSweep,
         RequestObserver, RequestTimeline, Scenario, ServeCapacity, ServeError, ServeOptions,
         ServeParts, ServeReport, ServeRow, ServeRowKind, ServedJob, ServedModel, StopRule, TimeSum,
-        TraceJob, VectorJob, compare, find_capacity, html, import, llm, platform_file,
-        platform_text, rows, serve, sweep, text,
+        TraceJob, VectorJob, compare, find_capacity, html, import_measurements, llm, platform_file,
+        platform_text, rows, serve_requests, sweep_rates, text,
     };
 }
 
@@ -498,9 +502,9 @@ pub mod sweep {
     //! ```
 
     pub use chakram_studies::sweep::{
-        JournalEntry, LayerTurn, PointCommand, PointEvaluator, PointWork, RESULTS, Settings, Study,
-        StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal, SweepOptions, SweepStep,
-        SweepTable, WorkDone, explain, load, render,
+        JournalEntry, LayerTurn, NewWorkCounts, PointCommand, PointEvaluator, PointWorkload,
+        RESULTS, Settings, Study, StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal,
+        SweepOptions, SweepStep, SweepTable, explain_row, load_study, render_sweep_page,
     };
 }
 
@@ -540,19 +544,19 @@ pub mod trace {
     //! writer.node(&NodeView::new(1, "forward", kernel(1_000)), &[])?;
     //! writer.node(&NodeView::new(2, "backward", kernel(2_000)), &[1])?;
     //! let file = writer.into_inner();
-    //! assert_eq!(ValidatedTrace::check(&file, Default::default(), 1).nodes(), 2);
+    //! assert_eq!(ValidatedTrace::check_trace(&file, Default::default(), 1).nodes(), 2);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
-    pub use chakram_trace::format::file::{CompressedWriter, TraceFinder, decompressed};
+    pub use chakram_trace::format::file::{CompressedWriter, TraceFinder, decompress_bytes};
     pub use chakram_trace::format::split_sizes::{SplitSizes, split_text};
     pub use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeExtras};
     pub use chakram_trace::format::{
         CollectiveKind, Dtype, FoundTraces, GroupName, KernelShape, KernelShapeError,
-        MemoryChanges, MemoryLocation, MovingKernel, NodeLabels, NodeView, Op, RankFile,
+        MemoryBoundKernel, MemoryChanges, MemoryLocation, NodeLabels, NodeView, Op, RankFile,
         SchemaGeneration, Sink, TensorClass, TraceContents, TraceError, TraceLocation, TraceWriter,
-        TrainingPhase, VerifyLevel, discover, escape, escaped, family, is_harmful,
-        of_any_micro_batch,
+        TrainingPhase, VerifyLevel, append_name_family, discover_traces, escape_control_characters,
+        escape_name, is_harmful, strip_micro_batch,
     };
 }
 
@@ -571,7 +575,7 @@ pub mod units {
 
     pub use chakram_base::units::{
         Bandwidth, BufferShare, Bytes, FlopRate, Frequency, InverseRate, QuantityError, Span, Time,
-        TimeEstimate, counted, thousands,
+        TimeEstimate, format_count, format_thousands,
     };
 }
 
@@ -582,15 +586,16 @@ pub mod validate {
     //! use chakram::trace::TraceContents;
     //! use chakram::validate::ValidatedTrace;
     //!
-    //! let contents = TraceContents::open("traces/data-parallel-8/job.0.et".as_ref())?;
-    //! let trace = ValidatedTrace::check(contents.as_slice(), Default::default(), 10);
+    //! let contents = TraceContents::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
+    //! let trace = ValidatedTrace::check_trace(contents.as_slice(), Default::default(), 10);
     //! assert_eq!(trace.findings().tally().errors, 0);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
     pub use chakram_analysis::validate::{
         Defect, DefectCounts, DefectKind, DefectLocation, DefectLog, ReportedTrace, Severity,
-        ValidateOptions, ValidatedTrace, ValidationReport, ValidationStyle, job, to_json, to_text,
+        ValidateOptions, ValidatedTrace, ValidationReport, ValidationStyle, to_json, to_text,
+        validate_job,
     };
 }
 
@@ -617,7 +622,7 @@ pub mod workload {
     //!     ranks.rank(Rank(rank), graph, slots, Time::ZERO)?;
     //! }
     //! let workload = ranks.finish(None, MissingRankPolicy::Refuse)?;
-    //! let machine = Machine::load("dgx-h100")?;
+    //! let machine = Machine::load_by_name("dgx-h100")?;
     //! let (outcome, ()) = CompiledReplay::new(&workload, &machine, &ReplayOptions::default())?.run(())?;
     //! assert_eq!(outcome.nodes, 4);
     //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -230,7 +230,7 @@ impl Trace {
         self.next += 1;
         let node = NodeView::new(id, name, op);
         self.writer
-            .node(&node, waits)
+            .receive_node(&node, waits)
             .expect("there is room for it");
         id
     }

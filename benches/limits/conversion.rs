@@ -1,9 +1,9 @@
 //! Measures the rates of converting generated captures of two ranks, on one thread.
 
 use super::{best, held_since, rate, reset_peak};
-use chakram::convert::{ConvertOptions, OutputSet, convert, pairs as find_pairs};
+use chakram::convert::{ConvertOptions, OutputSet, convert_pairs, find_pairs};
 use std::path::{Path, PathBuf};
-use testkit::capture::{self, Device, Style, generate};
+use testkit::capture::{self, Device, Style, generate_capture};
 
 /// Converts captures of every kind, of about equal size.
 pub fn all() {
@@ -43,9 +43,9 @@ fn one(
     };
     let run = || {
         let mut outputs = OutputSet::default();
-        let converted = convert(&pairs, &one_thread, &path, &mut outputs, &|_, _| {});
+        let converted = convert_pairs(&pairs, &one_thread, &path, &mut outputs, &|_, _| {});
         let (summary, _) = converted.expect("it is a capture");
-        outputs.commit().expect("there is room");
+        outputs.commit_all().expect("there is room");
         summary
     };
     let before = reset_peak();
@@ -66,8 +66,8 @@ fn one(
 }
 
 fn write(folder: &Path, options: &capture::Options) -> u64 {
-    let capture = generate(options).expect("the options make sense");
-    capture.write(folder).expect("there is room for it");
+    let capture = generate_capture(options).expect("the options make sense");
+    capture.write_files(folder).expect("there is room for it");
     let files = std::fs::read_dir(folder).expect("it was just made");
     let sizes = files.map(|file| file.and_then(|file| file.metadata()).map_or(0, |m| m.len()));
     sizes.sum()

@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 struct Nobody;
 
 impl Observer for Nobody {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 const RUNS: usize = 5;
@@ -57,7 +57,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     ));
     let mut writer = TraceWriter::new(Vec::new()).expect("a vector takes it");
     job.expect("the defaults make sense")
-        .nodes(0, &mut writer)
+        .emit_nodes(0, &mut writer)
         .expect("a vector takes it");
     let plain = writer.into_inner();
     let mut frames = FrameCursor::new(&plain);
@@ -104,7 +104,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
 /// Loads `file`, and returns the time.
 fn load(label: &str, file: &[u8]) -> Duration {
     let read = || {
-        Graph::read(file, 0, DependencyPolicy::Auto)
+        Graph::read_graph(file, 0, DependencyPolicy::Auto)
             .expect("it is a trace")
             .0
     };
@@ -120,7 +120,7 @@ fn load(label: &str, file: &[u8]) -> Duration {
         std::iter::from_fn(next).count()
     });
     let time = best(read);
-    let (nodes, edges) = (graph.len() as f64, graph.edges() as f64);
+    let (nodes, edges) = (graph.len() as f64, graph.edge_count() as f64);
     let repaired = graph.repairs();
     println!(
         "{label:28}{:>9}{:>8.0}{:>7.1}{:>9.2}{:>10.2}{:>10.1}{:>9.1}{:>9.0}",
@@ -138,21 +138,21 @@ fn load(label: &str, file: &[u8]) -> Duration {
 
 fn job(pattern: WorkloadPattern) -> Workload {
     let job = GeneratedJob::new(pattern).expect("the options make sense");
-    job.workload().expect("a job is a workload")
+    job.build_workload().expect("a job is a workload")
 }
 
 /// Replays `workload`, and returns the time without the preparation.
 fn replay(label: &str, workload: &Workload) -> Duration {
-    let machine = Machine::preset("dgx-h100").expect("it is a preset");
+    let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let options = ReplayOptions::default();
     let prepare = || CompiledReplay::new(workload, &machine, &options).expect("it fits");
     let preparing = best(prepare);
     let prepared = prepare();
     let time = best(|| prepared.run(Nobody).map(|(outcome, _)| outcome));
-    let nodes = workload.nodes() as f64;
+    let nodes = workload.node_count() as f64;
     println!(
         "{label:28}{:>9}{:>9.2}{:>12.2}",
-        workload.nodes(),
+        workload.node_count(),
         rate(nodes, time, 1e6),
         rate(nodes, preparing + time, 1e6),
     );
@@ -162,12 +162,12 @@ fn replay(label: &str, workload: &Workload) -> Duration {
 /// Measures the memory of one rank of `pattern`, from the creation of its graph to the end of its
 /// replay.
 fn memory(label: &str, pattern: WorkloadPattern) {
-    let machine = Machine::preset("dgx-h100").expect("it is a preset");
+    let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let before = reset_peak();
     let workload = job(pattern);
     let (graph_held, building) = held_since(before);
     let graph = &workload.graphs()[0];
-    let (nodes, edges) = (graph.len() as f64, graph.edges() as f64);
+    let (nodes, edges) = (graph.len() as f64, graph.edge_count() as f64);
     let names: usize = (0..graph.names().len() as u32)
         .map(|i| graph.names().get(i).len() + 4)
         .sum();
@@ -243,7 +243,9 @@ fn loads() {
         let file = Path::new(&corpus).join("captures/gpu/chakra_json/chakra.0.et.zst");
         load(
             "PyTorch, chakra.0.et",
-            TraceContents::open(&file).expect("it is there").as_slice(),
+            TraceContents::open_current_schema(&file)
+                .expect("it is there")
+                .as_slice(),
         );
     }
 }

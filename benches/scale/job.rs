@@ -60,8 +60,8 @@ impl Job {
     /// groups.
     pub fn workload(self) -> Workload {
         let mut builder = WorkloadBuilder::default();
-        builder.declare(self.groups());
-        let stages = (0..self.stages).map(|stage| builder.graph(self.stage(stage)));
+        builder.declare_groups(self.groups());
+        let stages = (0..self.stages).map(|stage| builder.add_graph(self.stage(stage)));
         let stages: Vec<_> = stages.collect();
         for rank in 0..self.ranks() {
             let tensor = rank % self.tensor;
@@ -80,11 +80,11 @@ impl Job {
                 ..SlotBinding::default()
             };
             builder
-                .rank(Rank(rank), stages[stage as usize], binding, Time::ZERO)
+                .add_rank(Rank(rank), stages[stage as usize], binding, Time::ZERO)
                 .expect("each rank once");
         }
         builder
-            .finish(None, MissingRankPolicy::Refuse)
+            .finish_workload(None, MissingRankPolicy::Refuse)
             .expect("every rank is there")
     }
 
@@ -116,7 +116,7 @@ impl Job {
             let kind = CollectiveKind::AllReduce;
             out.collective(kind, 450_000_000, &group, last, format!("grads.{layer}"));
         }
-        out.builder.finish().expect("it is sound").0
+        out.builder.finish_graph().expect("it is sound").0
     }
 
     fn forward(
@@ -206,7 +206,7 @@ impl Writer {
             ..NodeView::new(self.last, &self.name, op)
         };
         let after = Some(after).filter(|id| *id > 0);
-        let added = self.builder.node(&node, after.as_slice());
+        let added = self.builder.receive_node(&node, after.as_slice());
         added.expect("the graph takes it");
     }
 

@@ -65,7 +65,7 @@ fn main() {
 
 fn line(name: &str, job: Job) {
     let text = format!("dgx-h100x{}", job.ranks() / 8);
-    let machine = Machine::preset(&text).expect("it scales");
+    let machine = Machine::load_preset(&text).expect("it scales");
     let (start, mut before) = (Instant::now(), worked());
     let mut lap = || {
         let now = worked();
@@ -76,12 +76,12 @@ fn line(name: &str, job: Job) {
     let options = ReplayOptions::default();
     let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it can run");
     let planned = lap();
-    let (report, ()) = report::replay(&prepared, ()).expect("it ends");
+    let (report, ()) = report::replay_to_report(&prepared, ()).expect("it ends");
     let replayed = lap();
     let style = report::text::TextStyle::default();
-    black_box(report::report_text::render(&report, name, "", style));
+    black_box(report::report_text::render_text(&report, name, "", style));
     let rendered = lap();
-    let nodes = workload.nodes() as f64;
+    let nodes = workload.node_count() as f64;
     println!(
         "{name}: {nodes:.2e} node runs in {:.1} s; of these at work {:.1} s: generate {generated:.2}, plan \
          {planned:.2}, replay {replayed:.2} ({:.2e} node runs a second), render {rendered:.2}; {:.2} GB, \
@@ -90,7 +90,7 @@ fn line(name: &str, job: Job) {
         generated + planned + replayed + rendered,
         nodes / replayed,
         peak(),
-        chakram::internals::fingerprint(&format!("{report:?}")),
+        chakram::internals::stable_hash(&format!("{report:?}")),
     );
 }
 

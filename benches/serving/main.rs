@@ -182,7 +182,7 @@ fn azure() -> Option<tempfile::TempDir> {
 
 /// Runs a line several times, and prints the best run.
 fn run(line: &Line) -> Taken {
-    let runs = (0..line.runs).map(|_| once(line));
+    let runs = (0..line.runs).map(|_| set_once(line));
     let best = runs.min_by(|a, b| a.cores.total_cmp(&b.cores));
     let best = best.expect("there is one run at least");
     println!(
@@ -196,7 +196,7 @@ fn run(line: &Line) -> Taken {
     best
 }
 
-fn once(line: &Line) -> Taken {
+fn set_once(line: &Line) -> Taken {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.arg("serve").arg(&line.scenario);
     command.args(line.platform.iter().flat_map(|name| ["--machine", name]));

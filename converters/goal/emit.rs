@@ -19,8 +19,8 @@ impl GoalSchedule {
     /// # Errors
     ///
     /// Fails if operations require one another in a cycle, or if writing to `out` fails.
-    pub fn write<W: Write>(&self, rank: u32, out: W) -> Result<(W, u64), TraceError> {
-        let io = |source: std::io::Error| TraceError::io("", "write", source);
+    pub fn write_rank<W: Write>(&self, rank: u32, out: W) -> Result<(W, u64), TraceError> {
+        let io = |source: std::io::Error| TraceError::from_io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let program = &self.programs[rank as usize];
         let after = program.dependencies_of(rank)?;
@@ -55,13 +55,13 @@ impl GoalSchedule {
                 view.lane = Some(i64::from(operation.cpu));
                 view.recorded = Span::from_ns(ns);
             }
-            writer.write(&view, &causes, &NodeExtras::default())?;
+            writer.write_node(&view, &causes, &NodeExtras::default())?;
         }
         if id == 0 {
             // A trace needs at least one node.
             id = 1;
             let view = NodeView::new(id, "nothing", Op::NoOp);
-            writer.write(&view, &[], &NodeExtras::default())?;
+            writer.write_node(&view, &[], &NodeExtras::default())?;
         }
         Ok((writer.into_inner(), id))
     }

@@ -11,7 +11,7 @@
 //! Labels begin with a letter. Comments are `//` to the end of the line, and `/* … */`.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
-use chakram_trace::format::{TraceError, escape};
+use chakram_trace::format::{TraceError, escape_name};
 use std::collections::BTreeMap;
 
 /// Splits a text into words with line numbers, which are counted from 1. A line end becomes the word `\n`; each
@@ -165,7 +165,7 @@ impl<'t> GoalParser<'t> {
         let found = match self.words.peek() {
             Some(&(line, word)) => {
                 self.line = line;
-                format!("found `{}`", escape(word))
+                format!("found `{}`", escape_name(word))
             }
             None => "the text ends".to_owned(),
         };
@@ -219,7 +219,7 @@ impl<'t> GoalParser<'t> {
             }
             let place = program.operations.len() as u32;
             if !label.is_empty() && labels.insert(label, place).is_some() {
-                let found = format!("a second operation with the label `{}`", escape(label));
+                let found = format!("a second operation with the label `{}`", escape_name(label));
                 return Err(error_at_line(
                     line,
                     found,
@@ -245,7 +245,7 @@ impl<'t> GoalParser<'t> {
         {
             let place = |label: &str| {
                 labels.get(label).copied().ok_or_else(|| {
-                    let found = format!("rank {rank} has no operation `{}`", escape(label));
+                    let found = format!("rank {rank} has no operation `{}`", escape_name(label));
                     error_at_line(line, found, "labels of operations of the same rank")
                 })
             };
@@ -444,7 +444,10 @@ mod tests {
             schedule.programs[1].operations,
             [operation("", message(true, 0), 0, &[], &[], 15)]
         );
-        assert!(GoalSchedule::begins(text.as_bytes()) && !GoalSchedule::begins(b"rank 0 {"));
+        assert!(
+            GoalSchedule::begins_as_goal(text.as_bytes())
+                && !GoalSchedule::begins_as_goal(b"rank 0 {")
+        );
     }
 
     #[test]

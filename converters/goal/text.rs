@@ -19,7 +19,7 @@ impl GoalProgram {
     /// # Errors
     ///
     /// Fails at collectives, at kernels without a recorded time, and at negative tags.
-    pub fn of(graph: &Graph, peers: &[u32]) -> Result<Self, TraceError> {
+    pub fn from_graph(graph: &Graph, peers: &[u32]) -> Result<Self, TraceError> {
         let mut program = Self::default();
         // Index of the last operation of each node.
         let mut place: Vec<u32> = vec![0; graph.len()];
@@ -38,7 +38,7 @@ impl GoalProgram {
             after.dedup();
             let (kind, delay) = (
                 operation_of(graph, peers, node)?,
-                round_to_ns(graph.delay(node)),
+                round_to_ns(graph.launch_delay(node)),
             );
             let cpu = graph.lane(node);
             let operations = &mut program.operations;
@@ -99,7 +99,7 @@ fn operation_of(
 ) -> Result<GoalOperationKind, TraceError> {
     let refused = |found: &str, hint: &str| {
         let found = format!("node {} `{}` {found}", graph.id(node), graph.name(node));
-        Err(TraceError::refused_at(
+        Err(TraceError::invalid_at(
             TraceLocation::default(),
             found,
             hint,
@@ -123,7 +123,8 @@ fn operation_of(
             })
         }
         NodeKind::Compute
-            if graph.recorded(node) == Span::ZERO && graph.flops(node) + graph.bytes(node) > 0 =>
+            if graph.recorded_duration(node) == Span::ZERO
+                && graph.flops(node) + graph.bytes(node) > 0 =>
         {
             refused(
                 "has FLOPs or bytes but no recorded time, and GOAL can express only times",
@@ -134,7 +135,7 @@ fn operation_of(
             )
         }
         _ => Ok(GoalOperationKind::Calculation {
-            ns: round_to_ns(graph.recorded(node)),
+            ns: round_to_ns(graph.recorded_duration(node)),
         }),
     }
 }

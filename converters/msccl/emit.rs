@@ -46,8 +46,8 @@ impl<'a> MscclScripts<'a> {
     /// # Errors
     ///
     /// Fails if writing to `out` fails.
-    pub fn write<W: Write>(&self, gpu: u32, out: W) -> Result<(W, u64), TraceError> {
-        let io = |source: std::io::Error| TraceError::io("", "write", source);
+    pub fn write_gpu<W: Write>(&self, gpu: u32, out: W) -> Result<(W, u64), TraceError> {
+        let io = |source: std::io::Error| TraceError::from_io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let blocks = &self.algorithm.gpus[gpu as usize].blocks;
         // A step waits for the last node of another step, so compute the ids of all last nodes in
@@ -78,7 +78,7 @@ impl<'a> MscclScripts<'a> {
                 let mut put = |op, data: &[u64]| {
                     let view = NodeView::new(id, &name, op);
                     id += 1;
-                    writer.write(&view, data, &NodeExtras::default())
+                    writer.write_node(&view, data, &NodeExtras::default())
                 };
                 let end = last[number][place];
                 if let (true, Some(peer)) = (step.kind.has_receive(), block.receive) {

@@ -2,7 +2,7 @@
 //! contain `step`.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
-use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape};
+use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape_name};
 use roxmltree::{Document, Node};
 
 /// Maximum number of chunks, of GPUs, of channels, of thread blocks per GPU, and of steps per thread
@@ -22,9 +22,9 @@ const COLLECTIVES: [(&str, CollectiveKind); 8] = [
 ];
 
 /// An element of the file.
-struct Element<'d>(Node<'d, 'd>);
+struct XmlElement<'d>(Node<'d, 'd>);
 
-impl<'d> Element<'d> {
+impl<'d> XmlElement<'d> {
     fn line_and_column(&self) -> (usize, usize) {
         let position = self.0.document().text_pos_at(self.0.range().start);
         (position.row as usize, position.col as usize)
@@ -54,7 +54,7 @@ impl<'d> Element<'d> {
         match text.parse() {
             Ok(number) if number <= most => Ok(Some(number)),
             _ => {
-                let found = format!("`{key}` is \"{}\"", escape(text));
+                let found = format!("`{key}` is \"{}\"", escape_name(text));
                 let hint = format!("a number from 0 to {most}, or -1 for none");
                 Err(error_at(self.line_and_column(), found, hint))
             }
@@ -76,9 +76,13 @@ impl<'d> Element<'d> {
     /// be 0, 1, 2, ….
     fn numbered_children(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
-        for element in self.0.children().filter(Node::is_element).map(Element) {
+        for element in self.0.children().filter(Node::is_element).map(XmlElement) {
             if element.tag_name() != name {
-                let found = format!("<{}> in <{}>", escape(element.tag_name()), self.tag_name());
+                let found = format!(
+                    "<{}> in <{}>",
+                    escape_name(element.tag_name()),
+                    self.tag_name()
+                );
                 return Err(error_at(
                     element.line_and_column(),
                     found,
@@ -114,15 +118,15 @@ impl MscclAlgorithm {
                 line: Some((error.pos().row as usize, error.pos().col as usize)),
                 ..TraceLocation::default()
             };
-            TraceError::refused_at(
+            TraceError::invalid_at(
                 place,
                 format!("the file is not valid XML: {error}"),
                 "an algorithm file that msccl-tools wrote",
             )
         })?;
-        let algo = Element(document.root_element());
+        let algo = XmlElement(document.root_element());
         if algo.tag_name() != "algo" {
-            let found = format!("the root element is <{}>", escape(algo.tag_name()));
+            let found = format!("the root element is <{}>", escape_name(algo.tag_name()));
             return Err(error_at(
                 algo.line_and_column(),
                 found,
@@ -132,7 +136,7 @@ impl MscclAlgorithm {
         let coll = algo.text_attribute("coll")?;
         let Some((_, kind)) = COLLECTIVES.iter().find(|(word, _)| *word == coll) else {
             let words = COLLECTIVES.map(|(word, _)| word).join(", ");
-            let found = format!("the collective \"{}\"", escape(coll));
+            let found = format!("the collective \"{}\"", escape_name(coll));
             return Err(error_at(
                 algo.line_and_column(),
                 found,
@@ -205,7 +209,7 @@ impl MscclAlgorithm {
     }
 }
 
-fn gpu_of(gpu: &Element<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError> {
+fn gpu_of(gpu: &XmlElement<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError> {
     let blocks = gpu.numbered_children("tb", "id")?;
     let blocks = blocks.iter().map(|block| block_of(block, id, gpus));
     Ok(MscclGpu {
@@ -213,7 +217,7 @@ fn gpu_of(gpu: &Element<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError>
     })
 }
 
-fn block_of(block: &Element<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, TraceError> {
+fn block_of(block: &XmlElement<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, TraceError> {
     let peer = |key| {
         let peer = block
             .optional_number(key, gpus - 1)?
@@ -257,11 +261,11 @@ fn block_of(block: &Element<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, Tra
     })
 }
 
-fn step_of(step: &Element<'_>) -> Result<MscclStep, TraceError> {
+fn step_of(step: &XmlElement<'_>) -> Result<MscclStep, TraceError> {
     let word = step.text_attribute("type")?;
     let Some((kind, _)) = StepKind::ALL.iter().find(|(_, known)| *known == word) else {
         let words = StepKind::ALL.map(|(_, word)| word).join(", ");
-        let found = format!("a step of type \"{}\"", escape(word));
+        let found = format!("a step of type \"{}\"", escape_name(word));
         return Err(error_at(
             step.line_and_column(),
             found,
@@ -329,7 +333,7 @@ mod tests {
     fn files_are_read_whatever_the_order_of_their_elements() {
         let send = step(1, "s", 1, FREE) + &step(0, "nop", 0, FREE);
         let text = two(&send, &step(0, "rrc", 1, FREE));
-        assert!(MscclAlgorithm::begins(text.as_bytes()));
+        assert!(MscclAlgorithm::begins_as_msccl(text.as_bytes()));
         let algorithm = MscclAlgorithm::parse(&text).unwrap();
         assert_eq!((&algorithm.name[..], algorithm.chunks), ("two", 2));
         assert_eq!(algorithm.kind, CollectiveKind::AllReduce);
@@ -340,7 +344,10 @@ mod tests {
         );
         let kinds: Vec<StepKind> = block.steps.iter().map(|step| step.kind).collect();
         assert_eq!(kinds, [StepKind::Nothing, StepKind::Send]);
-        assert!(!MscclAlgorithm::begins(b"<algorithm/>") && !MscclAlgorithm::begins(b"algo "));
+        assert!(
+            !MscclAlgorithm::begins_as_msccl(b"<algorithm/>")
+                && !MscclAlgorithm::begins_as_msccl(b"algo ")
+        );
     }
 
     #[test]

@@ -54,11 +54,11 @@ pub(super) struct NcclCall {
 impl NcclRange {
     /// Parses a range with the name `name` and the payload `json`. Returns `None` if it is not a
     /// communication range of NCCL.
-    pub fn read(name: &str, json: Option<&str>) -> Option<Self> {
+    pub fn parse_range(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
             return None;
         }
-        let facts = RangeFacts::from_range(name, json);
+        let facts = NcclRangeArguments::from_range(name, json);
         if let (Some(communicator), Some(rank), Some(ranks)) =
             (&facts.communicator, facts.rank, facts.ranks)
         {
@@ -81,7 +81,7 @@ impl NcclRange {
 
 /// Fields in the text of a range.
 #[derive(Default)]
-struct RangeFacts {
+struct NcclRangeArguments {
     bytes: Option<u64>,
     root: Option<u32>,
     communicator: Option<String>,
@@ -89,7 +89,7 @@ struct RangeFacts {
     ranks: Option<u32>,
 }
 
-impl RangeFacts {
+impl NcclRangeArguments {
     fn from_range(name: &str, json: Option<&str>) -> Self {
         let mut facts = Self::default();
         let payload = json.and_then(|json| serde_json::from_str::<Value>(json).ok());
@@ -138,7 +138,7 @@ impl RangeFacts {
 
 /// An event on one thread: an NCCL call, or the launch of a communication kernel.
 #[derive(Clone, Debug)]
-pub(super) enum ThreadMoment {
+pub(super) enum ThreadNcclEvent {
     /// Start of a call.
     Call(NcclCall),
     /// Launch of a kernel. The values are the kernel's event, and the operation (as named in records) with
@@ -150,17 +150,18 @@ pub(super) enum ThreadMoment {
 /// cannot be determined. `threads` contains the events of each thread, sorted by time. If one kernel executes
 /// several calls of a group, they become one call with their total bytes.
 pub(super) fn calls_of_kernels(
-    threads: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
+    threads: BTreeMap<u32, Vec<(i64, ThreadNcclEvent)>>,
 ) -> BTreeMap<u32, NcclCall> {
     let mut found = BTreeMap::new();
     for mut moments in threads.into_values() {
         // If a call and a launch have the same time, the launch comes after the call.
-        moments.sort_by_key(|(time, moment)| (*time, matches!(moment, ThreadMoment::Launch(..))));
+        moments
+            .sort_by_key(|(time, moment)| (*time, matches!(moment, ThreadNcclEvent::Launch(..))));
         let mut pending: Vec<NcclCall> = Vec::new();
         let mut launches: Vec<(u32, Option<&'static str>)> = Vec::new();
         for (_, moment) in moments {
             match moment {
-                ThreadMoment::Call(call) => {
+                ThreadNcclEvent::Call(call) => {
                     if !launches.is_empty() {
                         assign_calls(&pending, &launches, &mut found);
                         pending.clear();
@@ -168,7 +169,7 @@ pub(super) fn calls_of_kernels(
                     }
                     pending.push(call);
                 }
-                ThreadMoment::Launch(event, kind) => launches.push((event, kind)),
+                ThreadNcclEvent::Launch(event, kind) => launches.push((event, kind)),
             }
         }
         assign_calls(&pending, &launches, &mut found);
@@ -231,7 +232,7 @@ fn assign_calls(
 impl NcclCall {
     /// Returns the call in the form of PyTorch's records. `peer` is the root or peer as it is numbered in the
     /// job.
-    pub fn arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
+    pub fn list_arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
         let mut arguments = vec![
             ("Collective name".to_owned(), self.kind.to_owned()),
             ("dtype".to_owned(), "Byte".to_owned()),
@@ -274,7 +275,7 @@ mod tests {
     fn ranges_say_bytes_in_payloads_and_in_names() {
         let payload = r#"{"Message size [bytes]": 4096, "Reduction operation": "Sum"}"#;
         assert_eq!(
-            NcclRange::read("ncclAllReduce", Some(payload)),
+            NcclRange::parse_range("ncclAllReduce", Some(payload)),
             Some(NcclRange::Call(call("allreduce", 4096)))
         );
         let named =
@@ -285,12 +286,12 @@ mod tests {
             ..call("broadcast", 512)
         };
         assert_eq!(
-            NcclRange::read(named, None),
+            NcclRange::parse_range(named, None),
             Some(NcclRange::Call(expected))
         );
         let member = "commHash 0x7f commId 0x9 rank 2 nranks 4 pid 77";
         assert_eq!(
-            NcclRange::read(member, None),
+            NcclRange::parse_range(member, None),
             Some(NcclRange::Member {
                 communicator: "0x7f".to_owned(),
                 rank: 2,
@@ -300,7 +301,7 @@ mod tests {
         let created =
             r#"{"NCCL communicator ID": 81, "No. of ranks": 8, "Rank": 5, "CUDA device": 1}"#;
         assert_eq!(
-            NcclRange::read("ncclCommInitRank", Some(created)),
+            NcclRange::parse_range("ncclCommInitRank", Some(created)),
             Some(NcclRange::Member {
                 communicator: "81".to_owned(),
                 rank: 5,
@@ -312,23 +313,23 @@ mod tests {
             ..call("allreduce", 0)
         };
         assert_eq!(
-            NcclRange::read("ncclAllReduce", None),
+            NcclRange::parse_range("ncclAllReduce", None),
             Some(NcclRange::Call(unsaid))
         );
-        assert_eq!(NcclRange::read("ncclGroupStart", None), None);
-        assert_eq!(NcclRange::read("forward", Some(payload)), None);
+        assert_eq!(NcclRange::parse_range("ncclGroupStart", None), None);
+        assert_eq!(NcclRange::parse_range("forward", Some(payload)), None);
     }
 
     /// Two calls and one kernel: the kernel moves 100 + 28 bytes. Two calls and two kernels: each kernel gets
     /// one call. Two calls and three kernels: the calls cannot be assigned.
     #[test]
     fn kernels_have_the_calls_before_their_launches() {
-        let of = |moments: &[ThreadMoment]| {
+        let of = |moments: &[ThreadNcclEvent]| {
             let moments = (0..).zip(moments.iter().cloned()).collect();
             calls_of_kernels(BTreeMap::from([(0, moments)]))
         };
-        let calls = [100, 28].map(|bytes| ThreadMoment::Call(call("allreduce", bytes)));
-        let launch = |event| ThreadMoment::Launch(event, Some("allreduce"));
+        let calls = [100, 28].map(|bytes| ThreadNcclEvent::Call(call("allreduce", bytes)));
+        let launch = |event| ThreadNcclEvent::Launch(event, Some("allreduce"));
         let one = of(&[&calls[..], &[launch(7)]].concat());
         assert_eq!(one, BTreeMap::from([(7, call("allreduce", 128))]));
         let two = of(&[&calls[..], &[launch(7), launch(8)]].concat());
@@ -337,12 +338,12 @@ mod tests {
         let three = of(&[&calls[..], &[launch(7), launch(8), launch(9)]].concat());
         assert!(three.is_empty());
         // A kernel that executes a send and a receive gets no call.
-        let both = ["send", "recv"].map(|kind| ThreadMoment::Call(call(kind, 9)));
-        let both = of(&[&both[..], &[ThreadMoment::Launch(7, None)]].concat());
+        let both = ["send", "recv"].map(|kind| ThreadNcclEvent::Call(call(kind, 9)));
+        let both = of(&[&both[..], &[ThreadNcclEvent::Launch(7, None)]].concat());
         assert!(both.is_empty());
         let one_way = [
-            ThreadMoment::Call(call("send", 9)),
-            ThreadMoment::Launch(7, None),
+            ThreadNcclEvent::Call(call("send", 9)),
+            ThreadNcclEvent::Launch(7, None),
         ];
         assert_eq!(of(&one_way), BTreeMap::from([(7, call("send", 9))]));
     }

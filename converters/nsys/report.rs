@@ -1,7 +1,7 @@
 //! Reads the processes of an Nsight Systems export. A process's events become a [`KinetoTrace`], the
 //! form of PyTorch's device traces.
 
-use super::nccl::{NcclRange, ThreadMoment};
+use super::nccl::{NcclRange, ThreadNcclEvent};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
 use crate::comm_kernels::{CommKernelTable, CommKernels, KernelNameHint};
 use crate::pytorch::kineto::{
@@ -66,7 +66,7 @@ pub(super) struct ProcessCapture {
     /// Communicators of the process: name, rank of the process in the communicator, number of members.
     pub members: Vec<(String, u32, u32)>,
     /// NCCL calls and kernel launches of each thread, sorted by time.
-    pub moments: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
+    pub moments: BTreeMap<u32, Vec<(i64, ThreadNcclEvent)>>,
     details: Interner<EventDetails>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
@@ -80,7 +80,7 @@ pub(super) struct ProcessCapture {
 
 impl ProcessCapture {
     /// Adds arguments that describe a kernel's communication to the kernel's event.
-    pub fn state(&mut self, event: u32, arguments: Vec<(String, String)>) {
+    pub fn add_arguments(&mut self, event: u32, arguments: Vec<(String, String)>) {
         let args = self.trace.args.len() as u32;
         self.trace.args.push(arguments);
         let event = &mut self.trace.events[event as usize];
@@ -88,11 +88,11 @@ impl ProcessCapture {
             args,
             ..self.details.keys()[event.details as usize]
         };
-        event.details = self.details.intern(details);
+        event.details = self.details.intern_key(details);
     }
 
     /// Finishes the process's trace, and returns it with its file.
-    pub fn finish(mut self) -> (PathBuf, KinetoTrace) {
+    pub fn finish_trace(mut self) -> (PathBuf, KinetoTrace) {
         self.trace.details = self.details.into_keys();
         self.trace.left_out = self.left_out.into_iter().collect();
         self.trace.drop_outside();
@@ -104,9 +104,9 @@ impl ProcessCapture {
 pub(super) fn is_export(path: &Path) -> bool {
     let is_known = |database: SqliteDatabase| {
         let mut tables = WORK.iter().chain(&["NVTX_EVENTS", "StringIds"]);
-        tables.any(|name| database.table(name).is_some())
+        tables.any(|name| database.find_table(name).is_some())
     };
-    SqliteDatabase::open(path).is_ok_and(is_known)
+    SqliteDatabase::open_database(path).is_ok_and(is_known)
 }
 
 /// Reads the processes of the export at `path`, sorted by process id.
@@ -118,15 +118,15 @@ pub(super) fn read_processes(
     path: &Path,
     kernels: &CommKernels,
 ) -> Result<Vec<ProcessCapture>, TraceError> {
-    let database = SqliteDatabase::open(path)?;
-    if !WORK.iter().any(|name| database.table(name).is_some()) {
-        let known = database.table("StringIds").is_some();
+    let database = SqliteDatabase::open_database(path)?;
+    if !WORK.iter().any(|name| database.find_table(name).is_some()) {
+        let known = database.find_table("StringIds").is_some();
         let what = match known {
             true => "an export of Nsight Systems without device work",
             false => "a database that Nsight Systems did not export",
         };
         let found = format!("{what}: it has none of the tables {}", WORK.join(", "));
-        return Err(TraceError::refused_in(path, found, TRACE_CUDA));
+        return Err(TraceError::invalid_file(path, found, TRACE_CUDA));
     }
     let mut reader = ReportReader::new(&database, path, kernels)?;
     reader.read_kernels()?;
@@ -159,10 +159,10 @@ struct ReportReader<'d> {
 }
 
 /// Function that processes a row for a reader.
-type TakeRow<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
+type RowHandler<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
 /// Fields of an event that is not in a trace yet.
-struct EventParts<'e> {
+struct KinetoEventFields<'e> {
     name: &'e str,
     category: EventCategory,
     start: i64,
@@ -178,7 +178,7 @@ impl<'d> ReportReader<'d> {
         path: &'d Path,
         comm_kernels: &'d CommKernels,
     ) -> Result<Self, TraceError> {
-        let work = WORK.iter().filter_map(|name| database.table(name));
+        let work = WORK.iter().filter_map(|name| database.find_table(name));
         let mut this = Self {
             database,
             path,
@@ -187,13 +187,13 @@ impl<'d> ReportReader<'d> {
             hints: Vec::new(),
             comm_kernels: comm_kernels.lookup_table(),
             base: 0,
-            has_processes: work.into_iter().all(|table| table.has("globalPid")),
+            has_processes: work.into_iter().all(|table| table.has_column("globalPid")),
             processes: BTreeMap::new(),
         };
         let (texts, text_of) = (&mut this.texts, &mut this.text_of);
         for_each_row(database, "StringIds", &["id", "value"], &mut |row| {
-            if let (Some(id), Some(text)) = (row[0].integer(), row[1].text()) {
-                let number = texts.intern(&text).ok_or_else(|| too_many(path))?;
+            if let (Some(id), Some(text)) = (row[0].as_integer(), row[1].as_text()) {
+                let number = texts.intern_name(&text).ok_or_else(|| too_many(path))?;
                 text_of.insert(id, number);
             }
             Ok(())
@@ -204,7 +204,7 @@ impl<'d> ReportReader<'d> {
             "TARGET_INFO_SESSION_START_TIME",
             &["utcEpochNs"],
             &mut |row| {
-                base = base.or(row[0].integer());
+                base = base.or(row[0].as_integer());
                 Ok(())
             },
         )?;
@@ -218,7 +218,7 @@ impl<'d> ReportReader<'d> {
         &mut self,
         name: &str,
         columns: &[&str],
-        take: &mut TakeRow<'_, Self>,
+        take: &mut RowHandler<'_, Self>,
     ) -> Result<(), TraceError> {
         let database = self.database;
         for_each_row(database, name, columns, &mut |row| take(self, row))
@@ -230,7 +230,7 @@ impl<'d> ReportReader<'d> {
         &mut self,
         name: &str,
         more: &[&str],
-        take: &mut TakeRow<'_, Self>,
+        take: &mut RowHandler<'_, Self>,
     ) -> Result<(), TraceError> {
         self.for_each_row(name, &[&WORK_COLUMNS[..], more].concat(), take)
     }
@@ -239,7 +239,7 @@ impl<'d> ReportReader<'d> {
     /// bits.
     fn process_of(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
-            true => global.integer().map_or(0, |id| id.cast_unsigned() >> 24),
+            true => global.as_integer().map_or(0, |id| id.cast_unsigned() >> 24),
             false => 0,
         };
         let path = self.path;
@@ -268,7 +268,7 @@ impl<'d> ReportReader<'d> {
     ) -> Option<(i64, u64)> {
         let base = self.base;
         let span = || {
-            let (start, end) = (row[0].integer()?, row[1].integer()?);
+            let (start, end) = (row[0].as_integer()?, row[1].as_integer()?);
             let duration = u64::try_from(end.checked_sub(start)?).ok()?;
             Some((start.checked_add(base)?, duration))
         };
@@ -280,18 +280,22 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Adds an event to the process `global`, and returns its index.
-    fn push(&mut self, global: SqliteValue<'_>, event: EventParts<'_>) -> Result<u32, TraceError> {
+    fn push(
+        &mut self,
+        global: SqliteValue<'_>,
+        event: KinetoEventFields<'_>,
+    ) -> Result<u32, TraceError> {
         let path = self.path;
         let process = self.process_of(global);
         let trace = &mut process.trace;
-        let name = trace.texts.intern(event.name);
+        let name = trace.texts.intern_name(event.name);
         let name = name.ok_or_else(|| too_many(path))?;
         let number = u32::try_from(trace.events.len()).ok();
         let number = number.filter(|number| *number < NONE);
         let number = number.ok_or_else(|| too_many(path))?;
         let details = event
             .details
-            .map_or(NONE, |details| process.details.intern(details));
+            .map_or(NONE, |details| process.details.intern_key(details));
         trace.events.push(KinetoEvent {
             start_ns: event.start,
             duration_ns: event.duration,
@@ -320,10 +324,10 @@ impl<'d> ReportReader<'d> {
             return Ok(None);
         };
         let device = row[2]
-            .integer()
+            .as_integer()
             .and_then(|device| i32::try_from(device).ok());
         let device = device.unwrap_or(-1);
-        let stream = row[3].integer().unwrap_or(-1);
+        let stream = row[3].as_integer().unwrap_or(-1);
         let process = self.process_of(global);
         process.devices.insert(device);
         let tracks = &mut process.trace.tracks;
@@ -337,20 +341,20 @@ impl<'d> ReportReader<'d> {
                 },
             )
         });
-        let event = EventParts {
+        let event = KinetoEventFields {
             name,
             category,
             start,
             duration,
             track,
-            correlation: row[4].count().unwrap_or(0),
+            correlation: row[4].as_count().unwrap_or(0),
             details: Some(device_details(device, stream, bytes)),
         };
         self.push(global, event).map(Some)
     }
 
     fn text_index(&self, id: SqliteValue<'_>) -> Option<u32> {
-        self.text_of.get(&id.integer()?).copied()
+        self.text_of.get(&id.as_integer()?).copied()
     }
 
     /// Returns what the name with this index reveals about communication.
@@ -360,7 +364,7 @@ impl<'d> ReportReader<'d> {
             self.hints.resize(self.texts.len(), None);
         }
         let (texts, kernels) = (&self.texts, &self.comm_kernels);
-        *self.hints[index].get_or_insert_with(|| kernels.find(texts.get(name)))
+        *self.hints[index].get_or_insert_with(|| kernels.classify_name(texts.get(name)))
     }
 
     fn read_kernels(&mut self) -> Result<(), TraceError> {
@@ -374,9 +378,9 @@ impl<'d> ReportReader<'d> {
                 return Ok(());
             };
             let hint = name.map_or(KernelNameHint::Nothing, |name| this.kernel_hint(name));
-            let is_of_graph = row[8].count().is_some_and(|node| node > 0);
+            let is_of_graph = row[8].as_count().is_some_and(|node| node > 0);
             if let (KernelNameHint::Communicates(kind), false) = (hint, is_of_graph)
-                && let Some(correlation) = row[4].count()
+                && let Some(correlation) = row[4].as_count()
             {
                 let kind = kind.and_then(record_name);
                 let process = this.process_of(row[5]);
@@ -390,10 +394,10 @@ impl<'d> ReportReader<'d> {
     fn read_copies(&mut self) -> Result<(), TraceError> {
         let columns = ["bytes", "copyKind"];
         self.for_each_work_row(WORK[1], &columns, &mut |this, row| {
-            let kind = row[7].integer();
+            let kind = row[7].as_integer();
             let name = COPIES.iter().find(|(number, _)| Some(*number) == kind);
             let name = name.map_or("Memcpy", |(_, name)| name);
-            let bytes = row[6].count().unwrap_or(0);
+            let bytes = row[6].as_count().unwrap_or(0);
             this.push_work(row, name, EventCategory::Copy, bytes)
                 .map(drop)
         })
@@ -402,7 +406,7 @@ impl<'d> ReportReader<'d> {
     fn read_sets(&mut self) -> Result<(), TraceError> {
         let columns = ["bytes"];
         self.for_each_work_row(WORK[2], &columns, &mut |this, row| {
-            let bytes = row[6].count().unwrap_or(0);
+            let bytes = row[6].as_count().unwrap_or(0);
             this.push_work(row, "Memset (Device)", EventCategory::Set, bytes)
                 .map(drop)
         })
@@ -413,7 +417,7 @@ impl<'d> ReportReader<'d> {
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.for_each_work_row(WORK[3], &columns, &mut |this, row| {
-            let name = match row[6].integer() {
+            let name = match row[6].as_integer() {
                 Some(graph) => format!("CUDA graph {graph}"),
                 None => "CUDA graph".to_owned(),
             };
@@ -424,7 +428,7 @@ impl<'d> ReportReader<'d> {
 
     /// Returns the track of a thread. The thread id is in the lowest 24 bits of the thread's global id.
     fn thread_track(&mut self, global: SqliteValue<'_>) -> u32 {
-        let id = global.integer().unwrap_or(0).cast_unsigned();
+        let id = global.as_integer().unwrap_or(0).cast_unsigned();
         let process = self.process_of(global);
         let pid = process.pid;
         let tracks = &mut process.trace.tracks;
@@ -445,12 +449,12 @@ impl<'d> ReportReader<'d> {
         let mut process = None;
         self.for_each_row("CUPTI_ACTIVITY_KIND_RUNTIME", &columns, &mut |this, row| {
             let global = row[2];
-            let own = global.integer().map(|id| id.cast_unsigned() >> 24);
+            let own = global.as_integer().map(|id| id.cast_unsigned() >> 24);
             if !this.has_processes && *process.get_or_insert(own) != own {
                 let found =
                     "the export covers several processes, but its kernels do not state their process";
                 let hint = "export with a newer Nsight Systems, whose kernels have `globalPid`";
-                return Err(TraceError::refused_in(this.path, found, hint));
+                return Err(TraceError::invalid_file(this.path, found, hint));
             }
             let Some((start, duration)) = this.host_time(row, global) else {
                 return Ok(());
@@ -459,9 +463,9 @@ impl<'d> ReportReader<'d> {
                 .text_index(row[4])
                 .map_or("CUDA call", |name| this.texts.get(name));
             let name = without_version(name).to_owned();
-            let correlation = row[3].count().unwrap_or(0);
+            let correlation = row[3].as_count().unwrap_or(0);
             let track = this.thread_track(global);
-            let event = EventParts {
+            let event = KinetoEventFields {
                 name: &name,
                 category: EventCategory::Runtime,
                 start,
@@ -473,7 +477,7 @@ impl<'d> ReportReader<'d> {
             this.push(global, event)?;
             let process = this.process_of(global);
             let kernels = process.kernels.get(&correlation).into_iter().flatten();
-            let launches = kernels.map(|&(event, kind)| (start, ThreadMoment::Launch(event, kind)));
+            let launches = kernels.map(|&(event, kind)| (start, ThreadNcclEvent::Launch(event, kind)));
             let moments = process.moments.entry(track).or_default();
             moments.extend(launches);
             Ok(())
@@ -497,14 +501,14 @@ impl<'d> ReportReader<'d> {
                 this.text_index(id)
                     .map(|text| this.texts.get(text).to_owned())
             };
-            let name = row[4].text().map(|text| text.into_owned());
+            let name = row[4].as_text().map(|text| text.into_owned());
             let name = name.or_else(|| id_text(this, row[5]));
-            let json = row[6].text().map(|text| text.into_owned());
+            let json = row[6].as_text().map(|text| text.into_owned());
             let json = json.or_else(|| id_text(this, row[7]));
             let Some(name) = name else {
                 return Ok(());
             };
-            let said = NcclRange::read(&name, json.as_deref());
+            let said = NcclRange::parse_range(&name, json.as_deref());
             if let Some(NcclRange::Member {
                 communicator,
                 rank,
@@ -515,7 +519,7 @@ impl<'d> ReportReader<'d> {
                 members.push((communicator.clone(), *rank, *ranks));
             }
             // Ranges that end on another thread are not nested, and marks have no end.
-            let kind = row[3].integer();
+            let kind = row[3].as_integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
                 let what = "NVTX marks, and ranges across threads".to_owned();
                 *this.process_of(global).left_out.entry(what).or_default() += 1;
@@ -527,9 +531,9 @@ impl<'d> ReportReader<'d> {
             let track = this.thread_track(global);
             if let Some(NcclRange::Call(call)) = said {
                 let moments = this.process_of(global).moments.entry(track).or_default();
-                moments.push((start, ThreadMoment::Call(call)));
+                moments.push((start, ThreadNcclEvent::Call(call)));
             }
-            let event = EventParts {
+            let event = KinetoEventFields {
                 name: &name,
                 category: EventCategory::Annotation,
                 start,
@@ -550,7 +554,7 @@ impl<'d> ReportReader<'d> {
             &columns,
             &mut |this, row| {
                 if let (Some(correlation), Some(stream), Some(event)) =
-                    (row[0].count(), row[1].integer(), row[2].integer())
+                    (row[0].as_count(), row[1].as_integer(), row[2].as_integer())
                 {
                     let records = &mut this.process_of(row[3]).records;
                     records
@@ -572,18 +576,18 @@ impl<'d> ReportReader<'d> {
         let table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION";
         self.for_each_work_row(table, &columns, &mut |this, row| {
             let global = row[5];
-            let kind = row[6].integer().unwrap_or(0);
+            let kind = row[6].as_integer().unwrap_or(0);
             let Some((_, name)) = SYNCS.iter().find(|(number, _)| *number == kind) else {
                 return Ok(());
             };
             let Some((start, duration)) = this.host_time(row, global) else {
                 return Ok(());
             };
-            let correlation = row[4].count().unwrap_or(0);
+            let correlation = row[4].as_count().unwrap_or(0);
             let process = this.process_of(global);
             let mut args = NONE;
             let records = row[7]
-                .integer()
+                .as_integer()
                 .and_then(|event| process.records.get(&event));
             let record = records.and_then(|records| {
                 let after = records.partition_point(|(of, _)| *of < correlation);
@@ -599,9 +603,9 @@ impl<'d> ReportReader<'d> {
                     ),
                 ]);
             }
-            let stream = row[3].integer().unwrap_or(-1);
+            let stream = row[3].as_integer().unwrap_or(-1);
             let track = this.sync_track(global);
-            let event = EventParts {
+            let event = KinetoEventFields {
                 name,
                 category: EventCategory::Sync,
                 start,
@@ -640,7 +644,7 @@ impl<'d> ReportReader<'d> {
             else {
                 return Ok(());
             };
-            let id = row[1].integer().unwrap_or(0).cast_unsigned();
+            let id = row[1].as_integer().unwrap_or(0).cast_unsigned();
             let process = this.process_of(row[1]);
             if let Some(track) = process.threads.get(&id) {
                 let track = &mut process.trace.tracks[*track as usize];
@@ -656,25 +660,25 @@ impl<'d> ReportReader<'d> {
         let mut host = None;
         let database = self.database;
         for_each_row(database, "TARGET_INFO_GPU", &["id", "name"], &mut |row| {
-            if let (Some(id), Some(name)) = (row[0].integer(), row[1].text()) {
+            if let (Some(id), Some(name)) = (row[0].as_integer(), row[1].as_text()) {
                 devices.insert(id, name.into_owned());
             }
             Ok(())
         })?;
         let columns = ["name", "value"];
         for_each_row(database, "TARGET_INFO_SYSTEM_ENV", &columns, &mut |row| {
-            if row[0].text().is_some_and(|name| name == "Hostname") {
-                host = row[1].text().map(|text| text.into_owned());
+            if row[0].as_text().is_some_and(|name| name == "Hostname") {
+                host = row[1].as_text().map(|text| text.into_owned());
             }
             Ok(())
         })?;
         let mut version = None;
         for_each_row(database, "META_DATA_EXPORT", &columns, &mut |row| {
             if row[0]
-                .text()
+                .as_text()
                 .is_some_and(|name| name == "EXPORT_SCHEMA_VERSION")
             {
-                version = row[1].text().map(|text| text.into_owned());
+                version = row[1].as_text().map(|text| text.into_owned());
             }
             Ok(())
         })?;
@@ -682,7 +686,7 @@ impl<'d> ReportReader<'d> {
         processes.retain(|_, process| !process.devices.is_empty());
         if processes.is_empty() {
             let found = "the tables of device work are empty";
-            return Err(TraceError::refused_in(self.path, found, TRACE_CUDA));
+            return Err(TraceError::invalid_file(self.path, found, TRACE_CUDA));
         }
         let count = processes.len() as u64;
         let processes = processes.into_values().map(|mut process| {
@@ -692,7 +696,7 @@ impl<'d> ReportReader<'d> {
                 .clone()
                 .map(|version| ("nsys_export".to_owned(), version));
             process.trace.versions.extend(version);
-            process.trace.bytes = database.bytes() / count;
+            process.trace.bytes = database.file_bytes() / count;
             process.trace.source = Some("nsys");
             process
         });
@@ -707,8 +711,8 @@ fn for_each_row(
     columns: &[&str],
     take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
-    let table: Option<&SqliteTable> = database.table(name);
-    table.map_or(Ok(()), |table| database.rows(table, columns, take))
+    let table: Option<&SqliteTable> = database.find_table(name);
+    table.map_or(Ok(()), |table| database.for_each_row(table, columns, take))
 }
 
 /// Adds a track, and returns its index.
@@ -718,7 +722,7 @@ fn add_track(tracks: &mut Vec<KinetoTrack>, track: KinetoTrack) -> u32 {
 }
 
 fn too_many(path: &Path) -> TraceError {
-    TraceError::refused_in(
+    TraceError::invalid_file(
         path,
         "more events or names than 32-bit indices can address",
         "profile a shorter part of the run",

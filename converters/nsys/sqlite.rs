@@ -11,7 +11,7 @@
 //! cycle, and ends with an error.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
-use chakram_trace::format::{TraceError, TraceLocation, escape};
+use chakram_trace::format::{TraceError, TraceLocation, escape_name};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -61,7 +61,7 @@ pub(crate) struct ValueEncoding(TextEncoding);
 
 impl<'r> SqliteValue<'r> {
     /// Returns the integer; `None` for other values.
-    pub fn integer(self) -> Option<i64> {
+    pub fn as_integer(self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(number),
             // In a REAL column, SQLite stores a whole number either as an integer or as a float.
@@ -73,12 +73,12 @@ impl<'r> SqliteValue<'r> {
     }
 
     /// Returns the integer; `None` if it is negative, and for other values.
-    pub fn count(self) -> Option<u64> {
-        u64::try_from(self.integer()?).ok()
+    pub fn as_count(self) -> Option<u64> {
+        u64::try_from(self.as_integer()?).ok()
     }
 
     /// Returns the text, with invalid Unicode replaced; `None` for other values.
-    pub fn text(self) -> Option<Cow<'r, str>> {
+    pub fn as_text(self) -> Option<Cow<'r, str>> {
         let Self::Text(bytes, ValueEncoding(encoding)) = self else {
             return None;
         };
@@ -111,7 +111,7 @@ pub(crate) struct SqliteTable {
 
 impl SqliteTable {
     /// Returns whether the table has a column `name`.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn has_column(&self, name: &str) -> bool {
         self.column_place(name).is_some()
     }
 
@@ -150,8 +150,8 @@ impl SqliteDatabase {
     /// # Errors
     ///
     /// Fails if the file is not an SQLite file, is damaged, or has changes in another file.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let io = |source| TraceError::io(path, "read", source);
+    pub fn open_database(path: &Path) -> Result<Self, TraceError> {
+        let io = |source| TraceError::from_io(path, "read", source);
         let mut file = File::open(path).map_err(io)?;
         let mut magic = Vec::new();
         let mut head = Read::by_ref(&mut file).take(MAGIC.len() as u64);
@@ -160,7 +160,7 @@ impl SqliteDatabase {
             let bytes = file.metadata().map_err(io)?.len();
             return Self::new(path, DatabaseBytes::File(file), bytes);
         }
-        let contents = read_all(DecompressedStream::open(path)?, 0).map_err(io)?;
+        let contents = read_all(DecompressedStream::open_path(path)?, 0).map_err(io)?;
         let bytes = contents.len() as u64;
         Self::new(path, DatabaseBytes::Memory(contents), bytes)
     }
@@ -183,7 +183,7 @@ impl SqliteDatabase {
             encoding: TextEncoding::Utf8,
             tables: BTreeMap::new(),
         };
-        let refuse = |found: &str, hint: &str| TraceError::refused_in(path, found, hint);
+        let refuse = |found: &str, hint: &str| TraceError::invalid_file(path, found, hint);
         let no_export = "pass what `nsys export -t sqlite` wrote";
         if bytes < HEADER as u64 {
             return Err(refuse(
@@ -237,7 +237,7 @@ impl SqliteDatabase {
         if !has_pages || matches!(self.storage, DatabaseBytes::Memory(_)) {
             return Ok(());
         }
-        Err(TraceError::refused_in(
+        Err(TraceError::invalid_file(
             &self.path,
             format!(
                 "its newest pages are in the write-ahead log {}, which is not read",
@@ -248,12 +248,12 @@ impl SqliteDatabase {
     }
 
     /// Returns the size of the file, bytes.
-    pub fn bytes(&self) -> u64 {
+    pub fn file_bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns the table `name`.
-    pub fn table(&self, name: &str) -> Option<&SqliteTable> {
+    pub fn find_table(&self, name: &str) -> Option<&SqliteTable> {
         self.tables.get(name)
     }
 
@@ -268,14 +268,16 @@ impl SqliteDatabase {
             row_id: None,
         };
         let mut tables = BTreeMap::new();
-        self.rows(&schema, &["type", "name", "rootpage", "sql"], &mut |row| {
+        self.for_each_row(&schema, &["type", "name", "rootpage", "sql"], &mut |row| {
             let [Some(kind), Some(name), Some(sql)] =
-                [row[0], row[1], row[3]].map(SqliteValue::text)
+                [row[0], row[1], row[3]].map(SqliteValue::as_text)
             else {
                 return Ok(());
             };
             // Virtual tables have no pages, and tables without row ids use another kind of tree.
-            let root = row[2].integer().and_then(|root| u32::try_from(root).ok());
+            let root = row[2]
+                .as_integer()
+                .and_then(|root| u32::try_from(root).ok());
             if let (Some(root @ 1..), true) = (root, kind == "table" && !is_without_row_id(&sql)) {
                 let (columns, row_id) = column_names(&sql);
                 let name = name.into_owned();
@@ -301,7 +303,7 @@ impl SqliteDatabase {
     /// # Errors
     ///
     /// Fails if the file is damaged, or `take` fails.
-    pub fn rows(
+    pub fn for_each_row(
         &self,
         table: &SqliteTable,
         columns: &[&str],
@@ -315,7 +317,7 @@ impl SqliteDatabase {
             .iter()
             .map(|name| table.column_place(name))
             .collect();
-        let mut walk = TableWalk {
+        let mut walk = TableRowReader {
             database: self,
             table,
             places: &places,
@@ -347,7 +349,7 @@ impl SqliteDatabase {
                     into.resize(length, 0);
                     file.read_exact(into)
                 };
-                read().map_err(|source| TraceError::io(&self.path, "read", source))
+                read().map_err(|source| TraceError::from_io(&self.path, "read", source))
             }
         }
     }
@@ -374,12 +376,12 @@ impl SqliteDatabase {
             offset: usize::try_from(offset).ok(),
             ..TraceLocation::default()
         };
-        TraceError::refused_at(place, format!("the database is damaged: {found}"), DAMAGED)
+        TraceError::invalid_at(place, format!("the database is damaged: {found}"), DAMAGED)
     }
 }
 
 /// A walk over the rows of a table.
-struct TableWalk<'d> {
+struct TableRowReader<'d> {
     database: &'d SqliteDatabase,
     table: &'d SqliteTable,
     places: &'d [Option<usize>],
@@ -390,18 +392,18 @@ struct TableWalk<'d> {
 }
 
 /// An inner page, and the index of its next unvisited child.
-struct InnerPage {
+struct BtreeInnerPage {
     number: u32,
     bytes: Vec<u8>,
     next: usize,
 }
 
-impl TableWalk<'_> {
+impl TableRowReader<'_> {
     fn run(
         &mut self,
         take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
-        let mut path: Vec<InnerPage> = Vec::new();
+        let mut path: Vec<BtreeInnerPage> = Vec::new();
         let mut leaf = Vec::new();
         let mut next = Some(self.table.root);
         loop {
@@ -414,7 +416,7 @@ impl TableWalk<'_> {
             self.count_page(number)?;
             self.database.read_page(number, &mut leaf)?;
             match leaf[header_at(number)] {
-                5 if path.len() < DEEPEST => path.push(InnerPage {
+                5 if path.len() < DEEPEST => path.push(BtreeInnerPage {
                     number,
                     bytes: std::mem::take(&mut leaf),
                     next: 0,
@@ -435,7 +437,7 @@ impl TableWalk<'_> {
 
     /// Returns the next child of the last inner page of `path`. Removes pages that have no more children
     /// from `path`.
-    fn next_child(&self, path: &mut Vec<InnerPage>) -> Result<Option<u32>, TraceError> {
+    fn next_child(&self, path: &mut Vec<BtreeInnerPage>) -> Result<Option<u32>, TraceError> {
         while let Some(page) = path.last_mut() {
             let head = header_at(page.number);
             let cells = usize::from(self.read_u16(page.number, &page.bytes, head + 3)?);
@@ -582,7 +584,7 @@ impl TableWalk<'_> {
             None => {
                 let found = format!(
                     "the pages of table {} form a cycle",
-                    escape(&self.table.name)
+                    escape_name(&self.table.name)
                 );
                 return Err(self.damaged_page(number, &found));
             }

@@ -3,7 +3,7 @@
 mod writer;
 
 use super::sqlite::{SqliteDatabase, SqliteValue};
-use super::{NsysSummary, RankOrder, convert, report};
+use super::{NsysSummary, RankOrder, convert_exports, report};
 use crate::pytorch::{CommKernels, ConvertOptions, EventCategory};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TraceError;
@@ -29,12 +29,12 @@ fn values(
     columns: &[&str],
 ) -> Result<Vec<Vec<StoredValue>>, TraceError> {
     let mut found = Vec::new();
-    let table = database.table(table).expect("it is there");
-    database.rows(table, columns, &mut |row| {
+    let table = database.find_table(table).expect("it is there");
+    database.for_each_row(table, columns, &mut |row| {
         let value = |cell: &SqliteValue<'_>| match cell {
             SqliteValue::Null => StoredValue::Null,
             SqliteValue::Integer(number) => StoredValue::Integer(*number),
-            SqliteValue::Text(..) => StoredValue::Text(cell.text().unwrap().into_owned()),
+            SqliteValue::Text(..) => StoredValue::Text(cell.as_text().unwrap().into_owned()),
             other => panic!("{other:?} was not written"),
         };
         found.push(row.iter().map(value).collect());
@@ -266,7 +266,7 @@ fn converted(folder: &Path, file: &[u8]) -> Result<NsysSummary, TraceError> {
     std::fs::write(&path, file).unwrap();
     let mut outputs = OutputSet::default();
     let to = |rank: u32| folder.join(format!("job.{rank}.et"));
-    let converted = convert(&[path], &ConvertOptions::default(), &to, &mut outputs)?;
+    let converted = convert_exports(&[path], &ConvertOptions::default(), &to, &mut outputs)?;
     Ok(converted.0)
 }
 
@@ -286,10 +286,12 @@ fn random_exports_keep_the_time_of_their_devices() {
         assert_eq!(read.len() as u64, processes);
         let mut bytes = 0;
         for process in read {
-            let (_, trace) = process.finish();
+            let (_, trace) = process.finish_trace();
             let copies = trace.events.iter();
             let copies = copies.filter(|event| event.category == EventCategory::Copy);
-            bytes += copies.map(|event| trace.details(event).bytes).sum::<u64>();
+            bytes += copies
+                .map(|event| trace.details_of_event(event).bytes)
+                .sum::<u64>();
         }
         assert_eq!(bytes, made.bytes, "{seed}");
         let summary = converted(folder.path(), &file).unwrap();

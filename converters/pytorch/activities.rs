@@ -65,7 +65,7 @@ pub struct Activity {
 
 /// Where a call was submitted and where it runs.
 #[derive(Clone, Copy, Debug)]
-pub struct CallPlace {
+pub struct CallPlacement {
     /// Lane on which the call runs.
     pub lane: ActivityLane,
     /// Host interval that submitted the call.
@@ -107,7 +107,7 @@ pub struct Activities {
     /// Activity of each call.
     pub of_call: Vec<u32>,
     /// Lane and host interval of each call; arbitrary for a call without an activity.
-    pub call_places: Vec<CallPlace>,
+    pub call_places: Vec<CallPlacement>,
     /// Activity of each host interval.
     pub of_item: Vec<u32>,
     /// Per call, whether the program blocked on the call.
@@ -117,7 +117,7 @@ pub struct Activities {
 }
 
 /// Extracts the activities of `rank`, and sets in `calls` when each result could be used.
-pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
+pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     host_waits::set_done(rank, calls);
     let mut found = DependencyStats::default();
     let (mut waits, blocked) = host_waits::find_host_waits(rank, calls, &mut found);
@@ -125,7 +125,7 @@ pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     device::host_syncs(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = Activities {
         of_call: vec![NONE; calls.list.len()],
-        call_places: vec![CallPlace::UNKNOWN; calls.list.len()],
+        call_places: vec![CallPlacement::UNKNOWN; calls.list.len()],
         of_item: vec![NONE; rank.items.len()],
         blocked,
         ..Activities::default()
@@ -157,7 +157,7 @@ pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     activities
 }
 
-impl CallPlace {
+impl CallPlacement {
     const UNKNOWN: Self = Self {
         lane: ActivityLane::Flight(0),
         item: NONE,
@@ -166,7 +166,7 @@ impl CallPlace {
 
 impl Activities {
     /// Returns the lane of an activity.
-    pub fn lane(&self, rank: &RankTimeline, activity: &Activity) -> ActivityLane {
+    pub fn lane_of_activity(&self, rank: &RankTimeline, activity: &Activity) -> ActivityLane {
         match activity.kind {
             ActivityKind::Item(item) => ActivityLane::Thread(rank.items[item as usize].thread),
             ActivityKind::End(thread) => ActivityLane::Thread(thread),
@@ -192,7 +192,7 @@ impl Activities {
     }
 
     /// Returns the start of the first activity and the end of the last, ns since the epoch.
-    pub fn span(&self) -> (i64, i64) {
+    pub fn time_span(&self) -> (i64, i64) {
         let first = self.list.iter().map(|work| work.begin).min();
         let last = self.list.iter().map(|work| work.end).max();
         (first.unwrap_or(0), last.unwrap_or(0))

@@ -34,12 +34,12 @@ impl KernelWork {
 
 /// Kernels with known work, from which the work of kernels with the same name is estimated.
 #[derive(Debug, Default)]
-pub(super) struct AlikeKernels {
+pub(super) struct SameNameKernels {
     /// Sorted by name, then time.
     known: Vec<KernelWork>,
 }
 
-impl AlikeKernels {
+impl SameNameKernels {
     /// Collects a rank's kernels with known work whose name also occurs with unknown work.
     pub fn new(kernels: impl Iterator<Item = KernelWork> + Clone) -> Self {
         let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
@@ -56,7 +56,7 @@ impl AlikeKernels {
 
     /// Estimates the work of a kernel called `name` that took `time` ns. Returns `None` if no kernel of
     /// that name has known work.
-    pub fn of(&self, name: u32, time: u64) -> Option<KernelWork> {
+    pub fn estimate_work(&self, name: u32, time: u64) -> Option<KernelWork> {
         let before = |kernel: &KernelWork| (kernel.name, kernel.time) < (name, time);
         let above = self.known.partition_point(before);
         let near = [above.checked_sub(1), Some(above)].into_iter().flatten();
@@ -97,9 +97,9 @@ mod tests {
             kernel(1, 50, 0, 70),
             kernel(2, 10, 0, 0),
         ];
-        let alike = AlikeKernels::new(kernels.into_iter());
+        let alike = SameNameKernels::new(kernels.into_iter());
         let work = |name, time| {
-            let found = alike.of(name, time)?;
+            let found = alike.estimate_work(name, time)?;
             assert_eq!(found.dtype, Some(Dtype::Bf16));
             Some((found.cost.flops, found.cost.bytes))
         };

@@ -7,7 +7,8 @@ use super::group_inference::{JobGroup, UNTOLD};
 use super::rank_timeline::RankTimeline;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::{
-    CollectiveSignature, CommRef, MemberCalls, MessageHalf, SlotCalls, disagreement, match_messages,
+    CollectiveSignature, CommRef, MemberCalls, MessageHalf, SlotCalls, find_disagreement,
+    match_messages,
 };
 
 /// A collective with the calls of its captured members.
@@ -61,7 +62,7 @@ pub struct JobRank<'a> {
 }
 
 /// Matches the calls of all ranks. `ranks` must be sorted, and the group of every call must be set.
-pub fn matching(
+pub fn expand_pattern(
     ranks: &[JobRank<'_>],
     calls: &[CommCalls],
     groups: &[JobGroup],
@@ -85,12 +86,12 @@ pub fn matching(
             .map(|rank| ranks.binary_search_by_key(rank, |r| r.number));
         let members = found
             .flatten()
-            .map(|rank| calls_of[rank].member(rank as u32, [index]));
+            .map(|rank| calls_of[rank].calls_of_member(rank as u32, [index]));
         let members = job.keep_common(members.collect(), &mut matches.unmatched);
         let Some((first, others)) = members.split_first() else {
             continue;
         };
-        if let Some(found) = disagreement(first, others, |at| job.signature_of(at))
+        if let Some(found) = find_disagreement(first, others, |at| job.signature_of(at))
             && let [Some(one), Some(other)] = found.calls
         {
             let text = format!(
@@ -103,7 +104,7 @@ pub fn matching(
             return Err(CallMismatch(text));
         }
         for sequence in 0..first.calls.len() {
-            let calls = members.iter().flat_map(|member| member.at(sequence));
+            let calls = members.iter().flat_map(|member| member.call_at(sequence));
             let calls: Vec<CommRef> = calls.collect();
             if calls.iter().any(|&at| job.is_dropped(at)) {
                 let others = calls.into_iter().map(|at| (at, PARTNER_DROPPED));
@@ -191,7 +192,7 @@ impl<'a> CapturedCalls<'a> {
         };
         let shifts = others.iter().map(|other| {
             let one_clock = host(first).is_some() && host(first) == host(other);
-            call_windows::shift(&base, &outlines(other), one_clock)
+            call_windows::find_shift(&base, &outlines(other), one_clock)
         });
         let shifts: Option<Vec<i64>> = std::iter::once(Some(0)).chain(shifts).collect();
         let shifts = shifts.unwrap_or_else(|| vec![0; members.len()]);
@@ -311,7 +312,7 @@ impl<'a> CapturedCalls<'a> {
             }
         }
         for found in match_messages(&mut halves) {
-            for (send, receive) in found.pairs() {
+            for (send, receive) in found.matched_pairs() {
                 match self.is_dropped(send) || self.is_dropped(receive) {
                     true => {
                         let both = [send, receive].map(|at| (at, PARTNER_DROPPED));
@@ -320,7 +321,7 @@ impl<'a> CapturedCalls<'a> {
                     false => matches.messages.push(MatchedMessage { send, receive }),
                 }
             }
-            let alone = found.alone().0.iter();
+            let alone = found.unmatched_halves().0.iter();
             matches
                 .unmatched
                 .extend(alone.map(|half| (half.at, "without a matching send or receive")));

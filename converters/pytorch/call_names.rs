@@ -42,7 +42,7 @@ impl CarrierKind {
     }
 
     /// Returns the kind of collective, or `None` for messages.
-    pub fn collective(self) -> Option<CollectiveKind> {
+    pub fn collective_kind(self) -> Option<CollectiveKind> {
         Some(match self {
             Self::AllReduce => CollectiveKind::AllReduce,
             Self::ReduceScatter => CollectiveKind::ReduceScatter,

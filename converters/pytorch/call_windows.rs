@@ -31,7 +31,7 @@ const ALIKE: i64 = 200_000;
 
 /// Returns the position in `one` of the first call of `other`, which may be negative or past the end. Returns
 /// `None` if no shift fits. `one_clock` is true if both lists use the same clock.
-pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
+pub fn find_shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
     if let Some(shift) = by_sequence(one, other) {
         return windows_agree(one, other, shift).then_some(shift);
@@ -128,7 +128,7 @@ fn overlap_in_time(one: &[CallOutline], other: &[CallOutline]) -> bool {
 }
 
 fn median_of(values: &mut [i64]) -> i64 {
-    statistics::middle(values).map_or(0, |[_, upper]| upper)
+    statistics::middle_values(values).map_or(0, |[_, upper]| upper)
 }
 
 #[cfg(test)]
@@ -188,12 +188,12 @@ mod tests {
                     let (a, b) = (cut(&all, one, 0), cut(&all, other, clock));
                     for one_clock in [false, clock == 0] {
                         assert_eq!(
-                            shift(&a, &b, one_clock),
+                            find_shift(&a, &b, one_clock),
                             Some(expected),
                             "{sizes:?} {clock}"
                         );
                         assert_eq!(
-                            shift(&b, &a, one_clock),
+                            find_shift(&b, &a, one_clock),
                             Some(-expected),
                             "{sizes:?} {clock}"
                         );
@@ -212,10 +212,10 @@ mod tests {
                 .map(|k| call(7, k * 10_000_000))
                 .collect()
         };
-        assert_eq!(shift(&calls(1), &calls(0), true), Some(-1));
-        assert_eq!(shift(&calls(1), &calls(0), false), Some(0));
+        assert_eq!(find_shift(&calls(1), &calls(0), true), Some(-1));
+        assert_eq!(find_shift(&calls(1), &calls(0), false), Some(0));
         // If the lengths differ, some calls are assumed to be missing.
-        assert_eq!(shift(&calls(1), &calls(0)[..8], false), Some(-1));
+        assert_eq!(find_shift(&calls(1), &calls(0)[..8], false), Some(-1));
     }
 
     #[test]
@@ -227,9 +227,9 @@ mod tests {
             });
             calls.collect()
         };
-        assert_eq!(shift(&numbered(5, 9), &numbered(5, 9), true), Some(0));
-        assert_eq!(shift(&numbered(5, 9), &numbered(7, 9), true), Some(2));
-        assert_eq!(shift(&numbered(7, 9), &numbered(5, 3), true), Some(-2));
+        assert_eq!(find_shift(&numbered(5, 9), &numbered(5, 9), true), Some(0));
+        assert_eq!(find_shift(&numbered(5, 9), &numbered(7, 9), true), Some(2));
+        assert_eq!(find_shift(&numbered(7, 9), &numbered(5, 3), true), Some(-2));
     }
 
     #[test]
@@ -244,13 +244,16 @@ mod tests {
                 })
                 .collect()
         };
-        assert_eq!(shift(&untimed(0..24), &untimed(0..18), false), Some(0));
-        assert_eq!(shift(&untimed(0..24), &untimed(4..24), false), Some(4));
-        assert_eq!(shift(&untimed(1..24), &untimed(0..24), false), Some(-1));
+        assert_eq!(find_shift(&untimed(0..24), &untimed(0..18), false), Some(0));
+        assert_eq!(find_shift(&untimed(0..24), &untimed(4..24), false), Some(4));
+        assert_eq!(
+            find_shift(&untimed(1..24), &untimed(0..24), false),
+            Some(-1)
+        );
         // Without times, a shift by whole steps cannot be detected, so the lists are aligned at the
         // first call.
-        assert_eq!(shift(&untimed(0..24), &untimed(3..21), false), Some(0));
-        assert_eq!(shift(&untimed(0..6), &[call(9, 0); 6], false), None);
-        assert_eq!(shift(&[], &untimed(0..3), false), None);
+        assert_eq!(find_shift(&untimed(0..24), &untimed(3..21), false), Some(0));
+        assert_eq!(find_shift(&untimed(0..6), &[call(9, 0); 6], false), None);
+        assert_eq!(find_shift(&[], &untimed(0..3), false), None);
     }
 }

@@ -14,7 +14,7 @@ mod host;
 mod requests;
 
 pub use crate::comm_kernels::CommKernels;
-pub use args::{CallArgs, dtype, positional_group};
+pub use args::{CallArgs, first_dtype, positional_group};
 
 /// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub struct CommCalls {
 }
 
 /// Finds the calls of `rank`; `kernels` identifies communication kernels.
-pub fn find(rank: &RankTimeline, kernels: &CommKernels) -> CommCalls {
+pub fn find_calls(rank: &RankTimeline, kernels: &CommKernels) -> CommCalls {
     let mut calls = host::find_host_calls(rank);
     device::append_device_calls(rank, kernels, &mut calls);
     calls

@@ -52,17 +52,17 @@ pub struct ClockOffset {
 
 impl ClockOffset {
     /// Converts a time of the rank's clock to the reference clock, ns.
-    pub fn correct(&self, time: i64) -> i64 {
+    pub fn to_reference(&self, time: i64) -> i64 {
         let drift = drift_gain(self.drift, time.saturating_sub(self.drift_from));
         time.saturating_add(self.applied).saturating_add(drift)
     }
 
-    /// Converts a corrected time back to the rank's clock, ns: the inverse of [`Self::correct`].
+    /// Converts a corrected time back to the rank's clock, ns: the inverse of [`Self::to_reference`].
     pub fn own_time(&self, time: i64) -> i64 {
         let start = time.saturating_sub(self.applied);
         // Drift is below 1/1000, so every pass reduces the error by a factor of more than 1000.
         (0..4).fold(start, |own, _| {
-            own.saturating_sub(self.correct(own).saturating_sub(time))
+            own.saturating_sub(self.to_reference(own).saturating_sub(time))
         })
     }
 }
@@ -118,7 +118,7 @@ impl ClockObservation {
 }
 
 /// Estimates the clock offset of every rank.
-pub fn offsets(
+pub fn estimate_offsets(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
     matches: &CallMatches,
@@ -187,7 +187,7 @@ fn estimate_offset(
     for seen in &mut seen {
         let (start, end) = seen.spans[0];
         // Offsets are relative to the first rank's clock, so subtract that rank's own offset.
-        let time = |time: i64| base.correct(time).saturating_sub(own_base);
+        let time = |time: i64| base.to_reference(time).saturating_sub(own_base);
         seen.spans[0] = (time(start), time(end));
     }
     let (drift, drift_from) = match hosts {
@@ -365,7 +365,7 @@ fn median_distance(values: &[i64], middle: i64) -> i64 {
 }
 
 fn median_of(values: &mut [i64]) -> i64 {
-    let [lower, upper] = statistics::middle(values).unwrap_or_default();
+    let [lower, upper] = statistics::middle_values(values).unwrap_or_default();
     lower.saturating_add(upper.saturating_sub(lower) / 2)
 }
 
@@ -476,9 +476,9 @@ mod tests {
             // A noise of 1 us over half a minute changes the drift by 0.03 parts in a million.
             assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
             for seen in &seen {
-                let apart = seen.spans[0].1 - offset.correct(seen.spans[1].1);
+                let apart = seen.spans[0].1 - offset.to_reference(seen.spans[1].1);
                 assert!(apart.abs() < 3_000, "{apart}");
-                let end = offset.correct(seen.spans[1].1);
+                let end = offset.to_reference(seen.spans[1].1);
                 assert!((offset.own_time(end) - seen.spans[1].1).abs() <= 1);
             }
             assert!(offset.spread <= 1_000);

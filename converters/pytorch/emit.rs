@@ -1,7 +1,7 @@
 //! Writes a rank's activities as nodes of a trace.
 
 use super::activities::{Activities, ActivityKind, ActivityLane};
-use super::alike_kernels::AlikeKernels;
+use super::alike_kernels::SameNameKernels;
 use super::calls::CommCalls;
 use super::group_inference::JobGroup;
 use super::op_cost::OpCosts;
@@ -71,7 +71,7 @@ pub struct EmittedCounts {
 }
 
 /// Writes the nodes of `rank` from its `activities` and `calls`.
-pub fn write<W: Write>(
+pub fn write_nodes<W: Write>(
     rank: &RankTimeline,
     calls: &CommCalls,
     activities: &Activities,
@@ -89,7 +89,11 @@ pub fn write<W: Write>(
         ..EmittedCounts::default()
     };
     let text = groups_json(job.number, job.groups);
-    writer.write(&NodeView::declaring(1, &text), &[], &NodeExtras::default())?;
+    writer.write_node(
+        &NodeView::declare_groups(1, &text),
+        &[],
+        &NodeExtras::default(),
+    )?;
     written.nodes += 1;
     let mut writing = ActivityEmitter {
         rank,
@@ -98,11 +102,11 @@ pub fn write<W: Write>(
         job,
         ids: &ids,
         efforts: &OpCosts::new(rank, job.host_computes),
-        alike: AlikeKernels::default(),
+        alike: SameNameKernels::default(),
         dtypes: &operator_dtypes(rank),
         steps: &rank.step_windows(),
     };
-    writing.alike = AlikeKernels::new(writing.kernels());
+    writing.alike = SameNameKernels::new(writing.iter_computing_kernels());
     let mut first = vec![0_u32; ids.len() + 1];
     for &(_, effect) in &activities.dependencies {
         first[effect as usize + 1] += 1;
@@ -135,10 +139,10 @@ pub fn write<W: Write>(
         written.profiler_ns = written.profiler_ns.saturating_add(profiler);
         attributes.clear();
         let span = (delay, profiler);
-        writing.node(work, activity, span, &causes, &mut attributes, writer)?;
+        writing.write_node(work, activity, span, &causes, &mut attributes, writer)?;
         written.nodes += 1;
         written.causes += causes.len() as u64;
-        if let ActivityLane::Stream(_) = activities.lane(rank, activity) {
+        if let ActivityLane::Stream(_) = activities.lane_of_activity(rank, activity) {
             let end = end_of(activities, calls, job, work);
             let lasted = clamp_to_ns(end.saturating_sub(activity.begin));
             written.device_ns = written.device_ns.saturating_add(lasted);

@@ -3,7 +3,7 @@
 
 use super::host::{HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoTrace, KinetoTrack};
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 
 mod by_order;
 
@@ -48,7 +48,7 @@ pub struct ThreadLinks {
 impl ThreadLinks {
     /// Returns the share of nodes that are linked, times the share of compared pairs whose shapes are
     /// equal.
-    pub fn confidence(&self) -> f64 {
+    pub fn link_confidence(&self) -> f64 {
         if self.nodes == 0 {
             return 1.0;
         }
@@ -112,7 +112,7 @@ impl TimeWindow {
     }
 
     /// Returns whether `start` is within the window.
-    pub fn holds(&self, start: i64) -> bool {
+    pub fn contains_time(&self, start: i64) -> bool {
         self.from <= start && start < self.to
     }
 }
@@ -188,7 +188,12 @@ impl HostNodeLinks {
             if names.0 != names.1 && names.1 != "unknown" {
                 this.renamed += 1;
                 this.first_renamed.get_or_insert_with(|| {
-                    (event.rf_id, escape(names.0), escape(names.1), event.offset)
+                    (
+                        event.rf_id,
+                        escape_name(names.0),
+                        escape_name(names.1),
+                        event.offset,
+                    )
                 });
             }
         }
@@ -212,10 +217,10 @@ impl HostNodeLinks {
 
     /// Returns the share of nodes that are linked, times the share of compared shapes that are equal. Only threads
     /// that Kineto recorded count.
-    pub fn confidence(&self) -> f64 {
+    pub fn link_confidence(&self) -> f64 {
         let watched = || self.threads.iter().filter(|row| row.events > 0);
         let nodes: u64 = watched().map(|row| row.nodes).sum();
-        let sure = watched().map(|row| row.confidence() * row.nodes as f64);
+        let sure = watched().map(|row| row.link_confidence() * row.nodes as f64);
         if nodes == 0 {
             1.0
         } else {
@@ -225,7 +230,7 @@ impl HostNodeLinks {
 
     /// Rejects links by order if their confidence is low.
     fn require_confidence(self) -> Result<Self, EventLinkError> {
-        let confidence = self.confidence();
+        let confidence = self.link_confidence();
         // Kineto may record fewer threads than the observer. But if more than half of the operators have
         // no event, the files are probably from different runs.
         let enough = self.linked > 0 && self.linked >= self.host_only;

@@ -3,7 +3,7 @@
 use super::sniff::{CaptureFileKind, foreign_description};
 use super::tar;
 use crate::folder::list_folder;
-use chakram_trace::format::{TraceError, escape};
+use chakram_trace::format::{TraceError, escape_name};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 mod by_process;
 mod held;
 
-pub use held::HeldFiles;
-use held::spoken;
+pub use held::InMemoryFiles;
+use held::display_path;
 
 /// Files of a rank: a host trace, a Kineto trace, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct CapturePair {
     /// Step times measured without a profiler.
     pub steps: Option<PathBuf>,
     /// Files of the rank that are in memory.
-    pub held: HeldFiles,
+    pub held: InMemoryFiles,
 }
 
 /// Path that stands for a capture from standard input.
@@ -47,17 +47,17 @@ const STANDARD_INPUT: &str = "standard input";
 
 impl CapturePair {
     /// Returns the rank's files on disk.
-    pub fn files(&self) -> impl Iterator<Item = &Path> {
+    pub fn files_on_disk(&self) -> impl Iterator<Item = &Path> {
         let paths = self.host.iter().chain(&self.kineto).chain(&self.steps);
         let paths = paths.map(PathBuf::as_path);
         paths.filter(|path| self.held.get(path).is_none())
     }
 
     /// Returns the file that messages about the rank name: the Kineto trace if there is one.
-    pub fn named(&self) -> &Path {
+    pub fn main_file(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {
-            Some(file) if self.held.get(file).is_some() => spoken(file),
+            Some(file) if self.held.get(file).is_some() => display_path(file),
             Some(file) => file,
             None => Path::new(""),
         }
@@ -71,7 +71,7 @@ impl CapturePair {
         parse: fn(&[u8]) -> Result<T, TraceError>,
     ) -> Result<T, TraceError> {
         match self.held.get(path) {
-            Some(bytes) => parse(bytes).map_err(|error| error.in_file(spoken(path))),
+            Some(bytes) => parse(bytes).map_err(|error| error.in_file(display_path(path))),
             None => read(path),
         }
     }
@@ -109,11 +109,11 @@ type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 ///
 /// Fails if a file that the user named is neither a host trace nor a Kineto trace, if only some ranks have times, or
 /// if a rank has two indistinguishable files of one kind.
-pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
+pub fn find_pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
     pairs_with(paths, None)
 }
 
-/// Pairs files like [`pairs`], but reads the capture `piped` in place of [`PIPE`]. If there is only one other
+/// Pairs files like [`find_pairs`], but reads the capture `piped` in place of [`PIPE`]. If there is only one other
 /// file, it belongs to the same rank.
 pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
@@ -131,13 +131,13 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
     // If a file was both named by the user and found in a folder, it counts as named.
     files.sort_by(|a, b| (&a.0, !a.1).cmp(&(&b.0, !b.1)));
     files.dedup_by(|later, first| later.0 == first.0);
-    let mut held = HeldFiles::new(piped);
+    let mut held = InMemoryFiles::new(piped);
     let mut set = CaptureSet::default();
     let mut files = unpack_archives(files, &mut held, &mut set)?;
     files.sort_by(|a, b| a.0.cmp(&b.0));
     let mut found = Vec::with_capacity(files.len());
     for (path, named) in files {
-        let kind = held.kind(&path)?;
+        let kind = held.detect_file_kind(&path)?;
         let rank = rank_in(&path, kind, &held)?;
         found.push(FoundFile {
             kind,
@@ -164,14 +164,14 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             // Folders may contain other JSON files, so only files that the user named must be captures.
             CaptureFileKind::Other if !file.named => continue,
             CaptureFileKind::Other => {
-                let path = spoken(&file.path);
+                let path = display_path(&file.path);
                 let what = match foreign_description(path) {
                     Some(what) => format!("it is {what}"),
                     None => "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
                              (`traceEvents`)"
                         .to_owned(),
                 };
-                return Err(TraceError::refused_in(
+                return Err(TraceError::invalid_file(
                     path,
                     what,
                     "pass what ExecutionTraceObserver and export_chrome_trace wrote",
@@ -200,11 +200,11 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         set.left_aside.push((path, reason));
     }
     if let [only] = &mut set.pairs[..] {
-        only.guessed = !is_rank_number(only.named());
+        only.guessed = !is_rank_number(only.main_file());
     }
     let Some(first) = set.pairs.first() else {
         let path = paths.first().cloned().unwrap_or_default();
-        return Err(TraceError::refused_in(
+        return Err(TraceError::invalid_file(
             &path,
             format!("no captures here{}", describe_others(&found)),
             "give a folder with host.0.json, kineto.0.json, host.1.json, …, or the files",
@@ -222,8 +222,8 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             _ => continue,
         };
         if let Some(damaged) = damaged_neighbour(pair, &found) {
-            return Err(TraceError::refused_in(
-                pair.named(),
+            return Err(TraceError::invalid_file(
+                pair.main_file(),
                 format!(
                     "rank {} has no {missing}, but the same folder has {}, which is neither kind of \
                      trace; it may be empty or cut short",
@@ -234,8 +234,8 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             ));
         }
         if pair.kineto.is_none() && timed > 0 {
-            return Err(TraceError::refused_in(
-                pair.named(),
+            return Err(TraceError::invalid_file(
+                pair.main_file(),
                 format!(
                     "rank {} has this host trace but no Kineto trace; only Kineto traces have \
                      times, and other ranks have them",
@@ -255,16 +255,16 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
 /// Replaces the tar archives among `files` by the captures in them, which are stored in `held`.
 fn unpack_archives(
     files: Vec<(PathBuf, bool)>,
-    held: &mut HeldFiles,
+    held: &mut InMemoryFiles,
     set: &mut CaptureSet,
 ) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let mut all = Vec::with_capacity(files.len());
     for (path, named) in files {
-        if !tar::is_tar(&held.beginning(&path)?) {
+        if !tar::is_tar(&held.file_beginning(&path)?) {
             all.push((path, named));
             continue;
         }
-        let archive = held.unpack(&path)?;
+        let archive = held.unpack_archive(&path)?;
         if archive.captures.is_empty() && named {
             return Err(no_captures(&path, &archive.others));
         }
@@ -282,7 +282,7 @@ fn no_captures(path: &Path, others: &[PathBuf]) -> TraceError {
     const SHOWN: usize = 3;
     let inside = |other: &PathBuf| {
         let name = other.strip_prefix(path).unwrap_or(other);
-        escape(&name.display().to_string())
+        escape_name(&name.display().to_string())
     };
     let names: Vec<_> = others.iter().take(SHOWN).map(inside).collect();
     let found = match others.len() {
@@ -299,8 +299,8 @@ fn no_captures(path: &Path, others: &[PathBuf]) -> TraceError {
             names.join(", ")
         ),
     };
-    TraceError::refused_in(
-        spoken(path),
+    TraceError::invalid_file(
+        display_path(path),
         found,
         "unpack the archive, and convert files of other sources one by one",
     )
@@ -333,16 +333,16 @@ fn describe_others(found: &[FoundFile]) -> String {
 fn require_single(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
-    held: &HeldFiles,
+    held: &InMemoryFiles,
     left_aside: &mut Vec<(PathBuf, String)>,
 ) -> Result<Option<FoundFile>, TraceError> {
     if files.len() > 1
         && let Some(other) = other
-        && let Some(pid) = held.pid(&other.path)?
+        && let Some(pid) = held.read_process_id(&other.path)?
     {
         let mut same = Vec::new();
         for file in &files {
-            let own = held.pid(&file.path)?;
+            let own = held.read_process_id(&file.path)?;
             same.push(file.named || own.is_none() || own == Some(pid));
         }
         if same.contains(&true) {
@@ -356,7 +356,7 @@ fn require_single(
         }
     }
     if let [one, second, ..] = &files[..] {
-        return Err(TraceError::refused_in(
+        return Err(TraceError::invalid_file(
             &second.path,
             format!(
                 "{} is the same kind of file for the same rank",
@@ -377,7 +377,7 @@ fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&
             .unwrap_or("")
             .to_owned()
     };
-    let named = found.iter().find(|file| file.path == pair.named());
+    let named = found.iter().find(|file| file.path == pair.main_file());
     let rank = named.and_then(|file| file.rank);
     let missing: &[&str] = match pair.host {
         Some(_) => &["kineto", "device", "trace"],
@@ -401,13 +401,13 @@ fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let found: Vec<PathBuf> = glob::glob(pattern)
         .map_err(|e| {
             let what = format!("this is neither a file nor a valid pattern: {e}");
-            TraceError::refused_in(path, what, "a pattern such as 'capture/host.*.json'")
+            TraceError::invalid_file(path, what, "a pattern such as 'capture/host.*.json'")
         })?
         .filter_map(Result::ok)
         .filter(|p| p.is_file())
         .collect();
     if found.is_empty() {
-        Err(TraceError::refused_in(
+        Err(TraceError::invalid_file(
             path,
             "no file matches this pattern",
             "give a folder with captures, or their files",
@@ -473,7 +473,7 @@ const LARGEST: u32 = 99_999;
 fn rank_in(
     path: &Path,
     kind: CaptureFileKind,
-    held: &HeldFiles,
+    held: &InMemoryFiles,
 ) -> Result<Option<u32>, TraceError> {
     let rank = rank_of(path);
     let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);
@@ -482,7 +482,7 @@ fn rank_in(
         // In a container, process ids may be as low as ranks, so compare the number with the capture's
         // process id.
         Some(number) if capture && !is_pipe(path) && (by_profiler || number >= 1000) => {
-            let pid = held.pid(path)?;
+            let pid = held.read_process_id(path)?;
             Ok(rank.filter(|_| pid != Some(u64::from(number))))
         }
         _ => Ok(rank),

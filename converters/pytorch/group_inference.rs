@@ -60,7 +60,7 @@ pub struct GroupInferenceError {
 }
 
 /// Sets the group of every call. `ranks` must be sorted; `world` is the number of ranks in the job.
-pub fn resolve(
+pub fn resolve_run(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
     world: u32,

@@ -120,7 +120,7 @@ pub struct CommArgs {
 
 impl HostTrace {
     /// Returns the form of a node of this trace.
-    pub fn form(&self, node: &HostNode) -> &HostNodeForm {
+    pub fn form_of_node(&self, node: &HostNode) -> &HostNodeForm {
         &self.forms[node.form as usize]
     }
 
@@ -148,16 +148,16 @@ impl HostTrace {
     }
 
     /// Reads the file at `path`, which may be compressed.
-    pub fn read(path: &Path) -> Result<Self, TraceError> {
+    pub fn read_file(path: &Path) -> Result<Self, TraceError> {
         let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read_elements(path, &mut reader)?;
-        Ok(reader.finish())
+        Ok(reader.finish_trace())
     }
 
     /// Parses the contents of a file, which may be compressed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;
-        Ok(reader.finish())
+        Ok(reader.finish_trace())
     }
 }

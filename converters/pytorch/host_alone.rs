@@ -33,7 +33,7 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     link.carried = flights.len() as u64;
     link.unrequested = count_unrequested(&flights, &order, &name);
     let ends = operator_ends(host, &order);
-    let mut events = TickedEvents::default();
+    let mut events = TickTraceBuilder::default();
     for (place, &node) in order.iter().enumerate() {
         let start = TICK * (place as i64 + 1);
         let tid = host.nodes[node as usize].tid;
@@ -75,14 +75,14 @@ fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> 
 
 /// Kineto events under construction, with ticks as times.
 #[derive(Default)]
-struct TickedEvents {
+struct TickTraceBuilder {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
     /// Tracks by (thread, whether communication). Each thread has a separate track for communication.
     tracks: BTreeMap<(u32, bool), u32>,
 }
 
-impl TickedEvents {
+impl TickTraceBuilder {
     /// Adds an event of the host node `node` on the track (thread, whether communication). Returns `None` if the name
     /// table is full.
     fn push(
@@ -107,7 +107,7 @@ impl TickedEvents {
                 ..KinetoTrack::default()
             });
         }
-        let name = self.kineto.texts.intern(name)?;
+        let name = self.kineto.texts.intern_name(name)?;
         self.kineto.events.push(KinetoEvent {
             start_ns: start,
             duration_ns: u64::try_from(end - start).unwrap_or(0),

@@ -35,7 +35,7 @@ pub struct RankModel {
 
 impl RankModel {
     /// Returns the captured rank with index `capture`.
-    pub fn captured((capture, rank): (usize, &RankTimeline)) -> Self {
+    pub fn from_capture((capture, rank): (usize, &RankTimeline)) -> Self {
         Self {
             number: rank.rank,
             capture,
@@ -46,7 +46,7 @@ impl RankModel {
 
 /// Error: no captured rank is a valid model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownRole {
+pub struct NoRankModelError {
     /// Rank that cannot be inferred.
     pub rank: u32,
     /// Captured rank that is nearest to a valid model.
@@ -55,7 +55,7 @@ pub struct UnknownRole {
     pub found: String,
 }
 
-impl fmt::Display for UnknownRole {
+impl fmt::Display for NoRankModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -72,7 +72,7 @@ pub fn infer_ranks(
     calls: &[CommCalls],
     groups: &mut Vec<JobGroup>,
     world: u32,
-) -> Result<Vec<(RankModel, CommCalls)>, UnknownRole> {
+) -> Result<Vec<(RankModel, CommCalls)>, NoRankModelError> {
     let numbers: Vec<u32> = ranks.iter().map(|rank| rank.number).collect();
     let mut all = Vec::with_capacity(world as usize);
     for number in 0..world {
@@ -88,7 +88,7 @@ pub fn infer_ranks(
         let mut nearest: Vec<usize> = (0..ranks.len()).collect();
         nearest.sort_by_key(|&capture| numbers[capture].abs_diff(number));
         let mut best: Option<ModelCandidate> = None;
-        let mut contradicted: Option<UnknownRole> = None;
+        let mut contradicted: Option<NoRankModelError> = None;
         for capture in nearest {
             let search = ModelSearch {
                 numbers: &numbers,
@@ -102,7 +102,7 @@ pub fn infer_ranks(
                 Ok(Some(found)) => best = Some(found),
                 Ok(None) => {}
                 Err(found) => {
-                    contradicted.get_or_insert(UnknownRole {
+                    contradicted.get_or_insert(NoRankModelError {
                         rank: number,
                         nearest: numbers[capture],
                         found,

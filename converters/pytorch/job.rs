@@ -40,7 +40,7 @@ pub struct ConvertOptions {
 ///
 /// Fails if files cannot be read or do not belong together, if ranks disagree about their communication, or if a
 /// trace cannot be written.
-pub fn convert(
+pub fn convert_pairs(
     pairs: &[CapturePair],
     options: &ConvertOptions,
     path: &dyn Fn(u32) -> PathBuf,
@@ -51,12 +51,12 @@ pub fn convert(
     write_job(captures, options, path, files)
 }
 
-/// Converts the device traces of one job, each with the file it was read from, like [`convert`]. Each device trace
+/// Converts the device traces of one job, each with the file it was read from, like [`convert_pairs`]. Each device trace
 /// must state its rank.
 ///
 /// # Errors
 ///
-/// Fails where [`convert`] fails.
+/// Fails where [`convert_pairs`] fails.
 pub(crate) fn convert_kineto(
     traces: Vec<(PathBuf, KinetoTrace)>,
     options: &ConvertOptions,
@@ -79,16 +79,16 @@ fn write_job(
     let mut job = JobCapture::new(captures, options.infer_ranks)?;
     let mut written = Vec::new();
     for i in 0..job.models.len() {
-        interrupt::check()?;
+        interrupt::check_interruption()?;
         let to = path(job.models[i].number);
-        let io = |source| TraceError::io(to.clone(), "write", source);
+        let io = |source| TraceError::from_io(to.clone(), "write", source);
         let ending = to.extension().and_then(|ending| ending.to_str());
-        let file = files.create(&to)?.hashed();
+        let file = files.create_file(&to)?.with_digest();
         let packer = CompressedWriter::new(file, ending.unwrap_or("")).map_err(io)?;
-        let out = job.write(i, BufWriter::with_capacity(1 << 18, packer), &to)?;
+        let out = job.write_rank(i, BufWriter::with_capacity(1 << 18, packer), &to)?;
         let packer = out.into_inner().map_err(|e| io(e.into_error()))?;
         let file = packer.finish().map_err(io)?;
-        written.push((job.models[i].number, files.finish(file)?));
+        written.push((job.models[i].number, files.finish_file(file)?));
     }
     Ok((job.summary, written))
 }
@@ -103,7 +103,7 @@ pub type RankFiles<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
 ///
 /// # Errors
 ///
-/// Fails where [`convert`] fails.
+/// Fails where [`convert_pairs`] fails.
 pub fn convert_bytes(
     captures: &[RankFiles<'_>],
     options: &ConvertOptions,
@@ -116,7 +116,7 @@ pub fn convert_bytes(
     let mut job = JobCapture::new(parts.collect::<Result<_, _>>()?, options.infer_ranks)?;
     let mut traces = Vec::new();
     for i in 0..job.models.len() {
-        let trace = job.write(i, Vec::new(), Path::new("trace"))?;
+        let trace = job.write_rank(i, Vec::new(), Path::new("trace"))?;
         traces.push((job.models[i].number, trace));
     }
     Ok((traces, job.summary))

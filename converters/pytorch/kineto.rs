@@ -88,7 +88,7 @@ pub struct KinetoEvent {
     pub category: EventCategory,
     /// Index of the event's track in [`KinetoTrace::tracks`].
     pub track: u32,
-    /// Index in [`KinetoTrace::details`], or [`NONE`] if the event has no details.
+    /// Index in [`KinetoTrace::details_of_event`], or [`NONE`] if the event has no details.
     pub details: u32,
     /// Record function id, which is also in the host trace; 0 if there is none.
     pub rf_id: u64,
@@ -235,7 +235,7 @@ pub(super) fn is_graph_launch(name: &str) -> bool {
 
 impl KinetoTrace {
     /// Returns the process that ran most of the operators.
-    pub fn process(&self) -> Option<u64> {
+    pub fn main_process(&self) -> Option<u64> {
         let counts = self.operators_of_processes().into_iter();
         let most = counts.max_by_key(|&(pid, count)| (count, pid))?;
         most.0.parse().ok()
@@ -261,7 +261,7 @@ impl KinetoTrace {
     }
 
     /// Returns the details of an event.
-    pub fn details(&self, event: &KinetoEvent) -> &EventDetails {
+    pub fn details_of_event(&self, event: &KinetoEvent) -> &EventDetails {
         self.details_at(event.details)
     }
 
@@ -288,16 +288,16 @@ impl KinetoTrace {
     }
 
     /// Reads the file at `path`, which may be compressed.
-    pub fn read(path: &Path) -> Result<Self, TraceError> {
+    pub fn read_file(path: &Path) -> Result<Self, TraceError> {
         let mut reader = KinetoReader::default();
         reader.trace.bytes = stream::read_elements(path, &mut reader)?;
-        reader.finish().map_err(|error| error.in_file(path))
+        reader.finish_trace().map_err(|error| error.in_file(path))
     }
 
     /// Parses the contents of a file, which may be compressed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let mut reader = KinetoReader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;
-        reader.finish()
+        reader.finish_trace()
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
         texts: kineto.texts.clone(),
         ..HostTrace::default()
     };
-    let none = host.texts.intern("[]").unwrap_or(0);
+    let none = host.texts.intern_name("[]").unwrap_or(0);
     let mut link = HostNodeLinks::without_links(kineto.events.len());
     link.method = LinkMethod::KinetoAlone;
     host.nodes.reserve_exact(order.len());
@@ -41,11 +41,11 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
             args = host.args.len() as u32;
             let carrier = carriers
                 .get(&i)
-                .and_then(|&carrier| CarriedTensor::of_carrier(kineto, carrier));
+                .and_then(|&carrier| TransferredTensor::of_carrier(kineto, carrier));
             host.args.push(comm_args(kept, carrier.as_ref()));
         }
         let text = |index| if index == NONE { none } else { index };
-        let details = kineto.details(event);
+        let details = kineto.details_of_event(event);
         let (shapes_out, bytes_out) = match event.category {
             EventCategory::CpuOp => outputs.output_of_event(kineto, i, &mut host.texts),
             _ => None,
@@ -55,7 +55,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
         host.nodes.push(HostNode {
             name: event.name,
             tid: event.track,
-            form: forms.intern(HostNodeForm {
+            form: forms.intern_key(HostNodeForm {
                 scope: if event.category == EventCategory::CpuOp {
                     0
                 } else {
@@ -94,10 +94,10 @@ impl OutputTable {
         texts: &mut NameTable,
     ) -> Option<(u32, u64)> {
         let event = &kineto.events[event as usize];
-        let EventDetails { shapes, types, .. } = *kineto.details(event);
+        let EventDetails { shapes, types, .. } = *kineto.details_of_event(event);
         let key = (event.name, shapes, types);
         let concrete = kineto.args_of(event);
-        let operator = self.operators.intern(key) as usize;
+        let operator = self.operators.intern_key(key) as usize;
         if let Some(known) = self.outputs.get(operator).filter(|_| concrete.is_none()) {
             return *known;
         }
@@ -114,7 +114,7 @@ impl OutputTable {
             let elements = shape
                 .iter()
                 .fold(1, |product: u64, &n| product.saturating_mul(n));
-            let text = texts.intern(&format!("[{shape:?}]"))?;
+            let text = texts.intern_name(&format!("[{shape:?}]"))?;
             Some((text, elements.saturating_mul(size)))
         });
         let found = found.flatten();
@@ -149,12 +149,12 @@ fn find_carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
 }
 
 /// Tensor that an event moves.
-struct CarriedTensor {
+struct TransferredTensor {
     elements: u64,
     dtype: String,
 }
 
-impl CarriedTensor {
+impl TransferredTensor {
     fn of_carrier(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
         let args = kineto.args_of(&kineto.events[carrier as usize])?;
         let (dims, types) = (
@@ -176,7 +176,7 @@ fn parse_list(args: &[(String, String)], key: &str) -> Vec<Value> {
 }
 
 /// Returns the arguments of a communication operator in the host trace's notation.
-fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> CommArgs {
+fn comm_args(args: &[(String, String)], carrier: Option<&TransferredTensor>) -> CommArgs {
     let (dims, types) = (
         parse_list(args, "Input Dims"),
         parse_list(args, "Input type"),
@@ -254,7 +254,7 @@ mod tests {
             arg("Input type", r#"["TensorList","","Scalar","Scalar"]"#),
             arg("Concrete Inputs", r#"["","","1","True"]"#),
         ];
-        let carrier = CarriedTensor {
+        let carrier = TransferredTensor {
             elements: 7,
             dtype: "c10::Half".to_owned(),
         };

@@ -75,7 +75,7 @@ impl NvlinkRate {
     }
 
     /// Returns the NVLink rates of the device `name`; `None` if it has no NVLink or is unknown.
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn of_device(name: &str) -> Option<Self> {
         // On these cards, NVLink bridges connect only pairs of devices, if any.
         if name.contains("PCIe") || name.contains("NVL") {
             return None;
@@ -87,7 +87,7 @@ impl NvlinkRate {
 
     /// Returns the expected times of the kernel `name` among `members` GPUs, with a whole buffer of `bytes`. Returns
     /// `None` if the formula does not apply.
-    pub fn expected(
+    pub fn expected_time(
         &self,
         name: &str,
         kind: CollectiveKind,
@@ -144,8 +144,8 @@ mod tests {
     fn times_are_those_of_the_formula() {
         let ring = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
         let old = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long)";
-        let volta = NvlinkRate::of("Tesla V100-SXM2-32GB").expect("it has links");
-        let hopper = NvlinkRate::of("NVIDIA H100 80GB HBM3").expect("it has links");
+        let volta = NvlinkRate::of_device("Tesla V100-SXM2-32GB").expect("it has links");
+        let hopper = NvlinkRate::of_device("NVIDIA H100 80GB HBM3").expect("it has links");
         let formula = |rate: NvlinkRate, name, kind, bytes| {
             let time = rate.formula_time(name, kind, 8, bytes);
             time.map(|time| time as u64)
@@ -160,10 +160,10 @@ mod tests {
         let gather = "ncclDevKernel_AllGather_RING_LL128(ncclDevKernelArgsStorage<4096ul>)";
         let gather = formula(volta, gather, CollectiveKind::AllGather, 8_000_000);
         assert_eq!(gather, Some(25_400 + 63_405));
-        let times = volta.expected(old, CollectiveKind::AllToAll, 8, 240_000);
+        let times = volta.expected_time(old, CollectiveKind::AllToAll, 8, 240_000);
         let (typical, most) = (15_022, 22_025);
         assert_eq!(times, Some(NcclTime { typical, most }));
-        assert_eq!(volta.expected(old, CollectiveKind::Gather, 8, 1), None);
+        assert_eq!(volta.expected_time(old, CollectiveKind::Gather, 8, 1), None);
         for other in [
             "ncclDevKernel_AllReduce_Sum_f32_TREE_LL",
             "rccl_RING_LL",
@@ -172,7 +172,7 @@ mod tests {
             assert_eq!(all_reduce(volta, other), None, "{other}");
         }
         for other in ["NVIDIA H100 PCIe", "NVIDIA H200 NVL", "AMD Instinct MI300X"] {
-            assert_eq!(NvlinkRate::of(other), None, "{other}");
+            assert_eq!(NvlinkRate::of_device(other), None, "{other}");
         }
     }
 }

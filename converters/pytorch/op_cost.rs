@@ -19,14 +19,14 @@ pub struct OpCosts {
     /// Cost attributed to each host interval; empty unless host operators count as compute.
     of: Vec<OpCost>,
     /// Host intervals that launch kernels themselves, in ascending order.
-    launched: Vec<LaunchedCost>,
+    launched: Vec<LaunchingInterval>,
     /// For each kernel name, whether it shows that the kernel computes; sorted.
     hints: Vec<(u32, ComputeHint)>,
 }
 
 /// Host interval that launches kernels itself.
 #[derive(Clone, Copy, Debug)]
-struct LaunchedCost {
+struct LaunchingInterval {
     item: u32,
     /// Cost of all kernels of the host interval.
     cost: OpCost,
@@ -52,7 +52,7 @@ impl OpCosts {
         for device in &rank.devices {
             let operator = rank.operator_of(device);
             if operator != NONE {
-                this.launched.push(LaunchedCost {
+                this.launched.push(LaunchingInterval {
                     item: operator,
                     cost: OpCost::default(),
                     time: device_time(device),
@@ -69,7 +69,7 @@ impl OpCosts {
             same
         });
         this.launched.shrink_to_fit();
-        let mut known = KnownLaunches::default();
+        let mut known = LaunchCostCache::default();
         for launched in &mut this.launched {
             let host = rank.items[launched.item as usize].host;
             let node = rank.host.nodes.get(host as usize);
@@ -82,20 +82,20 @@ impl OpCosts {
     }
 
     /// Returns the cost attributed to `item`. Zero if `item` does no work, or if its children count for it.
-    pub fn of(&self, item: u32) -> OpCost {
+    pub fn cost_of_item(&self, item: u32) -> OpCost {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
     /// Returns the cost of the kernel `device`: its share, by time, of the cost of `item`, the operator that
     /// launched it. `name` is the index of the kernel's name.
-    pub fn share(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
+    pub fn share_of_kernel(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
             .binary_search_by_key(&item, |launched| launched.item);
         let mut cost = found.map_or_else(
             |_| OpCost::default(),
             |found| {
-                let LaunchedCost { cost, time, .. } = self.launched[found];
+                let LaunchingInterval { cost, time, .. } = self.launched[found];
                 cost.scaled_part(device_time(device), time)
             },
         );
@@ -131,13 +131,13 @@ fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
 fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
-    let mut known = KnownCosts::default();
+    let mut known = OperatorCostCache::default();
     // In the list, host intervals follow the intervals that enclose them. Reverse order therefore visits
     // children first.
     let mut inside = vec![OpCost::default(); count];
     for (i, item) in rank.items.iter().enumerate().rev() {
         let mut whole = inside[i];
-        if rank.role(item) == HostIntervalKind::Operator
+        if rank.role_of_interval(item) == HostIntervalKind::Operator
             && let Some(node) = rank.host.nodes.get(item.host as usize)
         {
             let own = if returns_view(&rank.host, item.host) {
@@ -163,14 +163,14 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
 
 /// Cache of operator costs by argument shapes.
 #[derive(Default)]
-struct KnownCosts {
+struct OperatorCostCache {
     operators: Interner<(u32, u32)>,
     costs: Vec<OpCost>,
 }
 
-impl KnownCosts {
+impl OperatorCostCache {
     fn of_node(&mut self, host: &HostTrace, node: &HostNode) -> OpCost {
-        let operator = self.operators.intern((node.name, node.form)) as usize;
+        let operator = self.operators.intern_key((node.name, node.form)) as usize;
         if operator == self.costs.len() {
             let plain = host.texts.get(node.name).strip_prefix("aten::");
             let plain = plain.filter(|plain| !moves_nothing(plain));
@@ -183,7 +183,7 @@ impl KnownCosts {
 
 /// Returns the cost of an operator; `plain` is its name without `aten::`.
 fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
-    let form = host.form(node);
+    let form = host.form_of_node(node);
     let text = |number| host.texts.get(number);
     let mut operands = OperatorArguments::new(
         text(form.shapes_in),
@@ -201,19 +201,19 @@ fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
 
 /// Cache of the costs of operators that launch kernels themselves, by shapes and first kernel.
 #[derive(Default)]
-struct KnownLaunches {
+struct LaunchCostCache {
     operators: Interner<(u32, u32, u32)>,
     costs: Vec<OpCost>,
 }
 
-impl KnownLaunches {
+impl LaunchCostCache {
     /// Returns the cost of an operator whose first kernel is the event `kernel`.
     fn of_launch(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
         let name = rank.events[kernel as usize].name;
-        let operator = self.operators.intern((node.name, node.form, name)) as usize;
+        let operator = self.operators.intern_key((node.name, node.form, name)) as usize;
         if operator == self.costs.len() {
             self.costs
-                .push(launched_cost(rank, node, rank.name(kernel)));
+                .push(launched_cost(rank, node, rank.event_name(kernel)));
         }
         self.costs[operator]
     }
@@ -228,7 +228,9 @@ fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     // If an observer counted the bytes, they already include the tensors in lists.
     let listed = match rank.host.is_observed() || op_work::is_lookup(plain) {
         true => None,
-        false => tensor_lists::bytes_moved(texts.get(rank.host.form(node).shapes_in), kernel),
+        false => {
+            tensor_lists::bytes_moved(texts.get(rank.host.form_of_node(node).shapes_in), kernel)
+        }
     };
     cost.bytes = cost.bytes.saturating_add(listed.unwrap_or(0));
     cost
@@ -243,7 +245,7 @@ pub(super) fn device_time(device: &DeviceInterval) -> u64 {
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];
-    let schema = host.texts.get(host.form(node).op_schema);
+    let schema = host.texts.get(host.form_of_node(node).op_schema);
     !outputs.is_empty()
         && !schema.is_empty()
         && !schema.contains('!')

@@ -94,7 +94,7 @@ pub(super) fn cost_by_steps(
         let items = &rank.items[thread.items.start as usize..thread.items.end as usize];
         let recorded = items
             .iter()
-            .filter(|item| rank.role(item) != HostIntervalKind::Runtime);
+            .filter(|item| rank.role_of_interval(item) != HostIntervalKind::Runtime);
         recorded.count() as u64
     });
     let most = records.max().filter(|&most| most > 0)?;
@@ -115,7 +115,7 @@ fn time_of_views(rank: &RankTimeline) -> Option<u64> {
                 break;
             }
             let item = &rank.items[i as usize];
-            let plain = rank.name(item.event).strip_prefix("aten::");
+            let plain = rank.event_name(item.event).strip_prefix("aten::");
             if !plain.is_some_and(is_view) {
                 continue;
             }
@@ -155,7 +155,10 @@ impl ProfilerCharges {
         let (thread, recorded) = match activity.kind {
             ActivityKind::Item(item) => {
                 let item = &rank.items[item as usize];
-                (item.thread, rank.role(item) != HostIntervalKind::Runtime)
+                (
+                    item.thread,
+                    rank.role_of_interval(item) != HostIntervalKind::Runtime,
+                )
             }
             ActivityKind::End(thread) => (thread, false),
             ActivityKind::Device(_) | ActivityKind::Call(_) => return 0,

@@ -40,7 +40,7 @@ impl HostIntervalKind {
     }
 }
 
-/// An interval on a host thread; [`RankTimeline::role`] returns its role.
+/// An interval on a host thread; [`RankTimeline::role_of_interval`] returns its role.
 #[derive(Clone, Copy, Debug)]
 pub struct HostInterval {
     /// Index of the interval's Kineto event.
@@ -176,9 +176,9 @@ impl RankTimeline {
     }
 
     /// Frees memory that was needed only for reading and joining.
-    pub fn shrink(&mut self) {
-        self.host.texts.freeze();
-        self.kineto.texts.freeze();
+    pub fn free_temporary(&mut self) {
+        self.host.texts.free_hash_table();
+        self.kineto.texts.free_hash_table();
         self.host.nodes.shrink_to_fit();
         self.host.records.shrink_to_fit();
         self.host.storages.shrink_to_fit();
@@ -186,17 +186,17 @@ impl RankTimeline {
     }
 
     /// Returns the role of a host interval.
-    pub fn role(&self, item: &HostInterval) -> HostIntervalKind {
+    pub fn role_of_interval(&self, item: &HostInterval) -> HostIntervalKind {
         HostIntervalKind::of_category(self.events[item.event as usize].category)
     }
 
     /// Returns the name of an event, as Kineto writes it.
-    pub fn name(&self, event: u32) -> &str {
+    pub fn event_name(&self, event: u32) -> &str {
         self.kineto.texts.get(self.events[event as usize].name)
     }
 
     /// Returns the details of an event.
-    pub fn details(&self, event: &TimelineEvent) -> &EventDetails {
+    pub fn details_of_event(&self, event: &TimelineEvent) -> &EventDetails {
         self.kineto.details_at(event.details)
     }
 
@@ -209,7 +209,7 @@ impl RankTimeline {
     /// unknown.
     pub fn operator_of(&self, device: &DeviceInterval) -> u32 {
         match self.items.get(device.launch as usize) {
-            Some(item) if self.role(item) == HostIntervalKind::Runtime => item.parent,
+            Some(item) if self.role_of_interval(item) == HostIntervalKind::Runtime => item.parent,
             Some(_) => device.launch,
             None => NONE,
         }
@@ -219,7 +219,7 @@ impl RankTimeline {
     /// ranges that Python opened.
     pub fn encloser_is_no_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
-        parent.is_none_or(|parent| self.role(parent) != HostIntervalKind::Operator)
+        parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)
     }
 
     /// Returns the name of a host interval. The host trace's name is exact; without it, this is Kineto's
@@ -227,7 +227,7 @@ impl RankTimeline {
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),
-            None => self.name(item.event),
+            None => self.event_name(item.event),
         }
     }
 

@@ -23,8 +23,8 @@ pub enum CaptureFileKind {
 const BEGINNING: u64 = 1 << 16;
 
 /// Detects the kind of the file `path` from the keys at its beginning; does not check the rest of the file.
-pub fn sniff(path: &Path) -> Result<CaptureFileKind, TraceError> {
-    let text = beginning_of(DecompressedStream::open(path)?, path)?;
+pub fn sniff_file(path: &Path) -> Result<CaptureFileKind, TraceError> {
+    let text = beginning_of(DecompressedStream::open_path(path)?, path)?;
     Ok(kind_of(&text))
 }
 
@@ -41,7 +41,9 @@ fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec
     let read = stream.take(BEGINNING).read_to_end(&mut text);
     // The beginning of a truncated file still reveals its kind.
     match read {
-        Err(source) if text.is_empty() => Err(TraceError::io(path, "read or decompress", source)),
+        Err(source) if text.is_empty() => {
+            Err(TraceError::from_io(path, "read or decompress", source))
+        }
         _ => Ok(text),
     }
 }
@@ -88,7 +90,7 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
 pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
     /// Number of bytes within which a JSON file states its kind.
     const HEADING: usize = 256;
-    let text = beginning_as_it_is(DecompressedStream::open(path).ok()?, path).ok()?;
+    let text = beginning_as_it_is(DecompressedStream::open_path(path).ok()?, path).ok()?;
     let lines = || {
         let event = text.starts_with(b"{\"ph\"") || text.starts_with(b"{\"name\"");
         event.then_some("events, one per line; put them into a JSON list")

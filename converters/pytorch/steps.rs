@@ -1,7 +1,7 @@
 //! Steps that a job measured without a profiler, in addition to its capture. `capture.py` writes them to
 //! `steps.RANK.json`.
 
-use chakram_trace::format::file::{TraceContents, decompressed};
+use chakram_trace::format::file::{TraceContents, decompress_bytes};
 use chakram_trace::format::{TraceError, TraceLocation};
 use serde::Deserialize;
 use std::path::Path;
@@ -18,23 +18,23 @@ pub struct MeasuredSteps {
 
 impl MeasuredSteps {
     /// Reads the file at `path`, which may be compressed.
-    pub fn read(path: &Path) -> Result<Self, TraceError> {
+    pub fn read_file(path: &Path) -> Result<Self, TraceError> {
         let contents = TraceContents::open_any(path)?;
         Self::parse(contents.as_slice()).map_err(|error| error.in_file(path))
     }
 
     /// Parses a file's contents, which may be compressed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
-        match decompressed(bytes) {
+        match decompress_bytes(bytes) {
             None => Self::parse(bytes),
             Some(Ok(bytes)) => Self::parse(&bytes),
-            Some(Err(source)) => Err(TraceError::io("", "decompress", source)),
+            Some(Err(source)) => Err(TraceError::from_io("", "decompress", source)),
         }
     }
 
     fn parse(json: &[u8]) -> Result<Self, TraceError> {
         serde_json::from_slice(json).map_err(|error| {
-            TraceError::refused_at(
+            TraceError::invalid_at(
                 TraceLocation::default(),
                 format!("the step times cannot be read: {error}"),
                 "remove the file, or copy it again from the folder where capture.py wrote it",

@@ -18,7 +18,7 @@ use super::{JsonRepair, JsonRepairKind, number};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 pub(super) use layouts::{ElementLayouts, SKIPPED};
-use located_element::{DAMAGED, explain_error, first_line, refused};
+use located_element::{DAMAGED, error_at_offset, explain_error, first_line};
 pub(super) use located_element::{LocatedElement, parse_integer};
 pub(super) use scanner::{JsonScanner, JsonText, SeenKeys};
 use serde::Deserialize;
@@ -48,22 +48,26 @@ pub(super) trait ElementReader {
 
     /// Reads the element at the start of `text` into `element`, and returns its length. Returns `None` if only
     /// the general parser can read it.
-    fn scan<'de>(&mut self, text: &'de str, element: &mut Self::Element<'de>) -> Option<usize>;
+    fn scan_element<'de>(
+        &mut self,
+        text: &'de str,
+        element: &mut Self::Element<'de>,
+    ) -> Option<usize>;
     /// Receives an element of the array.
-    fn element(
+    fn receive_element(
         &mut self,
         element: &Self::Element<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError>;
     /// Receives the value of another key.
-    fn value(
+    fn receive_value(
         &mut self,
         key: &str,
         value: JsonText<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError>;
     /// Records the repair of a name in the next element.
-    fn repaired(&mut self, repair: JsonRepair);
+    fn record_repair(&mut self, repair: JsonRepair);
 }
 
 /// Reads the file at `path`. Returns the length of its decompressed text in bytes.
@@ -71,7 +75,7 @@ pub(super) fn read_elements(
     path: &Path,
     format: &mut impl ElementReader,
 ) -> Result<u64, TraceError> {
-    let walked = TextWindow::new(DecompressedStream::open(path)?, path)
+    let walked = TextWindow::new(DecompressedStream::open_path(path)?, path)
         .and_then(|window| JsonWalker(window).run(format));
     walked.map_err(|error| error.in_file(path))
 }
@@ -79,8 +83,8 @@ pub(super) fn read_elements(
 /// Reads the text in `bytes`; returns its length.
 pub(super) fn read_bytes(bytes: &[u8], format: &mut impl ElementReader) -> Result<u64, TraceError> {
     let path = Path::new("trace");
-    let stream = DecompressedStream::of(bytes)
-        .map_err(|source| TraceError::io(path, "decompress", source))?;
+    let stream = DecompressedStream::from_bytes(bytes)
+        .map_err(|source| TraceError::from_io(path, "decompress", source))?;
     JsonWalker(TextWindow::new(stream, path)?).run(format)
 }
 
@@ -95,25 +99,25 @@ impl JsonWalker<'_> {
             (b"{", "`{`")
         };
         let what = format!("{what} at the start of a {}", F::WHAT);
-        if self.0.take(expected, &what)? == b'[' {
+        if self.0.expect_byte(expected, &what)? == b'[' {
             self.walk_array(format)?;
         } else {
             self.walk_object(format)?;
         }
-        if self.0.peek()?.is_some() {
-            let (found, hint) = match self.0.rest().first() {
+        if self.0.peek_byte()?.is_some() {
+            let (found, hint) = match self.0.remaining_bytes().first() {
                 Some(b'{') => ("a second JSON text begins here".to_owned(), SPLIT),
                 _ => (
                     format!(
                         "found {} after the end of the JSON text",
-                        first_line(self.0.rest())
+                        first_line(self.0.remaining_bytes())
                     ),
                     DAMAGED,
                 ),
             };
-            return Err(refused(self.0.offset(), found, hint));
+            return Err(error_at_offset(self.0.byte_offset(), found, hint));
         }
-        Ok(self.0.offset())
+        Ok(self.0.byte_offset())
     }
 
     fn walk_object<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
@@ -121,37 +125,37 @@ impl JsonWalker<'_> {
         let mut first = true;
         loop {
             let expected = if first { "a key or `}`" } else { "a key" };
-            match self.0.peek()? {
-                Some(b'}') if first => self.0.advance(1),
+            match self.0.peek_byte()? {
+                Some(b'}') if first => self.0.advance_by(1),
                 Some(b'"') => {
                     let mut key = String::new();
                     self.parse_small(format, |_, text, _| {
                         key = number::value_text(text.get()).into_owned();
                         Ok(())
                     })?;
-                    self.0.take(b":", "`:` after a key")?;
+                    self.0.expect_byte(b":", "`:` after a key")?;
                     if key == F::ARRAY {
                         let twice = format!("a second `{key}`, expected one");
                         if seen {
-                            return Err(refused(self.0.offset(), twice, DAMAGED));
+                            return Err(error_at_offset(self.0.byte_offset(), twice, DAMAGED));
                         }
                         seen = true;
-                        self.0.take(b"[", &format!("the array `{key}`"))?;
+                        self.0.expect_byte(b"[", &format!("the array `{key}`"))?;
                         self.walk_array(format)?;
                     } else {
                         self.parse_small(format, |format, value, at| {
-                            format.value(&key, value, at)
+                            format.receive_value(&key, value, at)
                         })?;
                     }
                     first = false;
-                    if self.0.take(b",}", "`,` or `}` after a value")? == b','
+                    if self.0.expect_byte(b",}", "`,` or `}` after a value")? == b','
                         && !self.ends_after_comma(b'}', format)?
                     {
                         continue;
                     }
                 }
                 _ => {
-                    self.0.take(b"\"", expected)?;
+                    self.0.expect_byte(b"\"", expected)?;
                 }
             }
             break;
@@ -159,30 +163,30 @@ impl JsonWalker<'_> {
         if !seen {
             let found = format!("the file has no `{}`, so it is not a {}", F::ARRAY, F::WHAT);
             let hint = "pass the file that torch.profiler wrote";
-            return Err(refused(self.0.offset(), found, hint));
+            return Err(error_at_offset(self.0.byte_offset(), found, hint));
         }
         Ok(())
     }
 
     fn walk_array<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
-        if self.0.peek()? == Some(b']') {
-            self.0.advance(1);
+        if self.0.peek_byte()? == Some(b']') {
+            self.0.advance_by(1);
             return Ok(());
         }
-        self.0.peek()?;
+        self.0.peek_byte()?;
         for record in 0.. {
-            let offset = self.0.offset();
+            let offset = self.0.byte_offset();
             self.walk_element(format)
                 .map_err(|error| error.in_record(record, offset as usize))?;
             if self.0.next_object() {
                 continue;
             }
-            if self.0.take(b",]", "`,` or `]` after an element")? == b']'
+            if self.0.expect_byte(b",]", "`,` or `]` after an element")? == b']'
                 || self.ends_after_comma(b']', format)?
             {
                 break;
             }
-            self.0.peek()?;
+            self.0.peek_byte()?;
         }
         Ok(())
     }
@@ -193,43 +197,43 @@ impl JsonWalker<'_> {
         close: u8,
         format: &mut impl ElementReader,
     ) -> Result<bool, TraceError> {
-        let ends = self.0.peek()? == Some(close);
+        let ends = self.0.peek_byte()? == Some(close);
         if ends {
-            format.repaired(JsonRepair {
-                offset: self.0.offset(),
+            format.record_repair(JsonRepair {
+                offset: self.0.byte_offset(),
                 what: JsonRepairKind::Comma,
                 text: char::from(close).to_string(),
             });
-            self.0.advance(1);
+            self.0.advance_by(1);
         }
         Ok(ends)
     }
 
     fn walk_element<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
         loop {
-            let offset = self.0.offset();
-            let text = self.0.rest();
+            let offset = self.0.byte_offset();
+            let text = self.0.remaining_bytes();
             if let Some(used) = self.scan_next(format)? {
-                self.0.advance(used);
+                self.0.advance_by(used);
                 return Ok(());
             }
             let parsed = match parse_window::<F::Element<'_>>(&self.0) {
                 Ok((element, used)) => {
-                    format.element(&element, LocatedElement { text, offset })?;
+                    format.receive_element(&element, LocatedElement { text, offset })?;
                     Ok(used)
                 }
                 Err(error) => Err(error),
             };
             let error = match parsed {
                 Ok(used) => {
-                    self.0.advance(used);
+                    self.0.advance_by(used);
                     return Ok(());
                 }
                 Err(error) => error,
             };
             // If the window ends within a token, the parser may report an error other than an unexpected end.
-            if !self.0.ended() && (error.is_eof() || text.len() < ENOUGH) {
-                self.0.more(MAX_ELEMENT)?;
+            if !self.0.is_at_end() && (error.is_eof() || text.len() < ENOUGH) {
+                self.0.refill(MAX_ELEMENT)?;
                 continue;
             }
             let Some(mended) = repair_name(text, &F::LAYOUT) else {
@@ -238,10 +242,10 @@ impl JsonWalker<'_> {
                 };
                 let (element, _) = parse::<F::Element<'_>>(&mended.text)
                     .map_err(|error| explain_error(&mended.text, offset, &error))?;
-                format.repaired(repaired_token(&mended, offset));
+                format.record_repair(repaired_token(&mended, offset));
                 let text = &mended.text;
-                format.element(&element, LocatedElement { text, offset })?;
-                self.0.advance(mended.length);
+                format.receive_element(&element, LocatedElement { text, offset })?;
+                self.0.advance_by(mended.length);
                 return Ok(());
             };
             let before = mended.text.len();
@@ -257,13 +261,13 @@ impl JsonWalker<'_> {
                 mended_text.extend_from_slice(if whole { rest } else { &rest[..stretch] });
                 match parse::<F::Element<'_>>(&mended_text) {
                     Ok((element, used)) => {
-                        format.repaired(JsonRepair {
+                        format.record_repair(JsonRepair {
                             offset: offset + mended.name_at as u64,
                             what: JsonRepairKind::Name,
                             text: mended.name,
                         });
                         let text = &mended_text;
-                        format.element(
+                        format.receive_element(
                             &element,
                             LocatedElement {
                                 text,
@@ -272,12 +276,12 @@ impl JsonWalker<'_> {
                         )?;
                         // Convert the length to the original text, in which the name is shorter than its escaped
                         // form.
-                        self.0.advance(used - before + mended.resume);
+                        self.0.advance_by(used - before + mended.resume);
                         return Ok(());
                     }
                     Err(error) if error.is_eof() && !whole => stretch *= 4,
-                    Err(error) if error.is_eof() && !self.0.ended() => {
-                        self.0.more(MAX_ELEMENT)?;
+                    Err(error) if error.is_eof() && !self.0.is_at_end() => {
+                        self.0.refill(MAX_ELEMENT)?;
                         break;
                     }
                     Err(error) => return Err(explain_error(&mended_text, behind, &error)),
@@ -291,10 +295,10 @@ impl JsonWalker<'_> {
     #[inline]
     fn scan_next<F: ElementReader>(&self, format: &mut F) -> Result<Option<usize>, TraceError> {
         let mut element = F::Element::default();
-        let used = format.scan(self.0.valid(), &mut element);
+        let used = format.scan_element(self.0.valid_text(), &mut element);
         if used.is_some() {
-            let (text, offset) = (self.0.rest(), self.0.offset());
-            format.element(&element, LocatedElement { text, offset })?;
+            let (text, offset) = (self.0.remaining_bytes(), self.0.byte_offset());
+            format.receive_element(&element, LocatedElement { text, offset })?;
         }
         Ok(used)
     }
@@ -305,32 +309,32 @@ impl JsonWalker<'_> {
         format: &mut F,
         take: impl FnOnce(&mut F, JsonText<'_>, LocatedElement<'_>) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
-        self.0.peek()?;
+        self.0.peek_byte()?;
         loop {
-            let offset = self.0.offset();
-            let text = self.0.rest();
+            let offset = self.0.byte_offset();
+            let text = self.0.remaining_bytes();
             match parse_window::<JsonText<'_>>(&self.0) {
                 // A number at the window's end may continue beyond the window.
-                Ok((_, used)) if used == text.len() && !self.0.ended() => {}
+                Ok((_, used)) if used == text.len() && !self.0.is_at_end() => {}
                 Ok((value, used)) => {
                     take(format, value, LocatedElement { text, offset })?;
-                    self.0.advance(used);
+                    self.0.advance_by(used);
                     return Ok(());
                 }
-                Err(error) if !self.0.ended() && (error.is_eof() || text.len() < ENOUGH) => {}
+                Err(error) if !self.0.is_at_end() && (error.is_eof() || text.len() < ENOUGH) => {}
                 Err(error) => {
                     let mended = repair_tokens(text);
                     let mended = mended.ok_or_else(|| explain_error(text, offset, &error))?;
                     let (value, _) = parse::<JsonText<'_>>(&mended.text)
                         .map_err(|error| explain_error(&mended.text, offset, &error))?;
-                    format.repaired(repaired_token(&mended, offset));
+                    format.record_repair(repaired_token(&mended, offset));
                     let text = &mended.text;
                     take(format, value, LocatedElement { text, offset })?;
-                    self.0.advance(mended.length);
+                    self.0.advance_by(mended.length);
                     return Ok(());
                 }
             }
-            self.0.more(MAX_VALUE)?;
+            self.0.refill(MAX_VALUE)?;
         }
     }
 }
@@ -350,7 +354,7 @@ fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
 fn parse_window<'de, T: Deserialize<'de>>(
     window: &'de TextWindow<'_>,
 ) -> Result<(T, usize), serde_json::Error> {
-    let (valid, text) = (window.valid(), window.rest());
+    let (valid, text) = (window.valid_text(), window.remaining_bytes());
     match first_value(serde_json::Deserializer::from_str(valid).into_iter()) {
         // Invalid UTF-8 follows, which the general path repairs or reports.
         Err(error) if error.is_eof() && valid.len() < text.len() => parse(text),

@@ -234,7 +234,7 @@ impl RankConversion {
     ) -> Self {
         let mut roles = [0; 3];
         for item in &rank.items {
-            roles[rank.role(item) as usize] += 1;
+            roles[rank.role_of_interval(item) as usize] += 1;
         }
         let role = |role: HostIntervalKind| roles[role as usize];
         let kept = rank.items.len() as u64 + rank.flights.len() as u64;
@@ -288,7 +288,7 @@ impl RankConversion {
             schema: rank.host.schema.clone(),
             method: link.method,
             threads: link.threads.clone(),
-            confidence: link.confidence(),
+            confidence: link.link_confidence(),
             device_ns: (device_ns(rank), written.device_ns),
             unsized_calls: unsized_calls(calls),
             host_nodes: rank.host.nodes.len() as u64,
@@ -313,7 +313,7 @@ impl RankConversion {
             }),
             first_unknown_comm: unknown()
                 .next()
-                .map(|device| rank.name(device.event).to_owned()),
+                .map(|device| rank.event_name(device.event).to_owned()),
             before: calls.before,
             calls: (
                 count(|act| matches!(act, CommOp::Collective(_))),
@@ -326,7 +326,10 @@ impl RankConversion {
             offset,
             written,
             captured_ns,
-            own_ns: activities.span().1.saturating_sub(activities.span().0),
+            own_ns: activities
+                .time_span()
+                .1
+                .saturating_sub(activities.time_span().0),
             transfer_ns: times
                 .iter()
                 .fold(0, |sum, time| sum.saturating_add(time.transfer)),
@@ -358,7 +361,7 @@ fn describe_repairs<'r>(
         // The list of repairs is limited, so it may contain no repair of this kind.
         match first {
             Some(first) => {
-                let text = chakram_trace::format::escape(&first.text);
+                let text = chakram_trace::format::escape_name(&first.text);
                 format!("{file}, byte {}: {what}: `{text}`{more}", first.offset)
             }
             None => format!("{file}: {what}: {count} times"),

@@ -20,7 +20,7 @@ const DEEPEST: usize = 32;
 
 impl ArgType {
     /// Parses the types of a list of values. Returns `None` if lists nest too deeply.
-    pub fn list(types: &[impl AsRef<str>]) -> Option<Self> {
+    pub fn parse_list(types: &[impl AsRef<str>]) -> Option<Self> {
         Self::parse_types(types.iter().map(AsRef::as_ref), DEEPEST)
     }
 
@@ -222,7 +222,7 @@ mod tests {
 
     fn found(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
         let mut into = Vec::new();
-        let types = ArgType::list(types).ok_or("too deep")?;
+        let types = ArgType::parse_list(types).ok_or("too deep")?;
         append_tensors(values, &types, &mut into)
             .map_err(|(at, what)| format!("{what} at {at}"))?;
         let all = into.iter();

@@ -86,7 +86,7 @@ pub struct JobCalls<'a> {
 }
 
 /// Splits the time of every call into waiting and transfer. The result is indexed by rank, then by call.
-pub fn divide(
+pub fn divide_axis(
     job: &JobCalls<'_>,
     matches: &CallMatches,
     groups: &[JobGroup],
@@ -106,7 +106,10 @@ pub fn divide(
     let span = |at: CommRef| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
         let offset = &job.offsets[models[at.0 as usize].capture];
-        (offset.correct(call.start), offset.correct(call.end))
+        (
+            offset.to_reference(call.start),
+            offset.to_reference(call.end),
+        )
     };
     for matched in &matches.collectives {
         let starts = matched.members.iter().map(|&at| span(at).0);

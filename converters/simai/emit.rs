@@ -25,14 +25,14 @@ impl SimaiWorkload {
     /// # Errors
     ///
     /// Fails if writing to `out` fails.
-    pub fn write<W: Write>(
+    pub fn write_rank<W: Write>(
         &self,
         grid: &RankGrid,
         rank: u32,
         passes: u32,
         out: W,
     ) -> Result<(W, u64), TraceError> {
-        let io = |source: std::io::Error| TraceError::io("", "write", source);
+        let io = |source: std::io::Error| TraceError::from_io("", "write", source);
         let mut emitter = StageEmitter {
             writer: TraceWriter::new(out).map_err(io)?,
             grid,
@@ -85,14 +85,14 @@ struct StageEmitter<'g, W> {
 impl<W: Write> StageEmitter<'_, W> {
     fn write_groups(&mut self) -> Result<(), TraceError> {
         self.nodes = 1;
-        let declared = self.grid.declared(self.rank);
+        let declared = self.grid.declared_groups(self.rank);
         let text = metadata_text(&declared);
         // A trace needs at least one node.
         let node = match declared.is_empty() {
             true => NodeView::new(1, "nothing", Op::NoOp),
-            false => NodeView::declaring(1, &text),
+            false => NodeView::declare_groups(1, &text),
         };
-        self.writer.write(&node, &[], &NodeExtras::default())
+        self.writer.write_node(&node, &[], &NodeExtras::default())
     }
 
     /// Writes a node that depends on all nodes in `causes`, and returns its id.
@@ -108,7 +108,7 @@ impl<W: Write> StageEmitter<'_, W> {
         node.recorded = Span::from_ns(ns);
         node.labels.phase = Some(phase);
         self.writer
-            .write(&node, &self.causes, &NodeExtras::default())?;
+            .write_node(&node, &self.causes, &NodeExtras::default())?;
         Ok(self.nodes)
     }
 
@@ -142,7 +142,7 @@ impl<W: Write> StageEmitter<'_, W> {
         let Some(comm) = stage.comm else {
             return Ok(None);
         };
-        let group = self.grid.group(comm.role, self.rank);
+        let group = self.grid.group_of_rank(comm.role, self.rank);
         if group.count == 1 {
             return Ok(None);
         }

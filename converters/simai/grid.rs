@@ -92,15 +92,15 @@ impl RankGrid {
     }
 
     /// Returns the size of a data-parallel group.
-    pub fn data(&self) -> u32 {
+    pub fn data_parallel_size(&self) -> u32 {
         self.expert * self.replicas
     }
 
     /// Returns the size of a role's groups, and how many groups there are.
-    pub fn size(&self, role: GroupRole) -> (u32, u32) {
+    pub fn size_of_group(&self, role: GroupRole) -> (u32, u32) {
         let size = match role {
             GroupRole::Tensor => self.tensor,
-            GroupRole::Data => self.data(),
+            GroupRole::Data => self.data_parallel_size(),
             GroupRole::Expert => self.expert,
             GroupRole::ExpertData => self.replicas,
         };
@@ -111,13 +111,13 @@ impl RankGrid {
     fn first_number(&self, role: GroupRole) -> u64 {
         let before = GroupRole::ALL.iter().take(role as usize);
         1 + before
-            .map(|(role, _)| u64::from(self.size(*role).1))
+            .map(|(role, _)| u64::from(self.size_of_group(*role).1))
             .sum::<u64>()
     }
 
     /// Returns the group of `role` that contains `rank`.
-    pub fn group(&self, role: GroupRole, rank: u32) -> RankGroup {
-        let (count, _) = self.size(role);
+    pub fn group_of_rank(&self, role: GroupRole, rank: u32) -> RankGroup {
+        let (count, _) = self.size_of_group(role);
         // The rank's index among data-parallel groups, and its position within its data-parallel group.
         let plane = self.tensor * self.pipeline;
         let (outside, place) = (rank % plane, rank / plane);
@@ -143,8 +143,8 @@ impl RankGrid {
     }
 
     /// Returns the groups that contain `rank` and other ranks, in the form of a trace's group declaration.
-    pub fn declared(&self, rank: u32) -> DeclaredGroups {
-        let groups = GroupRole::ALL.map(|(role, _)| self.group(role, rank));
+    pub fn declared_groups(&self, rank: u32) -> DeclaredGroups {
+        let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
         several
             .map(|group| {
@@ -155,12 +155,12 @@ impl RankGrid {
     }
 
     /// Returns the roles of all groups with several members.
-    pub fn roles(&self) -> GroupRoles {
+    pub fn group_roles(&self) -> GroupRoles {
         let mut roles = GroupRoles::default();
         for (role, word) in GroupRole::ALL {
-            let (size, groups) = self.size(role);
+            let (size, groups) = self.size_of_group(role);
             for index in (0..u64::from(groups)).filter(|_| size > 1) {
-                roles.add(self.first_number(role) + index, word);
+                roles.add_role(self.first_number(role) + index, word);
             }
         }
         roles
@@ -188,7 +188,7 @@ mod tests {
                 first,
                 stride,
                 count,
-            } = grid.group(role, rank);
+            } = grid.group_of_rank(role, rank);
             let ranks = (0..count).map(|i| first + i * stride);
             (number, ranks.collect::<Vec<_>>())
         };
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(group(GroupRole::ExpertData, 5), (20, vec![1, 5, 9, 13]));
         assert_eq!(group(GroupRole::ExpertData, 7), (22, vec![3, 7, 11, 15]));
         let roles = "tensor 1-8, data 9-10, expert 11-18, expert-data 19-22";
-        assert_eq!(grid.roles().to_string(), roles);
+        assert_eq!(grid.group_roles().to_string(), roles);
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
             };
             for (role, _) in GroupRole::ALL {
                 for rank in 0..npus {
-                    let group = grid.group(role, rank);
+                    let group = grid.group_of_rank(role, rank);
                     let members: Vec<u32> = (0..group.count)
                         .map(|i| group.first + i * group.stride)
                         .collect();
@@ -238,11 +238,12 @@ mod tests {
                     assert!(
                         members
                             .iter()
-                            .all(|member| grid.group(role, *member) == group)
+                            .all(|member| grid.group_of_rank(role, *member) == group)
                     );
                     // No other group has this number.
                     let same = |(other, _): &(GroupRole, _)| {
-                        (0..npus).any(|rank| grid.group(*other, rank).number == group.number)
+                        (0..npus)
+                            .any(|rank| grid.group_of_rank(*other, rank).number == group.number)
                     };
                     assert_eq!(GroupRole::ALL.iter().filter(|role| same(role)).count(), 1);
                 }

@@ -2,9 +2,9 @@
 //! words per layer.
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
-use crate::words::{layer_words, number, refused, words};
+use crate::words::{error_at, layer_words, parse_number, split_words};
 use chakram_trace::format::file::parse_text;
-use chakram_trace::format::{CollectiveKind, TraceError, escape};
+use chakram_trace::format::{CollectiveKind, TraceError, escape_name};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -24,7 +24,7 @@ const COLLECTIVES: [(&str, Option<CollectiveKind>); 6] = [
 impl SimaiWorkload {
     /// Returns whether a file that begins with `text` looks like a workload; the file may still be
     /// invalid.
-    pub fn begins(text: &[u8]) -> bool {
+    pub fn begins_as_simai(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
         // Words end at everything that the parser treats as a blank, including vertical tabs.
         let line = String::from_utf8_lossy(line);
@@ -38,7 +38,7 @@ impl SimaiWorkload {
     /// # Errors
     ///
     /// Fails if the file cannot be read, and where [`Self::parse`] fails.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
+    pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
 
@@ -53,15 +53,15 @@ impl SimaiWorkload {
         let (_, first) = lines.next().unwrap_or((1, ""));
         let mut this = parse_header(first)?;
         let (_, second) = lines.next().unwrap_or((2, ""));
-        let stated = words(second).next().unwrap_or((1, ""));
-        let stated = number(2, stated, "the number of layers", u32::MAX.into())?;
+        let stated = split_words(second).next().unwrap_or((1, ""));
+        let stated = parse_number(2, stated, "the number of layers", u32::MAX.into())?;
         let mut end = 2;
         for (line, content) in lines.filter(|(_, content)| !content.trim().is_empty()) {
             this.layers.push(parse_layer(content, line)?);
             end = line;
         }
         if this.layers.is_empty() || this.layers.len() as u64 != stated {
-            return Err(refused(
+            return Err(error_at(
                 end,
                 1,
                 format!("{} layers, but line 2 states {stated}", this.layers.len()),
@@ -76,7 +76,7 @@ impl SimaiWorkload {
     fn check_checkpoints(&self) -> Result<(), TraceError> {
         let mut all = self.checkpoints.iter().chain(&self.recomputing);
         if let Some(layer) = all.find(|layer| **layer >= self.layers.len()) {
-            return Err(refused(
+            return Err(error_at(
                 1,
                 1,
                 format!("a checkpoint at layer {layer} of {}", self.layers.len()),
@@ -84,7 +84,7 @@ impl SimaiWorkload {
             ));
         }
         match self.recomputing.first() {
-            Some(layer) if self.checkpoints.range(..=layer).next().is_none() => Err(refused(
+            Some(layer) if self.checkpoints.range(..=layer).next().is_none() => Err(error_at(
                 1,
                 1,
                 format!(
@@ -99,13 +99,13 @@ impl SimaiWorkload {
 
 /// Parses the first line. Like SimAI, skips unknown keys.
 fn parse_header(line: &str) -> Result<SimaiWorkload, TraceError> {
-    let words: Vec<(usize, &str)> = words(line).collect();
+    let words: Vec<(usize, &str)> = split_words(line).collect();
     let (column, word) = words.first().copied().unwrap_or((1, ""));
     let Some(kind) = KINDS.iter().find(|kind| **kind == word) else {
-        return Err(refused(
+        return Err(error_at(
             1,
             column,
-            format!("the first word is `{}`", escape(word)),
+            format!("the first word is `{}`", escape_name(word)),
             KINDS.join(" or "),
         ));
     };
@@ -123,20 +123,20 @@ fn parse_header(line: &str) -> Result<SimaiWorkload, TraceError> {
     for (at, (_, key)) in words.iter().enumerate() {
         let degree = || -> Result<u32, TraceError> {
             let word = behind(at + 1);
-            match number(1, word, key.trim_end_matches(':'), u32::MAX.into())? {
-                0 => Err(refused(1, word.0, format!("{key} 0"), "1 or more")),
+            match parse_number(1, word, key.trim_end_matches(':'), u32::MAX.into())? {
+                0 => Err(error_at(1, word.0, format!("{key} 0"), "1 or more")),
                 degree => Ok(degree as u32),
             }
         };
         let layers = || -> Result<BTreeSet<usize>, TraceError> {
-            let count = number(
+            let count = parse_number(
                 1,
                 behind(at + 1),
                 "the number of layers",
                 words.len() as u64,
             )?;
             let indices = (1..=count as usize).map(|i| {
-                number(1, behind(at + 1 + i), "a layer's index", u32::MAX.into())
+                parse_number(1, behind(at + 1 + i), "a layer's index", u32::MAX.into())
                     .map(|i| i as usize)
             });
             indices.collect()
@@ -161,7 +161,7 @@ fn parse_stage(
     what: &str,
     role: GroupRole,
 ) -> Result<SimaiStage, TraceError> {
-    let ns = number(line, words[0], &format!("the {what} time"), MOST_NS)?;
+    let ns = parse_number(line, words[0], &format!("the {what} time"), MOST_NS)?;
     let (column, word) = words[1];
     let suffixes = [
         ("_DP_EP", GroupRole::ExpertData),
@@ -175,14 +175,14 @@ fn parse_stage(
     });
     let Some((kind, role)) = told else {
         let known = COLLECTIVES.map(|(word, _)| word).join(", ");
-        return Err(refused(
+        return Err(error_at(
             line,
             column,
-            format!("the {what} collective is `{}`", escape(word)),
+            format!("the {what} collective is `{}`", escape_name(word)),
             format!("one of {known}, optionally followed by _EP or _DP_EP"),
         ));
     };
-    let bytes = number(line, words[2], &format!("the {what} size"), i64::MAX as u64)?;
+    let bytes = parse_number(line, words[2], &format!("the {what} size"), i64::MAX as u64)?;
     let comm = kind.filter(|_| bytes > 0);
     let comm = comm.map(|kind| SimaiComm { kind, role, bytes });
     Ok(SimaiStage { ns, comm })
@@ -211,7 +211,7 @@ mod tests {
             "HYBRID_TRANSFORMER_FWD_IN_BCKWD\tmodel_parallel_NPU_group: 2 ep: 4 pp: 1 mode: 1 ga: 8 all_gpus: 32 \
              checkpoints: 0 checkpoint_initiates: 0 pp_comm: 83.0\r\n2\r\n{line}\r\n{LAYER}\r\n\r\n"
         );
-        assert!(SimaiWorkload::begins(text.as_bytes()));
+        assert!(SimaiWorkload::begins_as_simai(text.as_bytes()));
         let read = SimaiWorkload::parse(&text).unwrap();
         assert_eq!((read.tensor, read.expert, read.npus), (2, 4, Some(32)));
         let [moe, plain] = &read.layers[..] else {

@@ -2,7 +2,7 @@
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use chakram_trace::format::TraceError;
-use chakram_trace::format::encoder::{MessageEncoder, frame};
+use chakram_trace::format::encoder::{MessageEncoder, append_frame};
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -15,7 +15,12 @@ impl TextWorkload {
     /// # Errors
     ///
     /// Fails if writing to `out` fails.
-    pub fn write(&self, rank: u32, passes: u32, out: &mut impl Write) -> Result<(), TraceError> {
+    pub fn write_rank(
+        &self,
+        rank: u32,
+        passes: u32,
+        out: &mut impl Write,
+    ) -> Result<(), TraceError> {
         let first = u64::from(rank) * u64::from(passes) * self.nodes_per_pass();
         let mut emitter = NodeEmitter::new(out, first);
         emitter.write_metadata(&self.text)?;
@@ -203,9 +208,9 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         self.node.clear();
         for (name, value) in [("schema", SCHEMA), ("input_file", text)] {
             self.attribute.clear();
-            self.attribute.bytes(1, name.as_bytes());
-            self.attribute.bytes(29, value.as_bytes());
-            self.node.bytes(2, self.attribute.as_bytes());
+            self.attribute.append_bytes(1, name.as_bytes());
+            self.attribute.append_bytes(29, value.as_bytes());
+            self.node.append_bytes(2, self.attribute.as_bytes());
         }
         self.write_pending()
     }
@@ -213,9 +218,9 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
     /// Writes the pending node to the file.
     fn write_pending(&mut self) -> Result<(), TraceError> {
         self.record.clear();
-        frame(&mut self.record, self.node.as_bytes());
+        append_frame(&mut self.record, self.node.as_bytes());
         let written = self.out.write_all(&self.record);
-        written.map_err(|source| TraceError::io("", "write", source))
+        written.map_err(|source| TraceError::from_io("", "write", source))
     }
 
     /// Begins a node whose name the caller has set. `kind` is a type of the schema, and the node depends on those
@@ -226,13 +231,13 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         self.node.clear();
         // Protobuf omits zero, because zero is the default value.
         if id > 0 {
-            self.node.varint(1, id);
+            self.node.append_varint(1, id);
         }
-        self.node.bytes(2, self.name.as_bytes());
-        self.node.varint(3, kind);
+        self.node.append_bytes(2, self.name.as_bytes());
+        self.node.append_varint(3, kind);
         self.data.clear();
         self.data.extend(after.into_iter().flatten());
-        self.node.packed(5, &self.data);
+        self.node.append_packed(5, &self.data);
         id
     }
 
@@ -247,7 +252,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         write!(self.name, "COMP_NODE_{}_{phase}", layer.name).expect("a string grows as needed");
         let id = self.begin_node(4, after);
         if stage.micros > 0 {
-            self.node.varint(7, stage.micros);
+            self.node.append_varint(7, stage.micros);
         }
         self.write_pending().map(|()| id)
     }
@@ -269,9 +274,9 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
             ("comm_size", stage.bytes),
         ] {
             self.attribute.clear();
-            self.attribute.bytes(1, name.as_bytes());
-            self.attribute.varint(9, value);
-            self.node.bytes(10, self.attribute.as_bytes());
+            self.attribute.append_bytes(1, name.as_bytes());
+            self.attribute.append_varint(9, value);
+            self.node.append_bytes(10, self.attribute.as_bytes());
         }
         self.write_pending().map(|()| id)
     }
@@ -290,11 +295,11 @@ mod tests {
     struct Data(Vec<u64>);
 
     impl scan::DependencyVisitor for Data {
-        fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
             self.0.push(id);
             Ok(())
         }
-        fn control(&mut self, _: u64) -> Result<(), TraceError> {
+        fn visit_control(&mut self, _: u64) -> Result<(), TraceError> {
             panic!("there are none")
         }
     }
@@ -302,13 +307,13 @@ mod tests {
     fn told(text: &str, rank: u32, passes: u32) -> Vec<Told> {
         let workload = TextWorkload::parse(text).unwrap();
         let mut file = Vec::new();
-        workload.write(rank, passes, &mut file).unwrap();
+        workload.write_rank(rank, passes, &mut file).unwrap();
         let mut frames = FrameCursor::new(&file);
         frames.next_record().unwrap().expect("metadata");
         let mut all = Vec::new();
         while let Some(record) = frames.next_record().unwrap() {
             let mut data = Data(Vec::new());
-            let node: NodeView<'_> = scan::node(record, &mut data).unwrap();
+            let node: NodeView<'_> = scan::scan_node(record, &mut data).unwrap();
             assert_ne!(
                 node.op,
                 Op::Host,
@@ -323,7 +328,7 @@ mod tests {
         all
     }
 
-    fn layers(kind: &str) -> String {
+    fn parse_layers(kind: &str) -> String {
         let line = |name: &str| format!("{name} -1 1 ALLTOALL 8 2 ALLGATHER 16 3 ALLREDUCE 32 0\n");
         format!("{kind}\n3\n{}{}{}", line("a"), line("b"), line("c"))
     }
@@ -335,7 +340,7 @@ mod tests {
     #[test]
     fn ids_go_on_from_rank_to_rank() {
         // MICRO has one node per layer. Two passes of three layers have six nodes, so rank 2 begins at id 12.
-        let told = told(&layers("MICRO"), 2, 2);
+        let told = told(&parse_layers("MICRO"), 2, 2);
         let ids: Vec<_> = told.iter().map(|(id, ..)| *id).collect();
         assert_eq!(ids, [12, 13, 14, 15, 16, 17]);
         assert!(waits(&told).iter().all(|data| data.is_empty()));
@@ -347,7 +352,7 @@ mod tests {
         // Node ids, with WG = weight gradient, IG = input gradient and AR = all-reduce. Forward: 0 1 2. Backward: c
         // has WG 3, AR 4, IG 5; b has WG 6, AR 7, IG 8; a has WG 9, AR 10. The second pass begins at 11. Each of its
         // forward stages also waits for its layer's all-reduce: 10, 7 and 4.
-        let told = told(&layers("DATA"), 0, 2);
+        let told = told(&parse_layers("DATA"), 0, 2);
         let first: [&[u64]; 11] = [
             &[],
             &[0],
@@ -371,7 +376,7 @@ mod tests {
         // Node ids. Forward, compute and exchange: a 0 1, b 2 3, c 4 5. Backward: c has IG 6, exchange 7, WG 8; b
         // has 9, 10, 11, which wait for WG 8 and exchange 7; a has IG 12 and WG 13, without an exchange. The next
         // pass waits for 13, 11 and 8.
-        let told = told(&layers("MODEL"), 0, 2);
+        let told = told(&parse_layers("MODEL"), 0, 2);
         let first: [&[u64]; 14] = [
             &[],
             &[0],
@@ -400,7 +405,7 @@ mod tests {
     fn hybrids_do_both_and_differ_in_a_name() {
         // Node ids are as in model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10 11 12 13, a 14 15
         // 16.
-        let one = told(&layers("HYBRID_DATA_MODEL"), 0, 2);
+        let one = told(&parse_layers("HYBRID_DATA_MODEL"), 0, 2);
         let first: [&[u64]; 17] = [
             &[],
             &[0],
@@ -424,7 +429,7 @@ mod tests {
         // In the second pass, the forward stages list the all-reduces 16 and 13 before the exchange of the
         // previous layer.
         assert_eq!((&one[17].2[..], &one[19].2[..]), (&[16][..], &[13, 18][..]));
-        let other = told(&layers("HYBRID_MODEL_DATA"), 0, 2);
+        let other = told(&parse_layers("HYBRID_MODEL_DATA"), 0, 2);
         assert_eq!(waits(&one), waits(&other));
         assert_eq!(one[7].1, "COMM_COLL_NODE_c_IG_COMM__ALLGATHER");
         assert_eq!(other[7].1, "COMM_COLL_NODE_c_ALLGATHER");

@@ -2,9 +2,9 @@
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use crate::simai::SimaiWorkload;
-use crate::words::{layer_words, number, refused, words};
+use crate::words::{error_at, layer_words, parse_number, split_words};
 use chakram_trace::format::file::parse_text;
-use chakram_trace::format::{TraceError, escape};
+use chakram_trace::format::{TraceError, escape_name};
 use std::path::Path;
 
 /// Maximum time that a trace can store, us.
@@ -13,9 +13,9 @@ const MOST_MICROS: u64 = u64::MAX / 1_000_000;
 impl TextParallelism {
     /// Parses the first line of a workload.
     fn parse(line: &str, number_of: usize) -> Result<Self, TraceError> {
-        let mut words = words(line);
+        let mut words = split_words(line);
         let Some((column, word)) = words.next() else {
-            return Err(refused(
+            return Err(error_at(
                 number_of,
                 1,
                 "an empty first line, which should name the kind of parallelism",
@@ -27,7 +27,7 @@ impl TextParallelism {
         }
         if Self::DLRM.contains(&word) {
             let Some(last) = words.next() else {
-                return Err(refused(
+                return Err(error_at(
                     number_of,
                     line.len() + 1,
                     format!(
@@ -36,15 +36,15 @@ impl TextParallelism {
                     format!("{word} N, where the embedding counts as layer 0"),
                 ));
             };
-            let last = number(number_of, last, "the last bottom layer", u32::MAX.into())?;
+            let last = parse_number(number_of, last, "the last bottom layer", u32::MAX.into())?;
             return Ok(Self::Dlrm {
                 last_bottom_layer: last as u32,
             });
         }
         let kinds = Self::PLAIN.iter().map(|(_, word)| *word).chain(Self::DLRM);
         let kinds = kinds.collect::<Vec<_>>().join(", ");
-        if SimaiWorkload::begins(word.as_bytes()) {
-            return Err(refused(
+        if SimaiWorkload::begins_as_simai(word.as_bytes()) {
+            return Err(error_at(
                 number_of,
                 column,
                 format!("the parallelism {word}, which only workloads of SimAI have"),
@@ -56,26 +56,34 @@ impl TextParallelism {
                 "the parallelism {word}, for which the public converter of Chakra defines no graph"
             )
         } else {
-            format!("the parallelism `{}`, which does not exist", escape(word))
+            format!(
+                "the parallelism `{}`, which does not exist",
+                escape_name(word)
+            )
         };
-        Err(refused(number_of, column, found, format!("one of {kinds}")))
+        Err(error_at(
+            number_of,
+            column,
+            found,
+            format!("one of {kinds}"),
+        ))
     }
 }
 
 /// Parses a stage from its three words.
 fn parse_stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<LayerStage, TraceError> {
-    let micros = number(line, words[0], &format!("the {what} time"), MOST_MICROS)?;
+    let micros = parse_number(line, words[0], &format!("the {what} time"), MOST_MICROS)?;
     let (column, word) = words[1];
     let Some((comm, ..)) = LayerComm::ALL.iter().find(|(_, known, _)| *known == word) else {
         let known = LayerComm::ALL.map(|(_, word, _)| word).join(", ");
-        return Err(refused(
+        return Err(error_at(
             line,
             column,
-            format!("the {what} collective is `{}`", escape(word)),
+            format!("the {what} collective is `{}`", escape_name(word)),
             format!("one of {known}"),
         ));
     };
-    let bytes = number(line, words[2], &format!("the {what} size"), i64::MAX as u64)?;
+    let bytes = parse_number(line, words[2], &format!("the {what} size"), i64::MAX as u64)?;
     Ok(LayerStage {
         micros,
         comm: *comm,
@@ -99,7 +107,7 @@ impl TextWorkload {
     /// # Errors
     ///
     /// Fails if the file cannot be read, and where [`Self::parse`] fails.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
+    pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
 
@@ -116,8 +124,8 @@ impl TextWorkload {
         let (_, first) = lines.next().unwrap_or((1, ""));
         let parallelism = TextParallelism::parse(first, 1)?;
         let (_, second) = lines.next().unwrap_or((2, ""));
-        let stated = words(second).next().unwrap_or((1, ""));
-        let stated = number(2, stated, "the number of layers", u32::MAX.into())?;
+        let stated = split_words(second).next().unwrap_or((1, ""));
+        let stated = parse_number(2, stated, "the number of layers", u32::MAX.into())?;
         let mut layers = Vec::new();
         let mut end = 2;
         for (line, content) in lines {
@@ -127,7 +135,7 @@ impl TextWorkload {
             }
         }
         if layers.is_empty() || layers.len() as u64 != stated {
-            return Err(refused(
+            return Err(error_at(
                 end,
                 1,
                 format!("{} layers, but line 2 states {stated}", layers.len()),
@@ -148,7 +156,7 @@ impl TextWorkload {
 /// Rejects a DLRM without the all-to-all for which the bottom MLP waits.
 fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
     if last_bottom_layer == 0 || last_bottom_layer as usize >= layers.len() {
-        return Err(refused(
+        return Err(error_at(
             1,
             1,
             format!(
@@ -160,7 +168,7 @@ fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceE
     }
     if layers[0].forward.comm != LayerComm::AllToAll {
         let word = layers[0].forward.comm.file_word();
-        return Err(refused(
+        return Err(error_at(
             3,
             1,
             format!("the embedding's forward collective is {word}"),

@@ -3,7 +3,7 @@
 
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
-use super::timeline::{DevicePiece, DeviceTimeline};
+use super::timeline::{DeviceSlice, DeviceTimeline};
 use crate::comm_kernels::{CommKernelTable, CommKernels, KernelNameHint};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -33,7 +33,7 @@ pub(super) struct CollectiveCalls {
 }
 
 /// Slices of each member of a group, in order: index, start, end, and collective.
-type GroupPieces<'m> = BTreeMap<u32, Vec<(u32, i128, i128, &'m HloCollective)>>;
+type GroupSlices<'m> = BTreeMap<u32, Vec<(u32, i128, i128, &'m HloCollective)>>;
 
 impl CollectiveCalls {
     pub fn new(devices: &[DeviceTimeline<'_>], modules: &HloModules) -> Self {
@@ -41,7 +41,7 @@ impl CollectiveCalls {
         let mut this = Self::default();
         let kernels = CommKernels::default();
         let kernels = kernels.lookup_table();
-        let mut groups: BTreeMap<Vec<u32>, GroupPieces<'_>> = BTreeMap::new();
+        let mut groups: BTreeMap<Vec<u32>, GroupSlices<'_>> = BTreeMap::new();
         for (rank, device) in (0..).zip(devices) {
             for (index, piece) in (0..).zip(&device.pieces) {
                 let Some(found) = find_collective(device, piece, modules, &kernels) else {
@@ -67,7 +67,7 @@ impl CollectiveCalls {
     }
 
     /// Matches the collectives of a group, but only if the members agree about them.
-    fn match_group(&mut self, members: &[u32], pieces: &GroupPieces<'_>, world: usize) {
+    fn match_group(&mut self, members: &[u32], pieces: &GroupSlices<'_>, world: usize) {
         let said = |rank: &u32| {
             let own = pieces.get(rank).map_or(&[][..], Vec::as_slice);
             own.iter().map(|(.., of)| (of.kind, of.output))
@@ -115,18 +115,18 @@ impl CollectiveCalls {
     }
 
     /// Returns the matched collective of a slice of a rank.
-    pub fn of(&self, rank: u32, piece: u32) -> Option<&CollectiveCall> {
+    pub fn collective_of_event(&self, rank: u32, piece: u32) -> Option<&CollectiveCall> {
         self.calls.get(&(rank, piece))
     }
 
     /// Returns the bytes of a slice of unmatched communication, or 0 if they are unknown. Returns `None`
     /// if the slice is something else.
-    pub fn unmatched(&self, rank: u32, piece: u32) -> Option<u64> {
+    pub fn unmatched_bytes(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }
 
     /// Returns the numbers of matched and unmatched collectives of a rank.
-    pub fn counts(&self, rank: u32) -> (u64, u64) {
+    pub fn matched_and_unmatched_counts(&self, rank: u32) -> (u64, u64) {
         let own = (rank, 0)..=(rank, u32::MAX);
         let matched = self.calls.range(own.clone()).count();
         (matched as u64, self.unmatched.range(own).count() as u64)
@@ -137,19 +137,19 @@ impl CollectiveCalls {
 /// communication library count, because the instruction's other kernels prepare the data.
 fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
-    piece: &DevicePiece<'_>,
+    piece: &DeviceSlice<'_>,
     modules: &'m HloModules,
     kernels: &CommKernelTable<'_>,
 ) -> Option<Option<&'m HloCollective>> {
     let name = device.plane.name_of(&piece.event);
-    let kernel = kernels.find(name) != KernelNameHint::Nothing;
+    let kernel = kernels.classify_name(name) != KernelNameHint::Nothing;
     if !piece.whole || !(kernel || device.plane.name.contains("TPU")) {
         return None;
     }
     let (mut op, mut module, mut program) = (None, None, None);
     let stats = device
         .plane
-        .stats(&piece.event, |name, value| match (name, value) {
+        .for_each_stat(&piece.event, |name, value| match (name, value) {
             ("hlo_op", StatValue::Text(text)) => op = Some(text),
             ("hlo_module", StatValue::Text(text)) => module = Some(text),
             ("program_id", StatValue::Number(number)) => program = Some(number),
@@ -160,7 +160,7 @@ fn find_collective<'m>(
     // TPU operators have the same names as their instructions.
     let op = op.as_deref().unwrap_or(name);
     let op = op.trim_start_matches('%').split(' ').next().unwrap_or(op);
-    match modules.find(device.file, program, module.as_deref(), op) {
+    match modules.find_collective(device.file, program, module.as_deref(), op) {
         None if kernel || is_communication(op) => Some(None),
         found => found,
     }

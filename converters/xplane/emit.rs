@@ -2,7 +2,7 @@
 
 use super::calls::CollectiveCalls;
 use super::space::StatValue;
-use super::timeline::{DevicePiece, DeviceTimeline};
+use super::timeline::{DeviceSlice, DeviceTimeline};
 use super::{DeviceConversion, ns_since};
 use chakram_base::units::Span;
 use chakram_trace::format::groups::metadata_text;
@@ -49,7 +49,7 @@ pub(super) fn write_device<W: Write>(
     base: i128,
     writer: &mut TraceWriter<W>,
 ) -> Result<DeviceConversion, TraceError> {
-    let (collectives, unmatched) = calls.counts(rank);
+    let (collectives, unmatched) = calls.matched_and_unmatched_counts(rank);
     let mut done = DeviceConversion {
         rank,
         device: device.plane.name.to_string(),
@@ -61,7 +61,11 @@ pub(super) fn write_device<W: Write>(
         ..DeviceConversion::default()
     };
     let text = metadata_text(&calls.groups);
-    writer.write(&NodeView::declaring(1, &text), &[], &NodeExtras::default())?;
+    writer.write_node(
+        &NodeView::declare_groups(1, &text),
+        &[],
+        &NodeExtras::default(),
+    )?;
     done.nodes += 1;
     let emitter = DeviceEmitter::new(device, base);
     for (id, node) in (FIRST..).zip(&emitter.order) {
@@ -136,12 +140,12 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         view.delay = Span::from_ns(start.saturating_sub(ended));
         view.recorded = Span::from_ns(self.ns_since_base(launch.end) - start);
         let data = before.map(|b| self.launch_ids[b as usize]);
-        writer.write(&view, data.as_slice(), &NodeExtras::default())
+        writer.write_node(&view, data.as_slice(), &NodeExtras::default())
     }
 
     /// Returns the call on which a slice depends: the launching call if it had ended, or the previous call on its
     /// thread if it was still running. Returns `None` if the slice begins before its launching call.
-    fn causing_call(&self, piece: &DevicePiece<'_>) -> Option<u32> {
+    fn causing_call(&self, piece: &DeviceSlice<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];
         if launch.end <= piece.start {
@@ -190,7 +194,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         view.lane = Some(self.device.streams[piece.stream as usize].0);
         view.delay = Span::from_ns(start.saturating_sub(ended));
         view.recorded = Span::from_ns(end - start);
-        if let Some(call) = calls.of(rank, index) {
+        if let Some(call) = calls.collective_of_event(rank, index) {
             let wait = self.ns_since_base(piece.start + call.wait) - start;
             view.op = Op::Collective {
                 kind: call.kind,
@@ -202,7 +206,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             };
             view.wait = Span::from_ns(wait);
             view.recorded = Span::from_ns(end - start - wait);
-        } else if let Some(bytes) = calls.unmatched(rank, index) {
+        } else if let Some(bytes) = calls.unmatched_bytes(rank, index) {
             // Limit the bytes to the maximum that a trace can store.
             let bytes = bytes.min(i64::MAX as u64);
             view.op = Op::Communication { bytes };
@@ -218,7 +222,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             attributes: &attributes,
             ..NodeExtras::default()
         };
-        writer.write(&view, &data, &extra)
+        writer.write_node(&view, &data, &extra)
     }
 }
 
@@ -251,12 +255,12 @@ struct EventDescription<'a> {
 impl<'a> EventDescription<'a> {
     fn describe_piece(
         device: &DeviceTimeline<'a>,
-        piece: &DevicePiece<'a>,
+        piece: &DeviceSlice<'a>,
     ) -> Result<Self, TraceError> {
         let mut this = Self::default();
         device
             .plane
-            .stats(&piece.event, |name, value| match value {
+            .for_each_stat(&piece.event, |name, value| match value {
                 StatValue::Number(number) if name == "program_id" => this.program = Some(number),
                 StatValue::Number(number) if name == "correlation_id" => {
                     this.correlation = Some(number);

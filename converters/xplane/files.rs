@@ -15,7 +15,7 @@ const ENDINGS: [&str; 3] = [".xplane.pb", ".xplane.pb.gz", ".xplane.pb.zst"];
 /// # Errors
 ///
 /// Fails if a folder cannot be listed or contains no profile.
-pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
+pub fn find_profiles(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
     let expected = (
         "a file *.xplane.pb",
         "the folder that jax.profiler.start_trace was given, or the file itself",
@@ -44,15 +44,15 @@ fn named_profiles(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
 
 /// Returns whether a file that begins with `head` is a profile: its first field is a plane, and the plane's first
 /// text is a name.
-pub fn begins(head: &[u8]) -> bool {
+pub fn begins_as_xplane(head: &[u8]) -> bool {
     let mut space = WireCursor::new(head, 0);
-    if space.varint().ok() != Some(1 << 3 | 2) || space.varint().is_err() {
+    if space.read_varint().ok() != Some(1 << 3 | 2) || space.read_varint().is_err() {
         return false;
     }
-    let mut plane = WireCursor::new(&head[space.offset()..], 0);
-    let mut field = plane.field();
+    let mut plane = WireCursor::new(&head[space.file_offset()..], 0);
+    let mut field = plane.read_field();
     if let Ok((1, WireValue::Varint(_))) = field {
-        field = plane.field();
+        field = plane.read_field();
     }
     let Ok((2, WireValue::Bytes(name, _))) = field else {
         return false;
@@ -74,20 +74,24 @@ mod tests {
         let plane = |id: bool, name: &str| {
             let (mut plane, mut space) = (MessageEncoder::default(), MessageEncoder::default());
             if id {
-                plane.varint(1, 3);
+                plane.append_varint(1, 3);
             }
-            plane.bytes(2, name.as_bytes());
-            plane.bytes(3, b"");
-            space.bytes(1, plane.as_bytes());
+            plane.append_bytes(2, name.as_bytes());
+            plane.append_bytes(3, b"");
+            space.append_bytes(1, plane.as_bytes());
             space.as_bytes().to_vec()
         };
-        assert!(begins(&plane(false, "/host:CPU")));
-        assert!(begins(&plane(true, "/device:GPU:3")));
-        assert!(begins(&plane(false, "Task Environment")));
-        assert!(!begins(&plane(false, "0.0.4")));
-        assert!(!begins(&plane(false, "/a\nb")));
-        assert!(!begins(b"") && !begins(b"\x0a") && !begins(b"\x0a\x05\x08"));
+        assert!(begins_as_xplane(&plane(false, "/host:CPU")));
+        assert!(begins_as_xplane(&plane(true, "/device:GPU:3")));
+        assert!(begins_as_xplane(&plane(false, "Task Environment")));
+        assert!(!begins_as_xplane(&plane(false, "0.0.4")));
+        assert!(!begins_as_xplane(&plane(false, "/a\nb")));
+        assert!(
+            !begins_as_xplane(b"")
+                && !begins_as_xplane(b"\x0a")
+                && !begins_as_xplane(b"\x0a\x05\x08")
+        );
         let trace = TraceWriter::new(Vec::new()).unwrap().into_inner();
-        assert!(!begins(&trace));
+        assert!(!begins_as_xplane(&trace));
     }
 }

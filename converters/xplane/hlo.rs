@@ -1,7 +1,7 @@
 //! Collectives of the programs in a profile, with their kinds, sizes and groups of devices, read from
 //! `HloProto`.
 
-use super::space::{Message, ProfileSpace, StatValue, for_each_field};
+use super::space::{ProfileSpace, ProtoMessage, StatValue, for_each_field};
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
@@ -55,25 +55,25 @@ pub(super) struct HloModules {
 
 impl HloModules {
     /// Starts a file. Its first device has the number `first`.
-    pub fn begin(&mut self, first: u64) {
+    pub fn begin_file(&mut self, first: u64) {
         self.files.push(BTreeMap::new());
         self.first = first;
     }
 
     /// Returns the index of the file that is being read.
-    pub fn file(&self) -> usize {
+    pub fn file_index(&self) -> usize {
         self.files.len() - 1
     }
 
     /// Reads the programs of a file.
-    pub fn read(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
+    pub fn read_programs(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
         for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
             for (&id, kind) in &plane.event_kinds {
                 // Newer profiles have a stat that contains the program. Older profiles store the program in the
                 // metadata of the event kind.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
-                    plane.stat(stat, &mut |name, value| {
+                    plane.read_stat(stat, &mut |name, value| {
                         if let (true, StatValue::Bytes(bytes)) = (name == PROGRAMS.1, value) {
                             found = Some(bytes);
                         }
@@ -91,7 +91,7 @@ impl HloModules {
 
     /// Returns the collective of the instruction `op` in a file's program: `None` if the instruction is not a
     /// collective, `Some(None)` if its groups are unknown.
-    pub fn find(
+    pub fn find_collective(
         &self,
         file: usize,
         program: Option<u64>,
@@ -121,7 +121,7 @@ struct DeviceAssignment {
 }
 
 impl DeviceAssignment {
-    fn parse(message: Message<'_>) -> Result<Self, TraceError> {
+    fn parse(message: ProtoMessage<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
         for_each_field(message, |number, value| {
             if let (3, WireValue::Bytes(devices, offset)) = (number, value) {
@@ -176,7 +176,7 @@ fn append_numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), Trace
         WireValue::Bytes(bytes, offset) => {
             let mut cursor = WireCursor::new(bytes, offset);
             while !cursor.is_empty() {
-                into.push(cursor.varint()?);
+                into.push(cursor.read_varint()?);
             }
         }
         _ => {}
@@ -217,7 +217,7 @@ impl HloInstruction {
         known.map(|(_, kind)| *kind)
     }
 
-    fn parse(message: Message<'_>) -> Result<Self, TraceError> {
+    fn parse(message: ProtoMessage<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -241,7 +241,7 @@ impl HloInstruction {
         Ok(this)
     }
 
-    fn read_group(&mut self, message: Message<'_>) -> Result<(), TraceError> {
+    fn read_group(&mut self, message: ProtoMessage<'_>) -> Result<(), TraceError> {
         let mut ids = Vec::new();
         for_each_field(message, |number, value| match number {
             1 => append_numbers(value, &mut ids),
@@ -251,7 +251,7 @@ impl HloInstruction {
         Ok(())
     }
 
-    fn device_list(&mut self, message: Message<'_>) -> Result<(), TraceError> {
+    fn device_list(&mut self, message: ProtoMessage<'_>) -> Result<(), TraceError> {
         self.groups.clear();
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -301,7 +301,7 @@ impl HloInstruction {
 
 /// Expands groups that are given by a formula: the integers from 0 on are arranged in a grid, transposed, and
 /// cut into groups of equal size.
-fn expand_iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
+fn expand_iota(message: ProtoMessage<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     let (mut count, mut each) = (0, 0);
     let (mut grid, mut order) = (Vec::new(), Vec::new());
     for_each_field(message, |number, value| {
@@ -358,7 +358,7 @@ fn element_bits(kind: u64) -> Option<u64> {
 
 /// Returns the bytes of a shape, and of its last element if it is a tuple. Returns `None` if they are
 /// unknown.
-fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
+fn shape_bytes(message: ProtoMessage<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
     let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
     for_each_field(message, |number, value| {
         match (number, value) {
@@ -394,7 +394,7 @@ fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>,
 }
 
 /// Reads the collectives of a program.
-fn read_module(proto: Message<'_>) -> Result<HloModule, TraceError> {
+fn read_module(proto: ProtoMessage<'_>) -> Result<HloModule, TraceError> {
     let mut module = HloModule::default();
     let mut assignment = DeviceAssignment::default();
     // `found` contains collectives, each with the id of its computation. `wrappers` contains the
@@ -465,9 +465,9 @@ mod tests {
 
     fn shape(kind: u64, sizes: &[u64], elements: &[Vec<u8>]) -> Vec<u8> {
         made(|m| {
-            m.varint(2, kind);
-            m.packed(3, sizes);
-            elements.iter().for_each(|e| m.bytes(4, e));
+            m.append_varint(2, kind);
+            m.append_packed(3, sizes);
+            elements.iter().for_each(|e| m.append_bytes(4, e));
         })
     }
 
@@ -488,10 +488,10 @@ mod tests {
     fn formulas_make_groups() {
         let of = |count, each, grid: &[u64], order: &[u64]| {
             let formula = made(|m| {
-                m.varint(1, count);
-                m.varint(2, each);
-                m.packed(3, grid);
-                m.packed(4, order);
+                m.append_varint(1, count);
+                m.append_varint(2, each);
+                m.append_packed(3, grid);
+                m.append_packed(4, order);
             });
             expand_iota((&formula, 0)).unwrap()
         };
@@ -527,42 +527,44 @@ mod tests {
         let instruction =
             |name: &str, opcode: &str, shape: &[u8], rest: &dyn Fn(&mut MessageEncoder)| {
                 made(|m| {
-                    m.bytes(1, name.as_bytes());
-                    m.bytes(2, opcode.as_bytes());
-                    m.bytes(3, shape);
+                    m.append_bytes(1, name.as_bytes());
+                    m.append_bytes(2, opcode.as_bytes());
+                    m.append_bytes(3, shape);
                     rest(m);
                 })
             };
         let f32s = shape(11, &[256], &[]);
-        let group = |ids: &[u64]| made(|m| m.packed(1, ids));
+        let group = |ids: &[u64]| made(|m| m.append_packed(1, ids));
         let grouped = |m: &mut MessageEncoder| {
-            m.bytes(49, &group(&[0, 1]));
-            m.bytes(49, &group(&[2, 3]));
+            m.append_bytes(49, &group(&[0, 1]));
+            m.append_bytes(49, &group(&[2, 3]));
         };
         let pair = shape(13, &[], &[shape(11, &[64], &[]), f32s.clone()]);
         let inner = made(|m| {
-            m.varint(5, 77);
-            m.bytes(2, &instruction("rs", "reduce-scatter", &f32s, &|_| {}));
+            m.append_varint(5, 77);
+            m.append_bytes(2, &instruction("rs", "reduce-scatter", &f32s, &|_| {}));
         });
         let entry = made(|m| {
-            m.bytes(2, &instruction("add.1", "add", &f32s, &|_| {}));
-            m.bytes(
+            m.append_bytes(2, &instruction("add.1", "add", &f32s, &|_| {}));
+            m.append_bytes(
                 2,
                 &instruction("all-reduce.1", "all-reduce", &f32s, &grouped),
             );
-            m.bytes(2, &instruction("ag", "all-gather-start", &pair, &|_| {}));
-            m.bytes(
+            m.append_bytes(2, &instruction("ag", "all-gather-start", &pair, &|_| {}));
+            m.append_bytes(
                 2,
-                &instruction("rs-start", "async-start", &pair, &|m| m.packed(38, &[77])),
+                &instruction("rs-start", "async-start", &pair, &|m| {
+                    m.append_packed(38, &[77])
+                }),
             );
         });
         let proto = made(|m| {
-            m.bytes(
+            m.append_bytes(
                 1,
                 &made(|m| {
-                    m.bytes(1, b"jit_step");
-                    m.bytes(3, &inner);
-                    m.bytes(3, &entry);
+                    m.append_bytes(1, b"jit_step");
+                    m.append_bytes(3, &inner);
+                    m.append_bytes(3, &entry);
                 }),
             );
         });

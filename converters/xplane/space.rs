@@ -7,16 +7,16 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Bytes of a message, and their offset in the file.
-pub(super) type Message<'a> = (&'a [u8], usize);
+pub(super) type ProtoMessage<'a> = (&'a [u8], usize);
 
 /// Calls a visitor for each field of a message.
 pub(super) fn for_each_field<'a>(
-    message: Message<'a>,
+    message: ProtoMessage<'a>,
     mut visit: impl FnMut(u32, WireValue<'a>) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
     let mut cursor = WireCursor::new(message.0, message.1);
     while !cursor.is_empty() {
-        let (number, value) = cursor.field()?;
+        let (number, value) = cursor.read_field()?;
         visit(number, value)?;
     }
     Ok(())
@@ -36,7 +36,7 @@ pub(super) struct ProfileSpace<'a> {
 #[derive(Debug, Default)]
 pub(super) struct ProfilePlane<'a> {
     pub name: Cow<'a, str>,
-    lines: Vec<Message<'a>>,
+    lines: Vec<ProtoMessage<'a>>,
     pub event_kinds: BTreeMap<i64, EventKind<'a>>,
     stat_names: BTreeMap<i64, Cow<'a, str>>,
 }
@@ -45,8 +45,8 @@ pub(super) struct ProfilePlane<'a> {
 #[derive(Debug, Default)]
 pub(super) struct EventKind<'a> {
     pub name: Cow<'a, str>,
-    pub metadata: Option<Message<'a>>,
-    pub stats: Vec<Message<'a>>,
+    pub metadata: Option<ProtoMessage<'a>>,
+    pub stats: Vec<ProtoMessage<'a>>,
 }
 
 /// Timeline: a stream of a device, or a thread of a host.
@@ -66,7 +66,7 @@ pub(super) struct ProfileEvent<'a> {
     pub start: i128,
     pub end: i128,
     /// The event's message, which is parsed again if its stats are needed.
-    message: Message<'a>,
+    message: ProtoMessage<'a>,
 }
 
 /// Value of a stat.
@@ -74,7 +74,7 @@ pub(super) struct ProfileEvent<'a> {
 pub(super) enum StatValue<'a> {
     Number(u64),
     Text(Cow<'a, str>),
-    Bytes(Message<'a>),
+    Bytes(ProtoMessage<'a>),
 }
 
 impl<'a> ProfileSpace<'a> {
@@ -92,7 +92,7 @@ impl<'a> ProfileSpace<'a> {
 }
 
 impl<'a> ProfilePlane<'a> {
-    fn parse(message: Message<'a>) -> Result<Self, TraceError> {
+    fn parse(message: ProtoMessage<'a>) -> Result<Self, TraceError> {
         let mut plane = Self::default();
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -119,12 +119,12 @@ impl<'a> ProfilePlane<'a> {
     }
 
     /// Returns the number of lines of the plane.
-    pub fn lines(&self) -> usize {
+    pub fn line_count(&self) -> usize {
         self.lines.len()
     }
 
     /// Parses the line at `index`.
-    pub fn line(&self, index: usize) -> Result<ProfileLine<'a>, TraceError> {
+    pub fn parse_line(&self, index: usize) -> Result<ProfileLine<'a>, TraceError> {
         let mut line = ProfileLine::default();
         let mut timestamp = 0_i64;
         let mut count = 0_u64;
@@ -138,8 +138,9 @@ impl<'a> ProfilePlane<'a> {
             Ok(())
         })?;
         let each = size_of::<ProfileEvent<'_>>() as u64;
-        bounds::check("the events of a line", count, each, "a shorter profile")
-            .map_err(|error| TraceError::io("", "keep in memory", std::io::Error::other(error)))?;
+        bounds::check_fits("the events of a line", count, each, "a shorter profile").map_err(
+            |error| TraceError::from_io("", "keep in memory", std::io::Error::other(error)),
+        )?;
         line.events.reserve_exact(count as usize);
         let start = i128::from(timestamp) * 1000;
         for_each_field(self.lines[index], |number, value| {
@@ -162,28 +163,28 @@ impl<'a> ProfilePlane<'a> {
     }
 
     /// Visits the stats of an event's kind, then the event's own stats.
-    pub fn stats(
+    pub fn for_each_stat(
         &self,
         event: &ProfileEvent<'a>,
         mut visit: impl FnMut(&str, StatValue<'a>),
     ) -> Result<(), TraceError> {
         if let Some(kind) = self.event_kinds.get(&event.kind) {
             for stat in &kind.stats {
-                self.stat(*stat, &mut visit)?;
+                self.read_stat(*stat, &mut visit)?;
             }
         }
         for_each_field(event.message, |number, value| {
             if let (4, WireValue::Bytes(stat, offset)) = (number, value) {
-                self.stat((stat, offset), &mut visit)?;
+                self.read_stat((stat, offset), &mut visit)?;
             }
             Ok(())
         })
     }
 
     /// Visits a stat with its name and value.
-    pub fn stat(
+    pub fn read_stat(
         &self,
-        message: Message<'a>,
+        message: ProtoMessage<'a>,
         visit: &mut impl FnMut(&str, StatValue<'a>),
     ) -> Result<(), TraceError> {
         let (mut id, mut found) = (0, None);
@@ -212,7 +213,7 @@ impl<'a> ProfilePlane<'a> {
 }
 
 /// Returns the key and the value of a map entry.
-fn map_entry(message: Message<'_>) -> Result<(i64, Message<'_>), TraceError> {
+fn map_entry(message: ProtoMessage<'_>) -> Result<(i64, ProtoMessage<'_>), TraceError> {
     let (mut key, mut found) = (0, (&[][..], message.1));
     for_each_field(message, |number, value| {
         match (number, value) {
@@ -226,7 +227,7 @@ fn map_entry(message: Message<'_>) -> Result<(i64, Message<'_>), TraceError> {
 }
 
 impl<'a> EventKind<'a> {
-    fn parse(message: Message<'a>) -> Result<Self, TraceError> {
+    fn parse(message: ProtoMessage<'a>) -> Result<Self, TraceError> {
         let mut kind = Self::default();
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -254,7 +255,7 @@ impl<'a> ProfileEvent<'a> {
     }
 
     /// Parses an event of a line that starts at `start`. Returns `None` if the event has no duration.
-    fn parse(message: Message<'a>, start: i128) -> Result<Option<Self>, TraceError> {
+    fn parse(message: ProtoMessage<'a>, start: i128) -> Result<Option<Self>, TraceError> {
         let (mut kind, mut offset, mut duration) = (0, Some(0), 0_i64);
         for_each_field(message, |number, value| {
             match (number, value) {
@@ -268,7 +269,7 @@ impl<'a> ProfileEvent<'a> {
             Ok(())
         })?;
         if duration < 0 {
-            return Err(TraceError::malformed(
+            return Err(TraceError::malformed_at(
                 message.1,
                 format!("an event lasts {duration} ps, expected 0 or more"),
             ));

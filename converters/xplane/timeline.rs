@@ -17,7 +17,7 @@ const CORRELATION: &str = "correlation_id";
 
 /// Time slice of a stream: an event, or a part of an event without the events nested in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DevicePiece<'a> {
+pub(super) struct DeviceSlice<'a> {
     /// Index of the stream.
     pub stream: u32,
     /// Start and end, ps.
@@ -51,7 +51,7 @@ pub(super) struct DeviceTimeline<'a> {
     /// Number and name of each stream.
     pub streams: Vec<(i64, String)>,
     /// Slices, sorted by start. Slices of one stream do not overlap.
-    pub pieces: Vec<DevicePiece<'a>>,
+    pub pieces: Vec<DeviceSlice<'a>>,
     /// Calls, sorted by start. Calls of one thread do not overlap.
     pub launches: Vec<HostLaunch>,
     /// Names of the file's threads.
@@ -64,14 +64,14 @@ pub(super) struct DeviceTimeline<'a> {
 
 impl DeviceTimeline<'_> {
     /// Returns the start of the first event, ps.
-    pub fn start(&self) -> Option<i128> {
+    pub fn first_start(&self) -> Option<i128> {
         let first = self.pieces.first().map(|piece| piece.start);
         let launch = self.launches.first().map(|launch| launch.start);
         first.into_iter().chain(launch).min()
     }
 
     /// Returns the end of the last event, ps.
-    pub fn end(&self) -> Option<i128> {
+    pub fn last_end(&self) -> Option<i128> {
         let pieces = self.pieces.iter().map(|piece| piece.end);
         pieces.chain(self.launches.iter().map(|l| l.end)).max()
     }
@@ -103,8 +103,8 @@ impl HostTimelines {
     pub fn new(space: &ProfileSpace<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
         for plane in space.planes.iter().filter(|p| p.name.starts_with(HOST)) {
-            for index in 0..plane.lines() {
-                let line = plane.line(index)?;
+            for index in 0..plane.line_count() {
+                let line = plane.parse_line(index)?;
                 let thread = this.threads.len() as u32;
                 this.threads.push(line.name.to_string());
                 for event in &line.events {
@@ -138,7 +138,7 @@ fn correlation_id<'a>(
     event: &ProfileEvent<'a>,
 ) -> Result<Option<u64>, TraceError> {
     let mut id = None;
-    plane.stats(event, |name, value| {
+    plane.for_each_stat(event, |name, value| {
         if let (CORRELATION, StatValue::Number(number)) = (name, value) {
             id = Some(number);
         }
@@ -169,7 +169,7 @@ pub(super) fn read_devices<'a>(
             continue;
         };
         if let Some(other) = numbered.get(&u64::from(number)) {
-            return Err(TraceError::refused_at(
+            return Err(TraceError::invalid_at(
                 TraceLocation::default(),
                 format!(
                     "the planes {} and {} are of the same device",
@@ -186,8 +186,8 @@ pub(super) fn read_devices<'a>(
 
 fn count_events(plane: &ProfilePlane<'_>) -> Result<u64, TraceError> {
     let mut events = 0;
-    for index in 0..plane.lines() {
-        events += plane.line(index)?.events.len() as u64;
+    for index in 0..plane.line_count() {
+        events += plane.parse_line(index)?.events.len() as u64;
     }
     Ok(events)
 }
@@ -199,7 +199,7 @@ fn read_device<'a>(
     file: usize,
     left_out: &mut Vec<(String, u64)>,
 ) -> Result<DeviceTimeline<'a>, TraceError> {
-    let lines = (0..plane.lines()).map(|index| plane.line(index));
+    let lines = (0..plane.line_count()).map(|index| plane.parse_line(index));
     let lines = lines.collect::<Result<Vec<ProfileLine<'a>>, _>>()?;
     let is_stream = |line: &ProfileLine<'a>| line.name.starts_with(STREAM);
     let streams = lines.iter().any(is_stream);
@@ -248,7 +248,7 @@ fn read_device<'a>(
                     next
                 })
             });
-            this.pieces.push(DevicePiece {
+            this.pieces.push(DeviceSlice {
                 stream,
                 start,
                 end,

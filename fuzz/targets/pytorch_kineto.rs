@@ -5,4 +5,4 @@
 #[path = "../../converters/tests/it/harness/pytorch.rs"]
 mod pytorch;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| pytorch::device(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pytorch::read_device(data));

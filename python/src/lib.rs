@@ -32,14 +32,14 @@ fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
 /// Describes all commands and their arguments as JSON.
 #[pyfunction]
 fn describe() -> String {
-    chakram::command::describe().to_string()
+    chakram::command::describe_commands().to_string()
 }
 
 /// Sets the memory limit of the native half in bytes, or the default limit for `None`; returns the limit.
 #[pyfunction]
 #[pyo3(signature = (size=None))]
 fn limit_memory(size: Option<&str>) -> PyResult<u64> {
-    chakram::command::prepare();
+    chakram::command::prepare_process();
     let size = match size {
         None => limits::default_memory(),
         Some(text) => {
@@ -48,13 +48,13 @@ fn limit_memory(size: Option<&str>) -> PyResult<u64> {
         }
     };
     limits::set_memory(size);
-    Ok(limits::memory().0)
+    Ok(limits::memory_limit().0)
 }
 
 /// Returns the bytes that the native half has allocated.
 #[pyfunction]
 fn allocated() -> u64 {
-    limits::allocated()
+    limits::allocated_bytes()
 }
 
 /// The Python module `chakram._chakram`.

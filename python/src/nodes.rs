@@ -2,7 +2,7 @@
 
 use crate::arrow::{LentColumn, LentTable, Owner};
 use crate::run::io_error;
-use chakram::report::{NodeColumn, NodeTable, PartialColumn, TextColumn};
+use chakram::report::{CodedTextColumn, NodeColumn, NodeTable, PartialColumn};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use std::ffi::{CStr, c_void};
@@ -31,7 +31,7 @@ struct TextBuffers {
     _table: Arc<NodeTable>,
 }
 
-fn address<T>(buffer: &[T]) -> *const c_void {
+fn advise_on_address<T>(buffer: &[T]) -> *const c_void {
     buffer.as_ptr().cast()
 }
 
@@ -50,14 +50,17 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> LentColumn {
             format,
             length: column.values.len(),
             unknown: column.unknown,
-            buffers: vec![address(&column.known), address(&column.values)],
+            buffers: vec![
+                advise_on_address(&column.known),
+                advise_on_address(&column.values),
+            ],
             owner: Arc::clone(owner),
             dictionary: None,
         }
     }
     match column {
-        NodeColumn::U32(numbers) => whole(c"I", numbers.len(), address(numbers)),
-        NodeColumn::U64(numbers) => whole(c"L", numbers.len(), address(numbers)),
+        NodeColumn::U32(numbers) => whole(c"I", numbers.len(), advise_on_address(numbers)),
+        NodeColumn::U64(numbers) => whole(c"L", numbers.len(), advise_on_address(numbers)),
         NodeColumn::PartialU32(column) => partial(c"I", column, &owner),
         NodeColumn::PartialU64(column) => partial(c"L", column, &owner),
         NodeColumn::Text(column) => lend_texts(table, column),
@@ -65,7 +68,7 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> LentColumn {
 }
 
 /// Shares a dictionary column: the indices without a copy, and each text once.
-fn lend_texts(table: &Arc<NodeTable>, column: &TextColumn) -> LentColumn {
+fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> LentColumn {
     let (mut offsets, mut text) = (vec![0], String::new());
     for value in &column.values {
         text += value;
@@ -91,21 +94,21 @@ fn lend_texts(table: &Arc<NodeTable>, column: &TextColumn) -> LentColumn {
         unknown: 0,
         buffers: vec![
             ptr::null(),
-            address(&made.offsets),
-            address(made.text.as_bytes()),
+            advise_on_address(&made.offsets),
+            advise_on_address(made.text.as_bytes()),
         ],
         owner: Arc::clone(&made) as Owner,
         dictionary: None,
     };
     let validity = match unknown {
         0 => ptr::null(),
-        _ => address(&made.known),
+        _ => advise_on_address(&made.known),
     };
     LentColumn {
         format: c"i",
         length: column.codes.len(),
         unknown,
-        buffers: vec![validity, address(&column.codes)],
+        buffers: vec![validity, advise_on_address(&column.codes)],
         owner: made,
         dictionary: Some(Box::new(values)),
     }
@@ -115,7 +118,7 @@ impl Nodes {
     /// Prepares the columns of `table` for sharing.
     pub fn new(table: NodeTable) -> Self {
         let table = Arc::new(table);
-        let columns = table.columns().map(|column| lend(&table, column));
+        let columns = table.list_columns().map(|column| lend(&table, column));
         let lent = LentTable {
             names: NodeTable::COLUMNS
                 .iter()

@@ -2,8 +2,8 @@
 //! the process.
 
 use crate::nodes::Nodes;
-use chakram::command::{CommandFailure, CommandOutput, FailureKind, PlainNode, execute};
-use chakram::interrupt::{StopToken, within};
+use chakram::command::{CommandFailure, CommandOutput, FailureKind, NodeIdentity, execute_command};
+use chakram::interrupt::{StopToken, run_with_token};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -47,8 +47,8 @@ pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyRes
         .name("chakram".to_owned())
         .stack_size(STACK)
         .spawn(move || {
-            let work = || execute(arguments, wants_nodes);
-            let result = catch_unwind(AssertUnwindSafe(|| within(Some(task), work)));
+            let work = || execute_command(arguments, wants_nodes);
+            let result = catch_unwind(AssertUnwindSafe(|| run_with_token(Some(task), work)));
             // An error is ignored, because the receiver may have stopped waiting.
             let _ = answer.send(result);
         });
@@ -92,7 +92,7 @@ fn wait(py: Python<'_>, token: &StopToken, mut answers: Receiver<Answer>) -> PyR
                     return Err(out_of_memory(py)?);
                 }
                 raised = match before {
-                    None => py.check_signals().err().inspect(|_| token.stop()),
+                    None => py.check_signals().err().inspect(|_| token.request_stop()),
                     // A second signal ends the wait, even if the command cannot be stopped.
                     Some(error) => match py.check_signals() {
                         Ok(()) => Some(error),
@@ -135,7 +135,7 @@ fn kind(kind: FailureKind) -> &'static str {
     }
 }
 
-fn node<'py>(py: Python<'py>, node: &PlainNode) -> PyResult<Bound<'py, PyDict>> {
+fn node<'py>(py: Python<'py>, node: &NodeIdentity) -> PyResult<Bound<'py, PyDict>> {
     let fields = PyDict::new(py);
     fields.set_item("rank", node.rank)?;
     fields.set_item("node", node.node)?;

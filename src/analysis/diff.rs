@@ -16,7 +16,7 @@ pub mod tally;
 mod value;
 
 pub use chakram_trace::graph::RawTrace;
-pub use differences::{ChangedNode, EdgeChange, TraceDiff, traces};
+pub use differences::{ChangedNode, EdgeChange, TraceDiff, compare_traces};
 pub use fields::{DiffAspect, FieldChange, NodeField};
 pub use tally::{DiffTally, TimeTolerance};
 pub use value::FieldValue;
@@ -25,7 +25,7 @@ use serde::Serialize;
 
 /// Amount before and after a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(into = "render::json::ShiftRow")]
+#[serde(into = "render::json::AmountChangeRow")]
 pub struct AmountChange {
     /// Amount in the first job.
     pub before: u128,
@@ -35,14 +35,14 @@ pub struct AmountChange {
 
 impl AmountChange {
     /// Returns the increase; negative if the amount decreased.
-    pub fn more(&self) -> i128 {
+    pub fn signed_increase(&self) -> i128 {
         self.after as i128 - self.before as i128
     }
 
     /// Returns the increase in percent, or `None` if the amount before is zero and the amount after is not
     /// zero.
-    pub fn percent(&self) -> Option<f64> {
-        match (self.before, self.more()) {
+    pub fn percent_increase(&self) -> Option<f64> {
+        match (self.before, self.signed_increase()) {
             (_, 0) => Some(0.0),
             (0, _) => None,
             (before, more) => Some(100.0 * more as f64 / before as f64),
@@ -50,7 +50,8 @@ impl AmountChange {
     }
 
     /// Returns whether the amount changed by more than `percent`, in either direction.
-    pub fn exceeds(&self, percent: f64) -> bool {
-        self.percent().is_none_or(|found| found.abs() > percent)
+    pub fn exceeds_percent(&self, percent: f64) -> bool {
+        self.percent_increase()
+            .is_none_or(|found| found.abs() > percent)
     }
 }

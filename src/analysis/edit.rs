@@ -25,11 +25,11 @@ pub use what_if::{EditedJob, JobEdit, RoleModel, edit_job};
 const METADATA: u64 = 1;
 
 /// Returns the type number of a node.
-fn kind(record: RawRecord<'_>) -> Result<u64, TraceError> {
+fn node_type(record: RawRecord<'_>) -> Result<u64, TraceError> {
     let mut kind = 0;
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        if let (3, WireValue::Varint(found)) = cursor.field()? {
+        if let (3, WireValue::Varint(found)) = cursor.read_field()? {
             kind = u64::from(found as u32);
         }
     }
@@ -37,21 +37,21 @@ fn kind(record: RawRecord<'_>) -> Result<u64, TraceError> {
 }
 
 /// Passes every attribute of a node to `each`.
-fn attributes<'a>(
+fn for_each_attribute<'a>(
     record: RawRecord<'a>,
     mut each: impl FnMut(&AttrView<'a>) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        if let (10, WireValue::Bytes(message, at)) = cursor.field()? {
-            each(&AttrView::scan(message, at)?)?;
+        if let (10, WireValue::Bytes(message, at)) = cursor.read_field()? {
+            each(&AttrView::scan_attribute(message, at)?)?;
         }
     }
     Ok(())
 }
 
 /// Returns whether `name` matches `pattern`, in which `*` matches any text.
-pub fn matches(pattern: &str, name: &str) -> bool {
+pub fn name_matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");
     let Some(mut rest) = name.strip_prefix(first) else {
@@ -71,7 +71,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::name_matches_pattern;
 
     #[test]
     fn stars_stand_for_any_text() {
@@ -83,7 +83,7 @@ mod tests {
             ("a*b*c", "abbbc"),
             ("a**c", "ac"),
         ] {
-            assert!(matches(pattern, name), "{pattern} {name}");
+            assert!(name_matches_pattern(pattern, name), "{pattern} {name}");
         }
         for (pattern, name) in [
             ("a", "ab"),
@@ -92,7 +92,7 @@ mod tests {
             ("a*b*c", "acb"),
             ("step#1", "step#11"),
         ] {
-            assert!(!matches(pattern, name), "{pattern} {name}");
+            assert!(!name_matches_pattern(pattern, name), "{pattern} {name}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Validation of traces before a replay.
 //!
-//! The validator checks each trace on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles,
+//! The validator checks each trace on its own ([`ValidatedTrace::check_trace`]): records, ids, dependencies, cycles,
 //! durations. The check collects the parts that must agree with other ranks, in program order: collectives, messages,
-//! loads that switches gather, and the declared groups. [`job`] compares these parts across ranks. [`job`] checks that
+//! loads that switches gather, and the declared groups. [`validate_job`] compares these parts across ranks. [`job`] checks that
 //! each rank has a trace, that each group has its members, that all members of a group have the same collectives, that
 //! each send has a receive, and that ranks do not deadlock (wait in a cycle).
 //!
@@ -35,10 +35,10 @@ mod trace;
 mod wait;
 
 pub use defects::{Defect, DefectCounts, DefectLocation, DefectLog};
-pub use job::job;
-pub use json::render as to_json;
+pub use job::validate_job;
+pub use json::render_json as to_json;
 pub use kind::{DefectKind, Severity};
-pub use text::{ValidationStyle, render as to_text};
+pub use text::{ValidationStyle, render_text as to_text};
 pub use trace::ValidatedTrace;
 
 /// Sentinel for an absent index or rank.
@@ -64,7 +64,7 @@ pub struct ValidateOptions {
 
 impl ValidateOptions {
     /// Returns the defaults, modified by `change`.
-    pub fn with(change: impl FnOnce(&mut Self)) -> Self {
+    pub fn apply_changes(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
         options
@@ -104,7 +104,7 @@ impl<'a> ValidationReport<'a> {
         let members: Vec<(u32, &ValidatedTrace)> =
             sources.iter().map(|s| (s.rank, s.trace)).collect();
         Self {
-            findings: job(&members, options),
+            findings: validate_job(&members, options),
             sources,
             strict,
         }
@@ -112,12 +112,15 @@ impl<'a> ValidationReport<'a> {
 
     /// Returns whether the traces allow a replay of the job.
     pub fn is_sound(&self) -> bool {
-        let tally = self.findings.tally();
+        let tally = self.findings.count_by_severity();
         tally.errors == 0 && (tally.warnings == 0 || !self.strict)
     }
 
     /// Returns the number of nodes of all ranks.
-    pub fn nodes(&self) -> u64 {
-        self.sources.iter().map(|source| source.trace.nodes()).sum()
+    pub fn node_count(&self) -> u64 {
+        self.sources
+            .iter()
+            .map(|source| source.trace.node_count())
+            .sum()
     }
 }

@@ -8,7 +8,7 @@ use super::document::{
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
 use super::store::{Archive, ArchiveWriter, CommitPlan};
-use super::{ArchiveError, CompressionLevel, ObjectDone};
+use super::{ArchiveError, CompressionLevel, ObjectCallback};
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::file::{FoundTraces, TraceContents};
 use std::collections::BTreeMap;
@@ -56,14 +56,14 @@ pub fn add_baselines(
     path: &Path,
     drafts: &[BaselineDraft],
 ) -> Result<Option<PathBuf>, ArchiveError> {
-    let writer = ArchiveWriter::open(path)?;
-    let before = writer.archive();
+    let writer = ArchiveWriter::open_for_writing(path)?;
+    let before = writer.committed_archive();
     let mut entries: BTreeMap<String, WorkloadEntry> = BTreeMap::new();
     for draft in drafts {
         let entry = entries.entry(draft.workload.clone());
         let entry = match entry {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(place) => place.insert(before.workload(&draft.workload)?.clone()),
+            Entry::Vacant(place) => place.insert(before.find_workload(&draft.workload)?.clone()),
         };
         entry.baselines.push(draft.record.clone());
     }
@@ -71,7 +71,7 @@ pub fn add_baselines(
         operation: "baseline",
         workloads: entries.keys().cloned().collect(),
     };
-    writer.commit(&plan, &mut |out| {
+    writer.commit_segment(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, CompressionLevel::Default);
         for draft in drafts {
             packer.pack_hashed(&draft.report, &draft.record.report, "report", false)?;
@@ -90,7 +90,7 @@ pub fn add_baselines(
 
 /// Sizes of an added workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PackedAmounts {
+pub struct PackedSizes {
     /// Size of the workload's files, bytes.
     pub bytes: u64,
     /// Number of bytes that the workload's new objects added to the archive.
@@ -106,7 +106,7 @@ pub(super) struct ObjectPacker<'a, 'w> {
     archive: Option<&'a Archive>,
     out: &'a mut SegmentWriter<&'w mut dyn Write>,
     encoder: ObjectEncoder,
-    pub amounts: PackedAmounts,
+    pub amounts: PackedSizes,
 }
 
 impl<'a, 'w> ObjectPacker<'a, 'w> {
@@ -120,12 +120,12 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
             archive,
             out,
             encoder: ObjectEncoder::new(level),
-            amounts: PackedAmounts::default(),
+            amounts: PackedSizes::default(),
         }
     }
 
     /// Packs `bytes`, and returns their hash.
-    pub fn pack(
+    pub fn pack_object(
         &mut self,
         bytes: &[u8],
         family: &str,
@@ -147,22 +147,22 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         self.amounts.bytes += bytes.len() as u64;
         let there = self
             .archive
-            .map_or(Ok(false), |archive| archive.has(hash))?;
-        if there || self.out.has(hash) {
+            .map_or(Ok(false), |archive| archive.has_object(hash))?;
+        if there || self.out.has_object(hash) {
             self.amounts.known += 1;
             return Ok(());
         }
         let io = |error| ArchiveError::io_error(Path::new(""), "write", error);
         let chunks = self
             .encoder
-            .encode(bytes, self.out.objects(), family, is_trace)
+            .encode_object(bytes, self.out.object_count(), family, is_trace)
             .map_err(io)?;
         self.amounts.packed += chunks
             .iter()
             .map(|chunk| chunk.frame.len() as u64)
             .sum::<u64>();
         self.out
-            .object(hash.to_owned(), bytes.len() as u64, chunks)
+            .write_object(hash.to_owned(), bytes.len() as u64, chunks)
             .map_err(io)
     }
 }
@@ -173,14 +173,14 @@ pub(super) fn strip_digits(name: &str) -> String {
 }
 
 /// Adds `draft` to the archive `path`.
-pub fn add(
+pub fn add_workload(
     path: &Path,
     draft: &WorkloadDraft,
-    done: ObjectDone<'_>,
-) -> Result<PackedAmounts, ArchiveError> {
+    done: ObjectCallback<'_>,
+) -> Result<PackedSizes, ArchiveError> {
     check_name(&draft.name)?;
-    let writer = ArchiveWriter::open(path)?;
-    let before = writer.archive();
+    let writer = ArchiveWriter::open_for_writing(path)?;
+    let before = writer.committed_archive();
     if before.workloads().contains_key(&draft.name) && !draft.replace {
         return Err(ArchiveError::request_refused(
             format!(
@@ -195,8 +195,8 @@ pub fn add(
         operation: "add",
         workloads: vec![draft.name.clone()],
     };
-    let mut amounts = PackedAmounts::default();
-    let kept_aside = writer.commit(&plan, &mut |out| {
+    let mut amounts = PackedSizes::default();
+    let kept_aside = writer.commit_segment(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
         let mut entry = pack_workload(draft, &mut packer, done)?;
         // A replaced workload keeps its predictions, so that later checks still compare the new workload with these
@@ -210,7 +210,7 @@ pub fn add(
         change.workloads.push(entry);
         Ok(change)
     })?;
-    Ok(PackedAmounts {
+    Ok(PackedSizes {
         kept_aside,
         ..amounts
     })
@@ -242,7 +242,7 @@ fn split_trace_name(
 fn pack_workload(
     draft: &WorkloadDraft,
     packer: &mut ObjectPacker<'_, '_>,
-    done: ObjectDone<'_>,
+    done: ObjectCallback<'_>,
 ) -> Result<WorkloadEntry, ArchiveError> {
     let mut prefix: Option<String> = None;
     let mut traces: Vec<TraceRow> = Vec::new();
@@ -262,7 +262,7 @@ fn pack_workload(
         }
         // In generated jobs, many ranks share one file under several names. A file with several names is read only
         // once.
-        let identity = chakram_trace::files::identity(&file.path);
+        let identity = chakram_trace::files::file_identity(&file.path);
         let same = linked.as_ref().filter(|(of, _, _)| Some(*of) == identity);
         let (hash, bytes) = match same {
             Some((_, hash, bytes)) => (hash.clone(), *bytes),
@@ -270,9 +270,9 @@ fn pack_workload(
                 let contents = TraceContents::open_compressed(&file.path)?;
                 let bytes = contents.as_slice();
                 if let Some(seal) = &file.seal {
-                    seal.check(file, bytes)?;
+                    seal.check_contents(file, bytes)?;
                 }
-                let hash = packer.pack(bytes, "trace", true)?;
+                let hash = packer.pack_object(bytes, "trace", true)?;
                 let length = bytes.len() as u64;
                 if let Some(identity) = identity {
                     linked = Some((identity, hash.clone(), length));
@@ -305,7 +305,7 @@ fn pack_workload(
         let contents = TraceContents::open_compressed(path)?;
         let bytes = contents.as_slice();
         files.push(FileRow {
-            blake3: packer.pack(bytes, &strip_digits(&name), false)?,
+            blake3: packer.pack_object(bytes, &strip_digits(&name), false)?,
             name,
             bytes: bytes.len() as u64,
         });
@@ -326,7 +326,7 @@ fn pack_workload(
         baselines: Vec::new(),
         measured: draft.measured.clone(),
     };
-    entry.check()?;
+    entry.check_names()?;
     Ok(entry)
 }
 
@@ -342,7 +342,7 @@ pub(super) fn repack_workload(
     from: &Archive,
     entry: &WorkloadEntry,
     packer: &mut ObjectPacker<'_, '_>,
-    done: ObjectDone<'_>,
+    done: ObjectCallback<'_>,
 ) -> Result<(), ArchiveError> {
     let traces = entry
         .traces
@@ -359,7 +359,7 @@ pub(super) fn repack_workload(
         ]
     });
     for (hash, family, is_trace) in traces.chain(files).chain(baselines) {
-        let bytes = from.read(hash)?;
+        let bytes = from.read_object(hash)?;
         packer.pack_hashed(&bytes, hash, &family, is_trace)?;
         done();
     }

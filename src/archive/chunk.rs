@@ -14,8 +14,8 @@ use std::io;
 mod decode;
 mod frame;
 
-pub use decode::{ChunkBuffers, DecodedChunk, decompress};
-pub use frame::compress;
+pub use decode::{ChunkBuffers, DecodedChunk, decompress_frame};
+pub use frame::compress_frame;
 
 /// Target size of a chunk, bytes.
 const TARGET: usize = 4 << 20;
@@ -99,7 +99,7 @@ impl ObjectEncoder {
 
     /// Encodes the object with index `number` in the segment. Objects of one `family` are similar; `is_trace` states
     /// whether the object is a trace.
-    pub fn encode(
+    pub fn encode_object(
         &mut self,
         bytes: &[u8],
         number: u32,
@@ -147,7 +147,7 @@ impl ObjectEncoder {
                             .decoded
                             .columns
                             .as_ref()
-                            .map_or(0, |own| columns.alike(own));
+                            .map_or(0, |own| columns.count_equal_templates(own));
                     }
                     if position < KEPT {
                         made.chunks.push(kept);
@@ -163,7 +163,7 @@ impl ObjectEncoder {
                     let size = framed_bytes(&records[at..at + taken]);
                     let (part, behind) = rest.split_at(size);
                     out.push(EncodedChunk {
-                        frame: compress(part, self.level.zstd_level(), None)?,
+                        frame: compress_frame(part, self.level.zstd_level(), None)?,
                         coding: ChunkCoding::Plain,
                         unpacked: size as u64,
                         bytes: size as u64,
@@ -212,7 +212,7 @@ impl ObjectEncoder {
     ) -> io::Result<(EncodedChunk, BaseChunk)> {
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
-            frame: compress(part, self.level.zstd_level(), dictionary)?,
+            frame: compress_frame(part, self.level.zstd_level(), dictionary)?,
             coding: if plain {
                 ChunkCoding::Plain
             } else {
@@ -281,12 +281,12 @@ impl ObjectEncoder {
         let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
         let mut buffers = self.buffers.borrow_mut();
         let (memory, buffers) = buffers.for_columns();
-        let mut columns = TraceColumns::split(bodies, kind, base, &mut index, buffers);
+        let mut columns = TraceColumns::split_records(bodies, kind, base, &mut index, buffers);
         let ColumnWriter {
             bytes: unpacked,
             ends,
             ..
-        } = columns.encode(base, memory, buffers);
+        } = columns.encode_columns(base, memory, buffers);
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
             frame: compress_parts(&unpacked, &ends, self.level.zstd_level(), dictionary)?,

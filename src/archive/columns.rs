@@ -9,7 +9,7 @@
 //! `docs/reference/archive-format.md` describes the format.
 
 use super::wire::{WireError, WireReader, put_varint};
-use byte_numbers::ByteNumbers;
+use byte_numbers::ByteStringInterner;
 use parse::RecordOutline;
 use predict::{ColumnSlice, ColumnView, Predictor};
 use record_writer::{RecordWriter, TOO_LARGE};
@@ -65,10 +65,10 @@ pub enum RecordKind {
 pub struct TemplateIndex {
     /// Outlines, indexed by the number of the outline's key.
     outlines: Vec<Arc<RecordOutline>>,
-    keys: ByteNumbers,
+    keys: ByteStringInterner,
     /// Numbers of templates, by the number of the outline and the number of the variant.
-    templates: ByteNumbers,
-    columns: ByteNumbers,
+    templates: ByteStringInterner,
+    columns: ByteStringInterner,
     structural: StructuralColumns,
 }
 
@@ -89,7 +89,7 @@ const IDS: usize = 0;
 impl TraceColumns {
     /// Splits `records` into columns; records of traces have no length prefix. New templates are added to
     /// `index`.
-    pub fn split(
+    pub fn split_records(
         records: &[&[u8]],
         kind: RecordKind,
         base: Option<&Self>,
@@ -98,7 +98,7 @@ impl TraceColumns {
     ) -> Self {
         let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
         templates.begin_layer(buffers.layers.pop().unwrap_or_default());
-        index.columns.intern(&parse::ID_PATH);
+        index.columns.intern_bytes(&parse::ID_PATH);
         let mut sequence = Vec::with_capacity(records.len());
         let mut values = buffers.values.pop().unwrap_or_default();
         values.clear();
@@ -108,21 +108,22 @@ impl TraceColumns {
             let before = values.len();
             let metadata = kind == RecordKind::FirstNodes && number == 0;
             if kind == RecordKind::Lines {
-                parse::line(record, &mut key, &mut values);
-            } else if !parse::record(record, metadata, &mut key, &mut values) {
+                parse::parse_line(record, &mut key, &mut values);
+            } else if !parse::parse_record(record, metadata, &mut key, &mut values) {
                 parse::literal_key(record, &mut key);
                 values.truncate(before);
             }
             let known = index.keys.get(&key);
             sequence.push(known.unwrap_or_else(|| {
-                let outline = parse::outline(&key, &mut index.columns);
+                let outline = parse::parse_outline(&key, &mut index.columns);
                 index.outlines.push(Arc::new(outline));
-                index.keys.intern(&key)
+                index.keys.intern_bytes(&key)
             }));
         }
         let count = index.columns.len();
         if base.is_none() && kind != RecordKind::Lines {
-            index.structural = StructuralColumns::find(&index.outlines, count, &sequence, &values);
+            index.structural =
+                StructuralColumns::find_structural(&index.outlines, count, &sequence, &values);
         }
         // The loop converts outlines to templates, and drops values that are fixed in a template.
         let mut fixed = Vec::new();
@@ -146,16 +147,16 @@ impl TraceColumns {
                 pushed.expect("ops are well formed");
                 put_varint(&mut written, ops.len() as u64);
                 written.extend_from_slice(&ops);
-                index.templates.intern(&key)
+                index.templates.intern_bytes(&key)
             });
         }
         let shape = base.map(|base| &base.shape);
-        let shape = match shape.filter(|shape| shape.sequence() == sequence) {
+        let shape = match shape.filter(|shape| shape.template_sequence() == sequence) {
             Some(shape) => Arc::clone(shape),
             None => {
                 let mut own = buffers.shapes.pop().unwrap_or_default();
                 *own.template_sequence_mut() = sequence;
-                own.place(&templates, count, usize::MAX)
+                own.place_values(&templates, count, usize::MAX)
                     .expect("columns of slots are there");
                 Arc::new(own)
             }
@@ -175,16 +176,20 @@ impl TraceColumns {
     }
 
     /// Returns the number of records that have the same template as the record with the same index of `base`.
-    pub fn alike(&self, base: &Self) -> usize {
-        let pairs = self.shape.sequence().iter().zip(base.shape.sequence());
+    pub fn count_equal_templates(&self, base: &Self) -> usize {
+        let pairs = self
+            .shape
+            .template_sequence()
+            .iter()
+            .zip(base.shape.template_sequence());
         pairs.filter(|(a, b)| a == b).count()
     }
 
     /// Returns the column with this index, or `None`.
     fn column_at(&self, number: usize) -> Option<ColumnSlice<'_>> {
         (number < self.count).then(|| {
-            let range = self.shape.range(number);
-            (self.shape.records(number), &self.values[range])
+            let range = self.shape.column_range(number);
+            (self.shape.records_of_column(number), &self.values[range])
         })
     }
 
@@ -194,7 +199,7 @@ impl TraceColumns {
     }
 
     /// Encodes the columns, without templates of `base`, into `bytes`, whose memory is reused.
-    pub fn encode(
+    pub fn encode_columns(
         &mut self,
         base: Option<&Self>,
         bytes: Vec<u8>,
@@ -203,19 +208,19 @@ impl TraceColumns {
         let left = buffers.values.pop().unwrap_or_default();
         let mut writer = ColumnWriter::new(bytes, left);
         let out = &mut writer.bytes;
-        let sequence = self.shape.sequence();
+        let sequence = self.shape.template_sequence();
         let known = base.map_or(0, |base| base.templates.len());
         put_varint(out, sequence.len() as u64);
         put_varint(out, self.count as u64);
         put_varint(out, (self.templates.len() - known) as u64);
         out.extend_from_slice(&self.written);
-        let base_sequence = base.map(|base| base.shape.sequence());
+        let base_sequence = base.map(|base| base.shape.template_sequence());
         encode_sequence(sequence, base_sequence, &mut writer);
         self.read_ids(&mut buffers.ids);
         let (mut others, known) = match base {
             Some(base) => (base.relations.clone(), &base.chosen[..]),
             None => (
-                relations::relations(self.all_columns(), sequence.len()),
+                relations::find_related_columns(self.all_columns(), sequence.len()),
                 &[][..],
             ),
         };
@@ -244,15 +249,15 @@ impl TraceColumns {
             let likely = known.get(number).copied().flatten();
             let likely = likely.map(|known| [known, Predictor::Base, Predictor::BaseShifted]);
             let candidates = likely.as_ref().map_or(choose::ALL, |likely| &likely[..]);
-            chosen[number] = Some(choose::encode(values, &view, candidates, &mut writer));
+            chosen[number] = Some(choose::encode_best(values, &view, candidates, &mut writer));
         }
         (self.chosen, self.relations) = (chosen, others);
         buffers.values.push(std::mem::take(&mut writer.left));
         writer
     }
 
-    /// Decodes the output of [`Self::encode`] for a chunk of `bytes` bytes.
-    pub fn decode(
+    /// Decodes the output of [`Self::encode_columns`] for a chunk of `bytes` bytes.
+    pub fn decode_columns(
         encoded: &[u8],
         base: Option<&Self>,
         bytes: usize,
@@ -260,15 +265,15 @@ impl TraceColumns {
     ) -> Result<Self, WireError> {
         let mut input = WireReader::new(encoded);
         // Every record and every slot takes at least a byte of the chunk, so these limits reject corrupt input.
-        let records = input.count(bytes)?;
+        let records = input.read_count(bytes)?;
         let known = base.map_or(0, |base| base.count);
-        let count = input.count(known + 1 + encoded.len())?;
-        let new = input.count(encoded.len())?;
+        let count = input.read_count(known + 1 + encoded.len())?;
+        let new = input.read_count(encoded.len())?;
         let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
         templates.begin_layer(buffers.layers.pop().unwrap_or_default());
         for _ in 0..new {
-            let length = input.count(encoded.len())?;
-            templates.push(input.take(length)?, count)?;
+            let length = input.read_count(encoded.len())?;
+            templates.push(input.take_bytes(length)?, count)?;
         }
         // A column is known from the base, is the id column, or occurs in a new template, which has at least one op for
         // each new column.
@@ -279,7 +284,7 @@ impl TraceColumns {
         }
         let base_shape = base.map(|base| &base.shape);
         let mut own = buffers.shapes.pop().unwrap_or_default();
-        let base_sequence = base_shape.map(|shape| shape.sequence());
+        let base_sequence = base_shape.map(|shape| shape.template_sequence());
         let same = decode_sequence(
             &mut input,
             records,
@@ -292,11 +297,11 @@ impl TraceColumns {
                 Arc::clone(shape)
             }
             None => {
-                own.place(&templates, count, bytes)?;
+                own.place_values(&templates, count, bytes)?;
                 Arc::new(own)
             }
         };
-        let all = shape.values();
+        let all = shape.value_count();
         if all > bytes {
             return Err(shape::TOO_MANY);
         }
@@ -305,7 +310,7 @@ impl TraceColumns {
         resize_uninitialised(&mut values, all);
         buffers.ids.clear();
         buffers.ids.resize(records, 0);
-        let full = (0..count).filter(|&number| !shape.range(number).is_empty());
+        let full = (0..count).filter(|&number| !shape.column_range(number).is_empty());
         let mut missing: Vec<bool> = vec![false; count];
         let mut left = 0;
         for number in full {
@@ -313,33 +318,33 @@ impl TraceColumns {
             left += 1;
         }
         for _ in 0..left {
-            let number = input.count(count)?;
+            let number = input.read_count(count)?;
             let there = missing.get_mut(number).filter(|missing| **missing);
             *there.ok_or(WireError("a column occurs twice"))? = false;
-            let range = shape.range(number);
+            let range = shape.column_range(number);
             let (before, rest) = values.split_at_mut(range.start);
             let (own, after) = rest.split_at_mut(range.len());
             let (before, after) = (&*before, &*after);
             let others = |other: usize| {
                 let there = missing.get(other).is_some_and(|missing| !missing);
-                let other_range = shape.range(other);
+                let other_range = shape.column_range(other);
                 let values = match other_range.start.checked_sub(range.end) {
                     Some(from) => &after[from..][..other_range.len()],
                     None if other_range.end <= range.start => &before[other_range],
                     None => return None,
                 };
-                there.then(|| (shape.records(other), values))
+                there.then(|| (shape.records_of_column(other), values))
             };
             let view = shape.column_view(number, &templates, base, &buffers.ids);
-            choose::decode(&mut input, own, others, &view)?;
+            choose::decode_column(&mut input, own, others, &view)?;
             if number == IDS {
-                let records = shape.records(IDS).iter();
+                let records = shape.records_of_column(IDS).iter();
                 for (record, id) in records.zip(&*own) {
                     buffers.ids[*record as usize] = *id;
                 }
             }
         }
-        input.end()?;
+        input.expect_end()?;
         Ok(Self {
             templates,
             written: Vec::new(),
@@ -360,7 +365,7 @@ impl TraceColumns {
 
     /// Rebuilds the records (`bytes` bytes in total) from templates and columns, and passes the records to `out`, a few
     /// at a time. If `framed` is true, each record is preceded by its length.
-    pub fn join<E: From<WireError>>(
+    pub fn join_records<E: From<WireError>>(
         &self,
         bytes: usize,
         framed: bool,
@@ -373,24 +378,24 @@ impl TraceColumns {
             out(written).map(|()| left)
         };
         let mut writer = RecordWriter::new(buffer);
-        writer.reserve(PIECE);
-        let mut next = self.shape.starts().to_vec();
-        for &number in self.shape.sequence() {
+        writer.reserve_bytes(PIECE);
+        let mut next = self.shape.column_starts().to_vec();
+        for &number in self.shape.template_sequence() {
             let template = self.templates.get(number as usize);
-            let most = template.most();
-            if writer.room() < most {
-                let left = give(writer.written())?;
+            let most = template.max_record_bytes();
+            if writer.remaining_capacity() < most {
+                let left = give(writer.written_bytes())?;
                 writer.restart_at_begin();
-                writer.reserve(most.min(left));
+                writer.reserve_bytes(most.min(left));
             }
             let value = |column| {
                 let at = &mut next[column as usize];
                 *at += 1;
                 self.values[*at - 1]
             };
-            template.write(framed, &mut writer, value)?;
+            template.write_record(framed, &mut writer, value)?;
         }
-        match give(writer.written())? {
+        match give(writer.written_bytes())? {
             0 => Ok(()),
             _ => Err(WireError("the chunk's records are smaller than stated").into()),
         }
@@ -399,7 +404,7 @@ impl TraceColumns {
     /// Sets `ids` to the id of each record; a record without an id gets 0.
     fn read_ids(&self, ids: &mut Vec<u64>) {
         ids.clear();
-        ids.resize(self.shape.sequence().len(), 0);
+        ids.resize(self.shape.template_sequence().len(), 0);
         if let Some((records, values)) = self.column_at(IDS) {
             for (record, id) in records.iter().zip(values) {
                 ids[*record as usize] = *id;
@@ -428,11 +433,11 @@ impl RecordShape {
         ids: &'v [u64],
     ) -> ColumnView<'v> {
         ColumnView {
-            records: self.records(number),
+            records: self.records_of_column(number),
             // Ids predict other columns, so the decoder reads the id column first. No ids are known at that time, so
             // ids do not predict ids.
             ids: if number == IDS { &[] } else { ids },
-            sequence: self.sequence(),
+            sequence: self.template_sequence(),
             templates: templates.len(),
             base: base.and_then(|base| base.column_at(number)),
             others: [None; 2],
@@ -458,7 +463,7 @@ fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWrite
         ..ColumnView::default()
     };
     let predictors = &[Predictor::Zero, Predictor::Base];
-    choose::encode(&wide(sequence), &view, predictors, out);
+    choose::encode_best(&wide(sequence), &view, predictors, out);
 }
 
 /// Reads the templates of `count` records into `sequence`; returns whether these templates are exactly the templates of
@@ -469,7 +474,7 @@ fn decode_sequence(
     base: Option<&[u32]>,
     sequence: &mut Vec<u32>,
 ) -> Result<bool, WireError> {
-    let predictor = input.take(1)?[0];
+    let predictor = input.take_bytes(1)?[0];
     let base = match (predictor, base) {
         (0, _) => &[][..],
         (5, Some(base)) => base,
@@ -479,9 +484,9 @@ fn decode_sequence(
             ));
         }
     };
-    let width = usize::from(input.take(1)?[0]);
+    let width = usize::from(input.take_bytes(1)?[0]);
     let planes = width.checked_mul(count).filter(|_| width <= 8);
-    let planes = input.take(planes.ok_or(WireError("a column is wider than 8 bytes"))?)?;
+    let planes = input.take_bytes(planes.ok_or(WireError("a column is wider than 8 bytes"))?)?;
     sequence.clear();
     if predictor == 5 && width == 0 && base.len() == count {
         return Ok(true);
@@ -497,7 +502,7 @@ fn decode_sequence(
             (_, Some(&own)) => own.into(),
             (_, None) => last,
         };
-        last = predicted.wrapping_add(choose::unzigzag(left));
+        last = predicted.wrapping_add(choose::decode_zigzag(left));
         let number = u32::try_from(last);
         sequence.push(number.map_err(|_| shape::NO_TEMPLATE)?);
     }

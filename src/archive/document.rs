@@ -82,7 +82,7 @@ pub struct ChunkRow(
 
 impl ChunkRow {
     /// Returns the indices of the object and the chunk that are the chunk's base.
-    pub fn base(&self) -> Option<(usize, usize)> {
+    pub fn base_chunk(&self) -> Option<(usize, usize)> {
         let number = |number: i64| usize::try_from(number).ok();
         Some((number(self.6)?, number(self.7)?))
     }
@@ -202,7 +202,7 @@ pub struct MeasuredTimes {
 
 impl WorkloadEntry {
     /// Returns the number of the workload's ranks.
-    pub fn ranks(&self) -> u64 {
+    pub fn rank_count(&self) -> u64 {
         self.traces.iter().map(|row| u64::from(row.ranks)).sum()
     }
 
@@ -216,7 +216,7 @@ impl WorkloadEntry {
     }
 
     /// Returns the hashes and sizes of the objects that the workload needs.
-    pub fn objects(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub fn needed_objects(&self) -> impl Iterator<Item = (&str, u64)> {
         let traces = self.traces.iter().map(|row| (&row.blake3[..], row.bytes));
         let files = self.files.iter().map(|row| (&row.blake3[..], row.bytes));
         let reports = self.baselines.iter();
@@ -240,11 +240,11 @@ impl WorkloadEntry {
     }
 
     /// Fails if a name would lead outside a folder, a rank occurs twice, or a hash is malformed.
-    pub fn check(&self) -> Result<(), ArchiveError> {
+    pub fn check_names(&self) -> Result<(), ArchiveError> {
         let wrong = |found: String| {
             Err(ArchiveError::broken_archive(format!(
                 "workload `{}`: {found}",
-                chakram_trace::format::escape(&self.name)
+                chakram_trace::format::escape_name(&self.name)
             )))
         };
         check_name(&self.name).or_else(|_| wrong("the workload's name is invalid".to_owned()))?;
@@ -272,7 +272,7 @@ impl WorkloadEntry {
             return wrong("the workload's files have invalid names".to_owned());
         }
         if self
-            .objects()
+            .needed_objects()
             .any(|(hash, _)| blake3::Hash::from_hex(hash).is_err())
         {
             return wrong("one of the workload's objects has no BLAKE3 hash".to_owned());
@@ -295,7 +295,7 @@ pub fn check_name(name: &str) -> Result<(), ArchiveError> {
     Err(ArchiveError::request_refused(
         format!(
             "`{}` is not a name of a workload",
-            chakram_trace::format::escape(name)
+            chakram_trace::format::escape_name(name)
         ),
         "letters, digits and dashes, with slashes between parts: llama3/step-7",
     ))

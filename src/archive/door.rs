@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl TraceStore for Archive {
-    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
-        Ok(Archive::read(
+    fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
+        Ok(Archive::read_object(
             self,
             &blake3::Hash::from_bytes(*hash).to_hex(),
         )?)
@@ -25,17 +25,17 @@ impl From<ArchiveError> for TraceError {
                 file,
                 doing,
                 source,
-            } => Self::io(file, doing, source),
+            } => Self::from_io(file, doing, source),
             ArchiveError::Broken { file, at, found } => {
                 let place = TraceLocation {
                     file,
                     offset: at.and_then(|at| usize::try_from(at).ok()),
                     ..TraceLocation::default()
                 };
-                Self::refused_at(place, found, "chakram archive verify")
+                Self::invalid_at(place, found, "chakram archive verify")
             }
             ArchiveError::Refused { found, hint } => {
-                Self::refused_at(TraceLocation::default(), found, hint)
+                Self::invalid_at(TraceLocation::default(), found, hint)
             }
         }
     }
@@ -50,17 +50,17 @@ fn split_path(path: &Path) -> Option<(PathBuf, &str)> {
 
 /// Finds the traces of `ARCHIVE::WORKLOAD`; returns `None` if `path` is an ordinary path. The traces are read only
 /// when they are opened.
-pub fn find(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
+pub fn find_workload(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
     let Some((archive, name)) = split_path(path) else {
         return Ok(None);
     };
-    let archive = Arc::new(Archive::open(&archive)?);
+    let archive = Arc::new(Archive::open_archive(&archive)?);
     find_in(&archive, name).map(Some)
 }
 
 /// Finds the traces of the workload `name` of an open archive.
 pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceError> {
-    let entry = archive.workload(name)?;
+    let entry = archive.find_workload(name)?;
     archive.check_ranks(entry, None)?;
     let path = PathBuf::from(format!("{}::{name}", archive.path().display()));
     let store: Arc<dyn TraceStore> = archive.clone();
@@ -74,8 +74,8 @@ pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceE
     }
     for row in entry.files.iter().filter(|row| row.name.ends_with(ENDING)) {
         let file = path.join(&row.name);
-        let text = String::from_utf8(archive.read(&row.blake3)?)
-            .map_err(|_| TraceError::malformed(0, "the text is not UTF-8").in_file(&file))?;
+        let text = String::from_utf8(archive.read_object(&row.blake3)?)
+            .map_err(|_| TraceError::malformed_at(0, "the text is not UTF-8").in_file(&file))?;
         let job = JobFile::parse(&text).map_err(|error| error.in_file(&file))?;
         found.jobs.insert(file.clone(), Arc::new(job));
         found.stored_jobs.insert(file, row.blake3.clone());
@@ -89,12 +89,12 @@ pub fn read_path(path: &Path) -> Result<Option<Vec<u8>>, ArchiveError> {
     let Some((archive, rest)) = split_path(path) else {
         return Ok(None);
     };
-    let archive = Archive::open(&archive)?;
+    let archive = Archive::open_archive(&archive)?;
     let workloads = archive.workloads().values();
     let found = workloads.filter_map(|entry| {
         let file = rest.strip_prefix(&entry.name[..])?.strip_prefix('/')?;
-        entry.file(file)
+        entry.find_file(file)
     });
     let row = found.map(|row| row.blake3.clone()).next();
-    row.map(|hash| archive.read(&hash)).transpose()
+    row.map(|hash| archive.read_object(&hash)).transpose()
 }

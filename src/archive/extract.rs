@@ -2,10 +2,10 @@
 
 use super::document::{FileRow, TraceRow, WorkloadEntry};
 use super::store::Archive;
-use super::{ArchiveError, ObjectDone};
+use super::{ArchiveError, ObjectCallback};
 use chakram_base::bounds;
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{Bytes, thousands};
+use chakram_base::units::{Bytes, format_thousands};
 use chakram_trace::files::{OutputHandle, OutputSet};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -55,7 +55,7 @@ impl WorkloadEntry {
     }
 
     /// Returns the file with this name.
-    pub fn file(&self, name: &str) -> Option<&FileRow> {
+    pub fn find_file(&self, name: &str) -> Option<&FileRow> {
         self.files.iter().find(|row| row.name == name)
     }
 }
@@ -123,8 +123,8 @@ impl Archive {
             let files = entry.traces.iter().map(|row| row.ranks_within(ranks));
             let found = format!(
                 "workload `{}` states {} files, which take at least {}: {error}",
-                chakram_trace::format::escape(&entry.name),
-                thousands(files.sum()),
+                chakram_trace::format::escape_name(&entry.name),
+                format_thousands(files.sum()),
                 Bytes(claimed)
             );
             ArchiveError::broken_archive(found).in_file(self.path())
@@ -134,12 +134,12 @@ impl Archive {
     /// Writes the traces of `part` and the other files of `entry` into `folder`, either all files or none; returns
     /// the files. If `part` selects only some ranks or nodes, the function omits the job file, because the job file
     /// describes the whole job.
-    pub fn extract(
+    pub fn extract_workload(
         &self,
         entry: &WorkloadEntry,
         folder: &Path,
         part: WorkloadPart,
-        done: ObjectDone<'_>,
+        done: ObjectCallback<'_>,
     ) -> Result<Vec<PathBuf>, ArchiveError> {
         let wanted = |rank: u32| {
             let rank = u64::from(rank);
@@ -172,20 +172,20 @@ impl Archive {
                 done();
                 continue;
             }
-            let mut file = outputs.create(&path)?;
+            let mut file = outputs.create_file(&path)?;
             let io = |error| ArchiveError::io_error(&path, "write", error);
             let mut write = |part: &[u8]| file.write_all(part).map_err(io);
             match nodes {
-                None => self.copy(hash, &mut write)?,
+                None => self.copy_object(hash, &mut write)?,
                 Some(nodes) => self
                     .copy_nodes(hash, nodes, &mut write)
                     .map_err(|error| error.about_subject(&name))?,
             }
-            before = Some((hash, outputs.finish(file)?));
+            before = Some((hash, outputs.finish_file(file)?));
             written.push(path);
             done();
         }
-        outputs.commit()?;
+        outputs.commit_all()?;
         Ok(written)
     }
 
@@ -196,7 +196,7 @@ impl Archive {
         nodes: NumberRange,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let Some(all) = self.nodes(hash)? else {
+        let Some(all) = self.node_count_of(hash)? else {
             let found =
                 "the trace's records are unknown, because the archive stores it as plain bytes";
             return Err(ArchiveError::request_refused(

@@ -6,7 +6,7 @@
 use super::document::{SCHEMA, SegmentStart};
 use super::segment::{Segment, SegmentFile, compute_crc32, start_of};
 use super::segment_file::{SegmentBody, write_file};
-use super::segments::segments;
+use super::segments::find_segments;
 use super::tail::ArchiveTail;
 use super::{ArchiveError, ENDING};
 use chakram_trace::files::OutputSet;
@@ -73,7 +73,7 @@ impl Manifest {
         let path = path.join(MANIFEST);
         let io = |error| ArchiveError::io_error(&path, "write", error);
         let line = serde_json::to_string(self).expect("a manifest is JSON");
-        let mut file = OutputSet::default().create(&path)?;
+        let mut file = OutputSet::default().create_file(&path)?;
         file.write_all(format!("{line}\n{:08x}\n", compute_crc32(line.as_bytes())).as_bytes())
             .map_err(io)?;
         Ok(file.commit()?)
@@ -93,7 +93,7 @@ fn pack_name(number: u64) -> String {
 
 /// Opens the segments of the archive `path`, and finds a pack that was written but is not in the manifest, if there is
 /// one.
-pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
+pub fn open_archive(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::request_refused(
             format!("{}: this folder is not an archive", path.display()),
@@ -119,7 +119,7 @@ fn open_packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveE
     let mut all = Vec::new();
     for row in &manifest.packs {
         let file = path.join(PACKS).join(&row.file);
-        let (mut found, tail) = segments(SegmentFile::open(&file)?)?;
+        let (mut found, tail) = find_segments(SegmentFile::open_file(&file)?)?;
         let digest = blake3::Hash::from_hex(&row.digest)
             .map(|hash| *hash.as_bytes())
             .ok();
@@ -152,9 +152,9 @@ fn find_uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTa
     if !is_locked && Manifest::read_file(path)?.next != manifest.next {
         return Ok(None);
     }
-    let file = SegmentFile::open(&pack)?;
-    let length = file.length()?;
-    let start = start_of(&file.read(0, length.min(1 << 20))?);
+    let file = SegmentFile::open_file(&pack)?;
+    let length = file.file_length()?;
+    let start = start_of(&file.read_exact_at(0, length.min(1 << 20))?);
     Ok(Some(ArchiveTail {
         is_locked,
         ..ArchiveTail::new(&pack, 0..length, true, start)
@@ -162,7 +162,7 @@ fn find_uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTa
 }
 
 /// Creates an empty archive in the folder `path`.
-pub fn create(path: &Path) -> Result<(), ArchiveError> {
+pub fn create_empty(path: &Path) -> Result<(), ArchiveError> {
     let io = |error| ArchiveError::io_error(path, "create", error);
     fs::create_dir_all(path.join(PACKS)).map_err(io)?;
     File::create(path.join(LOCK)).map_err(io)?;
@@ -183,7 +183,7 @@ fn write_pack(
     let name = pack_name(number);
     let file = path.join(PACKS).join(&name);
     write_file(&file, start, body)?;
-    let (found, _) = segments(SegmentFile::open(&file)?)?;
+    let (found, _) = find_segments(SegmentFile::open_file(&file)?)?;
     let segment = found
         .first()
         .ok_or_else(|| ArchiveError::broken_archive("the pack has no end").in_file(&file))?;
@@ -210,7 +210,7 @@ fn with_pack(
 }
 
 /// Adds a pack. The folder must be locked.
-pub fn add(
+pub fn add_pack(
     path: &Path,
     start: SegmentStart,
     body: &mut SegmentBody<'_>,
@@ -219,7 +219,7 @@ pub fn add(
 }
 
 /// Replaces all packs by one pack. The folder must be locked.
-pub fn replace(
+pub fn replace_packs(
     path: &Path,
     start: SegmentStart,
     body: &mut SegmentBody<'_>,

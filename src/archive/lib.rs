@@ -24,14 +24,16 @@ mod tail;
 mod verify;
 mod wire;
 
-pub use add::{BaselineDraft, PackedAmounts, WorkloadDraft, add, add_baselines};
+pub use add::{BaselineDraft, PackedSizes, WorkloadDraft, add_baselines, add_workload};
 pub use document::{BaselineRecord, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry};
-pub use door::{find, find_in, read_path};
+pub use door::{find_in, find_workload, read_path};
 pub use extract::{NumberRange, WorkloadPart};
 pub use listing::{ArchiveListing, ListedWorkload};
-pub use maintain::{CollectResult, MergeResult, collect, expired, merge};
+pub use maintain::{
+    GarbageCollectionResult, MergeResult, collect_garbage, expired_workloads, merge_archives,
+};
 pub use metadata::{Comparison, DescribedWorkload, MetadataQuery, MetadataValue, is_date};
-pub use store::{Archive, create};
+pub use store::{Archive, create_empty};
 pub use tail::{ArchiveTail, TailState};
 pub use verify::ArchiveVerdict;
 
@@ -45,7 +47,7 @@ use std::path::{Path, PathBuf};
 pub const ENDING: &str = ".etz";
 
 /// Function that is called after each object of a workload, for progress displays.
-pub type ObjectDone<'a> = &'a dyn Fn();
+pub type ObjectCallback<'a> = &'a dyn Fn();
 
 /// Compression level of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,7 +169,7 @@ impl ArchiveError {
     /// Inserts the subject `name` before the reason in an error about invalid input.
     fn about_subject(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
-            *found = format!("{}: {found}", chakram_trace::format::escape(name));
+            *found = format!("{}: {found}", chakram_trace::format::escape_name(name));
         }
         self
     }

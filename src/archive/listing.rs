@@ -13,15 +13,15 @@ use std::fmt;
 use std::path::Path;
 
 impl DescribedWorkload for WorkloadEntry {
-    fn name(&self) -> &str {
+    fn workload_name(&self) -> &str {
         &self.name
     }
 
     fn rank_count(&self) -> u64 {
-        self.ranks()
+        self.rank_count()
     }
 
-    fn value(&self, key: &str) -> Option<&MetadataValue> {
+    fn metadata_value(&self, key: &str) -> Option<&MetadataValue> {
         self.metadata.get(key)
     }
 }
@@ -54,7 +54,7 @@ pub struct TraceAmounts {
 }
 
 impl DescribedWorkload for ListedWorkload<'_> {
-    fn name(&self) -> &str {
+    fn workload_name(&self) -> &str {
         &self.name
     }
 
@@ -62,7 +62,7 @@ impl DescribedWorkload for ListedWorkload<'_> {
         self.amounts.ranks
     }
 
-    fn value(&self, key: &str) -> Option<&MetadataValue> {
+    fn metadata_value(&self, key: &str) -> Option<&MetadataValue> {
         let found = self.metadata.0.iter().find(|(own, _)| *own == key);
         found.map(|(_, value)| value)
     }
@@ -138,7 +138,7 @@ impl ArchiveListing {
     /// # Errors
     ///
     /// Fails if `path` is not an archive, or if a catalogue cannot be unpacked.
-    pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+    pub fn open_listing(path: &Path) -> Result<Self, ArchiveError> {
         let (segments, tail) = locate_segments(path)?;
         let stored_bytes = segments.iter().map(|segment| segment.end.length).sum();
         let texts = segments.into_iter().map(|segment| {
@@ -153,7 +153,7 @@ impl ArchiveListing {
     }
 
     /// Returns the bytes after the last committed segment, or `None`.
-    pub fn tail(&self) -> Option<&ArchiveTail> {
+    pub fn uncommitted_tail(&self) -> Option<&ArchiveTail> {
         self.tail.as_ref()
     }
 
@@ -167,7 +167,9 @@ impl ArchiveListing {
     /// # Errors
     ///
     /// Fails if a catalogue is damaged.
-    pub fn workloads(&self) -> Result<BTreeMap<Cow<'_, str>, ListedWorkload<'_>>, ArchiveError> {
+    pub fn list_workloads(
+        &self,
+    ) -> Result<BTreeMap<Cow<'_, str>, ListedWorkload<'_>>, ArchiveError> {
         let mut all = BTreeMap::new();
         for (segment, text) in &self.catalogues {
             let change: CatalogueChange<ListedWorkload<'_>> = segment.parse_catalogue(text)?;

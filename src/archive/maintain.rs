@@ -5,7 +5,7 @@ use super::document::{CatalogueChange, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
 use super::store::{Archive, ArchiveWriter, CommitPlan};
 use super::tail::ArchiveTail;
-use super::{ArchiveError, ObjectDone};
+use super::{ArchiveError, ObjectCallback};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -22,19 +22,21 @@ pub struct MergeResult {
 
 /// Adds the workloads of `sources` to the archive `into` in one commit. Workloads with the same name must have the
 /// same contents.
-pub fn merge(
+pub fn merge_archives(
     into: &Path,
     sources: &[Archive],
-    done: ObjectDone<'_>,
+    done: ObjectCallback<'_>,
 ) -> Result<MergeResult, ArchiveError> {
-    let writer = ArchiveWriter::open(into)?;
-    let before = writer.archive();
+    let writer = ArchiveWriter::open_for_writing(into)?;
+    let before = writer.committed_archive();
     let mut result = MergeResult::default();
     let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
     let mut joining: BTreeMap<&str, &WorkloadEntry> = BTreeMap::new();
     for source in sources {
         // Without this check, the contents of a damaged tail would silently be missing from the merge.
-        source.tail().map_or(Ok(()), ArchiveTail::check_removable)?;
+        source
+            .uncommitted_tail()
+            .map_or(Ok(()), ArchiveTail::check_removable)?;
         for (name, entry) in source.workloads() {
             let there = before.workloads().get(name);
             match there.or(joining.get(&name[..]).copied()) {
@@ -45,7 +47,7 @@ pub fn merge(
                 }
                 Some(own) if is_same(own, entry) => {
                     result.known.push(name.clone());
-                    entry.objects().for_each(|_| done());
+                    entry.needed_objects().for_each(|_| done());
                 }
                 Some(_) => {
                     let found = format!(
@@ -68,7 +70,7 @@ pub fn merge(
         operation: "merge",
         workloads: result.added.clone(),
     };
-    result.kept_aside = writer.commit(&plan, &mut |out| {
+    result.kept_aside = writer.commit_segment(&plan, &mut |out| {
         let mut change = CatalogueChange::default();
         for (source, entry) in &wanted {
             let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
@@ -97,7 +99,7 @@ fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
 
 /// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CollectResult {
+pub struct GarbageCollectionResult {
     /// Workloads dropped because their retention expired.
     pub dropped: Vec<String>,
     /// Size of the archive before the collection, bytes.
@@ -109,10 +111,13 @@ pub struct CollectResult {
 }
 
 /// Returns the workloads whose last day of retention is before the day `as_of`.
-pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
+pub fn expired_workloads(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
     if !is_date(as_of) {
         return Err(ArchiveError::request_refused(
-            format!("`{}` is not a date", chakram_trace::format::escape(as_of)),
+            format!(
+                "`{}` is not a date",
+                chakram_trace::format::escape_name(as_of)
+            ),
             "YYYY-MM-DD",
         ));
     }
@@ -125,13 +130,13 @@ pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveErr
 }
 
 /// Rewrites the archive `path` as one segment, without the workloads `dropped` and without unused objects.
-pub fn collect(
+pub fn collect_garbage(
     path: &Path,
     dropped: &dyn Fn(&Archive) -> Result<Vec<String>, ArchiveError>,
-    done: ObjectDone<'_>,
-) -> Result<CollectResult, ArchiveError> {
-    let writer = ArchiveWriter::open(path)?;
-    let before = writer.archive();
+    done: ObjectCallback<'_>,
+) -> Result<GarbageCollectionResult, ArchiveError> {
+    let writer = ArchiveWriter::open_for_writing(path)?;
+    let before = writer.committed_archive();
     let dropped = dropped(&before)?;
     let kept: Vec<&WorkloadEntry> = before
         .workloads()
@@ -142,7 +147,7 @@ pub fn collect(
         operation: "gc",
         workloads: Vec::new(),
     };
-    let kept_aside = writer.rewrite(&plan, &mut |out| {
+    let kept_aside = writer.replace_all_segments(&plan, &mut |out| {
         let mut change = CatalogueChange::default();
         for entry in &kept {
             let mut packer = ObjectPacker::new(None, out, entry.level);
@@ -151,10 +156,10 @@ pub fn collect(
         }
         Ok(change)
     })?;
-    Ok(CollectResult {
+    Ok(GarbageCollectionResult {
         dropped,
-        before: before.stored_bytes() + before.tail().map_or(0, |tail| tail.bytes),
-        after: Archive::open(path)?.stored_bytes(),
+        before: before.stored_bytes() + before.uncommitted_tail().map_or(0, |tail| tail.bytes),
+        after: Archive::open_archive(path)?.stored_bytes(),
         kept_aside,
     })
 }

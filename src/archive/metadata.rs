@@ -62,7 +62,7 @@ impl MetadataValue {
             ArchiveError::request_refused(
                 format!(
                     "{key}: `{}` is not {what}",
-                    chakram_trace::format::escape(text)
+                    chakram_trace::format::escape_name(text)
                 ),
                 hint,
             )
@@ -196,11 +196,11 @@ const DEPTH: usize = 64;
 /// Facts about a workload that queries use.
 pub trait DescribedWorkload {
     /// Returns the workload's name.
-    fn name(&self) -> &str;
+    fn workload_name(&self) -> &str;
     /// Returns the number of the workload's ranks.
     fn rank_count(&self) -> u64;
     /// Returns the metadata value of a key.
-    fn value(&self, key: &str) -> Option<&MetadataValue>;
+    fn metadata_value(&self, key: &str) -> Option<&MetadataValue>;
 }
 
 impl MetadataQuery {
@@ -220,16 +220,16 @@ impl MetadataQuery {
     }
 
     /// Returns whether `workload` matches the query.
-    pub fn holds(&self, workload: &impl DescribedWorkload) -> bool {
+    pub fn matches(&self, workload: &impl DescribedWorkload) -> bool {
         match self {
-            Self::And(a, b) => a.holds(workload) && b.holds(workload),
-            Self::Or(a, b) => a.holds(workload) || b.holds(workload),
-            Self::Not(a) => !a.holds(workload),
+            Self::And(a, b) => a.matches(workload) && b.matches(workload),
+            Self::Or(a, b) => a.matches(workload) || b.matches(workload),
+            Self::Not(a) => !a.matches(workload),
             Self::Compare(key, comparison, text) => {
                 let own = match &key[..] {
-                    "name" => Some(&MetadataValue::Text(workload.name().to_owned())),
+                    "name" => Some(&MetadataValue::Text(workload.workload_name().to_owned())),
                     "ranks" => Some(&MetadataValue::Number(workload.rank_count() as f64)),
-                    _ => workload.value(key),
+                    _ => workload.metadata_value(key),
                 };
                 let Some(own) = own else {
                     return *comparison == Comparison::NotEqual;

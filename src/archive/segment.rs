@@ -9,7 +9,7 @@
 //! the end contains the locations of the catalogue and of the index of objects.
 
 use super::ArchiveError;
-use super::chunk::{ChunkCoding, EncodedChunk, compress, decompress};
+use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
 use super::document::{CatalogueChange, ChunkRow, ObjectIndex, ObjectRow, SegmentStart};
 use chakram_base::bounds;
 use flate2::Crc;
@@ -153,21 +153,21 @@ impl<W: Write> SegmentWriter<W> {
         document: &impl Serialize,
     ) -> io::Result<(u64, u64)> {
         let text = serde_json::to_vec(document)?;
-        self.write_skippable(letters, &compress(&text, 9, None)?)
+        self.write_skippable(letters, &compress_frame(&text, 9, None)?)
     }
 
     /// Returns the number of objects written so far.
-    pub fn objects(&self) -> u32 {
+    pub fn object_count(&self) -> u32 {
         self.objects.len() as u32
     }
 
     /// Returns whether the object with this hash was written.
-    pub fn has(&self, hash: &str) -> bool {
+    pub fn has_object(&self, hash: &str) -> bool {
         self.hashes.contains(hash)
     }
 
     /// Writes the chunks of an object of `bytes` bytes.
-    pub fn object(
+    pub fn write_object(
         &mut self,
         hash: String,
         bytes: u64,
@@ -208,7 +208,7 @@ impl<W: Write> SegmentWriter<W> {
 
     /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end, which the caller must
     /// write after everything else is synced.
-    pub fn finish(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
+    pub fn finish_segment(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
         let catalogue = self.write_document(CATALOGUE, catalogue)?;
         let index = ObjectIndex {
             objects: std::mem::take(&mut self.objects),
@@ -233,7 +233,7 @@ pub struct SegmentFile {
 
 impl SegmentFile {
     /// Opens `path`.
-    pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+    pub fn open_file(path: &Path) -> Result<Self, ArchiveError> {
         let file = File::open(path).map_err(|error| ArchiveError::io_error(path, "open", error))?;
         Ok(Self {
             path: path.to_owned(),
@@ -249,7 +249,7 @@ impl SegmentFile {
     }
 
     /// Returns the length of the file, bytes.
-    pub fn length(&self) -> Result<u64, ArchiveError> {
+    pub fn file_length(&self) -> Result<u64, ArchiveError> {
         let file = self
             .file
             .lock()
@@ -261,7 +261,7 @@ impl SegmentFile {
     }
 
     /// Reads `length` bytes at offset `at`. All bytes in this range must be within the file.
-    pub fn read(&self, at: u64, length: u64) -> Result<Vec<u8>, ArchiveError> {
+    pub fn read_exact_at(&self, at: u64, length: u64) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
         self.read_into(at, length, &mut out)?;
         Ok(out)
@@ -270,7 +270,7 @@ impl SegmentFile {
     /// Reads `length` bytes at offset `at` into `out`, whose previous contents are dropped.
     pub fn read_into(&self, at: u64, length: u64, out: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let io = |error| ArchiveError::io_error(&self.path, "read", error);
-        bounds::check("a part of an archive", length, 1, "smaller archives")
+        bounds::check_fits("a part of an archive", length, 1, "smaller archives")
             .map_err(|e| io(io::Error::other(e)))?;
         let mut file = self
             .file
@@ -300,7 +300,7 @@ pub struct Segment {
 
 impl Segment {
     fn read_document(&self, (at, length): (u64, u64), what: &str) -> Result<Vec<u8>, ArchiveError> {
-        let frame = self.file.read(self.start + at, length)?;
+        let frame = self.file.read_exact_at(self.start + at, length)?;
         unpack_document(&frame).map_err(|error| self.unreadable_document(at, what, &error))
     }
 
@@ -373,7 +373,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
         .ok_or_else(|| io::Error::other("a frame does not state its size"))?;
     bounds::check_unpacked(frame.len() as u64, size).map_err(io::Error::other)?;
     if size > super::chunk::LARGEST {
-        bounds::check("a document of an archive", size, 1, "smaller archives")
+        bounds::check_fits("a document of an archive", size, 1, "smaller archives")
             .map_err(io::Error::other)?;
         let mut out = Vec::new();
         zstd::Decoder::with_buffer(frame)?
@@ -382,7 +382,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
             .read_to_end(&mut out)?;
         return Ok(out);
     }
-    decompress(frame, size, None)
+    decompress_frame(frame, size, None)
 }
 
 /// Parses the plan of the segment that begins with `bytes`.

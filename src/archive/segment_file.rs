@@ -20,7 +20,7 @@ pub fn write_segment(
     let io = |error| ArchiveError::io_error(path, "write", error);
     let mut writer = SegmentWriter::new(out, &start).map_err(io)?;
     let change = body(&mut writer)?;
-    let (_, end) = writer.finish(&change).map_err(io)?;
+    let (_, end) = writer.finish_segment(&change).map_err(io)?;
     Ok(end)
 }
 
@@ -32,7 +32,7 @@ pub fn write_file(
 ) -> Result<(), ArchiveError> {
     let io = |error| ArchiveError::io_error(path, "write", error);
     let mut outputs = chakram_trace::files::OutputSet::default();
-    let mut file = BufWriter::with_capacity(1 << 18, outputs.create(path)?);
+    let mut file = BufWriter::with_capacity(1 << 18, outputs.create_file(path)?);
     let end = write_segment(&mut file, start, body, path)?;
     file.write_all(&end).map_err(io)?;
     let file = file.into_inner().map_err(|error| io(error.into_error()))?;

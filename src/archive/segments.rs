@@ -8,7 +8,9 @@ use std::fs::TryLockError;
 use std::sync::Arc;
 
 /// Finds the segments of a file in order, and the tail after them.
-pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
+pub fn find_segments(
+    file: SegmentFile,
+) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     let file = Arc::new(file);
     let (found, tail) = committed_segments(&file)?;
     if tail == 0 {
@@ -39,7 +41,7 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>)
 /// A candidate counts as the last segment only if a chain of segment ends leads from it back to byte 0. The chain is
 /// necessary because a tail may contain another archive, which has segment ends of its own.
 fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
-    let length = file.length()?;
+    let length = file.file_length()?;
     let mut failed = BTreeSet::new();
     let mut first_error = None;
     let mut before = length;
@@ -71,7 +73,7 @@ fn follow_chain(
         let bytes = end
             .checked_sub(END_BYTES)
             .filter(|_| !failed.contains(&end))
-            .map(|at| file.read(at, END_BYTES))
+            .map(|at| file.read_exact_at(at, END_BYTES))
             .transpose()?;
         let parsed = bytes.as_deref().and_then(SegmentEnd::parse);
         let problem = match parsed {
@@ -111,7 +113,7 @@ fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
     let mut window = END_BYTES;
     loop {
         let from = to.saturating_sub(window);
-        let bytes = file.read(from, to - from)?;
+        let bytes = file.read_exact_at(from, to - from)?;
         let ends = bytes
             .windows(END_BYTES as usize)
             .rposition(|window| window.starts_with(&MAGIC) && SegmentEnd::parse(window).is_some());

@@ -3,7 +3,7 @@
 
 use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
 use super::segment::{Segment, SegmentFile};
-use super::segments::segments;
+use super::segments::find_segments;
 use super::tail::ArchiveTail;
 use super::{ArchiveError, folder};
 use objects::ObjectCache;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 mod objects;
 mod writer;
 
-pub use writer::{ArchiveWriter, CommitPlan, create};
+pub use writer::{ArchiveWriter, CommitPlan, create_empty};
 
 /// An archive that is open for reading, in the state that was committed when the archive was opened.
 #[derive(Debug)]
@@ -34,13 +34,13 @@ impl Archive {
     /// # Errors
     ///
     /// Fails if `path` is not an archive, or if its catalogue is damaged.
-    pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+    pub fn open_archive(path: &Path) -> Result<Self, ArchiveError> {
         let (segments, tail) = locate_segments(path)?;
         let mut workloads = BTreeMap::new();
         for segment in &segments {
             let change = segment.parse_catalogue(&segment.catalogue_text()?)?;
             let name = |entry: &WorkloadEntry| entry.name.clone();
-            apply_change(&mut workloads, change, WorkloadEntry::check, name)
+            apply_change(&mut workloads, change, WorkloadEntry::check_names, name)
                 .map_err(|error| error.in_file(&segment.file.path))?;
         }
         Ok(Self {
@@ -59,7 +59,7 @@ impl Archive {
     }
 
     /// Returns the bytes after the last committed segment, or `None`.
-    pub fn tail(&self) -> Option<&ArchiveTail> {
+    pub fn uncommitted_tail(&self) -> Option<&ArchiveTail> {
         self.tail.as_ref()
     }
 
@@ -79,18 +79,18 @@ impl Archive {
     }
 
     /// Returns the workload `name`.
-    pub fn workload(&self, name: &str) -> Result<&WorkloadEntry, ArchiveError> {
+    pub fn find_workload(&self, name: &str) -> Result<&WorkloadEntry, ArchiveError> {
         self.workloads.get(name).ok_or_else(|| {
             let near = self.workloads.keys().find(|known| known.contains(name));
             let near = near.or_else(|| self.workloads.keys().next());
             let hint = near.map_or("chakram archive list".to_owned(), |near| {
-                chakram_trace::format::escape(near)
+                chakram_trace::format::escape_name(near)
             });
             let tail = self.tail.as_ref().map(|tail| format!("; {tail}"));
             let found = format!(
                 "{}: the archive has no workload `{}`{}",
                 self.path.display(),
-                chakram_trace::format::escape(name),
+                chakram_trace::format::escape_name(name),
                 tail.unwrap_or_default()
             );
             ArchiveError::request_refused(found, hint)
@@ -103,9 +103,9 @@ pub(super) fn locate_segments(
     path: &Path,
 ) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if path.is_dir() {
-        return folder::open(path);
+        return folder::open_archive(path);
     }
-    let (found, tail) = segments(SegmentFile::open(path)?)?;
+    let (found, tail) = find_segments(SegmentFile::open_file(path)?)?;
     if found.is_empty() {
         return Err(ArchiveError::request_refused(
             format!(
@@ -128,7 +128,7 @@ pub(super) fn apply_change<N: Ord + Borrow<str>, W>(
     if change.schema != SCHEMA {
         let found = format!(
             "the schema is `{}`, expected {SCHEMA}",
-            chakram_trace::format::escape(&change.schema)
+            chakram_trace::format::escape_name(&change.schema)
         );
         return Err(ArchiveError::broken_archive(found));
     }

@@ -8,7 +8,7 @@ use super::document::SegmentStart;
 use super::segment::{
     CATALOGUE, END, END_BYTES, INDEX, MAGIC, OBJECT, START, SegmentFile, start_of,
 };
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -53,7 +53,7 @@ impl ArchiveTail {
         bytes: u64,
     ) -> Result<Self, ArchiveError> {
         let io = |error| ArchiveError::io_error(&file.path, "read", error);
-        let start = start_of(&file.read(at, bytes.min(1 << 20))?);
+        let start = start_of(&file.read_exact_at(at, bytes.min(1 << 20))?);
         let is_cut = has_cut_segment(&file.path, at, at + bytes).map_err(io)?;
         Ok(Self::new(&file.path, at..at + bytes, is_cut, start))
     }
@@ -80,7 +80,7 @@ impl ArchiveTail {
     }
 
     /// Returns the state of the tail.
-    pub fn state(&self) -> TailState {
+    pub fn tail_state(&self) -> TailState {
         match (self.is_locked, self.is_cut) {
             (true, _) => TailState::Growing,
             (_, true) => TailState::Unfinished,
@@ -90,7 +90,7 @@ impl ArchiveTail {
 
     /// Returns whether the tail was modified after a command wrote it.
     pub fn is_damaged(&self) -> bool {
-        self.state() == TailState::Damaged
+        self.tail_state() == TailState::Damaged
     }
 
     /// Fails if the tail is damaged, because a writer must not remove a damaged tail. The caller has the writers'
@@ -147,20 +147,24 @@ impl fmt::Display for ArchiveTail {
         let Self { at, bytes, .. } = self;
         let operation = self.operation.as_deref().unwrap_or("segment");
         write!(f, "the {bytes} bytes from byte {at} on are ")?;
-        match (self.state(), &self.operation) {
-            (TailState::Growing, _) => write!(f, "an `{}` in progress", escape(operation))?,
+        match (self.tail_state(), &self.operation) {
+            (TailState::Growing, _) => write!(f, "an `{}` in progress", escape_name(operation))?,
             (TailState::Unfinished, Some(_)) => {
-                write!(f, "an `{}` that was not finished", escape(operation))?;
+                write!(f, "an `{}` that was not finished", escape_name(operation))?;
             }
             (TailState::Unfinished, None) => write!(f, "the beginning of a segment")?,
             (TailState::Damaged, Some(_)) => write!(
                 f,
                 "a damaged `{}`, whose end has a wrong checksum",
-                escape(operation)
+                escape_name(operation)
             )?,
             (TailState::Damaged, None) => write!(f, "damaged and not a segment")?,
         }
-        let names: Vec<String> = self.workloads.iter().map(|name| escape(name)).collect();
+        let names: Vec<String> = self
+            .workloads
+            .iter()
+            .map(|name| escape_name(name))
+            .collect();
         match &names[..] {
             [] => Ok(()),
             names => write!(f, "; not in the archive: {}", names.join(", ")),
@@ -182,7 +186,7 @@ fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
         }
     }
     file.seek(SeekFrom::Start(from))?;
-    let mut frames = FrameWalk {
+    let mut frames = FrameIterator {
         file,
         left: to - from,
     };
@@ -220,13 +224,13 @@ enum TailFrame {
 }
 
 /// Iterates over frames by reading their headers.
-struct FrameWalk {
+struct FrameIterator {
     file: BufReader<File>,
     /// Number of bytes left.
     left: u64,
 }
 
-impl FrameWalk {
+impl FrameIterator {
     /// Reads `N` bytes; returns `None` if fewer bytes are left.
     fn read_array<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         let mut bytes = [0; N];

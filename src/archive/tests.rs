@@ -15,9 +15,9 @@ fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
         workloads: Vec::new(),
     };
     let mut writer = SegmentWriter::new(Vec::new(), &start).unwrap();
-    writer.object("00".repeat(32), bytes, chunks).unwrap();
+    writer.write_object("00".repeat(32), bytes, chunks).unwrap();
     let change = CatalogueChange::default();
-    let (mut out, end) = writer.finish(&change).unwrap();
+    let (mut out, end) = writer.finish_segment(&change).unwrap();
     out.extend(end);
     assert!(out.len() < 1024, "{}", out.len());
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -27,7 +27,7 @@ fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
 
 fn chunk(unpacked: u64, bytes: u64, coding: ChunkCoding) -> EncodedChunk {
     EncodedChunk {
-        frame: super::chunk::compress(&[0; 100], 3, None).unwrap(),
+        frame: super::chunk::compress_frame(&[0; 100], 3, None).unwrap(),
         coding,
         unpacked,
         bytes,
@@ -43,8 +43,8 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
         for coding in ChunkCoding::ALL {
             let file = claim(vec![chunk(unpacked, bytes, coding)], bytes);
             let started = Instant::now();
-            let archive = Archive::open(file.path()).unwrap();
-            let result = archive.copy(&"00".repeat(32), &mut |_| Ok(()));
+            let archive = Archive::open_archive(file.path()).unwrap();
+            let result = archive.copy_object(&"00".repeat(32), &mut |_| Ok(()));
             assert!(
                 matches!(result, Err(ArchiveError::Broken { .. })),
                 "{result:?}"
@@ -56,16 +56,16 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
     let chunks = (0..8).map(|_| chunk(100, 60 << 20, ChunkCoding::Columns));
     let file = claim(chunks.collect(), 8 * (60 << 20));
     assert!(
-        Archive::open(file.path())
+        Archive::open_archive(file.path())
             .unwrap()
-            .read(&"00".repeat(32))
+            .read_object(&"00".repeat(32))
             .is_err()
     );
     // The stated size of the object exceeds the sum of the chunks' sizes.
     let file = claim(vec![chunk(100, 100, ChunkCoding::Bytes)], TERA);
-    let error = Archive::open(file.path())
+    let error = Archive::open_archive(file.path())
         .unwrap()
-        .read(&"00".repeat(32))
+        .read_object(&"00".repeat(32))
         .unwrap_err();
     assert!(
         error.to_string().contains("the chunks have 100 bytes"),
@@ -79,15 +79,15 @@ fn columns_that_claim_many_records_take_no_more_than_they_have() {
     let mut columns = Vec::new();
     super::wire::put_varint(&mut columns, 1 << 40);
     columns.resize(100, 0);
-    let frame = super::chunk::compress(&columns, 3, None).unwrap();
+    let frame = super::chunk::compress_frame(&columns, 3, None).unwrap();
     let claimed = EncodedChunk {
         frame,
         ..chunk(100, 100, ChunkCoding::Columns)
     };
     let file = claim(vec![claimed], 100);
-    let error = Archive::open(file.path())
+    let error = Archive::open_archive(file.path())
         .unwrap()
-        .read(&"00".repeat(32))
+        .read_object(&"00".repeat(32))
         .unwrap_err();
     assert!(error.to_string().contains("a count is larger"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use super::store::Archive;
 use super::tail::{ArchiveTail, TailState};
-use super::{ArchiveError, ObjectDone, segment};
+use super::{ArchiveError, ObjectCallback, segment};
 use std::collections::BTreeMap;
 
 /// Result of a verification.
@@ -32,7 +32,7 @@ impl ArchiveVerdict {
     /// Returns whether a command was interrupted before its commit.
     pub fn is_unfinished(&self) -> bool {
         let tail = self.tail.as_ref();
-        tail.is_some_and(|tail| tail.state() == TailState::Unfinished)
+        tail.is_some_and(|tail| tail.tail_state() == TailState::Unfinished)
     }
 }
 
@@ -45,9 +45,9 @@ impl Archive {
     /// # Errors
     ///
     /// Fails if the archive cannot be read at all; the result describes damage of the archive's contents.
-    pub fn verify(&self, done: ObjectDone<'_>) -> Result<ArchiveVerdict, ArchiveError> {
+    pub fn verify_all(&self, done: ObjectCallback<'_>) -> Result<ArchiveVerdict, ArchiveError> {
         let mut verdict = ArchiveVerdict {
-            tail: self.tail().cloned(),
+            tail: self.uncommitted_tail().cloned(),
             ..ArchiveVerdict::default()
         };
         let mut whole = BTreeMap::new();
@@ -83,7 +83,7 @@ impl Archive {
         }
         for (name, entry) in self.workloads() {
             let sound = entry
-                .objects()
+                .needed_objects()
                 .all(|(hash, bytes)| whole.get(hash) == Some(&bytes));
             if !sound {
                 verdict.lost.push(name.clone());

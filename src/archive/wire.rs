@@ -38,7 +38,7 @@ impl<'a> WireReader<'a> {
     }
 
     /// Reads a varint.
-    pub fn varint(&mut self) -> Result<u64, WireError> {
+    pub fn read_varint(&mut self) -> Result<u64, WireError> {
         let (value, length) =
             shortest_varint(self.rest).ok_or(WireError("a number is malformed"))?;
         self.rest = &self.rest[length..];
@@ -46,15 +46,15 @@ impl<'a> WireReader<'a> {
     }
 
     /// Reads a count of at most `most`.
-    pub fn count(&mut self, most: usize) -> Result<usize, WireError> {
-        let value = usize::try_from(self.varint()?).ok();
+    pub fn read_count(&mut self, most: usize) -> Result<usize, WireError> {
+        let value = usize::try_from(self.read_varint()?).ok();
         value
             .filter(|&value| value <= most)
             .ok_or(WireError("a count is larger than the data allows"))
     }
 
     /// Takes the next `n` bytes.
-    pub fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
+    pub fn take_bytes(&mut self, n: usize) -> Result<&'a [u8], WireError> {
         let (taken, rest) = self
             .rest
             .split_at_checked(n)
@@ -64,7 +64,7 @@ impl<'a> WireReader<'a> {
     }
 
     /// Fails unless all bytes were read.
-    pub fn end(&self) -> Result<(), WireError> {
+    pub fn expect_end(&self) -> Result<(), WireError> {
         if self.rest.is_empty() {
             return Ok(());
         }

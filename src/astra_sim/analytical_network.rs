@@ -25,6 +25,6 @@ impl SettingChoice for AnalyticalNetwork {
 
 impl fmt::Display for AnalyticalNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.choice_name())
     }
 }

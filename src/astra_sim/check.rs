@@ -57,8 +57,8 @@ impl AstraCollectives {
                 "fewer `preferred-dataset-splits` than bytes, or a larger all-gather",
             ));
         }
-        if self.has_buses() && chunk.bytes() > i32::MAX as u64 {
-            let chunk = chunk.bytes();
+        if self.has_buses() && chunk.to_bytes() > i32::MAX as u64 {
+            let chunk = chunk.to_bytes();
             return Err((
                 format!("chunks of {chunk} bytes, but a shared bus counts bytes in 31 bits"),
                 "more `preferred-dataset-splits`, or \"model-shared-bus\": 0",
@@ -114,16 +114,16 @@ impl AstraCollectives {
 
     fn check_custom(&self, number: u16, members: u32) -> Result<(), CollectiveRefusal> {
         let algorithm = self.custom_algorithm(number);
-        if algorithm.positions() < members {
+        if algorithm.position_count() < members {
             return Err((
                 format!(
                     "the custom algorithm has files for {} positions, but the group has {members} members",
-                    algorithm.positions()
+                    algorithm.position_count()
                 ),
                 "one file PREFIX.P.et for each position P from 0",
             ));
         }
-        if let Some((from, to)) = algorithm.unpaired(members) {
+        if let Some((from, to)) = algorithm.find_unpaired_peers(members) {
             return Err((
                 format!(
                     "in the custom algorithm, the sends from position {from} to position {to} do \
@@ -233,7 +233,7 @@ impl AstraCollectives {
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => true,
             AstraAlgorithm::HalvingDoubling => match kind {
                 CollectiveKind::AllToAll => false,
-                CollectiveKind::AllGather => halving_doubling::pairs(members),
+                CollectiveKind::AllGather => halving_doubling::can_pair_all(members),
                 _ => members.is_power_of_two(),
             },
             AstraAlgorithm::DoubleBinaryTree => {

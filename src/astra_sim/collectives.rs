@@ -97,7 +97,7 @@ impl AstraCollectives {
         };
         let dimensions = inputs.network.dimensions.len();
         let counts = queues > 1 || trees(&system.implementations.all_reduce);
-        let npus = inputs.network.npus();
+        let npus = inputs.network.npu_count();
         let mut own = Self {
             splits: u64::from(system.splits),
             optimization: system.optimization,
@@ -116,7 +116,7 @@ impl AstraCollectives {
                 (npus, dimensions),
                 queues,
                 counts,
-                !inputs.quirks.has(Quirk::OneAtATime),
+                !inputs.quirks.has_quirk(Quirk::OneAtATime),
             ),
             buses: match system.shared_bus {
                 Some(terms) => vec![SharedBus::new(terms, system.reduction_delay); npus as usize],
@@ -127,7 +127,7 @@ impl AstraCollectives {
             undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_delay_away())
                 .then_some(None),
         };
-        if !own.quirks.has(Quirk::ShortList) {
+        if !own.quirks.has_quirk(Quirk::ShortList) {
             // Lists do not change after this, so all later code sees the extended lists.
             own.extend_lists();
         }
@@ -135,13 +135,13 @@ impl AstraCollectives {
     }
 
     /// Returns the first state of the replay in which ASTRA-sim would have waited forever.
-    pub fn beyond(&self) -> Option<EndlessWait> {
+    pub fn first_endless_wait(&self) -> Option<EndlessWait> {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
     /// Returns the first NPU, and its node, whose collective started at time 0 with its endpoint delay scaled to 0.
     /// ASTRA-sim aborts there.
-    pub fn undelayed(&self) -> Option<(Npu, u64)> {
+    pub fn first_undelayed(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
 
@@ -181,12 +181,12 @@ impl AstraCollectives {
         prefix: &Path,
         algorithm: ScriptedAlgorithm,
     ) {
-        self.scripts.add(inputs, prefix, algorithm);
+        self.scripts.add_algorithm(inputs, prefix, algorithm);
     }
 
     /// Returns the index of the custom algorithm for a collective; `None` if it uses a built-in one.
     pub(super) fn script_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
-        self.scripts.number(kind, node)
+        self.scripts.script_index(kind, node)
     }
 
     /// Returns the custom algorithm with index `number`.
@@ -242,7 +242,7 @@ impl AstraCollectives {
 
     /// Returns true if named groups have phases in the dimensions that they span.
     pub(super) fn groups_span(&self) -> bool {
-        !self.quirks.has(Quirk::GroupRing)
+        !self.quirks.has_quirk(Quirk::GroupRing)
     }
 
     /// Returns the size of a chunk and the number of chunks.
@@ -251,7 +251,7 @@ impl AstraCollectives {
         kind: CollectiveKind,
         bytes: u64,
     ) -> (BufferShare, u32) {
-        if !self.quirks.has(Quirk::Padding) {
+        if !self.quirks.has_quirk(Quirk::Padding) {
             let count = self.splits.min(bytes).max(1);
             let parts = count;
             return (BufferShare { bytes, parts }, count as u32);
@@ -269,7 +269,7 @@ impl AstraCollectives {
             _ => size.div_ceil(chunk),
         };
         (
-            BufferShare::whole(chunk),
+            BufferShare::from_bytes(chunk),
             u32::try_from(count).unwrap_or(u32::MAX),
         )
     }

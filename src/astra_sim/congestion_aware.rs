@@ -157,14 +157,14 @@ impl CongestionAware {
         let message = &mut self.carried[op.index()];
         let (bytes, at) = (message.bytes, message.at);
         message.at = device;
-        agenda.schedule(
+        agenda.schedule_event(
             now + self.hop_time(bytes),
             NetworkEvent::Hop { order: 0, op },
         );
         let free = now + self.quirks.span_from_ns(bytes / self.bytes_per_ns);
         // The number fits into 32 bits, because there are at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
         let number = at * self.link_stride() + link;
-        agenda.schedule(free, NetworkEvent::LinkFree(number));
+        agenda.schedule_event(free, NetworkEvent::LinkFree(number));
     }
 
     /// Returns the time over a free link until the whole message is at the next device.
@@ -212,8 +212,8 @@ impl NetworkBackend for CongestionAware {
     }
 
     /// The time of each hop is truncated separately.
-    fn uncontended(&self, (from, to): (Npu, Npu), amount: BufferShare) -> Option<Span> {
-        let hops = self.shape.hops(self.npus, from.0, to.0);
+    fn uncontended_time(&self, (from, to): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+        let hops = self.shape.hop_count(self.npus, from.0, to.0);
         Some(
             self.hop_time(quirks::fractional_bytes(amount))
                 .times(u64::from(hops)),
@@ -221,7 +221,12 @@ impl NetworkBackend for CongestionAware {
     }
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    ) {
         let op = message.op.index();
         let (from, to) = message.ends;
         let carried = ForwardedMessage {
@@ -238,7 +243,7 @@ impl NetworkBackend for CongestionAware {
     }
 
     #[inline]
-    fn handle(
+    fn handle_event(
         &mut self,
         now: Time,
         event: NetworkEvent,

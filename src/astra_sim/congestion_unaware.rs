@@ -30,7 +30,7 @@ struct UnawareDimension {
 pub(super) fn path_rate(dimension: &network_file::AstraDimension, quirks: QuirkSet) -> f64 {
     let rate = quirks.bytes_per_ns(dimension.bandwidth);
     match dimension.shape {
-        DimensionShape::FullyConnected if !quirks.has(Quirk::FullyConnectedLinks) => {
+        DimensionShape::FullyConnected if !quirks.has_quirk(Quirk::FullyConnectedLinks) => {
             rate / f64::from(dimension.npus - 1)
         }
         _ => rate,
@@ -67,9 +67,9 @@ impl CongestionUnaware {
         for level in &self.levels {
             let (x, y) = (a % level.size, b % level.size);
             if x != y {
-                latency += f64::from(level.shape.hops(level.size, x, y)) * level.latency;
+                latency += f64::from(level.shape.hop_count(level.size, x, y)) * level.latency;
                 slowest = level.bytes_per_ns.min(slowest);
-                if self.quirks.has(Quirk::FirstDimension) {
+                if self.quirks.has_quirk(Quirk::FirstDimension) {
                     break;
                 }
             }
@@ -89,18 +89,23 @@ impl NetworkBackend for CongestionUnaware {
         true
     }
 
-    fn uncontended(&self, ends: (Npu, Npu), amount: BufferShare) -> Option<Span> {
+    fn uncontended_time(&self, ends: (Npu, Npu), amount: BufferShare) -> Option<Span> {
         Some(self.message_duration(ends, amount))
     }
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    ) {
         let delay = self.message_duration(message.ends, message.amount);
-        agenda.schedule(now + delay, NetworkEvent::Delivered(message.op));
+        agenda.schedule_event(now + delay, NetworkEvent::Delivered(message.op));
     }
 
     #[inline]
-    fn handle(
+    fn handle_event(
         &mut self,
         _: Time,
         event: NetworkEvent,
@@ -134,7 +139,7 @@ mod tests {
 
     fn ps(network: &CongestionUnaware, a: u32, b: u32, bytes: u64) -> u64 {
         network
-            .message_duration((Npu(a), Npu(b)), BufferShare::whole(bytes))
+            .message_duration((Npu(a), Npu(b)), BufferShare::from_bytes(bytes))
             .0
     }
 
@@ -171,7 +176,7 @@ mod tests {
 
     #[test]
     fn all_dimensions_count_where_that_is_corrected() {
-        let stack = network(&STACK, QuirkSet::ALL.without(Quirk::FirstDimension));
+        let stack = network(&STACK, QuirkSet::ALL.without_quirk(Quirk::FirstDimension));
         // From 0 to 63, the latencies are 50 + 500 + 2 * 2,000 ns, and 2^20 B take 19,531.25 ns at the
         // slowest rate, 50 GB/s of 2^30.
         assert_eq!(ns(&stack, 0, 63), 24_081);
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn links_units_and_rounding_where_they_are_corrected() {
-        let with = |quirk| network(&STACK, QuirkSet::ALL.without(quirk));
+        let with = |quirk| network(&STACK, QuirkSet::ALL.without_quirk(quirk));
         // With 100 / 7 GB/s of 2^30 on each of seven links, a message takes 7 * 9,765.625 + 500 ns.
         // Other shapes are unchanged.
         let links = with(Quirk::FullyConnectedLinks);

@@ -33,7 +33,7 @@ impl ScriptTiming {
                 node.recorded = Span::from_ns(node.micros.saturating_mul(1000).max(1));
             }
             Self::Recorded if node.delay > Span::ZERO => {
-                return Err(TraceError::refused(
+                return Err(TraceError::invalid_node(
                     node.id,
                     "a delay, but nodes of an algorithm begin when their dependencies end",
                     "a compute node of that duration before the node",
@@ -43,7 +43,7 @@ impl ScriptTiming {
         }
         match node.op {
             Op::Compute { .. } | Op::Host | Op::Message { .. } | Op::NoOp => Ok(()),
-            _ => Err(TraceError::refused(
+            _ => Err(TraceError::invalid_node(
                 node.id,
                 "a node that is neither a compute node nor a send or receive",
                 "remove the node, or name a built-in implementation",
@@ -56,9 +56,9 @@ impl ScriptTiming {
 ///
 /// # Errors
 ///
-/// Fails with the errors of [`Graph::read`], and if a node is not compute, a send or a receive. The error includes the
+/// Fails with the errors of [`Graph::read_graph`], and if a node is not compute, a send or a receive. The error includes the
 /// position of the trace.
-pub fn read<C: AsRef<[u8]>>(
+pub fn read_algorithm<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: ScriptTiming,
 ) -> Result<ScriptedAlgorithm, (u32, TraceError)> {
@@ -91,7 +91,7 @@ pub fn read<C: AsRef<[u8]>>(
                     }
                 }
                 NodeKind::Nothing => ScriptOp::Wait(Span::ZERO),
-                _ => ScriptOp::Wait(graph.recorded(node)),
+                _ => ScriptOp::Wait(graph.recorded_duration(node)),
             };
             let in_degree = graph.in_degrees()[node.index()];
             let successors = graph.successors(node).map(|next| next.0);

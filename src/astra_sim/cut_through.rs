@@ -49,7 +49,7 @@ pub trait ServerRouting {
     fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop>;
 
     /// Returns the number of servers of an NPU.
-    fn servers(&self) -> u32;
+    fn servers_per_npu(&self) -> u32;
 }
 
 /// A message in flight.
@@ -92,12 +92,12 @@ impl<W: ServerRouting> AstraCutThrough<W> {
         let Some(leg) = self.routing.next_hop(state.at, state.to) else {
             // A message from an NPU to itself passes no server. All other messages are delivered when
             // their last byte arrives.
-            agenda.schedule(now, NetworkEvent::Delivered(op));
+            agenda.schedule_event(now, NetworkEvent::Delivered(op));
             return;
         };
         let free = &mut self.free[leg.server.0 as usize];
         if free.is_empty() {
-            *free = vec![Time::ZERO; self.routing.servers() as usize].into();
+            *free = vec![Time::ZERO; self.routing.servers_per_npu() as usize].into();
         }
         let free = &mut free[leg.server.1 as usize];
         let begin = now.max(*free);
@@ -108,8 +108,8 @@ impl<W: ServerRouting> AstraCutThrough<W> {
         state.last = state.last.max(begin + passes) + latency;
         state.at = leg.to;
         match self.routing.next_hop(state.at, state.to) {
-            None => agenda.schedule(state.last, NetworkEvent::Delivered(op)),
-            Some(_) => agenda.schedule(begin + latency, NetworkEvent::Hop { order: 0, op }),
+            None => agenda.schedule_event(state.last, NetworkEvent::Delivered(op)),
+            Some(_) => agenda.schedule_event(begin + latency, NetworkEvent::Hop { order: 0, op }),
         }
     }
 }
@@ -124,7 +124,12 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
     }
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    ) {
         let op = message.op.index();
         if op >= self.carried.len() {
             self.carried.resize(op + 1, MessageInTransit::default());
@@ -140,7 +145,7 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
     }
 
     #[inline]
-    fn handle(
+    fn handle_event(
         &mut self,
         now: Time,
         event: NetworkEvent,

@@ -84,7 +84,7 @@ impl CutThroughLinks {
             levels,
             servers: first,
         };
-        Self::with_routing(way, file.npus(), quirks)
+        Self::with_routing(way, file.npu_count(), quirks)
     }
 }
 
@@ -118,7 +118,7 @@ impl ServerRouting for LinkRouting {
         })
     }
 
-    fn servers(&self) -> u32 {
+    fn servers_per_npu(&self) -> u32 {
         self.servers
     }
 }

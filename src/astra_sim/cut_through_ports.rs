@@ -49,7 +49,7 @@ impl CutThroughPorts {
         let mut stride = 1;
         let levels = file.dimensions.iter().map(|dimension| {
             let rate = quirks.bytes_per_ns(dimension.bandwidth);
-            let links = quirks.has(Quirk::FullyConnectedLinks)
+            let links = quirks.has_quirk(Quirk::FullyConnectedLinks)
                 && dimension.shape == DimensionShape::FullyConnected;
             let level = PortDimension {
                 shape: dimension.shape,
@@ -67,8 +67,8 @@ impl CutThroughPorts {
             level
         });
         let levels: Vec<PortDimension> = levels.collect();
-        let only_first = quirks.has(Quirk::FirstDimension);
-        Self::with_routing(PortRouting { levels, only_first }, file.npus(), quirks)
+        let only_first = quirks.has_quirk(Quirk::FirstDimension);
+        Self::with_routing(PortRouting { levels, only_first }, file.npu_count(), quirks)
     }
 }
 
@@ -110,7 +110,7 @@ impl ServerRouting for PortRouting {
             server: (npu, state),
             occupied_rate: level.port,
             rate: level.rate,
-            latency: f64::from(level.shape.hops(level.size, x, y)) * level.latency,
+            latency: f64::from(level.shape.hop_count(level.size, x, y)) * level.latency,
             to: RoutePosition {
                 npu: next,
                 state: state + 1,
@@ -118,7 +118,7 @@ impl ServerRouting for PortRouting {
         })
     }
 
-    fn servers(&self) -> u32 {
+    fn servers_per_npu(&self) -> u32 {
         2 * self.levels.len() as u32
     }
 }

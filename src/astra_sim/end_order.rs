@@ -290,7 +290,7 @@ fn costs_are_equal(
     quiet: &UncontendedCost<'_>,
 ) -> bool {
     let phase = &extent.phases[stage.phase as usize];
-    let npu = |index| extent.npus[phase.position(Position(0), index).index()];
+    let npu = |index| extent.npus[phase.move_position(Position(0), index).index()];
     let Some(step) = stage.nth_send(QueueSlot::default(), line_at(stage, phase, Position(0)), 0)
     else {
         return false;
@@ -329,7 +329,7 @@ pub(super) fn reorder_members(
             let turn = ring_rotation(stage, messages.len() as u32);
             for member in members {
                 let to = (phase.index(*member) + turn) % stage.size;
-                *member = phase.position(*member, to);
+                *member = phase.move_position(*member, to);
             }
         }
         AstraAlgorithm::HalvingDoubling => {
@@ -337,7 +337,7 @@ pub(super) fn reorder_members(
                 for member in &mut *members {
                     let line = line_at(stage, phase, *member);
                     if let Some(step) = stage.nth_send(slot, line, step) {
-                        *member = phase.position(*member, step.to);
+                        *member = phase.move_position(*member, step.to);
                     }
                 }
             }
@@ -366,12 +366,12 @@ fn order_of_arrivals(
     let mut left = vec![stage.size; members.len()];
     for &from in members {
         let line = line_at(stage, phase, from);
-        let left = &mut left[phase.position(from, 0).index()];
+        let left = &mut left[phase.move_position(from, 0).index()];
         if *left == 0 {
             continue;
         }
         for step in (0..stage.size - 1).filter_map(|i| stage.nth_send(slot, line, i)) {
-            let to = phase.position(from, step.to);
+            let to = phase.move_position(from, step.to);
             if !std::mem::replace(&mut reached[to.index()], true) {
                 *left -= 1;
                 order.push(to);

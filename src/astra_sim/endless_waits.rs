@@ -71,7 +71,7 @@ pub(super) struct IssueCounts {
     /// Number of chunks issued so far, by NPU.
     issued: Vec<u64>,
     /// Collectives of all NPUs that some members have not joined yet.
-    open: BTreeMap<u32, MemberNumbers>,
+    open: BTreeMap<u32, MemberChunkCounts>,
     /// The collective in [`Self::first`], as long as members may still join it.
     found: Option<u32>,
     /// First state in which ASTRA-sim would wait forever.
@@ -82,7 +82,7 @@ pub(super) struct IssueCounts {
 /// numbers, the lowest NPU is kept, so that the order in which members join at an instant does not
 /// matter.
 #[derive(Clone, Copy, Debug)]
-struct MemberNumbers {
+struct MemberChunkCounts {
     /// Lowest number of chunks, its NPU, and the NPU's node.
     fewest: (u64, Npu, u64),
     /// Highest number of chunks, and its NPU.
@@ -99,13 +99,20 @@ impl IssueCounts {
         }
     }
 
-    pub fn found(&mut self, beyond: EndlessWait) {
+    pub fn record_wait(&mut self, beyond: EndlessWait) {
         self.first.get_or_insert(beyond);
     }
 
     /// Records that an NPU joins a collective of `chunks` chunks among `members`. `of_all` is the
     /// collective's number if all NPUs are members.
-    pub fn joins(&mut self, npu: Npu, node: u64, chunks: u64, members: u32, of_all: Option<u32>) {
+    pub fn record_join(
+        &mut self,
+        npu: Npu,
+        node: u64,
+        chunks: u64,
+        members: u32,
+        of_all: Option<u32>,
+    ) {
         let Some(issued) = self.issued.get_mut(npu.index()) else {
             return;
         };
@@ -114,7 +121,7 @@ impl IssueCounts {
         let Some(collective) = of_all else {
             return;
         };
-        let all = self.open.entry(collective).or_insert(MemberNumbers {
+        let all = self.open.entry(collective).or_insert(MemberChunkCounts {
             fewest: (number, npu, node),
             most: (number, npu),
             come: 0,

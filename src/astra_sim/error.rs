@@ -70,7 +70,7 @@ impl InputNote {
     pub const COMMAND_LINE: &'static str = "command line";
 
     /// Creates a note about an item without a line in `file`, such as a node of a trace.
-    pub fn node(file: &str, key: String, why: String) -> Self {
+    pub fn about_node(file: &str, key: String, why: String) -> Self {
         Self {
             file: file.to_owned(),
             line: None,
@@ -80,7 +80,7 @@ impl InputNote {
     }
 
     /// Creates a note about `flag`, a word of the command line.
-    pub fn flag(flag: impl Into<String>, why: impl Into<String>) -> Self {
+    pub fn about_flag(flag: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             file: Self::COMMAND_LINE.to_owned(),
             line: None,
@@ -116,11 +116,11 @@ pub(super) fn escape_key(key: &str) -> String {
     if !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
         key.to_owned()
     } else {
-        chakram_base::config::quoted(key)
+        chakram_base::config::quote_for_message(key)
     }
 }
 
 /// Returns `; did you mean …?` with the most similar name; empty if no name is similar.
 pub(super) fn did_you_mean<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> String {
-    chakram_base::config::did_you_mean(chakram_base::config::nearest(name, all))
+    chakram_base::config::did_you_mean(chakram_base::config::find_nearest(name, all))
 }

@@ -12,7 +12,7 @@ pub struct CommGroupFile(BTreeMap<u32, Vec<u32>>);
 
 impl CommGroupFile {
     /// Returns true if a file name means that there are no groups, that is, if it contains `empty`.
-    pub fn none(name: &str) -> bool {
+    pub fn means_no_groups(name: &str) -> bool {
         name.contains("empty")
     }
 
@@ -63,7 +63,7 @@ impl CommGroupFile {
     }
 
     /// Returns the groups in the form that a workload declares.
-    pub fn declared(&self) -> DeclaredGroups {
+    pub fn to_declared(&self) -> DeclaredGroups {
         let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
         self.iter().map(named).collect()
     }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(all, [(2, &[0][..]), (10, &[2, 0][..])]);
         assert_eq!(groups.get(10), Some(&[2, 0][..]));
         assert_eq!(groups.get(1), None);
-        assert_eq!(groups.declared()["10"], [2, 0]);
+        assert_eq!(groups.to_declared()["10"], [2, 0]);
         assert_eq!(notes.len(), 1);
         let note = notes[0].to_string();
         assert_eq!(note, "g:1: `10`: ignored, because line 2 repeats the group");
@@ -181,7 +181,10 @@ mod tests {
 
     #[test]
     fn a_name_with_empty_in_it_is_none() {
-        assert!(CommGroupFile::none("empty") && CommGroupFile::none("a/empty.json"));
-        assert!(!CommGroupFile::none("groups.json"));
+        assert!(
+            CommGroupFile::means_no_groups("empty")
+                && CommGroupFile::means_no_groups("a/empty.json")
+        );
+        assert!(!CommGroupFile::means_no_groups("groups.json"));
     }
 }

@@ -17,7 +17,7 @@ pub enum AstraInputKind {
 impl AstraInputKind {
     /// Returns the kind of input in `text`. The text must have the keys that every file of this kind
     /// has; values are not checked.
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn classify_text(text: &str) -> Option<Self> {
         let has = |document: InputDocument<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())
         };
@@ -62,7 +62,7 @@ mod tests {
             ("name = \"machine\"\n", None),
             ("", None),
         ] {
-            assert_eq!(AstraInputKind::of(text), kind, "{text}");
+            assert_eq!(AstraInputKind::classify_text(text), kind, "{text}");
         }
     }
 }

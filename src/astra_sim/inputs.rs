@@ -111,7 +111,7 @@ impl AstraInputs {
     /// # Errors
     ///
     /// Fails if a file cannot be read, is rejected by its parser, or contradicts another file.
-    pub fn read(flags: &AstraFlags, read: &mut TextLoader<'_>) -> Result<Self, InputError> {
+    pub fn read_files(flags: &AstraFlags, read: &mut TextLoader<'_>) -> Result<Self, InputError> {
         let mut notes = flag_notes(flags);
         let mut text = |role: &'static str, path: &Path| {
             let file = path.display().to_string();
@@ -130,7 +130,7 @@ impl AstraInputs {
         notes.extend(found);
         if flags.injection_scale != 1.0 && system.endpoint_delay.is_none() {
             let why = "has no effect: the system file states no endpoint delay";
-            notes.push(InputNote::flag("--injection-scale", why));
+            notes.push(InputNote::about_flag("--injection-scale", why));
         }
         let (network, found) = {
             let (text, file) = text("network", &flags.network)?;
@@ -142,7 +142,7 @@ impl AstraInputs {
             RemoteMemoryFile::parse(&text, &file, lenient)?
         };
         notes.extend(found);
-        let (groups, found) = if CommGroupFile::none(&flags.groups.to_string_lossy()) {
+        let (groups, found) = if CommGroupFile::means_no_groups(&flags.groups.to_string_lossy()) {
             Default::default()
         } else {
             let (text, file) = text("groups", &flags.groups)?;
@@ -159,7 +159,7 @@ impl AstraInputs {
         notes.extend(found);
         if flags.logging != Path::new("empty") {
             let (text, file) = text("logging", &flags.logging)?;
-            notes.push(logging::check(&text, &file)?);
+            notes.push(logging::check_logging(&text, &file)?);
         }
         if flags.logs {
             notes.retain(|note| !["trace-enabled", "--logging-folder"].contains(&&note.key[..]));
@@ -212,7 +212,7 @@ impl AstraInputs {
         };
         let dimensions = self.network.dimensions.len();
         let one_only =
-            self.model == AnalyticalNetwork::Aware && self.quirks.has(Quirk::StoreAndForward);
+            self.model == AnalyticalNetwork::Aware && self.quirks.has_quirk(Quirk::StoreAndForward);
         if one_only && dimensions > 1 {
             let why = format!(
                 "found {dimensions} dimensions, expected one, the limit of the congestion-aware \
@@ -239,7 +239,7 @@ impl AstraInputs {
                 );
                 return refuse(&flags.system, key, why);
             }
-            let short = self.quirks.has(Quirk::ShortList) && list.len() < dimensions;
+            let short = self.quirks.has_quirk(Quirk::ShortList) && list.len() < dimensions;
             if !list.is_empty() && !one && short {
                 self.notes.push(InputNote {
                     file: flags.system.display().to_string(),
@@ -252,7 +252,7 @@ impl AstraInputs {
                 });
             }
         }
-        let npus = self.network.npus();
+        let npus = self.network.npu_count();
         for (id, members) in self.groups.iter() {
             if let Some(rank) = members.iter().find(|rank| **rank >= npus) {
                 let why = format!(
@@ -315,18 +315,21 @@ fn flag_notes(flags: &AstraFlags) -> Vec<InputNote> {
         ("--comm-scale", flags.comm_scale),
     ] {
         if scale != 1.0 {
-            notes.push(InputNote::flag(flag, unused));
+            notes.push(InputNote::about_flag(flag, unused));
         }
     }
-    for quirk in flags.quirks.corrected() {
-        if !quirk.applies(flags.model) {
+    for quirk in flags.quirks.corrected_quirks() {
+        if !quirk.applies_to(flags.model) {
             let why = format!("{quirk} does not apply to the {} network", flags.model);
-            notes.push(InputNote::flag(format!("{:#}", SettingKey::Quirks), &why));
+            notes.push(InputNote::about_flag(
+                format!("{:#}", SettingKey::Quirks),
+                &why,
+            ));
         }
     }
     if flags.logging_folder.is_some() {
         let why = "has no effect: no log is written";
-        notes.push(InputNote::flag("--logging-folder", why));
+        notes.push(InputNote::about_flag("--logging-folder", why));
     }
     notes
 }

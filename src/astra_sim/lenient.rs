@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 struct RecordDependencies(Vec<u64>, Vec<u64>);
 
 impl DependencyVisitor for RecordDependencies {
-    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.0.push(id);
         Ok(())
     }
 
-    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
         self.1.push(id);
         Ok(())
     }
@@ -33,7 +33,7 @@ pub(super) fn keep_runnable(
     file: &str,
     notes: &mut Vec<InputNote>,
 ) -> Result<Vec<u8>, TraceError> {
-    let mut note = |key: String, why: String| notes.push(InputNote::node(file, key, why));
+    let mut note = |key: String, why: String| notes.push(InputNote::about_node(file, key, why));
     let mut frames = FrameCursor::new(contents);
     let mut first = &contents[..0];
     // Each node's record and dependencies, by id.
@@ -60,7 +60,7 @@ pub(super) fn keep_runnable(
             continue;
         }
         let mut ids = RecordDependencies::default();
-        let id = scan::node(record, &mut ids)?.id;
+        let id = scan::scan_node(record, &mut ids)?.id;
         if nodes.insert(id, (frame, ids)).is_some() {
             let why = "an earlier record with this id is left out".to_owned();
             note(format!("node {id}"), why);
@@ -101,7 +101,7 @@ pub(super) fn keep_runnable(
             continue;
         }
         if let Some(gone) = data.iter().find(|dep| !nodes.contains_key(dep)) {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 *id,
                 format!("the node depends on node {gone}, which does not exist"),
                 "capture or convert the trace again; it is incomplete",

@@ -66,7 +66,7 @@ pub use error::{InputError, InputNote};
 pub use groups_file::CommGroupFile;
 pub use input_kind::AstraInputKind;
 pub use inputs::{AstraFlags, AstraInputs};
-pub use machine::machine;
+pub use machine::build_machine;
 pub use machine_file::{ImportedMachine, InputText, machine_file};
 pub use memory::{CompletedNode, TensorMemory};
 pub use memory_file::{RemoteMemoryFile, ServerSharing};

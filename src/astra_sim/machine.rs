@@ -11,7 +11,7 @@ use chakram_hardware::topology::{Topology, TopologyDimension};
 ///
 /// The machine only determines the positions of NPUs and the memory that they reach. The networks and
 /// collectives of this crate determine how long transfers and collectives take.
-pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
+pub fn build_machine(inputs: &AstraInputs, lanes: u32) -> Machine {
     let one = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
     let dimensions = inputs.network.dimensions.iter().zip(1..);
     let dimensions = dimensions.map(|(dimension, number)| TopologyDimension {
@@ -44,7 +44,8 @@ pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
     let remote = inputs
         .memory
         .map(|memory| build_remote_memory(memory, inputs.quirks));
-    let machine = Machine::uniform("ASTRA-sim".to_owned(), topology, algorithms, class, remote);
+    let machine =
+        Machine::with_uniform_class("ASTRA-sim".to_owned(), topology, algorithms, class, remote);
     machine.expect("an algorithm for each dimension, lanes and memory")
 }
 
@@ -60,7 +61,7 @@ fn build_remote_memory(memory: RemoteMemoryFile, quirks: QuirkSet) -> RemoteMemo
         bandwidth: Bandwidth::new(memory.bandwidth as f64 * 1e9).expect("it is at least 1 GB/s"),
         latency: Span::from_ns(memory.latency),
         capacity: None,
-        whole_ns: quirks.has(Quirk::WholeNs),
+        whole_ns: quirks.has_quirk(Quirk::WholeNs),
         through: None,
     }
 }

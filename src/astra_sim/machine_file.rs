@@ -60,7 +60,7 @@ pub fn machine_file(
 ) -> Result<ImportedMachine, InputError> {
     let (dimensions, mut notes) = AstraNetworkFile::parse(network.text, network.file, false)?;
     let dimensions = dimensions.dimensions;
-    let mut unsaid = UnsaidKeys::default();
+    let mut unsaid = InexpressibleKeys::default();
     let mut parts = String::new();
     let mut collectives = String::new();
     let mut algorithms = vec![None; dimensions.len()];
@@ -104,7 +104,7 @@ pub fn machine_file(
     for note in &notes {
         text += &format!("#   {}\n", one_line(&note.to_string()));
     }
-    let name = ConfigLiteral::Text(name.to_owned()).quoted();
+    let name = ConfigLiteral::Text(name.to_owned()).to_toml_text();
     text += &format!("name = {name}\n{parts}");
     match Machine::parse(&text, "the machine file") {
         Ok(_) => Ok(ImportedMachine { text, notes }),
@@ -129,9 +129,9 @@ fn one_line(text: &str) -> String {
 
 /// Keys that the machine file cannot express, each with its effect.
 #[derive(Default)]
-struct UnsaidKeys(Vec<(String, String)>);
+struct InexpressibleKeys(Vec<(String, String)>);
 
-impl UnsaidKeys {
+impl InexpressibleKeys {
     fn add_key(&mut self, key: &str, why: impl Into<String>) {
         self.0.push((key.to_owned(), why.into()));
     }
@@ -163,7 +163,7 @@ impl UnsaidKeys {
 fn dimension_algorithms(
     system: &SystemFile,
     dimensions: &[AstraDimension],
-    unsaid: &mut UnsaidKeys,
+    unsaid: &mut InexpressibleKeys,
 ) -> Vec<Option<AstraAlgorithm>> {
     let kinds = &system.implementations;
     let lists = [
@@ -247,7 +247,7 @@ fn dimension_algorithms(
 }
 
 /// Returns the table of the NPU class; empty if the file does not state its rates.
-fn npu_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
+fn npu_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);
     let (Some(bandwidth), Some(peak)) = (bandwidth, peak) else {
@@ -277,7 +277,7 @@ fn npu_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
 }
 
 /// Returns the table of collectives, which contains the number of chunks.
-fn collectives_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
+fn collectives_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
     let most = ChunkPipeline::MOST_CHUNKS;
     for (key, count) in [
         ("preferred-dataset-splits", system.splits),
@@ -295,7 +295,11 @@ fn collectives_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
 }
 
 /// Adds notes about the remaining keys of the system file.
-fn about_system(system: &SystemFile, dimensions: &[AstraDimension], unsaid: &mut UnsaidKeys) {
+fn about_system(
+    system: &SystemFile,
+    dimensions: &[AstraDimension],
+    unsaid: &mut InexpressibleKeys,
+) {
     let delay = system.endpoint_delay(1.0);
     if delay > 0 {
         let by_default = if system.endpoint_delay.is_none() {
@@ -373,9 +377,9 @@ fn quirk_note(
         // The machine reproduces these quirks, or other notes describe them (reductions and endpoints).
         _ => false,
     };
-    let names: Vec<_> = Quirk::all()
+    let names: Vec<_> = Quirk::all_quirks()
         .filter(|quirk| matters(*quirk))
-        .map(Quirk::name)
+        .map(Quirk::switch_name)
         .collect();
     InputNote {
         file: "ASTRA-sim".to_owned(),
@@ -393,7 +397,7 @@ fn dimension_table(
     index: usize,
     dimension: &AstraDimension,
     algorithm: Option<AstraAlgorithm>,
-    unsaid: &mut UnsaidKeys,
+    unsaid: &mut InexpressibleKeys,
 ) -> String {
     use AstraAlgorithm::{Direct, DoubleBinaryTree, HalvingDoubling, Ring};
     let number = index + 1;
@@ -445,7 +449,7 @@ fn dimension_table(
 }
 
 /// Returns the table of the remote memory.
-fn memory_table(memory: Option<RemoteMemoryFile>, unsaid: &mut UnsaidKeys) -> String {
+fn memory_table(memory: Option<RemoteMemoryFile>, unsaid: &mut InexpressibleKeys) -> String {
     let Some(memory) = memory else {
         return String::new();
     };

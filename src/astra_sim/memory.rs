@@ -57,7 +57,7 @@ pub struct TensorMemory<'a> {
 
 impl<'a> TensorMemory<'a> {
     /// Computes the lifetimes of `tensors` in a run, given the rank's nodes in the order in which they completed.
-    pub fn follow(
+    pub fn replay_lifetimes(
         tensors: &'a RankTensors,
         ran: impl IntoIterator<Item = CompletedNode<'a>>,
     ) -> Self {
@@ -125,13 +125,13 @@ impl<'a> TensorMemory<'a> {
     }
 
     /// Returns the peak memory, in bytes.
-    pub fn peak(&self) -> u64 {
+    pub fn peak_bytes(&self) -> u64 {
         self.usage.values().copied().max().unwrap_or(0)
     }
 
     /// Returns the tensors that a node read before another node wrote them. ASTRA-sim aborts at such a
     /// read; here the tensors exist from the start.
-    pub fn early(&self) -> impl ExactSizeIterator<Item = &str> {
+    pub fn read_before_written(&self) -> impl ExactSizeIterator<Item = &str> {
         self.early.iter().map(|tensor| self.tensor_name(*tensor))
     }
 

@@ -39,7 +39,7 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
 
 impl AstraNetworkFile {
     /// Returns the number of all NPUs, at most [`MAX_NPUS`].
-    pub fn npus(&self) -> u32 {
+    pub fn npu_count(&self) -> u32 {
         self.dimensions
             .iter()
             .map(|dimension| dimension.npus)
@@ -167,7 +167,7 @@ mod tests {
             ]
         );
         // The network has 2 x 8 x 4 NPUs.
-        assert_eq!(network.npus(), 64);
+        assert_eq!(network.npu_count(), 64);
         let single = "topology: Switch\nnpus_count: 2\nbandwidth: 1\nlatency: 0";
         let (network, _) = AstraNetworkFile::parse(single, "n", false).unwrap();
         assert_eq!(

@@ -15,7 +15,7 @@ impl NodeTypes {
     /// # Errors
     ///
     /// Fails if a record is malformed.
-    pub fn read(contents: &[u8]) -> Result<Self, TraceError> {
+    pub fn read_types(contents: &[u8]) -> Result<Self, TraceError> {
         let mut types = BTreeMap::new();
         let mut frames = FrameCursor::new(contents);
         frames.next_record()?;
@@ -23,7 +23,7 @@ impl NodeTypes {
             let (mut id, mut kind) = (0, 0);
             let mut cursor = WireCursor::new(record.bytes, record.offset);
             while !cursor.is_empty() {
-                match cursor.field()? {
+                match cursor.read_field()? {
                     (1, WireValue::Varint(v)) => id = v,
                     (3, WireValue::Varint(v)) => kind = v as u32,
                     _ => {}
@@ -35,7 +35,7 @@ impl NodeTypes {
     }
 
     /// Returns the type of a node; 0 for an unknown id.
-    pub fn of(&self, id: u64) -> u32 {
+    pub fn type_of_node(&self, id: u64) -> u32 {
         self.0.get(&id).copied().unwrap_or(0)
     }
 }

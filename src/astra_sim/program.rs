@@ -96,7 +96,7 @@ impl QueueSlot {
     pub const QUEUES: u32 = 1 << 14;
 
     #[inline]
-    pub fn packed(self) -> u16 {
+    pub fn to_packed(self) -> u16 {
         self.queue
             | if self.backward { Self::BACKWARD } else { 0 }
             | if self.mirrored { Self::MIRRORED } else { 0 }
@@ -109,7 +109,7 @@ impl QueueSlot {
     }
 
     #[inline]
-    pub fn unpacked(word: u16) -> Self {
+    pub fn from_packed(word: u16) -> Self {
         Self {
             queue: word & (Self::MIRRORED - 1),
             backward: word & Self::BACKWARD != 0,
@@ -196,8 +196,8 @@ impl AstraPhase {
     /// Returns one of `n` equal parts, truncated to whole bytes with [`Quirk::Padding`] and exact
     /// without.
     pub(super) fn equal_part(&self, amount: BufferShare, n: u64) -> BufferShare {
-        if self.quirks.has(Quirk::Padding) {
-            BufferShare::whole(amount.bytes() / n)
+        if self.quirks.has_quirk(Quirk::Padding) {
+            BufferShare::from_bytes(amount.to_bytes() / n)
         } else {
             BufferShare {
                 bytes: amount.bytes,
@@ -239,7 +239,9 @@ impl AstraPhase {
         match self.algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => 1,
             AstraAlgorithm::Direct { window } => direct::window_size(window, position),
-            AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(slot, position).credits(),
+            AstraAlgorithm::DoubleBinaryTree => {
+                tree::TreeRole::role_of_member(slot, position).initial_credits()
+            }
         }
     }
 
@@ -249,7 +251,9 @@ impl AstraPhase {
             AstraAlgorithm::Ring => ring::message_count(self, position),
             AstraAlgorithm::Direct { .. } => direct::message_count(self, position),
             AstraAlgorithm::HalvingDoubling => halving_doubling::message_count(self, position),
-            AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(slot, position).receives(),
+            AstraAlgorithm::DoubleBinaryTree => {
+                tree::TreeRole::role_of_member(slot, position).receive_count()
+            }
         }
     }
 
@@ -291,7 +295,7 @@ impl AstraPhase {
                 )
             }
             AstraAlgorithm::DoubleBinaryTree => {
-                let step = tree::TreeRole::of(slot, position).step(i)?;
+                let step = tree::TreeRole::role_of_member(slot, position).nth_send(i)?;
                 return Some(SendStep {
                     to: step.to,
                     amount: self.amount,
@@ -320,7 +324,8 @@ impl AstraPhase {
         k: u32,
     ) -> Option<ReceiveSource> {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
-            return tree::TreeRole::of(slot, position).source(slot, position, taken, k);
+            return tree::TreeRole::role_of_member(slot, position)
+                .receive_source(slot, position, taken, k);
         }
         // A receive is posted together with the send of the same step.
         let step = taken.checked_sub(1).filter(|_| k == 0)?;
@@ -421,8 +426,8 @@ impl AstraPhase {
             }
             AstraAlgorithm::HalvingDoubling => Some(step),
             AstraAlgorithm::DoubleBinaryTree => {
-                let role = tree::TreeRole::of(slot, position);
-                (0..3).find(|&i| role.step(i).is_some_and(|message| message.to == to))
+                let role = tree::TreeRole::role_of_member(slot, position);
+                (0..3).find(|&i| role.nth_send(i).is_some_and(|message| message.to == to))
             }
         }
     }
@@ -433,7 +438,7 @@ impl AstraPhase {
         let (idle, busy) = match self.algorithm {
             AstraAlgorithm::Direct { window } => {
                 let idle = direct::window_size(window, position);
-                if self.named && self.quirks.has(Quirk::GroupReductions) {
+                if self.named && self.quirks.has_quirk(Quirk::GroupReductions) {
                     (idle, idle.saturating_mul(position.size - 1))
                 } else {
                     (idle, idle)
@@ -441,7 +446,7 @@ impl AstraPhase {
             }
             AstraAlgorithm::HalvingDoubling => {
                 let levels = halving_doubling::level_count(position);
-                if self.quirks.has(Quirk::HalvingDoublingReductions) {
+                if self.quirks.has_quirk(Quirk::HalvingDoublingReductions) {
                     (1, levels - 1)
                 } else {
                     (1, levels)
@@ -463,20 +468,20 @@ impl AstraPhase {
     ) -> BusTransfer {
         let load = |amount: BufferShare, outward, reduces, returns| BusTransfer {
             // Larger transfers were rejected earlier.
-            bytes: u32::try_from(amount.bytes()).unwrap_or(u32::MAX),
+            bytes: u32::try_from(amount.to_bytes()).unwrap_or(u32::MAX),
             outward,
             reduces,
             returns,
             ticket,
         };
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
-            let role = tree::TreeRole::of(slot, position);
+            let role = tree::TreeRole::role_of_member(slot, position);
             return match of {
                 TransferCause::Start => load(self.amount, true, false, false),
                 TransferCause::Reception(r) => {
                     // The result of two children returns only once, after the second child's message.
-                    let first_child = r == 0 && role.receives() > 1;
-                    let returns = role.reduces() && !first_child;
+                    let first_child = r == 0 && role.receive_count() > 1;
+                    let returns = role.reduces_data() && !first_child;
                     load(self.amount, false, self.tree_reduces(role, r), returns)
                 }
             };
@@ -510,7 +515,7 @@ impl AstraPhase {
     /// which in a reduce-scatter is half as large.
     #[inline]
     fn halved_reception(&self, position: LinePosition, r: u32) -> BufferShare {
-        let ahead = u32::from(self.quirks.has(Quirk::HalvingDoublingReductions));
+        let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));
         halving_doubling::nth_packet(self, position, r + ahead).amount
     }
 
@@ -518,7 +523,7 @@ impl AstraPhase {
     /// comes from its parent.
     #[inline]
     fn tree_reduces(&self, role: tree::TreeRole, r: u32) -> bool {
-        role.reduces() && (r < 2 || self.quirks.has(Quirk::TreeReductions))
+        role.reduces_data() && (r < 2 || self.quirks.has_quirk(Quirk::TreeReductions))
     }
 
     /// Returns the data that a member reduces at reception `r`; `None` if it reduces nothing.
@@ -539,7 +544,7 @@ impl AstraPhase {
                 reduces().then(|| self.halved_reception(position, r))
             }
             AstraAlgorithm::DoubleBinaryTree => {
-                let reduces = self.tree_reduces(tree::TreeRole::of(slot, position), r);
+                let reduces = self.tree_reduces(tree::TreeRole::role_of_member(slot, position), r);
                 reduces.then_some(self.amount)
             }
         }

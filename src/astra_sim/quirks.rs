@@ -172,7 +172,7 @@ const ABOUT: [QuirkText; 16] = [
 
 impl Quirk {
     /// Returns all quirks, in the order of the enumeration.
-    pub fn all() -> impl ExactSizeIterator<Item = Self> {
+    pub fn all_quirks() -> impl ExactSizeIterator<Item = Self> {
         ABOUT.iter().map(|about| about.quirk)
     }
 
@@ -181,24 +181,24 @@ impl Quirk {
     }
 
     /// Returns the quirk's name, by which it is switched on and off.
-    pub fn name(self) -> &'static str {
+    pub fn switch_name(self) -> &'static str {
         self.quirk_text().name
     }
 
     /// Returns a description of ASTRA-sim's behaviour.
-    pub fn original(self) -> &'static str {
+    pub fn original_behaviour(self) -> &'static str {
         self.quirk_text().original
     }
 
     /// Returns a description of the corrected behaviour.
-    pub fn corrected(self) -> &'static str {
+    pub fn corrected_behaviour(self) -> &'static str {
         self.quirk_text().corrected
     }
 
     /// Returns true if the quirk has an effect under `model`. It may have none: the congestion-aware
     /// network always shares links and has only one dimension, and the congestion-unaware network stores
     /// no messages.
-    pub fn applies(self, model: AnalyticalNetwork) -> bool {
+    pub fn applies_to(self, model: AnalyticalNetwork) -> bool {
         match self {
             Self::FreePorts | Self::FirstDimension => model == AnalyticalNetwork::Unaware,
             Self::StoreAndForward => model == AnalyticalNetwork::Aware,
@@ -209,7 +209,7 @@ impl Quirk {
 
 impl fmt::Display for Quirk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(self.switch_name())
     }
 }
 
@@ -225,38 +225,38 @@ impl QuirkSet {
 
     /// Returns true if the set contains `quirk`.
     #[inline]
-    pub const fn has(self, quirk: Quirk) -> bool {
+    pub const fn has_quirk(self, quirk: Quirk) -> bool {
         self.0 >> quirk as u8 & 1 == 1
     }
 
     /// Returns the set with `quirk` added.
-    pub const fn with(self, quirk: Quirk) -> Self {
+    pub const fn with_quirk(self, quirk: Quirk) -> Self {
         Self(self.0 | 1 << quirk as u8)
     }
 
     /// Returns the set with `quirk` removed.
-    pub const fn without(self, quirk: Quirk) -> Self {
+    pub const fn without_quirk(self, quirk: Quirk) -> Self {
         Self(self.0 & !(1 << quirk as u8))
     }
 
     /// Returns the quirks that are not in the set.
-    pub fn corrected(self) -> impl Iterator<Item = Quirk> {
-        Quirk::all().filter(move |quirk| !self.has(*quirk))
+    pub fn corrected_quirks(self) -> impl Iterator<Item = Quirk> {
+        Quirk::all_quirks().filter(move |quirk| !self.has_quirk(*quirk))
     }
 
     /// Converts ns to a time, truncated to whole ns under [`Quirk::WholeNs`].
     #[inline]
     pub(super) fn span_from_ns(self, ns: f64) -> Span {
-        if self.has(Quirk::WholeNs) {
+        if self.has_quirk(Quirk::WholeNs) {
             Span::from_ns(ns as u64)
         } else {
-            Span::from_ns(1).scaled(ns)
+            Span::from_ns(1).scale_by(ns)
         }
     }
 
     /// Converts a bandwidth in GB/s of the network file to bytes per ns.
     pub(super) fn bytes_per_ns(self, gbps: f64) -> f64 {
-        if self.has(Quirk::Gib) {
+        if self.has_quirk(Quirk::Gib) {
             gbps * f64::from(1 << 30) / 1e9
         } else {
             gbps
@@ -276,7 +276,7 @@ impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();
         f.write_str(if mostly { "all" } else { "none" })?;
-        for quirk in Quirk::all().filter(|quirk| self.has(*quirk) != mostly) {
+        for quirk in Quirk::all_quirks().filter(|quirk| self.has_quirk(*quirk) != mostly) {
             write!(f, ",{}{quirk}", if mostly { '-' } else { '+' })?;
         }
         Ok(())
@@ -304,7 +304,7 @@ impl FromStr for QuirkSet {
                     ));
                 }
             };
-            let quirk = Quirk::all().find(|quirk| quirk.name() == name);
+            let quirk = Quirk::all_quirks().find(|quirk| quirk.switch_name() == name);
             let names = ABOUT.map(|about| about.name);
             let quirk = quirk.ok_or_else(|| {
                 let hint = did_you_mean(name, names);
@@ -314,9 +314,9 @@ impl FromStr for QuirkSet {
                 )
             })?;
             quirks = if adds {
-                quirks.with(quirk)
+                quirks.with_quirk(quirk)
             } else {
-                quirks.without(quirk)
+                quirks.without_quirk(quirk)
             };
         }
         Ok(quirks)
@@ -349,10 +349,10 @@ mod tests {
             assert_eq!(quirks.to_string(), text);
         }
         let quirks: QuirkSet = "none,+gib,+padding,-gib".parse().unwrap();
-        assert_eq!(quirks, QuirkSet::NONE.with(Quirk::Padding));
-        assert!(quirks.has(Quirk::Padding) && !quirks.has(Quirk::Gib));
-        assert_eq!(QuirkSet::ALL.corrected().count(), 0);
-        assert_eq!(QuirkSet::NONE.corrected().count(), ABOUT.len());
+        assert_eq!(quirks, QuirkSet::NONE.with_quirk(Quirk::Padding));
+        assert!(quirks.has_quirk(Quirk::Padding) && !quirks.has_quirk(Quirk::Gib));
+        assert_eq!(QuirkSet::ALL.corrected_quirks().count(), 0);
+        assert_eq!(QuirkSet::NONE.corrected_quirks().count(), ABOUT.len());
     }
 
     #[test]
@@ -379,6 +379,9 @@ mod tests {
         assert_eq!(QuirkSet::ALL.bytes_per_ns(50.0), 53.687_091_2);
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
         // The share is a third of 10 bytes.
-        assert_eq!(fractional_bytes(BufferShare::whole(10).part(3)), 10.0 / 3.0);
+        assert_eq!(
+            fractional_bytes(BufferShare::from_bytes(10).nth_part(3)),
+            10.0 / 3.0
+        );
     }
 }

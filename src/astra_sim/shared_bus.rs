@@ -99,8 +99,8 @@ impl SharedBus {
         }
     }
 
-    /// Accepts a transfer. When it is complete, [`Self::handle`] returns its completion token.
-    pub fn carry(&mut self, now: Time, load: BusTransfer, clock: &mut impl BusScheduler) {
+    /// Accepts a transfer. When it is complete, [`Self::handle_event`] returns its completion token.
+    pub fn accept_transfer(&mut self, now: Time, load: BusTransfer, clock: &mut impl BusScheduler) {
         let transfer = QueuedTransfer {
             bytes: load.bytes,
             reduces: load.reduces,
@@ -125,8 +125,8 @@ impl SharedBus {
     }
 
     /// Handles an event that this bus scheduled. Returns the token of a completed transfer; the caller must handle
-    /// its consequences before it calls [`Self::resume`].
-    pub fn handle(
+    /// its consequences before it calls [`Self::resume_after`].
+    pub fn handle_event(
         &mut self,
         now: Time,
         event: u32,
@@ -151,7 +151,7 @@ impl SharedBus {
     }
 
     /// Continues after an event whose completed transfer the caller has handled.
-    pub fn resume(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
+    pub fn resume_after(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
         // A transfer that has crossed the inner bus may allow the outer side to send.
         if event / 3 >= INNER_NPU as u32 {
             self.start_next(now, NPU, clock);
@@ -244,7 +244,7 @@ impl SharedBus {
         let leaves = offset as f64 + gap_per_byte * bytes;
         let arrives = offset as f64 + bytes * gap_per_byte + latency as f64 + overhead as f64;
         let mut after = |ns: f64, side: usize, what: u32| {
-            clock.after(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
+            clock.schedule_event(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
         // Schedule the arrival before the departure. If both are at the same instant, this determines
         // their order.
@@ -342,7 +342,7 @@ impl SharedBus {
         {
             state.reducing = true;
             let ns = u64::from(transfer.bytes / 100) * self.reduction + 50;
-            clock.after(now + Span::from_ns(ns), side as u32 * 3 + REDUCED);
+            clock.schedule_event(now + Span::from_ns(ns), side as u32 * 3 + REDUCED);
         }
     }
 

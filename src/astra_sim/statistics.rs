@@ -45,13 +45,13 @@ pub struct RooflineMeans {
 impl RankWork {
     /// Computes the work of a graph that an [`AstraTraceReader`](super::AstraTraceReader) of `inputs`
     /// built.
-    pub fn of(graph: &Graph, inputs: &AstraInputs) -> Self {
+    pub fn sum_work(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();
         let mut uses = RooflineSums::default();
         for node in graph.nodes() {
             let kind = graph.kind(node);
-            let (timed, recorded) = (kind == NodeKind::Compute, graph.recorded(node));
+            let (timed, recorded) = (kind == NodeKind::Compute, graph.recorded_duration(node));
             let kind = if timed { counts_as(graph, node) } else { kind };
             match kind {
                 NodeKind::Nothing => work.nothing = true,
@@ -162,7 +162,7 @@ mod tests {
             (KERNEL(7, 0), 0),
             (Op::Host, 2),
         ];
-        let work = RankWork::of(&read(&inputs, &nodes), &inputs);
+        let work = RankWork::sum_work(&read(&inputs, &nodes), &inputs);
         assert_eq!(work.busy, Span::from_ns(20 + 10 + 29));
         // Means are over 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
         let found = work.roofline.unwrap();
@@ -199,11 +199,11 @@ mod tests {
         // All nodes except the host's are summed: 3 us + 4 us, and 1 ns for the node without a recorded
         // duration.
         let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
-        let work = RankWork::of(&graph, &inputs);
+        let work = RankWork::sum_work(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));
         assert!(work.memory && work.communication && work.host && !work.kernels);
         assert!(work.stand_ins);
-        let only = RankWork::of(&read(&inputs, &[(memory, 3)]), &inputs);
+        let only = RankWork::sum_work(&read(&inputs, &[(memory, 3)]), &inputs);
         assert!(only.memory && !only.communication);
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 impl AstraInputs {
     /// Returns the sections with their lines, in reading order. Notes are not included.
-    pub fn summary(&self) -> Vec<(&'static str, String)> {
+    pub fn summarize_inputs(&self) -> Vec<(&'static str, String)> {
         let system = &self.system;
         let compute = match (system.replay_only, system.roofline) {
             (true, _) => "everything as recorded".to_owned(),
@@ -47,7 +47,7 @@ impl AstraInputs {
     }
 
     fn network_line(&self) -> String {
-        let unit = if self.quirks.has(Quirk::Gib) {
+        let unit = if self.quirks.has_quirk(Quirk::Gib) {
             "GiB"
         } else {
             "GB"
@@ -62,7 +62,7 @@ impl AstraInputs {
         let rendezvous = if self.rendezvous { ", rendezvous" } else { "" };
         format!(
             "{} NPUs, congestion-{}{rendezvous}: {}",
-            self.network.npus(),
+            self.network.npu_count(),
             self.model,
             dimensions.join("; ")
         )

@@ -39,7 +39,11 @@ enum MemberEvent {
 
 impl SymmetricLine<'_> {
     /// Returns the duration of the phase; `None` unless it is proved to be the same for all members.
-    pub fn span(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
+    pub fn phase_duration(
+        &self,
+        endpoint: Span,
+        reduction: impl Fn(BufferShare) -> Span,
+    ) -> Option<Span> {
         match self.stage.algorithm {
             // Members of a tree behave differently from one another.
             AstraAlgorithm::DoubleBinaryTree => None,
@@ -51,7 +55,7 @@ impl SymmetricLine<'_> {
 
     /// Returns the ends of a member's delays in ascending order, each with the number of messages that have arrived
     /// until then. The phase must have a duration.
-    pub fn delays(
+    pub fn member_delays(
         &self,
         endpoint: Span,
         reduction: impl Fn(BufferShare) -> Span,
@@ -104,7 +108,7 @@ impl SymmetricLine<'_> {
         let step = self
             .stage
             .nth_send(self.slot, self.position_of(index), step)?;
-        let npu = |index| self.extent.npus[phase.position(Position(0), index).index()];
+        let npu = |index| self.extent.npus[phase.move_position(Position(0), index).index()];
         (self.quiet.cost)((npu(index), npu(step.to)), step.amount)
     }
 

@@ -47,7 +47,7 @@ impl RankTensors {
     ///
     /// Fails where ASTRA-sim throws or aborts: if a node that does something lacks `inputs` or `outputs`, if a list
     /// does not consist of pairs of name and size, or if two nodes write the same tensor.
-    pub fn read(
+    pub fn read_tensors(
         contents: &[u8],
         lenient: bool,
         file: &str,
@@ -105,11 +105,11 @@ impl TensorReader {
         let mut lists = [None, None];
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            match cursor.field()? {
+            match cursor.read_field()? {
                 (1, WireValue::Varint(v)) => id = v,
                 (3, WireValue::Varint(v)) => kind = u64::from(v as u32),
                 (10, WireValue::Bytes(message, offset)) => {
-                    let attr = AttrView::scan(message, offset)?;
+                    let attr = AttrView::scan_attribute(message, offset)?;
                     match attr.name {
                         b"inputs" => lists[0] = Some(attr),
                         b"outputs" => lists[1] = Some(attr),
@@ -132,7 +132,7 @@ impl TensorReader {
                     break;
                 }
                 None => {
-                    return Err(TraceError::refused(
+                    return Err(TraceError::invalid_node(
                         id,
                         format!(
                             "the node has no attribute `{name}`, which `track-local-mem` needs"
@@ -162,17 +162,17 @@ impl TensorReader {
                 "the node's `{list}` has {} texts, expected pairs of name and size",
                 texts.len()
             );
-            return Err(TraceError::refused(id, why, HINT));
+            return Err(TraceError::invalid_node(id, why, HINT));
         }
         for [name, size] in pairs {
             let Some(bytes) = leading_number(size) else {
                 let why = format!(
                     "the node's `{list}` has the size `{}` of `{}`, expected bytes: a whole number from 0 to {}",
-                    chakram_trace::format::escape(size),
-                    chakram_trace::format::escape(name),
+                    chakram_trace::format::escape_name(size),
+                    chakram_trace::format::escape_name(name),
                     u64::MAX
                 );
-                return Err(TraceError::refused(id, why, HINT));
+                return Err(TraceError::invalid_node(id, why, HINT));
             };
             if bytes == 0 {
                 continue;
@@ -190,10 +190,10 @@ impl TensorReader {
             if write && let Some(first) = self.writers.insert(tensor, id) {
                 let why = format!(
                     "the node writes the tensor `{}`, and so does node {first}; the original aborts",
-                    chakram_trace::format::escape(name)
+                    chakram_trace::format::escape_name(name)
                 );
                 let hint = "a different name for each result, as STG writes it";
-                return Err(TraceError::refused(id, why, hint));
+                return Err(TraceError::invalid_node(id, why, hint));
             }
             self.tensors.uses.push(TensorUse {
                 node: id,

@@ -38,7 +38,7 @@ pub fn inputs(system: &str) -> AstraInputs {
         "network" => "topology: [Ring]\nnpus_count: [2]\nbandwidth: [1]\nlatency: [1]".to_owned(),
         _ => "{\"memory-type\": \"NO_MEMORY_EXPANSION\"}".to_owned(),
     };
-    AstraInputs::read(&flags(), &mut |role, _| Ok(read(role))).expect("they are right")
+    AstraInputs::read_files(&flags(), &mut |role, _| Ok(read(role))).expect("they are right")
 }
 
 /// Returns rank 0's graph with these nodes; each number is a node's recorded duration in microseconds.
@@ -47,10 +47,10 @@ pub fn read(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
     for (id, (op, micros)) in nodes.iter().enumerate() {
         let mut node = NodeView::new(id as u64, "n", *op);
         node.recorded = chakram_base::units::Span::from_ns(micros * 1000);
-        writer.node(&node, &[]).expect("memory takes all");
+        writer.receive_node(&node, &[]).expect("memory takes all");
     }
     let collectives = AstraCollectives::new(inputs);
     let reader = AstraTraceReader::new(inputs, &collectives, false);
-    let read = reader.read(&writer.into_inner(), 0, "wl.0.et");
+    let read = reader.read_graph(&writer.into_inner(), 0, "wl.0.et");
     read.expect("the nodes make sense").graph
 }

@@ -32,7 +32,11 @@ const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
 /// Returns the number of lanes of an NPU, without lanes of single nodes.
 fn lane_count(quirks: QuirkSet) -> u32 {
-    if quirks.has(Quirk::OneAtATime) { 2 } else { 3 }
+    if quirks.has_quirk(Quirk::OneAtATime) {
+        2
+    } else {
+        3
+    }
 }
 
 /// A rank's trace, converted to a graph.
@@ -85,8 +89,8 @@ impl<'a> AstraTraceReader<'a> {
     ///
     /// # Errors
     ///
-    /// Fails with the errors of [`Graph::read`], and if the trace has a node that ASTRA-sim cannot run.
-    pub fn read(
+    /// Fails with the errors of [`Graph::read_graph`], and if the trace has a node that ASTRA-sim cannot run.
+    pub fn read_graph(
         &self,
         contents: &[u8],
         rank: u32,
@@ -109,7 +113,7 @@ impl<'a> AstraTraceReader<'a> {
         let policy = DependencyPolicy::Both;
         let (graph, binding) =
             Graph::read_edited(contents, rank, policy, |n| state.convert_node(n))?;
-        let mut note = |key: String, why: String| notes.push(InputNote::node(file, key, why));
+        let mut note = |key: String, why: String| notes.push(InputNote::about_node(file, key, why));
         let repairs = graph.repairs();
         for (count, of, original) in [
             (
@@ -211,7 +215,7 @@ impl TraceReaderState<'_> {
                 self.separate_lanes(node);
             }
             Op::Message { bytes, .. } if *bytes == 0 => {
-                return Err(TraceError::refused(
+                return Err(TraceError::invalid_node(
                     node.id,
                     "a message of 0 bytes, which the original aborts on",
                     "remove the node, or give it the size that was sent",
@@ -259,7 +263,7 @@ impl TraceReaderState<'_> {
                     let collectives = self.reader.collectives;
                     let checked =
                         collectives.check_collective(*kind, *bytes, members, *dimensions, node.id);
-                    checked.map_err(|(why, hint)| TraceError::refused(node.id, why, hint))?;
+                    checked.map_err(|(why, hint)| TraceError::invalid_node(node.id, why, hint))?;
                     self.last = Some(seen);
                 }
                 self.separate_lanes(node);
@@ -276,7 +280,7 @@ impl TraceReaderState<'_> {
 
     /// Separates operations that ASTRA-sim runs one at a time, if that quirk is corrected.
     fn separate_lanes(&mut self, node: &mut NodeView<'_>) {
-        if self.reader.inputs.quirks.has(Quirk::OneAtATime) {
+        if self.reader.inputs.quirks.has_quirk(Quirk::OneAtATime) {
             return;
         }
         match node.op {
@@ -297,7 +301,7 @@ impl TraceReaderState<'_> {
             return Ok(Span::ZERO);
         }
         if bandwidth == 0.0 || peak == 0.0 {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 id,
                 "the system file has no `local-mem-bw` or no `peak-perf` above 0 for the roofline, so this kernel never ends",
                 "set both in the system file, or set roofline-enabled to 0",
@@ -322,11 +326,11 @@ fn timed_op(stands_for: u64) -> Op<'static> {
 }
 
 fn not_a_number(node: u64, name: &str) -> TraceError {
-    TraceError::refused(
+    TraceError::invalid_node(
         node,
         format!(
             "the node's group is `{}`, expected a number",
-            chakram_trace::format::escape(name)
+            chakram_trace::format::escape_name(name)
         ),
         "as `pg_name` the number of a group in the file of groups",
     )

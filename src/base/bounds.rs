@@ -2,7 +2,7 @@
 //! is allocated.
 //!
 //! Limits are global to the process and never change a result: they cause an error or have no effect. If an amount is
-//! known in advance, [`check`] rejects it with a message that names its purpose. The binary's allocator
+//! known in advance, [`check_fits`] rejects it with a message that names its purpose. The binary's allocator
 //! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit, but knows only their amount
 //! and not their purpose. A program that must outlive its tasks makes the allocator only count
 //! ([`allocator::only_count`]); tasks then end at their next check.
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub mod allocator;
 mod machine;
 
-/// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set`] changes it. Traces
+/// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set_limits`] changes it. Traces
 /// expand to 10 to 50 times their compressed size, and zeros to 30,000 times.
 pub const RATIO: u64 = 200;
 
@@ -29,17 +29,17 @@ static MEMORY: AtomicU64 = AtomicU64::new(UNSET);
 static RATIO_SET: AtomicU64 = AtomicU64::new(RATIO);
 
 /// Sets the limits of the process. The default of `memory` is three quarters of the memory of the machine or container.
-pub fn set(memory: Option<Bytes>, ratio: u64) {
-    let memory = memory.map_or_else(usual, |bytes| bytes.0);
+pub fn set_limits(memory: Option<Bytes>, ratio: u64) {
+    let memory = memory.map_or_else(default_headroom_bytes, |bytes| bytes.0);
     MEMORY.store(memory.max(1), Ordering::Relaxed);
     RATIO_SET.store(ratio, Ordering::Relaxed);
-    allocator::bound(memory);
+    allocator::set_memory_bound(memory);
 }
 
 /// Sets the memory limit of the process, and returns the previous one.
 pub fn set_memory(memory: Bytes) -> Bytes {
     let before = MEMORY.swap(memory.0.max(1), Ordering::Relaxed);
-    allocator::bound(memory.0.max(1));
+    allocator::set_memory_bound(memory.0.max(1));
     match before {
         UNSET => Bytes(u64::MAX),
         bytes => Bytes(bytes),
@@ -53,24 +53,26 @@ pub fn set_ratio(ratio: u64) -> u64 {
 
 /// Returns the default memory limit: three quarters of the memory of the machine or container.
 pub fn default_memory() -> Bytes {
-    Bytes(usual())
+    Bytes(default_headroom_bytes())
 }
 
-fn usual() -> u64 {
-    machine::memory().map_or(u64::MAX, |bytes| bytes / 4 * 3)
+fn default_headroom_bytes() -> u64 {
+    machine::detect_memory().map_or(u64::MAX, |bytes| bytes / 4 * 3)
 }
 
 /// Returns the memory limit of the process.
-pub fn memory() -> Bytes {
+pub fn memory_limit() -> Bytes {
     match MEMORY.load(Ordering::Relaxed) {
         UNSET => Bytes(u64::MAX),
         bytes => Bytes(bytes),
     }
 }
 
-/// Returns the bytes of [`memory`] that are not allocated yet.
-pub fn remaining() -> u64 {
-    memory().0.saturating_sub(allocator::allocated())
+/// Returns the bytes of [`memory_limit`] that are not allocated yet.
+pub fn remaining_bytes() -> u64 {
+    memory_limit()
+        .0
+        .saturating_sub(allocator::allocated_bytes())
 }
 
 /// Error about an allocation that would exceed the memory limit.
@@ -88,12 +90,12 @@ pub struct MemoryLimitError {
 
 impl MemoryLimitError {
     /// Returns the amount that was needed, which may be a lower bound.
-    pub fn asked(&self) -> Bytes {
+    pub fn requested_memory(&self) -> Bytes {
         self.asked
     }
 
     /// Returns the memory limit.
-    pub fn bound(&self) -> Bytes {
+    pub fn memory_limit(&self) -> Bytes {
         self.bound
     }
 
@@ -109,20 +111,20 @@ impl MemoryLimitError {
 ///
 /// Fails if the allocated memory exceeds the limit.
 #[inline]
-pub fn check_held() -> Result<(), MemoryLimitError> {
-    match allocator::allocated() {
-        held if held <= memory().0 => Ok(()),
-        held => Err(exceeded(held)),
+pub fn check_allocated() -> Result<(), MemoryLimitError> {
+    match allocator::allocated_bytes() {
+        held if held <= memory_limit().0 => Ok(()),
+        held => Err(memory_exceeded(held)),
     }
 }
 
 /// Builds the error about a run that uses `held` bytes.
 #[cold]
-pub(crate) fn exceeded(held: u64) -> MemoryLimitError {
+pub(crate) fn memory_exceeded(held: u64) -> MemoryLimitError {
     MemoryLimitError {
         what: "the run".to_owned(),
         asked: Bytes(held),
-        bound: memory(),
+        bound: memory_limit(),
         hint: "a smaller job".to_owned(),
     }
 }
@@ -132,27 +134,27 @@ pub(crate) fn exceeded(held: u64) -> MemoryLimitError {
 /// # Errors
 ///
 /// Fails if the items do not fit. The message begins with `what`, a name of the items, and ends with `hint`.
-pub fn check(
+pub fn check_fits(
     what: impl Display,
     count: u64,
     each: u64,
     hint: impl Display,
 ) -> Result<(), MemoryLimitError> {
     let asked = count.saturating_mul(each);
-    if asked <= remaining() {
+    if asked <= remaining_bytes() {
         return Ok(());
     }
     Err(MemoryLimitError {
         what: what.to_string(),
         asked: Bytes(asked),
-        bound: memory(),
+        bound: memory_limit(),
         hint: hint.to_string(),
     })
 }
 
 /// Error about a compressed input that expands beyond its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if you trust the file", self.rule(), SettingKey::MaxRatio, self.enough())]
+#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if you trust the file", self.describe_rule(), SettingKey::MaxRatio, self.sufficient_limit())]
 pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,
@@ -162,13 +164,13 @@ pub struct UnpackLimitError {
 }
 
 impl UnpackLimitError {
-    fn enough(&self) -> String {
+    fn sufficient_limit(&self) -> String {
         self.needed
             .map_or("N".to_owned(), |ratio| ratio.to_string())
     }
 
     /// Describes the rule from which the limit follows.
-    fn rule(&self) -> String {
+    fn describe_rule(&self) -> String {
         if self.limit.0 > ALWAYS_UNPACKED {
             format!("at {} times the size", self.ratio)
         } else {
@@ -230,6 +232,6 @@ mod tests {
     #[test]
     fn amounts_beyond_64_bits_are_refused_and_not_wrapped() {
         // Without a limit, every size that fits 64 bits is allowed; larger products saturate.
-        assert_eq!(check("a list", u64::MAX, 16, "less"), Ok(()));
+        assert_eq!(check_fits("a list", u64::MAX, 16, "less"), Ok(()));
     }
 }

@@ -67,7 +67,7 @@ impl CollectiveKind {
     /// Returns the size in bytes of the whole buffer that the members build or share, from a node's `comm_size`. For an
     /// all-gather, this is every member's result; for a gather, the root's result; for all others, `comm_size` itself.
     /// `None` for 2^63 bytes or more.
-    pub fn buffer(self, comm_size: u64, members: u32) -> Option<u64> {
+    pub fn buffer_bytes(self, comm_size: u64, members: u32) -> Option<u64> {
         let bytes = match self {
             Self::AllGather | Self::Gather => comm_size.checked_mul(u64::from(members))?,
             Self::Barrier => 0,
@@ -99,8 +99,11 @@ mod tests {
     #[test]
     fn sizes_on_disk_become_whole_buffers() {
         // 8 shards of 1,000 B are 8,000 B. The size of a reduce-scatter already is its whole input.
-        assert_eq!(CollectiveKind::AllGather.buffer(1000, 8), Some(8000));
-        assert_eq!(CollectiveKind::ReduceScatter.buffer(1000, 8), Some(1000));
-        assert_eq!(CollectiveKind::AllGather.buffer(u64::MAX, 2), None);
+        assert_eq!(CollectiveKind::AllGather.buffer_bytes(1000, 8), Some(8000));
+        assert_eq!(
+            CollectiveKind::ReduceScatter.buffer_bytes(1000, 8),
+            Some(1000)
+        );
+        assert_eq!(CollectiveKind::AllGather.buffer_bytes(u64::MAX, 2), None);
     }
 }

@@ -17,10 +17,10 @@ mod literal;
 mod nearest;
 
 pub use edit::{ChangedValue, EditError, changed_values, number_leaves, value_at, with_values};
-pub use field::{ConfigField, quoted};
-pub use file::{STANDARD_INPUT, read};
+pub use field::{ConfigField, quote_for_message};
+pub use file::{STANDARD_INPUT, read_input};
 pub use literal::ConfigLiteral;
-pub use nearest::{did_you_mean, nearest};
+pub use nearest::{did_you_mean, find_nearest};
 
 /// Error about a text. Every message states the place, the found value and the allowed values.
 #[derive(Debug, thiserror::Error)]
@@ -78,12 +78,12 @@ impl<'d> ConfigDocument<'d> {
     }
 
     /// Returns the root table, whose keys must be in `allowed`.
-    pub fn root(&'d self, allowed: &[&str]) -> Result<ConfigTable<'d>, ConfigError> {
-        ConfigTable::open(self, String::new(), 0, self.root.get_ref(), Some(allowed))
+    pub fn root_table(&'d self, allowed: &[&str]) -> Result<ConfigTable<'d>, ConfigError> {
+        ConfigTable::open_table(self, String::new(), 0, self.root.get_ref(), Some(allowed))
     }
 
     /// Returns the root table without a check of its keys.
-    pub fn entries(&'d self) -> ConfigTable<'d> {
+    pub fn unchecked_root(&'d self) -> ConfigTable<'d> {
         ConfigTable {
             document: self,
             key: String::new(),
@@ -92,7 +92,7 @@ impl<'d> ConfigDocument<'d> {
         }
     }
 
-    fn refuse(&self, key: &str, at: usize, why: String) -> ConfigError {
+    fn error_at(&self, key: &str, at: usize, why: String) -> ConfigError {
         ConfigError::Key {
             file: self.file.to_owned(),
             line: line_of(self.text, at),
@@ -110,7 +110,7 @@ fn line_of(text: &str, at: usize) -> usize {
 }
 
 impl<'d> ConfigTable<'d> {
-    fn open(
+    fn open_table(
         document: &'d ConfigDocument<'d>,
         key: String,
         at: usize,
@@ -127,27 +127,27 @@ impl<'d> ConfigTable<'d> {
             let known = |name: &str| allowed.contains(&name);
             // Reject unknown keys first; otherwise a misspelled optional key would be ignored silently.
             if let Some((name, _)) = entries.iter().find(|(name, _)| !known(name.get_ref())) {
-                let closest = nearest(name.get_ref(), allowed.iter().copied());
+                let closest = find_nearest(name.get_ref(), allowed.iter().copied());
                 let why = format!(
                     "found an unknown key, expected one of {}{}",
                     allowed.join(", "),
                     did_you_mean(closest)
                 );
-                let key = table.path(name.get_ref());
-                return Err(document.refuse(&key, name.span().start, why));
+                let key = table.full_key(name.get_ref());
+                return Err(document.error_at(&key, name.span().start, why));
             }
         }
         Ok(table)
     }
 
     /// Returns the full key of entry `name`, from the root.
-    fn path(&self, name: &str) -> String {
+    fn full_key(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         // A malicious key must not break the one-line form of messages.
         let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
             name.to_owned()
         } else {
-            quoted(name)
+            quote_for_message(name)
         };
         if self.key.is_empty() {
             name
@@ -159,16 +159,21 @@ impl<'d> ConfigTable<'d> {
     /// Returns the entry `name`, or `None`.
     pub fn get(&self, name: &str) -> Option<ConfigField<'d>> {
         let (key, value) = self.entries.get_key_value(name)?;
-        Some(self.field(key, value))
+        Some(self.wrap_field(key, value))
     }
 
     /// Returns the required entry `name`. If the entry is missing, the error describes it by `expected`.
-    pub fn need(&self, name: &str, expected: impl Display) -> Result<ConfigField<'d>, ConfigError> {
-        self.get(name).ok_or_else(|| self.missing(name, expected))
+    pub fn require_field(
+        &self,
+        name: &str,
+        expected: impl Display,
+    ) -> Result<ConfigField<'d>, ConfigError> {
+        self.get(name)
+            .ok_or_else(|| self.missing_entry_error(name, expected))
     }
 
     /// Reads the entry `name` with `read`, or returns `None` if the entry is missing.
-    pub fn optional<T>(
+    pub fn read_optional<T>(
         &self,
         name: &str,
         read: impl FnOnce(&ConfigField<'d>) -> Result<T, ConfigError>,
@@ -177,7 +182,7 @@ impl<'d> ConfigTable<'d> {
     }
 
     /// Reads the entry `name` with `read`, or returns `default` if the entry is missing.
-    pub fn or<T>(
+    pub fn read_or_default<T>(
         &self,
         name: &str,
         default: T,
@@ -187,56 +192,56 @@ impl<'d> ConfigTable<'d> {
     }
 
     /// Builds the error about the missing entry `name`.
-    pub fn missing(&self, name: &str, expected: impl Display) -> ConfigError {
+    pub fn missing_entry_error(&self, name: &str, expected: impl Display) -> ConfigError {
         let why = format!("found nothing, expected {expected}");
-        self.document.refuse(&self.path(name), self.at, why)
+        self.document.error_at(&self.full_key(name), self.at, why)
     }
 
     /// Reads the quantity at `name`. Errors show `example` as a valid quantity.
-    pub fn quantity<T>(&self, name: &str, example: &str) -> Result<T, ConfigError>
+    pub fn read_quantity<T>(&self, name: &str, example: &str) -> Result<T, ConfigError>
     where
         T: FromStr<Err = QuantityError>,
     {
-        self.need(
+        self.require_field(
             name,
             format_args!("a quantity in quotes such as {example:?}"),
         )?
-        .quantity(example)
+        .read_quantity(example)
     }
 
     /// Reads the whole number from 1 to `most` at `name`.
-    pub fn count(&self, name: &str, most: u32) -> Result<u32, ConfigError> {
-        self.need(name, format_args!("a whole number from 1 to {most}"))?
-            .count(most)
+    pub fn read_count(&self, name: &str, most: u32) -> Result<u32, ConfigError> {
+        self.require_field(name, format_args!("a whole number from 1 to {most}"))?
+            .read_count(most)
     }
 
     /// Reads the value at `name`, which must be one of the names in `all`.
-    pub fn choice<T: Copy>(&self, name: &str, all: &[(T, &str)]) -> Result<T, ConfigError> {
+    pub fn read_choice<T: Copy>(&self, name: &str, all: &[(T, &str)]) -> Result<T, ConfigError> {
         let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
-        self.need(name, format_args!("one of {}", names.join(", ")))?
-            .choice(all)
+        self.require_field(name, format_args!("one of {}", names.join(", ")))?
+            .read_choice(all)
     }
 
     /// Iterates over all entries with their names, in the order of the file.
     pub fn fields(&self) -> impl Iterator<Item = (&'d str, ConfigField<'d>)> + '_ {
         let entries = self.entries.iter();
-        entries.map(|(key, value)| (key.get_ref().as_ref(), self.field(key, value)))
+        entries.map(|(key, value)| (key.get_ref().as_ref(), self.wrap_field(key, value)))
     }
 
     /// Builds an error about the table as a whole.
-    pub fn refuse(&self, found: impl Display, expected: impl Display) -> ConfigError {
+    pub fn invalid_table_error(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
-        self.document.refuse(&self.key, self.at, why)
+        self.document.error_at(&self.key, self.at, why)
     }
 
-    fn field(
+    fn wrap_field(
         &self,
         key: &'d Spanned<std::borrow::Cow<'d, str>>,
         value: &'d Spanned<DeValue<'d>>,
     ) -> ConfigField<'d> {
         ConfigField {
             document: self.document,
-            key: self.path(key.get_ref()),
+            key: self.full_key(key.get_ref()),
             at: key.span().start,
             value,
         }

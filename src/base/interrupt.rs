@@ -1,7 +1,7 @@
 //! Interruption of work from outside: on request, or because the memory limit is exceeded.
 //!
 //! A [`StopToken`] belongs to a task, such as one call into the library. The caller makes the token current on the
-//! task's threads ([`within`], [`inherited`]), and long-running code calls [`check`] regularly. An interruption never
+//! task's threads ([`run_with_token`], [`inherit_token`]), and long-running code calls [`check_interruption`] regularly. An interruption never
 //! changes a result: an interrupted task has no result.
 
 use crate::bounds::{self, MemoryLimitError, allocator};
@@ -23,10 +23,10 @@ pub enum Interruption {
 
 /// Handle to stop a task from another thread.
 #[derive(Clone, Debug, Default)]
-pub struct StopToken(Arc<TokenState>);
+pub struct StopToken(Arc<StopTokenState>);
 
 #[derive(Debug, Default)]
-struct TokenState {
+struct StopTokenState {
     is_requested: AtomicBool,
     is_out_of_memory: AtomicBool,
     /// The first interruption that a check found. Later checks return the same interruption.
@@ -35,7 +35,7 @@ struct TokenState {
 
 impl StopToken {
     /// Asks the task to stop at its next check.
-    pub fn stop(&self) {
+    pub fn request_stop(&self) {
         self.0.is_requested.store(true, Ordering::Relaxed);
     }
 
@@ -55,12 +55,12 @@ thread_local! {
 }
 
 /// Returns the token of this thread's task, or `None`.
-pub fn current() -> Option<StopToken> {
+pub fn current_token() -> Option<StopToken> {
     CURRENT.with_borrow(Clone::clone)
 }
 
 /// Runs `work` with `token` as the current token.
-pub fn within<R>(token: Option<StopToken>, work: impl FnOnce() -> R) -> R {
+pub fn run_with_token<R>(token: Option<StopToken>, work: impl FnOnce() -> R) -> R {
     /// Restores the previous token, even if `work` panics.
     struct Restored(Option<StopToken>);
     impl Drop for Restored {
@@ -73,9 +73,9 @@ pub fn within<R>(token: Option<StopToken>, work: impl FnOnce() -> R) -> R {
 }
 
 /// Wraps `work` so that another thread can run it as part of this thread's task.
-pub fn inherited<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
-    let token = current();
-    move || within(token, work)
+pub fn inherit_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
+    let token = current_token();
+    move || run_with_token(token, work)
 }
 
 /// Checks that the task of this thread may continue. A check is cheap: two loads and one thread-local variable.
@@ -83,9 +83,9 @@ pub fn inherited<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
 /// # Errors
 ///
 /// Fails if a stop was requested or the memory limit is exceeded. Later calls then fail too.
-pub fn check() -> Result<(), Interruption> {
+pub fn check_interruption() -> Result<(), Interruption> {
     CURRENT.with_borrow(|token| {
-        let memory = || bounds::check_held().map_err(Interruption::from);
+        let memory = || bounds::check_allocated().map_err(Interruption::from);
         let Some(StopToken(state)) = token else {
             return memory();
         };
@@ -100,16 +100,16 @@ pub fn check() -> Result<(), Interruption> {
     })
 }
 
-/// Keeps the process alive when a task exceeds the memory limit: [`check`] ends only the task. If the system itself has
+/// Keeps the process alive when a task exceeds the memory limit: [`check_interruption`] ends only the task. If the system itself has
 /// no memory left, the task's thread is abandoned with all its memory, and [`StopToken::is_out_of_memory`] returns
 /// true.
 pub fn keep_process() {
-    allocator::only_count(abandon);
+    allocator::only_count(abandon_task);
 }
 
 /// Marks the task of this thread as out of memory and stops the thread forever, because an allocation can neither fail
 /// nor unwind. Returns only if the thread has no task.
-fn abandon() {
+fn abandon_task() {
     let is_task = CURRENT.try_with(|current| {
         let current = current.try_borrow().ok()?;
         let StopToken(state) = current.as_ref()?;
@@ -129,15 +129,20 @@ mod tests {
     fn a_task_stops_on_all_its_threads_and_no_other_does() {
         let token = StopToken::default();
         let other = StopToken::default();
-        let checked = |token: &StopToken| within(Some(token.clone()), check);
+        let checked = |token: &StopToken| run_with_token(Some(token.clone()), check_interruption);
         assert_eq!(checked(&token), Ok(()));
-        token.stop();
-        let on_a_thread = within(Some(token.clone()), || {
-            std::thread::scope(|scope| scope.spawn(inherited(check)).join().unwrap())
+        token.request_stop();
+        let on_a_thread = run_with_token(Some(token.clone()), || {
+            std::thread::scope(|scope| {
+                scope
+                    .spawn(inherit_token(check_interruption))
+                    .join()
+                    .unwrap()
+            })
         });
         assert_eq!(on_a_thread, Err(Interruption::Requested));
         assert_eq!(token.interruption(), Some(&Interruption::Requested));
         assert_eq!(checked(&other), Ok(()));
-        assert_eq!((check(), other.interruption()), (Ok(()), None));
+        assert_eq!((check_interruption(), other.interruption()), (Ok(()), None));
     }
 }

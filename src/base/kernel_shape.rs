@@ -12,7 +12,7 @@ use std::str::FromStr;
 /// Class of a kernel that is limited by memory traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum MovingKernel {
+pub enum MemoryBoundKernel {
     /// Independent operations on elements: activations, residual sums, dropout.
     ElementWise,
     /// Normalization of rows to mean 0 and variance 1, or to length 1.
@@ -29,7 +29,7 @@ pub enum MovingKernel {
     Copy,
 }
 
-impl MovingKernel {
+impl MemoryBoundKernel {
     /// All classes of kernels with their names in files.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::ElementWise, "element-wise"),
@@ -76,16 +76,16 @@ pub enum KernelShape {
         backward: bool,
     },
     /// A kernel limited by memory traffic. The node has the number of bytes.
-    Moving(MovingKernel),
+    Moving(MemoryBoundKernel),
 }
 
 impl KernelShape {
     /// Returns the word for the kernel's class, which is also the first word of the shape's text.
-    pub fn class(&self) -> &'static str {
+    pub fn class_name(&self) -> &'static str {
         match self {
             Self::Gemm { .. } => "gemm",
             Self::Attention { .. } => "attention",
-            Self::Moving(class) => MovingKernel::ALL[*class as usize].1,
+            Self::Moving(class) => MemoryBoundKernel::ALL[*class as usize].1,
         }
     }
 }
@@ -111,7 +111,7 @@ impl fmt::Display for KernelShape {
                 f.write_str(if *causal { " causal" } else { "" })?;
                 f.write_str(if *backward { " backward" } else { "" })
             }
-            Self::Moving(class) => f.write_str(MovingKernel::ALL[*class as usize].1),
+            Self::Moving(class) => f.write_str(MemoryBoundKernel::ALL[*class as usize].1),
         }
     }
 }
@@ -122,7 +122,7 @@ pub struct KernelShapeError;
 
 /// Extracts the values of `NAME=VALUE` words with the given names, in order. Returns the values, and the words that
 /// have no value.
-fn numbers<'t, const N: usize>(
+fn parse_named_numbers<'t, const N: usize>(
     words: impl Iterator<Item = &'t str>,
     names: [&str; N],
 ) -> Result<([u64; N], Vec<&'t str>), KernelShapeError> {
@@ -155,13 +155,14 @@ impl FromStr for KernelShape {
         let mut words = text.split_ascii_whitespace();
         let class = words.next().ok_or(KernelShapeError)?;
         match class {
-            "gemm" => match numbers(words, ["batch", "m", "n", "k"])? {
+            "gemm" => match parse_named_numbers(words, ["batch", "m", "n", "k"])? {
                 ([batch, m, n, k], rest) if rest.is_empty() => Ok(Self::Gemm { batch, m, n, k }),
                 _ => Err(KernelShapeError),
             },
             "attention" => {
                 let names = ["batch", "heads", "kv", "queries", "keys", "width"];
-                let ([batch, heads, kv_heads, queries, keys, width], rest) = numbers(words, names)?;
+                let ([batch, heads, kv_heads, queries, keys, width], rest) =
+                    parse_named_numbers(words, names)?;
                 let (causal, backward) = match rest[..] {
                     [] => (false, false),
                     ["causal"] => (true, false),
@@ -181,7 +182,9 @@ impl FromStr for KernelShape {
                 })
             }
             _ => {
-                let found = MovingKernel::ALL.iter().find(|(_, name)| *name == class);
+                let found = MemoryBoundKernel::ALL
+                    .iter()
+                    .find(|(_, name)| *name == class);
                 match (found, words.next()) {
                     (Some((class, _)), None) => Ok(Self::Moving(*class)),
                     _ => Err(KernelShapeError),
@@ -213,7 +216,7 @@ mod tests {
             causal,
             backward,
         };
-        let moving = MovingKernel::ALL.map(|(class, _)| KernelShape::Moving(class));
+        let moving = MemoryBoundKernel::ALL.map(|(class, _)| KernelShape::Moving(class));
         let flags = [(false, false), (true, false), (false, true), (true, true)];
         let attentions = flags.map(|(causal, backward)| attention(causal, backward));
         for shape in [gemm].into_iter().chain(attentions).chain(moving) {

@@ -1,12 +1,12 @@
 //! Work on several threads, with results that do not depend on the number of threads.
 
-use crate::interrupt::inherited;
+use crate::interrupt::inherit_token;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 /// Returns the number of threads that the machine can run at the same time.
-pub fn processors() -> usize {
+pub fn processor_count() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
@@ -42,7 +42,9 @@ pub fn map_in_order<T: Sync, R: Send, E: Send>(
         }
     };
     let mut done = thread::scope(|scope| {
-        let helpers: Vec<_> = (0..helpers).map(|_| scope.spawn(inherited(work))).collect();
+        let helpers: Vec<_> = (0..helpers)
+            .map(|_| scope.spawn(inherit_token(work)))
+            .collect();
         let mut done = work();
         for helper in helpers {
             match helper.join() {

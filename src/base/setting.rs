@@ -4,7 +4,7 @@
 //! such as the flags of a command line, it registers these names once with [`name_as`]. Names are global to the
 //! process, like the limits of [`crate::bounds`], and appear only in messages, so no result depends on them.
 
-use crate::config::{did_you_mean, nearest};
+use crate::config::{did_you_mean, find_nearest};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
@@ -152,8 +152,8 @@ pub enum SettingKey {
 
 impl SettingKey {
     /// Returns the setting's key in files. Keys never change.
-    pub fn key(self) -> impl fmt::Display {
-        PlainKey(self)
+    pub fn display_key(self) -> impl fmt::Display {
+        KeyDisplay(self)
     }
 
     /// Returns true if the setting affects how the traces of a job are read.
@@ -173,16 +173,16 @@ impl SettingKey {
     }
 
     /// Returns the setting with `value` as written in files, in backquotes: `compute = curves`.
-    pub fn entry(self, value: impl fmt::Display) -> String {
-        format!("`{} = {value}`", self.key())
+    pub fn format_as_entry(self, value: impl fmt::Display) -> String {
+        format!("`{} = {value}`", self.display_key())
     }
 
-    /// Returns the setting with `value` for messages: [`Self::entry`], or the registered name and the value if a name
+    /// Returns the setting with `value` for messages: [`Self::format_as_entry`], or the registered name and the value if a name
     /// is registered.
-    pub fn with(self, value: impl fmt::Display) -> String {
+    pub fn format_with_value(self, value: impl fmt::Display) -> String {
         match NAMES.get() {
             Some(_) => format!("{self} {value}"),
-            None => self.entry(value),
+            None => self.format_as_entry(value),
         }
     }
 }
@@ -193,7 +193,7 @@ pub trait SettingChoice: Copy + PartialEq + 'static {
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 
     /// Returns the value's word (empty for a value that is selected only by leaving the setting out).
-    fn word(self) -> &'static str {
+    fn choice_name(self) -> &'static str {
         let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
         found.map_or("", |(_, word, _)| *word)
     }
@@ -207,15 +207,15 @@ pub trait SettingChoice: Copy + PartialEq + 'static {
         let found = Self::CHOICES.iter().find(|(_, word, _)| *word == text);
         found.map(|(value, ..)| *value).ok_or_else(|| {
             let words: Vec<&str> = Self::CHOICES.iter().map(|(_, word, _)| *word).collect();
-            let near = nearest(text, words.iter().copied());
+            let near = find_nearest(text, words.iter().copied());
             format!("expected one of {}{}", words.join(", "), did_you_mean(near))
         })
     }
 }
 
-struct PlainKey(SettingKey);
+struct KeyDisplay(SettingKey);
 
-impl fmt::Display for PlainKey {
+impl fmt::Display for KeyDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.serialize(f)
     }
@@ -226,7 +226,7 @@ impl fmt::Display for SettingKey {
         match NAMES.get() {
             Some(write_name) => write_name(*self, f),
             None if f.alternate() => self.serialize(f),
-            None => write!(f, "`{}`", self.key()),
+            None => write!(f, "`{}`", self.display_key()),
         }
     }
 }
@@ -241,7 +241,7 @@ mod tests {
             "set {}, `{:#} 1` or {}",
             SettingKey::MissingRanks,
             SettingKey::Step,
-            SettingKey::RecordedOn.with("dgx-h100")
+            SettingKey::RecordedOn.format_with_value("dgx-h100")
         );
         assert_eq!(
             text,

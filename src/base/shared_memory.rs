@@ -13,7 +13,7 @@ pub struct SharedMemory {
 
 impl SharedMemory {
     /// Returns the number of bytes for each rank if the `ranks` of a job share the memory evenly.
-    pub fn share(&self, ranks: u64) -> u64 {
+    pub fn bytes_per_rank(&self, ranks: u64) -> u64 {
         self.capacity.0 / u64::from(self.npus).min(ranks).max(1)
     }
 }

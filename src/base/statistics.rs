@@ -2,7 +2,7 @@
 
 /// Returns the two middle values of `values`, the lower one first. If the number of values is odd, both are equal.
 /// `None` if there are no values. Reorders `values`.
-pub fn middle<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
+pub fn middle_values<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
     let upper = values.len() / 2;
     let is_odd = !values.len().is_multiple_of(2);
     if values.is_empty() {
@@ -16,7 +16,7 @@ pub fn middle<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
 /// Returns the median of `values`. If the number of values is even, the median is the mean of the middle two, rounded
 /// down. `None` if there are no values. Reorders `values`.
 pub fn median(values: &mut [u64]) -> Option<u64> {
-    let [lower, upper] = middle(values)?;
+    let [lower, upper] = middle_values(values)?;
     Some(lower.midpoint(upper))
 }
 
@@ -32,7 +32,7 @@ mod tests {
         // (12 + 21) / 2 = 16.5.
         assert_eq!(median(&mut [30, 21, 11, 12]), Some(16));
         assert_eq!(median(&mut [u64::MAX, u64::MAX]), Some(u64::MAX));
-        assert_eq!(middle(&mut [3, -1, 2, 2]), Some([2, 2]));
-        assert_eq!(middle(&mut [3, -1]), Some([-1, 3]));
+        assert_eq!(middle_values(&mut [3, -1, 2, 2]), Some([2, 2]));
+        assert_eq!(middle_values(&mut [3, -1]), Some([-1, 3]));
     }
 }

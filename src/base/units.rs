@@ -13,11 +13,13 @@ mod estimate;
 mod parse;
 mod percent;
 
-pub use count::{counted, parse_token_count, thousands, token_count};
-pub use energy::joules;
+pub use count::{format_count, format_thousands, format_token_count, parse_token_count};
+pub use energy::format_joules;
 pub use estimate::TimeEstimate;
 pub use parse::QuantityError;
-pub use percent::{parse_percent, percent, percent_change, percent_of, signed_percent};
+pub use percent::{
+    format_percent, format_percent_change, format_percent_of, parse_percent, signed_percent,
+};
 
 /// Picoseconds in a microsecond.
 const PS_PER_US: u64 = 1_000_000;
@@ -92,13 +94,13 @@ impl Span {
 
     /// Returns the duration in seconds, for rates and display.
     #[inline]
-    pub fn seconds(self) -> f64 {
+    pub fn as_seconds(self) -> f64 {
         self.0 as f64 / PS_PER_S
     }
 
     /// Returns the duration times `factor`, rounded to the nearest picosecond.
     #[inline]
-    pub fn scaled(self, factor: f64) -> Self {
+    pub fn scale_by(self, factor: f64) -> Self {
         Self((self.0 as f64 * factor).round() as u64)
     }
 
@@ -198,14 +200,14 @@ impl Bandwidth {
     }
 
     /// Returns half of the bandwidth.
-    pub fn half(self) -> Self {
+    pub fn halve(self) -> Self {
         // Half of the smallest positive number would be zero, which is not a valid bandwidth.
         Self((self.0 / 2.0).max(f64::MIN_POSITIVE.min(self.0)))
     }
 
     /// Returns the time to transfer `amount`, rounded to the nearest picosecond.
     #[inline]
-    pub fn serialization(self, amount: BufferShare) -> Span {
+    pub fn serialization_time(self, amount: BufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / (amount.parts as f64 * self.0))
     }
 }
@@ -220,13 +222,13 @@ impl InverseRate {
 
     /// Returns the sum with `links` more links of a bandwidth.
     #[inline]
-    pub fn plus(self, links: u32, bandwidth: Bandwidth) -> Self {
+    pub fn add_links(self, links: u32, bandwidth: Bandwidth) -> Self {
         Self(self.0 + f64::from(links) / bandwidth.0)
     }
 
     /// Returns the time for `amount` to pass all of these links, one after another, rounded to the nearest picosecond.
     #[inline]
-    pub fn serialization(self, amount: BufferShare) -> Span {
+    pub fn serialization_time(self, amount: BufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
     }
 }
@@ -242,13 +244,13 @@ impl Frequency {
     }
 
     /// Cycles per second.
-    pub fn hertz(self) -> f64 {
+    pub fn as_hertz(self) -> f64 {
         self.0
     }
 
     /// Returns the duration of `cycles` cycles, rounded to the nearest picosecond.
     #[inline]
-    pub fn cycles(self, cycles: u64) -> Span {
+    pub fn time_for_cycles(self, cycles: u64) -> Span {
         Span::from_seconds(cycles as f64 / self.0)
     }
 }
@@ -267,13 +269,13 @@ pub struct BufferShare {
 
 impl BufferShare {
     /// The whole of `bytes`.
-    pub const fn whole(bytes: u64) -> Self {
+    pub const fn from_bytes(bytes: u64) -> Self {
         Self { bytes, parts: 1 }
     }
 
     /// Returns the whole bytes of this share, rounded down.
     #[inline]
-    pub const fn bytes(self) -> u64 {
+    pub const fn to_bytes(self) -> u64 {
         self.bytes / self.parts
     }
 
@@ -288,7 +290,7 @@ impl BufferShare {
 
     /// Returns one of `n` equal parts of this share.
     #[inline]
-    pub const fn part(self, n: u32) -> Self {
+    pub const fn nth_part(self, n: u32) -> Self {
         Self {
             bytes: self.bytes,
             parts: self.parts * n as u64,
@@ -306,7 +308,7 @@ impl BufferShare {
         }
         let (k, n) = (k / divisor, n / divisor);
         match self.bytes.checked_mul(u64::from(k)) {
-            Some(bytes) => Self { bytes, ..self }.part(n),
+            Some(bytes) => Self { bytes, ..self }.nth_part(n),
             None => Self {
                 bytes: (u128::from(self.bytes) * u128::from(k) / u128::from(n)) as u64,
                 ..self
@@ -332,7 +334,7 @@ impl FlopRate {
 
     /// Returns the duration of `flops` operations, rounded to the nearest picosecond.
     #[inline]
-    pub fn duration(self, flops: u64) -> Span {
+    pub fn time_for_flops(self, flops: u64) -> Span {
         Span::from_seconds(flops as f64 / self.0)
     }
 }
@@ -345,11 +347,11 @@ mod tests {
     fn serialization_is_bytes_over_bandwidth() {
         // 1 B / 400e9 B/s = 2.5e-12 s = 2.5 ps, which rounds away from zero to 3 ps.
         let b = Bandwidth::new(400e9).unwrap();
-        assert_eq!(b.serialization(BufferShare::whole(1)), Span(3));
+        assert_eq!(b.serialization_time(BufferShare::from_bytes(1)), Span(3));
         // 1 MiB / 8 parts = 131,072 B; / 50e9 B/s = 2.62144 us.
         let b = Bandwidth::new(50e9).unwrap();
         assert_eq!(
-            b.serialization(BufferShare::whole(1 << 20).part(8)),
+            b.serialization_time(BufferShare::from_bytes(1 << 20).nth_part(8)),
             Span(2_621_440)
         );
     }
@@ -358,10 +360,16 @@ mod tests {
     fn links_one_after_another_are_rounded_once() {
         // 1 B over three links of 400 GB/s takes 3 x 2.5 = 7.5 ps, which rounds to 8. Over one link of 50 GB/s 1 B
         // takes 20 ps.
-        let links = InverseRate::ZERO.plus(3, Bandwidth::new(400e9).unwrap());
-        assert_eq!(links.serialization(BufferShare::whole(1)), Span(8));
-        let links = links.plus(1, Bandwidth::new(50e9).unwrap());
-        assert_eq!(links.serialization(BufferShare::whole(3).part(3)), Span(28));
+        let links = InverseRate::ZERO.add_links(3, Bandwidth::new(400e9).unwrap());
+        assert_eq!(
+            links.serialization_time(BufferShare::from_bytes(1)),
+            Span(8)
+        );
+        let links = links.add_links(1, Bandwidth::new(50e9).unwrap());
+        assert_eq!(
+            links.serialization_time(BufferShare::from_bytes(3).nth_part(3)),
+            Span(28)
+        );
     }
 
     #[test]
@@ -369,7 +377,7 @@ mod tests {
         // 10 B in 3 parts at 1 B/s: 3.333… s = 3,333,333,333,333.3 ps.
         let b = Bandwidth::new(1.0).unwrap();
         assert_eq!(
-            b.serialization(BufferShare::whole(10).part(3)),
+            b.serialization_time(BufferShare::from_bytes(10).nth_part(3)),
             Span(3_333_333_333_333)
         );
     }

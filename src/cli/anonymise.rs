@@ -7,7 +7,7 @@ use chakram_analysis::edit::anonymise::{AnonymiserCounts, TraceAnonymiser};
 use chakram_hardware::machine::is_preset;
 use chakram_jobs::{groups_of, read_text};
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{counted, thousands};
+use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::format::job::JobFile;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
@@ -94,39 +94,41 @@ fn read_secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
 /// Fails if traces cannot be read, or if output cannot be written.
 pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let anonymiser = TraceAnonymiser::new(&read_secret(args)?, !args.all, args.keep.clone());
-    let traces = traces::find(&args.input)?;
-    let groups = anonymiser.groups(&groups_of(args.groups.as_deref(), &traces.found, None)?);
+    let traces = traces::find_traces(&args.input)?;
+    let groups =
+        anonymiser.replace_groups(&groups_of(args.groups.as_deref(), &traces.found, None)?);
     let beside = [&args.groups, &args.key_file];
-    let mut outputs = TraceTarget::new(&args.output, traces.files().len(), &traces, &beside)?;
+    let mut outputs = TraceTarget::new(&args.output, traces.rank_files().len(), &traces, &beside)?;
     let mut sum = AnonymiserCounts::default();
-    let progress = Progress::start("anonymising", "traces", traces.files().len() as u64);
-    for file in traces.files() {
+    let progress =
+        Progress::start_counting("anonymising", "traces", traces.rank_files().len() as u64);
+    for file in traces.rank_files() {
         progress.count_one();
-        let opened = traces.open(file)?;
-        let made = anonymiser.trace(opened.as_slice());
-        let (trace, done) = made.map_err(|e| opened.blame(e))?;
-        outputs.write(file.rank, &trace)?;
+        let opened = traces.open_file(file)?;
+        let made = anonymiser.anonymise_trace(opened.as_slice());
+        let (trace, done) = made.map_err(|e| opened.locate_error(e))?;
+        outputs.write_trace(file.rank, &trace)?;
         sum.nodes += done.nodes;
         sum.hashed += done.hashed;
         sum.kept += done.kept;
         sum.attributes += done.attributes;
         sum.fields += done.fields;
     }
-    let beside = outputs.groups(&groups, args.groups.is_some())?;
+    let beside = outputs.write_groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    let told = traces.about(groups);
+    let told = traces.describe_job(groups);
     let machine = told.machine.clone();
     let about = JobFile {
-        roles: anonymiser.roles(&told.roles),
+        roles: anonymiser.replace_roles(&told.roles),
         // Names of presets are public, like PyTorch's operators. The name of a file, or a list of dimensions,
         // may be private.
         machine: machine.clone().filter(|name| !args.all && is_preset(name)),
         ..told
     };
     let left_out = machine.filter(|_| about.machine.is_none());
-    let names = outputs.commit(about)?;
+    let names = outputs.commit_files(about)?;
     if let Some(machine) = left_out.filter(|_| !piped) {
-        terminal::note(format_args!(
+        terminal::print_note(format_args!(
             "the job file does not name the machine {machine}: replay the job with --machine"
         ))?;
     }
@@ -136,8 +138,8 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             writeln!(
                 out,
                 "{} of {} in {names}",
-                counted(sum.nodes, "node"),
-                counted(traces.files().len() as u64, "rank")
+                format_count(sum.nodes, "node"),
+                format_count(traces.rank_files().len() as u64, "rank")
             )?;
             if let Some(path) = beside {
                 writeln!(out, "groups in {}", path.display())?;
@@ -145,22 +147,22 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             writeln!(
                 out,
                 "names: {} hashed, {} kept; removed: {} attributes, {} other fields",
-                thousands(sum.hashed),
-                thousands(sum.kept),
-                thousands(sum.attributes),
-                thousands(sum.fields)
+                format_thousands(sum.hashed),
+                format_thousands(sum.kept),
+                format_thousands(sum.attributes),
+                format_thousands(sum.fields)
             )?;
         }
         SummaryFormatArg::Json => {
             let body = AnonymiseDocument {
-                ranks: traces.files().len(),
+                ranks: traces.rank_files().len(),
                 nodes: sum.nodes,
                 names_hashed: sum.hashed,
                 names_kept: sum.kept,
                 attributes_removed: sum.attributes,
                 fields_removed: sum.fields,
             };
-            VersionedDocument::new("chakram.anonymise.1", body).print(out)?;
+            VersionedDocument::new("chakram.anonymise.1", body).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)

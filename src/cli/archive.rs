@@ -64,30 +64,30 @@ enum ArchiveCommand {
 /// Fails if input is invalid, or if the archive cannot be written.
 pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.command {
-        ArchiveCommand::Create(args) => write::create(args),
-        ArchiveCommand::Add(args) => write::add(args, out),
-        ArchiveCommand::List(args) => contents::list(args, out),
-        ArchiveCommand::Show(args) => contents::show(args, out),
-        ArchiveCommand::Extract(args) => contents::extract(args, out),
-        ArchiveCommand::Baseline(args) => check::baseline(args, out),
-        ArchiveCommand::Check(args) => check::check(args, out),
-        ArchiveCommand::Verify(args) => maintain::verify(args, out),
-        ArchiveCommand::Merge(args) => maintain::merge(args, out),
-        ArchiveCommand::Gc(args) => maintain::gc(args, out),
+        ArchiveCommand::Create(args) => write::create_archive(args),
+        ArchiveCommand::Add(args) => write::add_workload(args, out),
+        ArchiveCommand::List(args) => contents::list_workloads(args, out),
+        ArchiveCommand::Show(args) => contents::show_machine(args, out),
+        ArchiveCommand::Extract(args) => contents::extract_workload(args, out),
+        ArchiveCommand::Baseline(args) => check::store_baselines(args, out),
+        ArchiveCommand::Check(args) => check::check_baselines(args, out),
+        ArchiveCommand::Verify(args) => maintain::verify_archive(args, out),
+        ArchiveCommand::Merge(args) => maintain::merge_archives(args, out),
+        ArchiveCommand::Gc(args) => maintain::collect_garbage(args, out),
     }
 }
 
 /// Opens an archive for reading. Prints a warning if its end is damaged or unfinished.
 fn open_archive(path: &Path) -> Result<Archive, Box<dyn Error>> {
-    let archive = Archive::open(path)?;
-    warn_of_tail(archive.tail())?;
+    let archive = Archive::open_archive(path)?;
+    warn_of_tail(archive.uncommitted_tail())?;
     Ok(archive)
 }
 
 fn warn_of_tail(tail: Option<&ArchiveTail>) -> io::Result<()> {
     match tail {
-        Some(tail) if tail.state() != TailState::Growing => {
-            terminal::warning(format_args!("{}: {tail}", tail.file.display()))
+        Some(tail) if tail.tail_state() != TailState::Growing => {
+            terminal::print_warning(format_args!("{}: {tail}", tail.file.display()))
         }
         _ => Ok(()),
     }
@@ -104,7 +104,7 @@ fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
 /// Prints the name of the file to which the command just moved the bytes of an earlier, unfinished command.
 fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
-        terminal::say(format_args!(
+        terminal::print_to_stderr(format_args!(
             "note: the archive ended with a command that was not finished; its bytes are kept in {}",
             file.display()
         ))

@@ -1,14 +1,14 @@
 //! `chakram astra-sim`: reads ASTRA-sim's files and flags, and prints its results.
 
-use super::flags::choices;
+use super::flags::parser_of_choices;
 use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
 use crate::load::with_progress;
 use crate::terminal;
 use chakram_astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use chakram_jobs::{AstraSimJob, JobError};
-use chakram_report::summary::counted;
+use chakram_report::summary::format_count;
 use chakram_trace::files::OutputSet;
-use chakram_trace::format::file::discover;
+use chakram_trace::format::file::discover_traces;
 use clap::{ArgAction, Args};
 use serde_json::{Map, Value};
 use std::error::Error;
@@ -24,7 +24,7 @@ mod replay;
 mod rewritten_args;
 mod transcript;
 
-pub use rewritten_args::arguments;
+pub use rewritten_args::rewrite_arguments;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,11 +48,11 @@ Exit codes: 0 done, 1 the replay deadlocked, 2 bad input";
 fn closing_help() -> String {
     let mut help =
         "Quirks (--quirks all,-NAME corrects one, none,+NAME all except one):\n".to_owned();
-    for quirk in Quirk::all() {
+    for quirk in Quirk::all_quirks() {
         help += &format!(
             "  {quirk}: {}\n    corrected: {}\n",
-            quirk.original(),
-            quirk.corrected()
+            quirk.original_behaviour(),
+            quirk.corrected_behaviour()
         );
     }
     help + "\n" + EXAMPLES
@@ -106,7 +106,7 @@ pub struct AstraSimArgs {
     )]
     rendezvous_protocol: bool,
     /// Network contention model
-    #[arg(long, value_parser = choices::<AnalyticalNetwork>(), value_name = "MODEL", default_value = "unaware")]
+    #[arg(long, value_parser = parser_of_choices::<AnalyticalNetwork>(), value_name = "MODEL", default_value = "unaware")]
     network_model: AnalyticalNetwork,
     /// Quirks of ASTRA-sim to reproduce: all or none, then -NAME or +NAME, comma-separated
     #[arg(long, value_name = "SET", default_value_t = QuirkSet::ALL)]
@@ -167,12 +167,12 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         &args.network_configuration,
         &args.logging_configuration,
     ] {
-        outputs.reads(path);
+        outputs.register_input(path);
     }
-    for file in discover(&args.workload_configuration).unwrap_or_default() {
-        outputs.reads(&file.path);
+    for file in discover_traces(&args.workload_configuration).unwrap_or_default() {
+        outputs.register_input(&file.path);
     }
-    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
+    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
     if args.explain_quirks {
         return explain::run(args, &mut to);
     }
@@ -186,7 +186,7 @@ impl AstraSimArgs {
     fn load_job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let hash = self.format == ReportFormatArg::Json;
         let flags = self.to_flags(quirks);
-        let mut job = with_progress(|progress| AstraSimJob::load(&flags, hash, progress))?;
+        let mut job = with_progress(|progress| AstraSimJob::load_inputs(&flags, hash, progress))?;
         job.notes.splice(..0, self.ignored.iter().cloned());
         Ok(job)
     }
@@ -195,8 +195,8 @@ impl AstraSimArgs {
     fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;
-        let traces = counted(job.workload.instances().len() as u64, "trace");
-        terminal::detail(start, format_args!("read {traces}")).map_err(JobError::Io)?;
+        let traces = format_count(job.workload.instances().len() as u64, "trace");
+        terminal::print_detail(start, format_args!("read {traces}")).map_err(JobError::Io)?;
         Ok(job)
     }
 

@@ -4,8 +4,8 @@ use super::progress::Progress;
 use super::traces::{self, InputArgs, SummaryFormatArg};
 use chakram_analysis::edit::audit::{AuditFinding, LeakKind, TraceAudit};
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{counted, thousands};
-use chakram_trace::format::escape;
+use chakram_report::summary::{format_count, format_thousands};
+use chakram_trace::format::escape_name;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -67,24 +67,28 @@ const FOUND: u8 = 3;
 ///
 /// Fails if traces cannot be read to their end, or if output cannot be written.
 pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let traces = traces::find(&args.input)?;
+    let traces = traces::find_traces(&args.input)?;
     let mut texts = 0;
     let mut all: Vec<(&Path, AuditFinding)> = Vec::new();
-    let progress = Progress::start("searching", "traces", traces.files().len() as u64);
-    for file in traces.files() {
+    let progress =
+        Progress::start_counting("searching", "traces", traces.rank_files().len() as u64);
+    for file in traces.rank_files() {
         progress.count_one();
-        let opened = traces.open(file)?;
-        let audit = TraceAudit::of(opened.as_slice()).map_err(|e| opened.blame(e))?;
+        let opened = traces.open_file(file)?;
+        let audit =
+            TraceAudit::search_trace(opened.as_slice()).map_err(|e| opened.locate_error(e))?;
         texts += audit.texts;
-        let found = audit.findings().into_iter();
+        let found = audit.into_findings().into_iter();
         all.extend(found.map(|finding| (file.path.as_path(), finding)));
     }
     match args.format {
-        SummaryFormatArg::Text => write_text(&all, texts, traces.files().len(), args.limit, out)?,
+        SummaryFormatArg::Text => {
+            write_text(&all, texts, traces.rank_files().len(), args.limit, out)?
+        }
         SummaryFormatArg::Json => {
             let findings = all.iter().map(|(path, finding)| FindingDocument {
                 kind: finding.kind.to_string(),
-                text: escape(&finding.text),
+                text: escape_name(&finding.text),
                 count: finding.count,
                 file: path.display().to_string(),
                 record: finding.place.record,
@@ -92,11 +96,11 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 field: finding.place.field.to_string(),
             });
             let body = AuditDocument {
-                files: traces.files().len(),
+                files: traces.rank_files().len(),
                 texts,
                 findings: findings.collect(),
             };
-            VersionedDocument::new("chakram.audit.1", body).print(out)?;
+            VersionedDocument::new("chakram.audit.1", body).print_to(out)?;
         }
     }
     Ok(if all.is_empty() {
@@ -116,9 +120,9 @@ fn write_text(
     writeln!(
         out,
         "{} in {}: {}",
-        counted(texts, "text"),
-        counted(files as u64, "file"),
-        counted(all.len() as u64, "finding")
+        format_count(texts, "text"),
+        format_count(files as u64, "file"),
+        format_count(all.len() as u64, "finding")
     )?;
     for (kind, name) in LeakKind::ALL {
         let of: Vec<_> = all
@@ -136,12 +140,12 @@ fn write_text(
                 .map_or(String::new(), |node| format!(", node {node}"));
             let more = match finding.count {
                 1 => String::new(),
-                count => format!(", {} times", thousands(count)),
+                count => format!(", {} times", format_thousands(count)),
             };
             writeln!(
                 out,
                 "  {}\n    {}, record {}{node}, {}{more}",
-                escape(&finding.text),
+                escape_name(&finding.text),
                 path.display(),
                 place.record,
                 place.field
@@ -151,7 +155,7 @@ fn write_text(
             writeln!(
                 out,
                 "  … {} more: --limit N",
-                thousands((of.len() - limit) as u64)
+                format_thousands((of.len() - limit) as u64)
             )?;
         }
     }

@@ -8,12 +8,12 @@ mod rank_classes;
 use super::compute::ComputeArgs;
 use super::output::ReportDestination;
 use chakram_base::config::{self, ConfigLiteral};
-use chakram_base::units::percent;
+use chakram_base::units::format_percent;
 use chakram_hardware::machine::{self, Machine, MachineSource};
 use chakram_jobs as job;
-use chakram_report::summary::thousands;
-use chakram_report::table::{TextTable, left, right};
-use chakram_studies::score::{RunColumns, RunTable, StepCalibration, calibrate};
+use chakram_report::summary::format_thousands;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_studies::score::{RunColumns, RunTable, StepCalibration, fit_corrections};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::VerifyLevel;
 use clap::Args;
@@ -90,22 +90,24 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let mut outputs = OutputSet::default();
     let (text, summary) = match (&args.steps, &args.columns, &args.machine) {
         (Some(steps), Some(columns), _) => {
-            [steps, columns].iter().for_each(|path| outputs.reads(path));
+            [steps, columns]
+                .iter()
+                .for_each(|path| outputs.register_input(path));
             let (machine, corrected) = correct_by_steps(args, steps, columns)?;
-            outputs.reads(Path::new(&machine));
+            outputs.register_input(Path::new(&machine));
             corrected
         }
         (_, _, Some(machine)) => {
             let inputs = args.gemm.iter().chain(&args.nccl);
-            inputs.for_each(|path| outputs.reads(path));
-            outputs.reads(Path::new(machine));
+            inputs.for_each(|path| outputs.register_input(path));
+            outputs.register_input(Path::new(machine));
             if !args.kernels.is_empty() {
                 job::mark_read(
                     &mut outputs,
-                    &job::find(&args.kernels, VerifyLevel::Nothing)?,
+                    &job::find_traces(&args.kernels, VerifyLevel::Nothing)?,
                 );
             }
-            measure_values(args, &machine::source(machine)?)?
+            measure_values(args, &machine::find_source(machine)?)?
         }
         _ => {
             return Err(
@@ -115,8 +117,8 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     };
     // Parse the new text to check that it is a valid machine file.
     Machine::parse(&text, &path)?;
-    ReportDestination::claim(&mut *out, &args.output, outputs)?
-        .fill(|out| out.write_all(text.as_bytes()))?;
+    ReportDestination::claim_file(&mut *out, &args.output, outputs)?
+        .write_output(|out| out.write_all(text.as_bytes()))?;
     write!(out, "{path}: {summary}")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -146,7 +148,7 @@ fn measure_values(
 
 /// Quotes a string for TOML.
 fn quote_toml(text: &str) -> String {
-    ConfigLiteral::Text(text.to_owned()).quoted()
+    ConfigLiteral::Text(text.to_owned()).to_toml_text()
 }
 
 /// Returns the machine's name, its text with corrections from measured steps, and a summary of the
@@ -157,17 +159,17 @@ fn correct_by_steps(
     columns: &Path,
 ) -> Result<(String, (String, String)), Box<dyn Error>> {
     let read = |path: &Path| {
-        config::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        config::read_input(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
     let mut columns = RunColumns::parse(&read(columns)?, &columns.display().to_string())?;
     if let Some(machine) = &args.machine {
-        columns.on(machine);
+        columns.replay_all_on(machine);
     }
     let name = steps.display().to_string();
-    let table = RunTable::parse(&read(steps)?, &name, &columns)?.whole()?;
-    let base = machine::source(columns.machine())?;
+    let table = RunTable::parse(&read(steps)?, &name, &columns)?.require_all_valid()?;
+    let base = machine::find_source(columns.default_machine())?;
     let first = &table.runs[0].machine;
-    let options = args.compute.options()?;
+    let options = args.compute.replay_options()?;
     if !first.has_curves() || !options.compute.prefers_curves() {
         return Err(format!(
             "steps correct kernel times from curves, but kernels on machine `{}` have no such times\n  try: a \
@@ -177,7 +179,7 @@ fn correct_by_steps(
         .into());
     }
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let found = calibrate(&table, &options, threads)?;
+    let found = fit_corrections(&table, &options, threads)?;
     let mut section = format!(
         "{} steps of {}, on the prices above.\n",
         table.runs.len(),
@@ -204,7 +206,7 @@ fn correct_by_steps(
     }
     let text = with_section(&base.text, "Corrections", &section);
     let corrected = (text, summarize_corrections(&found, table.runs.len()));
-    Ok((columns.machine().to_owned(), corrected))
+    Ok((columns.default_machine().to_owned(), corrected))
 }
 
 /// Returns the comment at the start of a section of a machine file, which the source of the values must
@@ -232,17 +234,17 @@ fn with_section(text: &str, title: &str, section: &str) -> String {
 
 fn summarize_corrections(found: &StepCalibration, steps: usize) -> String {
     let table = TextTable::new([
-        left("CORRECTIONS BY PRODUCTS", 44),
-        right("steps", 7),
-        right("factor", 9),
-        right("left out", 12),
+        left_aligned_column("CORRECTIONS BY PRODUCTS", 44),
+        right_aligned_column("steps", 7),
+        right_aligned_column("factor", 9),
+        right_aligned_column("left out", 12),
     ]);
     let mut text = format!(
         "{} steps correct what passes cost around {} pairs of products\n",
-        thousands(steps as u64),
-        thousands(found.groups.len() as u64)
+        format_thousands(steps as u64),
+        format_thousands(found.groups.len() as u64)
     );
-    text += &table.headings(chakram_report::text::TextStyle::default());
+    text += &table.render_headings(chakram_report::text::TextStyle::default());
     for step in &found.groups {
         let [first, next] = step
             .correction
@@ -254,7 +256,7 @@ fn summarize_corrections(found: &StepCalibration, steps: usize) -> String {
         let left_out = if errors.is_empty() {
             "one step".to_owned()
         } else {
-            percent(mean)
+            format_percent(mean)
         };
         let cells = [
             format!("{first}, {next}"),
@@ -263,19 +265,19 @@ fn summarize_corrections(found: &StepCalibration, steps: usize) -> String {
             left_out,
         ];
         let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
-        text += &table.line(&row, anstyle::Style::new());
+        text += &table.render_line(&row, anstyle::Style::new());
     }
     if let Some(shared) = found.shared {
         let cells = ["all others", "-", &format!("{:.3}", shared.factor), "-"];
         let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
-        text += &table.line(&row, anstyle::Style::new());
+        text += &table.render_line(&row, anstyle::Style::new());
     }
     text += "left out: mean error of a step by the factor of the others of its products\n";
     if let Some([by_others, without]) = found.left_out_groups {
         text += &format!(
             "products left out as a whole: mean error of their steps {} by what the others share, {} without a correction\n",
-            percent(by_others),
-            percent(without)
+            format_percent(by_others),
+            format_percent(without)
         );
     }
     text

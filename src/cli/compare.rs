@@ -1,7 +1,7 @@
 //! Replays of one job on several machines, in parallel.
 
 use super::progress::Progress;
-use chakram_base::interrupt::inherited;
+use chakram_base::interrupt::inherit_token;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{GivenSetting, note_settings};
@@ -30,7 +30,7 @@ pub struct ComparedJob<'a> {
 /// Replays `job` on each of `machines`, `threads` at a time. `named` are the machines' names on the command
 /// line. Each report lists the settings in `given` that have no effect on this machine. Replays share no
 /// state, so the number of threads does not affect the result.
-pub fn compare<'a>(
+pub fn compare_machines<'a>(
     job: &ComparedJob<'a>,
     named: &[String],
     machines: &[&'a Machine],
@@ -47,9 +47,9 @@ pub fn compare<'a>(
     let results = parallel_map(replaying, machines.len(), threads, |index| {
         let prepared = CompiledReplay::new(workload, machines[index], options)?;
         let pictures = with_pictures.then(|| PictureRecorder::new(&prepared));
-        let (mut report, pictures) = report::replay(&prepared, pictures)?;
+        let (mut report, pictures) = report::replay_to_report(&prepared, pictures)?;
         note_settings(&mut report, &prepared, options, &given[index]);
-        report.pictures = pictures.map(|pictures| pictures.finish(&report));
+        report.pictures = pictures.map(|pictures| pictures.into_pictures(&report));
         Ok(report)
     });
     let names = distinct_names(named, machines);
@@ -80,7 +80,7 @@ pub fn parallel_map<T: Send + Sync>(
     let threads = threads.map_or(1, NonZeroUsize::get).min(count);
     let results: Vec<OnceLock<T>> = (0..count).map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
-    let progress = Progress::start(doing.0, doing.1, count as u64);
+    let progress = Progress::start_counting(doing.0, doing.1, count as u64);
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -94,7 +94,7 @@ pub fn parallel_map<T: Send + Sync>(
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(inherited(work));
+            scope.spawn(inherit_token(work));
         }
         work();
     });
@@ -121,7 +121,7 @@ pub struct FailedReplays(Vec<(String, ReplayError)>);
 
 impl FailedReplays {
     /// Fails if one of the replays in `comparison` failed.
-    pub fn check(comparison: MachineComparison<'_>) -> Result<(), Self> {
+    pub fn check_all_completed(comparison: MachineComparison<'_>) -> Result<(), Self> {
         let columns = comparison.columns.into_iter();
         let failed = columns.filter_map(|column| Some((column.name, column.result.err()?)));
         match failed.collect::<Vec<_>>() {
@@ -132,7 +132,7 @@ impl FailedReplays {
 
     /// Returns the failure that comes first on the command line, because it determines the exit
     /// code.
-    pub fn first(&self) -> Option<&ReplayError> {
+    pub fn first_failure(&self) -> Option<&ReplayError> {
         self.0.first().map(|(_, error)| error)
     }
 }

@@ -1,7 +1,7 @@
 //! Completes names in shells, and writes manual pages.
 
 use super::command_line;
-use super::help::{self, ClosingPart};
+use super::help::{self, HelpClosingPart};
 use chakram_hardware::machine;
 use chakram_serving as serve;
 use chakram_trace::files::OutputSet;
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 const VARIABLE: &str = "COMPLETE";
 
 /// Returns `command` with completion of machines and models: presets and files.
-pub fn completed(command: Command) -> Command {
+pub fn add_completers(command: Command) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
         .map(|sub| sub.get_name().to_owned())
@@ -41,7 +41,7 @@ pub fn completed(command: Command) -> Command {
     });
     for name in names {
         command = command.mut_subcommand(&name, |sub| {
-            let sub = completed(sub);
+            let sub = add_completers(sub);
             match &name[..] {
                 "machine" => of_names(sub, complete_machines),
                 "model" => of_names(sub, complete_models),
@@ -93,7 +93,7 @@ fn presets_and_files(
 }
 
 /// Prints the shell script that enables completion.
-pub fn script(shell: Shell, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn print_script(shell: Shell, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let name = shell.to_string();
     let shells = Shells::builtins();
     let completer = shells
@@ -124,12 +124,12 @@ pub fn write_manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<
                 .cloned(),
         );
         let page = manual_page(command)?;
-        let mut file = outputs.create(&folder.join(format!("{name}.1")))?;
+        let mut file = outputs.create_file(&folder.join(format!("{name}.1")))?;
         file.write_all(&page)?;
-        outputs.finish(file)?;
+        outputs.finish_file(file)?;
         count += 1;
     }
-    outputs.commit()?;
+    outputs.commit_all()?;
     writeln!(out, "wrote {count} manual pages to {}", folder.display())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -139,7 +139,7 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
     // Change arguments and subcommands first: the renderer omits options that `-h` hides, and lists `help`,
     // which has no page.
     let mut command = command.mut_args(|arg| {
-        let text = help::described(&arg);
+        let text = help::help_text_of(&arg);
         arg.hide_short_help(false).help(text)
     });
     if command.find_subcommand("help").is_some() {
@@ -162,18 +162,18 @@ fn closing_section(text: &str) -> Roff {
     roff.control("SH", ["NOTES"]);
     for part in help::closing_parts(text) {
         match part {
-            ClosingPart::Blank => roff.control("PP", []),
-            ClosingPart::Paragraph(text) => roff.text([roman(text)]),
-            ClosingPart::Command(text) => {
+            HelpClosingPart::Blank => roff.control("PP", []),
+            HelpClosingPart::Paragraph(text) => roff.text([roman(text)]),
+            HelpClosingPart::Command(text) => {
                 roff.control("RS", ["2"]).control("nf", []);
                 roff.text([roman(text)]);
                 roff.control("fi", []).control("RE", [])
             }
-            ClosingPart::Entry(name, text) => {
+            HelpClosingPart::Entry(name, text) => {
                 roff.control("TP", []);
                 roff.text([bold(name)]).text([roman(text)])
             }
-            ClosingPart::MoreOfEntry(text) => {
+            HelpClosingPart::MoreOfEntry(text) => {
                 roff.control("br", []);
                 roff.text([roman(text)])
             }

@@ -5,7 +5,7 @@ use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_engine::{LaunchMode, ReplayOptions};
 use chakram_hardware::compute::{ComputeModel, HostTiming};
 use chakram_jobs::ReplaySettingsError;
-use chakram_report::summary::{KernelBasis, thousands};
+use chakram_report::summary::{KernelBasis, format_thousands};
 use serde_json::{Map, Value};
 
 /// The options that determine the times of kernels, launches and collectives.
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 pub struct PricingOptions;
 
 impl OptionGroup for PricingOptions {
-    fn has(key: SettingKey) -> bool {
+    fn has_option(key: SettingKey) -> bool {
         matches!(
             key,
             SettingKey::Compute
@@ -31,36 +31,38 @@ pub type ComputeArgs = OptionArgs<PricingOptions>;
 
 impl ComputeArgs {
     /// Returns the options of a replay that these arguments set.
-    pub fn options(&self) -> Result<ReplayOptions, ReplaySettingsError> {
-        self.settings().options_without_files()
+    pub fn replay_options(&self) -> Result<ReplayOptions, ReplaySettingsError> {
+        self.parsed_settings().options_without_files()
     }
 }
 
 impl<G> OptionArgs<G> {
     /// Returns the requested compute model, without the efficiency.
-    pub fn model(&self) -> ComputeModel {
-        self.settings().replay().compute
+    pub fn compute_model(&self) -> ComputeModel {
+        self.parsed_settings()
+            .replay_options_without_files()
+            .compute
     }
 
     /// Describes where the durations of `kernels` come from.
-    pub fn text(&self, kernels: &KernelBasis) -> String {
-        let times = match self.model() {
+    pub fn describe_durations(&self, kernels: &KernelBasis) -> String {
+        let times = match self.compute_model() {
             ComputeModel::Scaled(factor, _) => format!(", times {}", format_factor(factor)),
             _ => String::new(),
         };
-        let recorded_on = &self.settings().recorded_on;
-        let roofline = match self.settings().efficiency {
+        let recorded_on = &self.parsed_settings().recorded_on;
+        let roofline = match self.parsed_settings().efficiency {
             _ if recorded_on.is_some() => "by the ratio of rooflines".to_owned(),
-            _ if matches!(self.model(), ComputeModel::LoopNest(_)) => {
+            _ if matches!(self.compute_model(), ComputeModel::LoopNest(_)) => {
                 format!("by {}", self.efficiency_name())
             }
             None => "by roofline".to_owned(),
             Some(efficiency) => {
-                let fraction = format_factor(efficiency.fraction());
+                let fraction = format_factor(efficiency.as_fraction());
                 format!("by roofline at {fraction} of the peak")
             }
         };
-        let (recorded, priced) = if self.model().computes() {
+        let (recorded, priced) = if self.compute_model().reads_machine() {
             (kernels.kept_recorded, kernels.priced)
         } else {
             (kernels.priced, kernels.estimated)
@@ -78,46 +80,53 @@ impl<G> OptionArgs<G> {
             [] => "no kernels".to_owned(),
             [(_, only)] => format!("kernels {only}"),
             [(first, basis), others @ ..] => {
-                let mut text = format!("{} kernels {basis}", thousands(*first));
+                let mut text = format!("{} kernels {basis}", format_thousands(*first));
                 for (count, basis) in others {
-                    text += &format!(", {} {basis}", thousands(*count));
+                    text += &format!(", {} {basis}", format_thousands(*count));
                 }
                 text
             }
         };
-        if let HostTiming::Scaled(factor) = self.settings().replay().host {
+        if let HostTiming::Scaled(factor) =
+            self.parsed_settings().replay_options_without_files().host
+        {
             text += &format!(", host time times {}", format_factor(factor));
         }
         text
     }
 
     /// Adds a description of where durations come from to `options`, for JSON.
-    pub fn describe(&self, options: &mut Map<String, Value>) {
-        let efficiency = self.settings().efficiency;
-        let replay = self.settings().replay();
+    pub fn add_to_json(&self, options: &mut Map<String, Value>) {
+        let efficiency = self.parsed_settings().efficiency;
+        let replay = self.parsed_settings().replay_options_without_files();
         let launch = Some(replay.launch).filter(|launch| *launch != LaunchMode::Auto);
         options.insert("compute".to_owned(), self.efficiency_name().into());
-        if matches!(self.model(), ComputeModel::Roofline(_)) || efficiency.is_some() {
-            let fraction = efficiency.unwrap_or_default().fraction();
+        if matches!(self.compute_model(), ComputeModel::Roofline(_)) || efficiency.is_some() {
+            let fraction = efficiency.unwrap_or_default().as_fraction();
             options.insert("efficiency".to_owned(), fraction.into());
         }
         for (key, given) in [
-            ("launch", launch.map(SettingChoice::word)),
-            ("collectives", replay.collectives.map(SettingChoice::word)),
+            ("launch", launch.map(SettingChoice::choice_name)),
+            (
+                "collectives",
+                replay.collectives.map(SettingChoice::choice_name),
+            ),
         ] {
             if let Some(word) = given {
                 options.insert(key.to_owned(), word.into());
             }
         }
-        if let HostTiming::Scaled(factor) = self.settings().replay().host {
+        if let HostTiming::Scaled(factor) =
+            self.parsed_settings().replay_options_without_files().host
+        {
             options.insert("host".to_owned(), format!("scaled:{factor}").into());
         }
     }
 
     fn efficiency_name(&self) -> String {
-        match &self.settings().recorded_on {
+        match &self.parsed_settings().recorded_on {
             Some(machine) => format!("recorded-on:{machine}"),
-            None => self.model().to_string(),
+            None => self.compute_model().to_string(),
         }
     }
 }

@@ -144,7 +144,11 @@ impl ConvertArgs {
 impl ConvertOutputArgs {
     /// Starts to write the traces of a job. The traces must not replace `inputs`.
     fn start_outputs(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
-        JobOutputs::new(&self.output, traces::ending(self.compress), inputs)
+        JobOutputs::new(
+            &self.output,
+            traces::compressed_suffix(self.compress),
+            inputs,
+        )
     }
 }
 
@@ -156,13 +160,13 @@ impl ConvertOutputArgs {
 pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.source {
         None => match &args.auto {
-            None => Ok(door::list(out).map(|()| ExitCode::SUCCESS)?),
+            None => Ok(door::list_sources(out).map(|()| ExitCode::SUCCESS)?),
             Some(auto) => {
                 door::refuse_unknown_source(auto)?;
-                door::auto(auto, out)
+                door::convert_detected(auto, out)
             }
         },
-        Some(ConvertCommand::Auto(args)) => door::auto(args, out),
+        Some(ConvertCommand::Auto(args)) => door::convert_detected(args, out),
         Some(ConvertCommand::Goal(args)) => goal::run(args, out),
         Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
         Some(ConvertCommand::Nsys(args)) => nsys::run(args, out),
@@ -177,7 +181,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 /// Reads all of standard input.
 fn read_piped() -> Result<Arc<[u8]>, TraceError> {
     let bytes = read_all(io::stdin().lock(), 0);
-    let io = |source| TraceError::io(Path::new("standard input"), "read", source);
+    let io = |source| TraceError::from_io(Path::new("standard input"), "read", source);
     Ok(bytes.map_err(io)?.into())
 }
 
@@ -185,7 +189,7 @@ fn read_piped() -> Result<Arc<[u8]>, TraceError> {
 fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
     let mut kernels = CommKernels::default();
     for text in added {
-        let added = kernels.add(text);
+        let added = kernels.add_rules(text);
         added.map_err(|wrong| format!("--comm-kernel: {wrong}"))?;
     }
     Ok(kernels)
@@ -205,31 +209,35 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
     };
     let mut outputs = OutputSet::default();
     let archives = found.archives.iter().map(PathBuf::as_path);
-    for file in pairs.iter().flat_map(|pair| pair.files()).chain(archives) {
-        outputs.reads(file);
+    for file in pairs
+        .iter()
+        .flat_map(|pair| pair.files_on_disk())
+        .chain(archives)
+    {
+        outputs.register_input(file);
     }
     let mut job = JobOutputs::new(
         &args.output,
-        traces::ending(args.compress),
+        traces::compressed_suffix(args.compress),
         OutputSet::default(),
     )?;
-    let shown = Progress::start("converting", "ranks", pairs.len() as u64);
-    let progress = |done: usize, _: usize| shown.set(done as u64);
-    let path = |rank: u32| job.path(rank);
-    let converted = converter::convert(pairs, &options, &path, &mut outputs, &progress);
+    let shown = Progress::start_counting("converting", "ranks", pairs.len() as u64);
+    let progress = |done: usize, _: usize| shown.set_done(done as u64);
+    let path = |rank: u32| job.path_of_rank(rank);
+    let converted = converter::convert_pairs(pairs, &options, &path, &mut outputs, &progress);
     drop(shown);
     let (mut summary, written): (ConversionSummary, _) = converted?;
     summary.left_aside = found.left_aside;
     job.files = outputs;
     for (rank, written) in written {
-        job.add(rank, job.path(rank), written);
+        job.add_trace(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces have their own declarations.
-    traces::saved(&job.commit(JobFile::default())?)?;
+    traces::describe_saved(&job.commit_job(JobFile::default())?)?;
     match args.format {
-        SummaryFormatArg::Text => text::write(&summary, "JSON", out)?,
+        SummaryFormatArg::Text => text::write_summary(&summary, "JSON", out)?,
         SummaryFormatArg::Json => {
-            VersionedDocument::new("chakram.conversion.1", &summary).print(out)?;
+            VersionedDocument::new("chakram.conversion.1", &summary).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -3,29 +3,29 @@
 use chakram_hardware::collective::CustomCollective;
 use chakram_jobs::CustomFiles;
 use chakram_trace::files::OutputSet;
-use chakram_trace::format::file::discover;
+use chakram_trace::format::file::discover_traces;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
 
 /// Registers the files of `custom` as inputs, so that `outputs` cannot replace them.
 pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
-    for file in discover(&custom.prefix).unwrap_or_default() {
-        outputs.reads(&file.path);
+    for file in discover_traces(&custom.prefix).unwrap_or_default() {
+        outputs.register_input(&file.path);
     }
 }
 
 /// Describes `custom` in a report.
-pub fn json(custom: &CustomFiles) -> Value {
+pub fn describe_json(custom: &CustomFiles) -> Value {
     let prefix = custom.prefix.display().to_string();
     let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
     fields.into_iter().collect()
 }
 
 /// Returns a note about each algorithm that no collective of `workload` uses.
-pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
+pub fn unused_notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
     let fits = |custom: &CustomCollective| {
         workload.instances().iter().any(|instance| {
-            let graph = workload.graph(instance);
+            let graph = workload.graph_of(instance);
             graph.calls().iter().any(|call| {
                 let group = instance.groups[call.group as usize];
                 let members = workload.groups()[group.index()].members.len() as u32;
@@ -35,7 +35,7 @@ pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
                     .dimensions
                     .is_some();
                 if parted {
-                    custom.kind == call.kind && custom.scripts.positions() <= members
+                    custom.kind == call.kind && custom.scripts.position_count() <= members
                 } else {
                     custom.applies_to(call.kind, members)
                 }
@@ -47,7 +47,7 @@ pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
             "--custom {}={} has no effect: no {0} of the job has {} members",
             custom.kind,
             custom.name,
-            custom.scripts.positions()
+            custom.scripts.position_count()
         )
     });
     idle.collect()

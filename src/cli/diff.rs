@@ -8,11 +8,13 @@ use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, Th
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFault, TimeTolerance};
 use chakram_analysis::diff::{DiffAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
-use chakram_jobs::{at_step, find, mark_read};
+use chakram_jobs::{at_step, find_traces, mark_read};
 use chakram_report::document::json_text;
 use chakram_report::text::TextStyle;
 use chakram_trace::files::{OutputFile, OutputSet};
-use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, rank_of, read_text};
+use chakram_trace::format::file::{
+    FoundTraces, RankFile, TraceContents, parse_file_rank, read_text,
+};
 use chakram_trace::format::{TraceError, job, trace_format};
 use chakram_trace::graph::RawTrace;
 use clap::{Args, ValueEnum};
@@ -143,7 +145,7 @@ impl DiffArgs {
         }
     }
 
-    fn thresholds(&self) -> DiffThresholds {
+    fn to_thresholds(&self) -> DiffThresholds {
         let all = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes];
         let of = [FailOnArg::Structure, FailOnArg::Time, FailOnArg::Bytes];
         let wanted = |fail| self.fail_on.contains(&fail) || self.fail_on.contains(&FailOnArg::Any);
@@ -177,13 +179,13 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         [None, None] => Some(pair_rank_files(args, &mut outputs)?),
         _ => None,
     };
-    paths.iter().for_each(|path| outputs.reads(path));
+    paths.iter().for_each(|path| outputs.register_input(path));
     if args.html.is_some() && texts.iter().all(Option::is_none) {
         return Err("--html shows reports, but the inputs are traces\n  \
              try: compare the outputs of `chakram replay --format json`"
             .into());
     }
-    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
+    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
     let page = args.html.as_ref();
     let page = page
         .map(|path| to.create_beside("--html", path))
@@ -194,7 +196,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         show: args.line_limit(),
         style: TextStyle {
             details: args.details,
-            ..to.style()
+            ..to.text_style()
         },
     };
     let (text, verdict) = match &texts {
@@ -209,12 +211,12 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
             .into());
         }
     };
-    to.write(&text)?;
+    to.write_report(&text)?;
     if verdict.exceeded.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     for text in &verdict.exceeded {
-        terminal::say(format_args!("exceeded: {text}"))?;
+        terminal::print_to_stderr(format_args!("exceeded: {text}"))?;
     }
     Ok(ExitCode::from(3))
 }
@@ -224,7 +226,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
 fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)
-            .map_err(|source| TraceError::io("standard input", "read", source))?;
+            .map_err(|source| TraceError::from_io("standard input", "read", source))?;
         return Ok(Some(text));
     }
     let name = path
@@ -271,10 +273,10 @@ fn of_reports(
         return Err("--salvage is for traces, but the inputs are reports".into());
     }
     let read = |which: usize| -> Result<_, String> {
-        reports::read(texts[which]).map_err(|e| format!("{}: {e}", titles.names[which]))
+        reports::read_report(texts[which]).map_err(|e| format!("{}: {e}", titles.names[which]))
     };
     let found = reports::ReportDiff::new(&read(0)?, &read(1)?);
-    let verdict = found.hold(&args.thresholds());
+    let verdict = found.evaluate_thresholds(&args.to_thresholds());
     if let Some(mut file) = page {
         file.write_all(reports::html(&found, titles.names).as_bytes())?;
         file.commit()?;
@@ -303,7 +305,7 @@ fn of_traces(
         }
     });
     let mut all = DiffTally::default();
-    let tallies = UnreadableTraces::gather(tallies).map_err(|error| {
+    let tallies = UnreadableTraces::gather_results(tallies).map_err(|error| {
         if args.salvage {
             error
         } else {
@@ -311,19 +313,19 @@ fn of_traces(
         }
     })?;
     for tally in tallies {
-        all.add(tally, args.tally_options());
+        all.merge_ranks(tally, args.tally_options());
     }
     if args.format == ReportFormatArg::Csv {
         // CSV has no rows for faults, so print them as warnings.
         for FileFault { rank, text, .. } in &all.faults {
-            terminal::warning(format_args!("rank {rank}: {text}"))?;
+            terminal::print_warning(format_args!("rank {rank}: {text}"))?;
         }
     }
-    let verdict = args.thresholds().check(&all);
+    let verdict = args.to_thresholds().evaluate_tally(&all);
     let text = match args.format {
-        ReportFormatArg::Text => render::text::render(&all, titles),
-        ReportFormatArg::Json => json_text(&render::json::render(&all, titles, &verdict)),
-        ReportFormatArg::Csv => render::csv::render(&all, titles),
+        ReportFormatArg::Text => render::text::render_text(&all, titles),
+        ReportFormatArg::Json => json_text(&render::json::render_json(&all, titles, &verdict)),
+        ReportFormatArg::Csv => render::csv::render_csv(&all, titles),
     };
     Ok((text, verdict))
 }
@@ -341,7 +343,7 @@ fn pair_rank_files(
     let is_job = |path: &&PathBuf| path.to_string_lossy().ends_with(job::ENDING);
     if paths.iter().all(|path| path.is_file() && !is_job(path)) {
         let name = args.before.file_name().and_then(|name| name.to_str());
-        let rank = name.and_then(rank_of).unwrap_or(0);
+        let rank = name.and_then(parse_file_rank).unwrap_or(0);
         let file = |path: &PathBuf| -> Result<Option<RankFile>, Box<dyn Error>> {
             let found = FoundTraces {
                 files: vec![RankFile::new(rank, path.clone())],
@@ -354,7 +356,7 @@ fn pair_rank_files(
     }
     let mut ranks = RankFilePairs::new();
     for (which, path) in paths.into_iter().enumerate() {
-        let found = find([path], args.verify.policy())?;
+        let found = find_traces([path], args.verify.replay_level())?;
         mark_read(outputs, &found);
         for file in at_step(found, args.step.step, None)?.files {
             let rank = ranks.entry(file.rank).or_default();
@@ -370,28 +372,30 @@ fn of_rank(
     files: [&RankFile; 2],
     args: &DiffArgs,
 ) -> Result<DiffTally, UnreadableTraces> {
-    let sides = UnreadableTraces::gather(files.map(|file| DiffSide::open(file, args.salvage)))?;
+    let sides = UnreadableTraces::gather_results(
+        files.map(|file| DiffSide::open_file(file, args.salvage)),
+    )?;
     let contents = [sides[0].as_slice(), sides[1].as_slice()];
-    let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].lost(rank, second));
+    let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].losses_of_rank(rank, second));
     let same = contents[0] == contents[1];
     let mut traces = if same {
         // The files are equal, but may be damaged, so check one of them.
-        [RawTrace::read(contents[0]), RawTrace::read(b"")]
+        [RawTrace::read_trace(contents[0]), RawTrace::read_trace(b"")]
     } else {
-        differences::raw_traces(contents)
+        differences::parse_both_traces(contents)
     };
     if same {
-        let once = sides[0].check(&mut traces[0]);
+        let once = sides[0].check_trace(&mut traces[0]);
         if once.is_err() {
-            traces = differences::raw_traces(contents);
-            let checks = (0..2).map(|i| sides[i].check(&mut traces[i]));
-            UnreadableTraces::gather(checks)?;
+            traces = differences::parse_both_traces(contents);
+            let checks = (0..2).map(|i| sides[i].check_trace(&mut traces[i]));
+            UnreadableTraces::gather_results(checks)?;
         }
         let mut tally = DiffTally::of_identical(rank);
         tally.faults.extend(lost.into_iter().flatten());
         return Ok(tally);
     }
-    UnreadableTraces::gather((0..2).map(|i| sides[i].check(&mut traces[i])))?;
+    UnreadableTraces::gather_results((0..2).map(|i| sides[i].check_trace(&mut traces[i])))?;
     for ((trace, side), file) in traces.iter_mut().zip(&sides).zip(files) {
         trace.map_faults(|error| side.with_source(error));
         if trace.nodes.len() > differences::MOST {
@@ -399,10 +403,12 @@ fn of_rank(
                 "more than {} nodes, which no comparison can hold",
                 differences::MOST
             );
-            return Err(TraceError::malformed(0, found).in_file(&file.path).into());
+            return Err(TraceError::malformed_at(0, found)
+                .in_file(&file.path)
+                .into());
         }
     }
-    let found = differences::traces(&traces[0], &traces[1]);
+    let found = differences::compare_traces(&traces[0], &traces[1]);
     let mut tally = DiffTally::new(rank, [&traces[0], &traces[1]], &found, args.tally_options());
     tally.faults.extend(lost.into_iter().flatten());
     Ok(tally)

@@ -5,7 +5,7 @@ use chakram_analysis::edit::{RoleModel, edit_job};
 use chakram_jobs::{groups_of, parse_edits};
 use chakram_report::document::VersionedDocument;
 use chakram_report::edits::EditRow;
-use chakram_report::summary::{counted, thousands};
+use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::format::file::TraceContents;
 use clap::Args;
 use serde::Serialize;
@@ -54,11 +54,11 @@ pub(super) fn write_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Resu
             out,
             "  {}: {} of {} {} changed, {} nodes added, {} removed",
             row.edit,
-            thousands(row.changed),
-            thousands(row.matched),
+            format_thousands(row.changed),
+            format_thousands(row.matched),
             row.counts,
-            thousands(row.added),
-            thousands(row.removed)
+            format_thousands(row.added),
+            format_thousands(row.removed)
         )?;
         for note in &row.notes {
             writeln!(out, "    {note}")?;
@@ -79,37 +79,37 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         edits.map_err(|why| format!("--edit {text}: {why}"))
     });
     let edits = edits.collect::<Result<Vec<_>, _>>()?.concat();
-    let traces = traces::find(&args.input)?;
+    let traces = traces::find_traces(&args.input)?;
     if traces.found.stream.is_some() {
         return Err("a trace from a pipe cannot be edited\n  try: write it to a file first".into());
     }
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
     let edited = edit_job(&traces.found, &edits, &groups, RoleModel::Nearest)?;
-    let (before, ranks) = (traces.files().len(), edited.found.files.len());
+    let (before, ranks) = (traces.rank_files().len(), edited.found.files.len());
     let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut written = std::collections::BTreeMap::new();
     for file in &edited.found.files {
         let contents = TraceContents::open_verified(file)?;
         let hash = *blake3::hash(contents.as_slice()).as_bytes();
         match written.get(&hash) {
-            Some(&known) if outputs.share(file.rank, known, true)? => {}
+            Some(&known) if outputs.share_trace(file.rank, known, true)? => {}
             _ => {
-                let known = outputs.write(file.rank, contents.as_slice())?;
+                let known = outputs.write_trace(file.rank, contents.as_slice())?;
                 written.insert(hash, known);
             }
         }
     }
-    outputs.groups(&edited.groups, false)?;
+    outputs.write_groups(&edited.groups, false)?;
     let piped = outputs.is_pipe();
-    let names = outputs.commit(traces.about(edited.groups))?;
+    let names = outputs.commit_files(traces.describe_job(edited.groups))?;
     match args.output.format {
         _ if piped => {}
         SummaryFormatArg::Text => {
-            let ranks = counted(ranks as u64, "rank");
+            let ranks = format_count(ranks as u64, "rank");
             writeln!(
                 out,
                 "edited {} into {ranks} in {names}",
-                counted(before as u64, "rank")
+                format_count(before as u64, "rank")
             )?;
             write_rows(&edited.rows, out)?;
         }
@@ -119,7 +119,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
                 ranks,
                 edits: edited.rows,
             };
-            VersionedDocument::new("chakram.edit.1", body).print(out)?;
+            VersionedDocument::new("chakram.edit.1", body).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -23,8 +23,8 @@ use std::sync::{Arc, Once, OnceLock};
 mod description;
 mod failure;
 
-pub use description::describe;
-pub use failure::{CommandFailure, FailureKind, PlainNode, WaitingPlainNode};
+pub use description::describe_commands;
+pub use failure::{CommandFailure, FailureKind, NodeIdentity, WaitingNodeIdentity};
 
 use crate::flags::write_flag;
 use crate::output::NodeSink;
@@ -46,12 +46,12 @@ pub struct CommandOutput {
 
 /// Prepares the process, once. After this, the process survives tasks that need too much memory, and
 /// messages name options as arguments (`max_memory`, not `--max-memory`).
-pub fn prepare() {
+pub fn prepare_process() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
         keep_process();
         setting::name_as(write_argument);
-        bounds::set(None, bounds::RATIO);
+        bounds::set_limits(None, bounds::RATIO);
     });
 }
 
@@ -65,17 +65,17 @@ fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         SettingKey::Dependencies => f.write_str("`deps`"),
         SettingKey::MissingRanks => f.write_str("`absent`"),
         SettingKey::Output => f.write_str("`output`"),
-        _ => write!(f, "`{}`", setting.key()),
+        _ => write!(f, "`{}`", setting.display_key()),
     }
 }
 
 /// Limits of the process before a command. The old limits are restored on drop.
-struct LimitsBefore {
+struct PreviousLimits {
     memory: Option<Bytes>,
     ratio: u64,
 }
 
-impl LimitsBefore {
+impl PreviousLimits {
     /// Sets the limits that the command line gives.
     fn set_given(given: &LimitArgs) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl LimitsBefore {
     }
 }
 
-impl Drop for LimitsBefore {
+impl Drop for PreviousLimits {
     fn drop(&mut self) {
         if let Some(memory) = self.memory {
             bounds::set_memory(memory);
@@ -100,11 +100,11 @@ impl Drop for LimitsBefore {
 /// # Errors
 ///
 /// Fails if the command fails. The failure's fields have the facts of its message.
-pub fn execute(
+pub fn execute_command(
     arguments: Vec<OsString>,
     wants_nodes: bool,
 ) -> Result<CommandOutput, Box<CommandFailure>> {
-    prepare();
+    prepare_process();
     let (parsed, words) = parse_line(arguments);
     let mut cli = match parsed {
         Ok(cli) => cli,
@@ -121,9 +121,9 @@ pub fn execute(
     if wants_nodes {
         cli.keep_nodes(&NodeSink::into(Arc::clone(&table)));
     }
-    let _before = LimitsBefore::set_given(&cli.bounds);
+    let _before = PreviousLimits::set_given(&cli.bounds);
     let mut text = Vec::new();
-    let (result, notes) = terminal::captured(|| dispatch_command(&cli.command, &mut text));
+    let (result, notes) = terminal::capture_stderr(|| dispatch_command(&cli.command, &mut text));
     let code = result.map_err(|error| Box::new(describe_failure(&*error, &words, &cli.command)))?;
     drop(cli);
     Ok(CommandOutput {
@@ -151,10 +151,10 @@ fn describe_failure(
     words: &[OsString],
     command: &CliCommand,
 ) -> CommandFailure {
-    let mut failure = CommandFailure::of(error);
+    let mut failure = CommandFailure::from_error(error);
     let readable = super::readable_inputs(command);
-    if let Some(explained) = recognition::explained(error, words, readable) {
-        failure.say(&explained);
+    if let Some(explained) = recognition::explain_input_error(error, words, readable) {
+        failure.set_message(&explained);
     }
     failure
 }

@@ -13,14 +13,14 @@ pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
         SettingKey::Edits => f.write_str("--edit"),
         SettingKey::MissingRanks => f.write_str("--absent"),
         SettingKey::Output => f.write_str("-o"),
-        _ => write!(WithHyphens(f), "--{}", setting.key()),
+        _ => write!(HyphenWriter(f), "--{}", setting.display_key()),
     }
 }
 
 /// Writes text with hyphens in place of underscores, without allocating.
-struct WithHyphens<'f, 'a>(&'f mut fmt::Formatter<'a>);
+struct HyphenWriter<'f, 'a>(&'f mut fmt::Formatter<'a>);
 
-impl Write for WithHyphens<'_, '_> {
+impl Write for HyphenWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let hyphened = |c| if c == '_' { '-' } else { c };
         text.chars()
@@ -73,7 +73,7 @@ pub fn with_flags(text: &str) -> String {
 
 /// Parses the words of a choice. On the command line, hyphens replace the underscores in these
 /// words.
-pub fn choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+pub fn parser_of_choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
         // Leaking these words does no harm, because clap keeps them until the program ends.

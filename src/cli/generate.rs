@@ -11,7 +11,7 @@ mod training;
 use super::output::{ReplayedJob, ReportDestination, RunArgs};
 use super::progress::Progress;
 use chakram_report::edits::EditReport;
-use chakram_report::summary::counted;
+use chakram_report::summary::format_count;
 use chakram_trace::files::OutputSet;
 use chakram_trace::workload::MissingRankPolicy;
 use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
@@ -94,10 +94,10 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             (&args.machine, &args.output, &args.run, args.no_links)
         }
     };
-    given.check(false)?;
+    given.check_options(false)?;
     let named = machine
         .as_deref()
-        .map(|name| given.timing.settings().machine_name(name));
+        .map(|name| given.timing.parsed_settings().machine_name(name));
     let named = named.transpose()?;
     let named = named.as_deref();
     let dry = args.pattern.is_none() && args.training.dry_run;
@@ -108,12 +108,12 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let (mut unstacked, mut stack) = (None, None);
     let asked = match &args.pattern {
         Some(_) => None,
-        None => args.training.stack()?,
+        None => args.training.load_stack()?,
     };
     if let Some(asked) = asked {
         stack = Some(asked.begin_report());
         if let Some(loaded) = &mut machine {
-            let (priced, report) = asked.price(&loaded.machine)?;
+            let (priced, report) = asked.price_machine(&loaded.machine)?;
             unstacked = Some(std::mem::replace(&mut loaded.machine, priced));
             loaded.price_by(asked)?;
             stack = Some(report);
@@ -131,7 +131,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         }
         None => {
             let machine = machine.as_ref().map(|loaded| &loaded.machine);
-            let asked = args.training.asked(machine, &patterns::pattern_names())?;
+            let asked = args
+                .training
+                .resolve_request(machine, &patterns::pattern_names())?;
             if let (Some(stack), Some(plan)) = (&mut stack, &asked.stack) {
                 stack.add_plan(plan);
             }
@@ -152,7 +154,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             let job = match args.training.extrapolate {
                 Some(simulated) => {
                     let step = ShortenedStep::new(asked.training, simulated)?;
-                    shortened.insert(step).job(0)
+                    shortened.insert(step).job_with_turns(0)
                 }
                 None => GeneratedJob::new(WorkloadPattern::Training(Box::new(asked.training))),
             };
@@ -166,31 +168,36 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let edited = edited.transpose()?;
     let mut outputs = OutputSet::default();
     let beside = named.map(Path::new);
-    let beside = beside.into_iter().chain(args.training.files());
-    beside.for_each(|path| outputs.reads(path));
-    given.reads(&mut outputs);
+    let beside = beside.into_iter().chain(args.training.input_files());
+    beside.for_each(|path| outputs.register_input(path));
+    given.protect_inputs(&mut outputs);
     if let Some(prefix) = output {
         let sharing = files::FileSharing {
             link: !no_links,
-            members: given.timing.settings().replay().aggregate,
+            members: given
+                .timing
+                .parsed_settings()
+                .replay_options_without_files()
+                .aggregate,
         };
         let outputs = std::mem::take(&mut outputs);
         if let Some(edited) = &edited {
-            let (names, edited) = edited.write(&job, prefix, outputs, sharing.link, named)?;
+            let (names, edited) =
+                edited.write_edited(&job, prefix, outputs, sharing.link, named)?;
             if machine.is_none() {
-                let ranks = counted(edited.found.files.len() as u64, "rank");
+                let ranks = format_count(edited.found.files.len() as u64, "rank");
                 writeln!(out, "wrote {ranks}, edited: {names}")?;
                 crate::edit::write_rows(&edited.rows, out)?;
             }
         } else {
-            let names = files::write(&job, prefix, outputs, sharing, named)?;
+            let names = files::write_traces(&job, prefix, outputs, sharing, named)?;
             if machine.is_none() {
                 writeln!(
                     out,
                     "wrote {}, {}: {names}",
-                    counted(job.ranks().into(), "rank"),
-                    counted(
-                        (0..job.ranks()).map(|rank| job.node_count(rank)).sum(),
+                    format_count(job.rank_count().into(), "rank"),
+                    format_count(
+                        (0..job.rank_count()).map(|rank| job.node_count(rank)).sum(),
                         "node"
                     ),
                 )?;
@@ -200,18 +207,18 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let Some(loaded) = machine {
         let mut inputs: Vec<_> = loaded.input.clone().into_iter().collect();
         job.check_memory()?;
-        let progress = Progress::start("generating", "nodes", job.least_shared_nodes());
-        let generated = job.workload_with(&|more| progress.add(more))?;
+        let progress = Progress::start_counting("generating", "nodes", job.least_shared_nodes());
+        let generated = job.workload_with(&|more| progress.count_more(more))?;
         drop(progress);
-        let edited = edited.map(|edited| edited.load()).transpose()?;
+        let edited = edited.map(|edited| edited.load_edited()).transpose()?;
         let workload = edited
             .as_ref()
             .map_or(&generated, |edited| edited.workload());
         let machines = std::slice::from_ref(&loaded);
         let machine = &loaded.machine;
         let absent = MissingRankPolicy::Refuse;
-        let options = given.options(absent, workload, machines, &mut inputs)?;
-        let shorter = shortened.map(|step| step.replay(machine, &options));
+        let options = given.replay_options(absent, workload, machines, &mut inputs)?;
+        let shorter = shortened.map(|step| step.replay_shorter(machine, &options));
         let shorter = shorter.transpose()?;
         let mut to = ReportDestination::standard_output(out, outputs);
         let rows = edited.as_ref().map_or(&[][..], |edited| edited.edits());
@@ -232,17 +239,17 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             stack: stack.as_ref(),
             shorter,
         };
-        let mut settings = given.settings(&loaded, &options);
+        let mut settings = given.replay_settings(&loaded, &options);
         if let Some(training) = &training {
             args.training
                 .rebind_settings(&mut settings, machine, workload);
-            settings.extend(args.training.settings(machine, training, workload));
+            settings.extend(args.training.plan_settings(machine, training, workload));
             if let Some(unstacked) = &unstacked {
                 let own = args.training.stack_setting(unstacked, training, workload);
                 settings.extend(own);
             }
         }
-        return given.replay(job, machine, &options, &inputs, &settings, &mut to);
+        return given.replay_and_print(job, machine, &options, &inputs, &settings, &mut to);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,7 +17,7 @@ pub(super) const TRACES: &str = "Traces";
 /// A subset of the options of replays.
 pub trait OptionGroup {
     /// Returns true if the option `key` belongs to the subset.
-    fn has(key: SettingKey) -> bool;
+    fn has_option(key: SettingKey) -> bool;
 }
 
 /// Options of one subset that the command line gives.
@@ -34,24 +34,26 @@ pub type GivenOptions = Vec<(SettingKey, Vec<String>)>;
 /// Parses `given` without the option `left_out`.
 pub fn settings_without(given: &GivenOptions, left_out: SettingKey) -> Option<ReplaySettings> {
     let others = given.iter().filter(|(key, _)| *key != left_out);
-    ReplaySettings::read(others.map(|(key, words)| (*key, &words[..]))).ok()
+    ReplaySettings::parse_settings(others.map(|(key, words)| (*key, &words[..]))).ok()
 }
 
 impl<G> OptionArgs<G> {
     /// Returns the options on the command line.
-    pub fn given(&self) -> &GivenOptions {
+    pub fn given_options(&self) -> &GivenOptions {
         &self.given
     }
 
     /// Returns the settings that result from the options on the command line.
-    pub fn settings(&self) -> &ReplaySettings {
+    pub fn parsed_settings(&self) -> &ReplaySettings {
         &self.settings
     }
 }
 
 impl<G: OptionGroup> OptionArgs<G> {
     fn all_options() -> impl Iterator<Item = &'static ReplayOption> {
-        REPLAY_OPTIONS.iter().filter(|option| G::has(option.key))
+        REPLAY_OPTIONS
+            .iter()
+            .filter(|option| G::has_option(option.key))
     }
 }
 
@@ -71,7 +73,9 @@ fn option_arg(option: &'static ReplayOption) -> Arg {
         }
         _ => ValueParser::new(|word: &str| {
             let word = word.to_owned();
-            option.check(std::slice::from_ref(&word)).map(|()| word)
+            option
+                .check_words(std::slice::from_ref(&word))
+                .map(|()| word)
         }),
     };
     let key = option.key;
@@ -124,7 +128,8 @@ impl<G: OptionGroup> FromArgMatches for OptionArgs<G> {
             };
             given.push((option.key, words));
         }
-        let settings = ReplaySettings::read(given.iter().map(|(key, words)| (*key, &words[..])));
+        let settings =
+            ReplaySettings::parse_settings(given.iter().map(|(key, words)| (*key, &words[..])));
         let settings = settings
             .map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")))?;
         Ok(Self {

@@ -30,7 +30,7 @@ pub enum HelpLength {
 }
 
 /// Returns the length of the help that `arguments` ask for, or `None` if they do not ask for help.
-pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
+pub fn requested_help_length(arguments: &[OsString]) -> Option<HelpLength> {
     let words = arguments.iter().skip(1).take_while(|word| *word != "--");
     let asked = |flags: &[&str]| words.clone().any(|word| flags.iter().any(|f| word == *f));
     if asked(&["-h"]) {
@@ -42,7 +42,7 @@ pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
 }
 
 /// Replaces the help texts of `command` and of all its subcommands.
-pub fn prepared(command: Command, length: HelpLength) -> Command {
+pub fn replace_help(command: Command, length: HelpLength) -> Command {
     render_all(command, length, line_width())
 }
 
@@ -155,13 +155,13 @@ impl HelpPage {
             self.text.push('\n');
             for part in closing_parts(&after.to_string()) {
                 match part {
-                    ClosingPart::Blank => self.text.push('\n'),
-                    ClosingPart::Paragraph(text) => self.write_paragraph(&text, "", ""),
-                    ClosingPart::Command(text) => self.write_example(&text, "  "),
-                    ClosingPart::Entry(name, text) => {
+                    HelpClosingPart::Blank => self.text.push('\n'),
+                    HelpClosingPart::Paragraph(text) => self.write_paragraph(&text, "", ""),
+                    HelpClosingPart::Command(text) => self.write_example(&text, "  "),
+                    HelpClosingPart::Entry(name, text) => {
                         self.write_row(2, &name, &text, self.text_column())
                     }
-                    ClosingPart::MoreOfEntry(text) => {
+                    HelpClosingPart::MoreOfEntry(text) => {
                         let pad = " ".repeat(self.text_column());
                         self.write_paragraph(&text, &pad, &pad);
                     }
@@ -263,7 +263,7 @@ impl HelpPage {
                 _ => format!(" <{value}>"),
             };
         }
-        let mut text = described(arg);
+        let mut text = help_text_of(arg);
         let values: Vec<PossibleValue> = arg.get_possible_values();
         let values: Vec<_> = values.iter().filter(|value| !value.is_hide_set()).collect();
         let takes = arg.get_action().takes_values();
@@ -303,7 +303,7 @@ impl HelpPage {
 }
 
 /// Returns an argument's help text, with its aliases.
-pub fn described(arg: &Arg) -> String {
+pub fn help_text_of(arg: &Arg) -> String {
     let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
     for alias in arg.get_visible_aliases().unwrap_or_default() {
         text += &format!(" [alias: --{alias}]");
@@ -313,7 +313,7 @@ pub fn described(arg: &Arg) -> String {
 
 /// A part of the text that closes a command's help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClosingPart {
+pub enum HelpClosingPart {
     Blank,
     /// A heading or sentences. Line breaks of the source are not kept.
     Paragraph(String),
@@ -327,36 +327,36 @@ pub enum ClosingPart {
 
 /// Splits a closing text. Lines without indentation form paragraphs. An indented line is an entry of a list
 /// if its first word ends with a colon; otherwise it is a command.
-pub fn closing_parts(text: &str) -> Vec<ClosingPart> {
+pub fn closing_parts(text: &str) -> Vec<HelpClosingPart> {
     let mut parts = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let text = line.trim();
         let indent = line.len() - line.trim_start().len();
         if text.is_empty() {
-            parts.push(ClosingPart::Blank);
+            parts.push(HelpClosingPart::Blank);
         } else if indent == 0 {
             match parts.last_mut() {
-                Some(ClosingPart::Paragraph(paragraph)) => {
+                Some(HelpClosingPart::Paragraph(paragraph)) => {
                     paragraph.push(' ');
                     paragraph.push_str(text);
                 }
-                _ => parts.push(ClosingPart::Paragraph(text.to_owned())),
+                _ => parts.push(HelpClosingPart::Paragraph(text.to_owned())),
             }
         } else if indent > 2 {
-            parts.push(ClosingPart::MoreOfEntry(text.to_owned()));
+            parts.push(HelpClosingPart::MoreOfEntry(text.to_owned()));
         } else if let Some((name, text)) = text
             .split_once(": ")
             .filter(|(name, _)| !name.contains(' '))
         {
-            parts.push(ClosingPart::Entry(name.to_owned(), text.to_owned()));
+            parts.push(HelpClosingPart::Entry(name.to_owned(), text.to_owned()));
         } else {
             let mut command = text.to_owned();
             while let Some(begun) = command.strip_suffix('\\') {
                 let next = lines.next().unwrap_or_default().trim();
                 command = format!("{} {next}", begun.trim_end());
             }
-            parts.push(ClosingPart::Command(command));
+            parts.push(HelpClosingPart::Command(command));
         }
     }
     parts

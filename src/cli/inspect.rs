@@ -1,6 +1,6 @@
 //! `chakram inspect`: shows what a trace or a job contains.
 
-use super::flags::choices;
+use super::flags::parser_of_choices;
 use super::load::{StepArg, VerifyArg};
 use super::output::ReportDestination;
 use super::progress::Progress;
@@ -13,7 +13,7 @@ use chakram_analysis::inspect::{
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::{Span, Time};
 use chakram_jobs as job;
-use chakram_report::summary::counted;
+use chakram_report::summary::format_count;
 use chakram_report::text::TextStyle;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::{RankFile, TraceContents};
@@ -33,7 +33,7 @@ mod list;
 const HINTS: RenderHints = RenderHints {
     all: "--format json",
     all_paths: "--format json, or --rank R",
-    table: |table| format!("--format csv --table {}", table.word()),
+    table: |table| format!("--format csv --table {}", table.choice_name()),
     limit: |nodes| format!("--limit {nodes}"),
 };
 
@@ -107,7 +107,7 @@ pub struct InspectArgs {
     #[arg(long, value_enum, default_value_t = InspectFormatArg::Text, value_name = "FORMAT")]
     format: InspectFormatArg,
     /// Table for --format csv; types by default
-    #[arg(long, value_parser = choices::<InspectTable>(), value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
+    #[arg(long, value_parser = parser_of_choices::<InspectTable>(), value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
     table: Option<InspectTable>,
     /// Print long names whole; by default they are cut to the terminal's width or 120 columns
     #[arg(long)]
@@ -155,14 +155,14 @@ fn parse_time(text: &str) -> Result<Time, String> {
 /// written.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check_options()?;
-    let found = job::find(&args.traces, args.verify.policy())?;
+    let found = job::find_traces(&args.traces, args.verify.replay_level())?;
     let found = job::at_step(found, args.step.step, None)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
     let mut files = found.files;
     let found = files.len();
     if let Some(ranks) = &args.rank {
-        files.retain(|file| ranks.has(file.rank));
+        files.retain(|file| ranks.has_rank(file.rank));
     }
     if files.is_empty() {
         return Err(args.no_rank(found).into());
@@ -173,20 +173,20 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if args.list && !args.critical_path {
         return args.list_nodes(&files, out, outputs);
     }
-    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
+    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
     if let Some(id) = args.node {
         return args.show_node(id, &files, &mut to);
     }
     if args.critical_path {
         return args.show_path(&title, &files, &mut to);
     }
-    let progress = Progress::start("reading", "ranks", files.len() as u64);
+    let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
     let read = || progress.count_one();
     let job = inspect::inspect_job_with(&files, &args.node_filter(), args.thread_count(), &read)?;
     drop(progress);
-    warn_of_faults(job.faults())?;
+    warn_of_faults(job.fault_count())?;
     let text = match args.format {
-        InspectFormatArg::Json => render::json(&job, args.filter_options()).text(),
+        InspectFormatArg::Json => render::json(&job, args.filter_options()).to_json_text(),
         InspectFormatArg::Csv => render::csv(&job, args.table.unwrap_or(InspectTable::Types)),
         _ => render::text(
             &job,
@@ -196,7 +196,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
             args.text_style(&to),
         ),
     };
-    to.write(&text)?;
+    to.write_report(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -204,9 +204,9 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 fn warn_of_faults(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
-        count => terminal::warning(format_args!(
+        count => terminal::print_warning(format_args!(
             "{}; the readable part is shown",
-            counted(count, "fault")
+            format_count(count, "fault")
         )),
     }
 }
@@ -318,8 +318,9 @@ impl InspectArgs {
             .into());
         };
         let contents = TraceContents::open_verified(file)?;
-        let trace =
-            InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
+        let trace = InspectedTrace::read_trace(file.rank, contents.as_slice(), |e| {
+            contents.with_source(e)
+        })?;
         let limit = match self.format {
             // Apply the limit here too, because a drawing of all nodes is unreadable.
             InspectFormatArg::Dot => self.limit.unwrap_or(LISTED),
@@ -330,20 +331,20 @@ impl InspectArgs {
                 let path = file.path.display();
                 format!("--node {id}: {path} has no such node\n  try: --list, which shows ids")
             })?;
-        warn_of_faults(trace.faults.count())?;
+        warn_of_faults(trace.faults.fault_count())?;
         let text = match self.format {
-            InspectFormatArg::Json => render::node_json(&trace, &near).text(),
-            InspectFormatArg::Dot => near.dot(),
+            InspectFormatArg::Json => render::node_json(&trace, &near).to_json_text(),
+            InspectFormatArg::Dot => near.render_dot(),
             _ => render::node_text(&trace, &near, &HINTS, self.text_style(to)),
         };
-        to.write(&text)?;
+        to.write_report(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 
     fn text_style(&self, to: &ReportDestination<'_>) -> TextStyle {
         TextStyle {
             details: self.details,
-            ..to.style()
+            ..to.text_style()
         }
     }
 
@@ -353,14 +354,15 @@ impl InspectArgs {
         files: &[RankFile],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        let progress = Progress::start("reading", "ranks", files.len() as u64);
+        let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
         let mut tracks: Vec<PathInput> = Vec::new();
         let mut faults = 0;
         let work = |file: &RankFile| {
             let contents = TraceContents::open_verified(file)?;
-            let trace =
-                InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
-            let faults = trace.faults.count();
+            let trace = InspectedTrace::read_trace(file.rank, contents.as_slice(), |e| {
+                contents.with_source(e)
+            })?;
+            let faults = trace.faults.fault_count();
             progress.count_one();
             PathInput::new(trace)
                 .map(|track| (track, faults))
@@ -386,13 +388,13 @@ impl InspectArgs {
             list: self.list.then(|| self.row_limit()),
             hints: HINTS,
         };
-        let paths = render::paths(&tracks, critical_path);
+        let paths = render::find_paths(&tracks, critical_path);
         let text = match self.format {
-            InspectFormatArg::Json => shown.json(&paths).text(),
-            InspectFormatArg::Csv => shown.csv(&paths),
-            _ => shown.text(&paths, self.text_style(to)),
+            InspectFormatArg::Json => shown.build_paths_document(&paths).to_json_text(),
+            InspectFormatArg::Csv => shown.render_csv(&paths),
+            _ => shown.render_text(&paths, self.text_style(to)),
         };
-        to.write(&text)?;
+        to.write_report(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -410,7 +412,7 @@ impl InspectArgs {
                 _ => NodeList::Text {
                     width: match self.details {
                         true => usize::MAX,
-                        false => terminal::columns(self.output == Path::new("-")),
+                        false => terminal::terminal_columns(self.output == Path::new("-")),
                     },
                 },
             },
@@ -418,11 +420,11 @@ impl InspectArgs {
             threads: self.thread_count(),
         };
         if self.output == Path::new("-") {
-            warn_of_faults(list.write(files, out)?)?;
+            warn_of_faults(list.write_nodes(files, out)?)?;
         } else {
-            let file = BufWriter::new(outputs.create(&self.output)?);
+            let file = BufWriter::new(outputs.create_file(&self.output)?);
             let mut text = terminal::EscapingWriter::new(file, terminal::EscapeStyle::All);
-            let faults = list.write(files, &mut text)?;
+            let faults = list.write_nodes(files, &mut text)?;
             let file = text.into_inner().into_inner();
             let file = file.map_err(std::io::IntoInnerError::into_error)?;
             file.commit()?;

@@ -6,7 +6,7 @@ use super::output::{RankMapArg, ReportDestination, RunArgs, parse_placement};
 use super::progress::Progress;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
-use chakram_engine::{CompiledReplay, Feed, RepeatedLaunch, ReplayError, ReplayOptions};
+use chakram_engine::{CompiledReplay, LaunchFeed, RepeatedLaunch, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, GivenSetting, Job, JobOptions};
 use chakram_report as report;
@@ -48,7 +48,7 @@ pub struct LaunchArgs {
 
 /// JSON document of a job from `--with`.
 #[derive(Serialize)]
-struct JobBeside<'a> {
+struct ConcurrentJobDocument<'a> {
     job: &'a str,
     npus: Vec<u32>,
 }
@@ -61,7 +61,7 @@ impl LaunchArgs {
 
     /// Rejects combinations of options that make no sense. `several` is true if there are several
     /// machines.
-    pub fn check(&self, several: bool) -> Result<(), String> {
+    pub fn check_combinations(&self, several: bool) -> Result<(), String> {
         if self.with.len() != self.on.len() {
             return Err(format!(
                 "found --with {} times and --on {} times\n  try: one --on for each --with",
@@ -79,15 +79,17 @@ impl LaunchArgs {
     }
 
     /// Finds the files of the `--with` jobs.
-    pub fn find(&self, verify: VerifyLevel) -> Result<Vec<FoundTraces>, TraceError> {
+    pub fn find_jobs(&self, verify: VerifyLevel) -> Result<Vec<FoundTraces>, TraceError> {
         let found = self.with.iter();
-        found.map(|path| job::find([path], verify)).collect()
+        found.map(|path| job::find_traces([path], verify)).collect()
     }
 
     /// Registers the files that these options read as inputs, so that `outputs` cannot replace them. `found`
     /// are the files of the `--with` jobs.
-    pub fn reads(&self, found: &[FoundTraces], outputs: &mut OutputSet) {
-        self.starts.iter().for_each(|path| outputs.reads(path));
+    pub fn protect_inputs(&self, found: &[FoundTraces], outputs: &mut OutputSet) {
+        self.starts
+            .iter()
+            .for_each(|path| outputs.register_input(path));
         found.iter().for_each(|of| job::mark_read(outputs, of));
     }
 
@@ -100,11 +102,14 @@ impl LaunchArgs {
         if let Some(path) = &self.starts {
             options.insert("starts".to_owned(), path.display().to_string().into());
         }
-        let beside = names.iter().zip(&self.on).map(|(name, on)| JobBeside {
-            job: name,
-            npus: on.npus().iter().map(|npu| npu.0).collect(),
-        });
-        let beside: Vec<JobBeside<'_>> = beside.collect();
+        let beside = names
+            .iter()
+            .zip(&self.on)
+            .map(|(name, on)| ConcurrentJobDocument {
+                job: name,
+                npus: on.npus_of_ranks().iter().map(|npu| npu.0).collect(),
+            });
+        let beside: Vec<ConcurrentJobDocument<'_>> = beside.collect();
         if !beside.is_empty() {
             let beside = serde_json::to_value(beside).expect("its keys are texts");
             options.insert("with".to_owned(), beside);
@@ -121,7 +126,7 @@ impl LaunchArgs {
     }
 
     /// Loads the `--with` jobs. If inputs are hashed, adds the files to `inputs`.
-    pub fn load(
+    pub fn load_jobs(
         &self,
         found: &[FoundTraces],
         options: &JobOptions,
@@ -136,12 +141,13 @@ impl LaunchArgs {
                 ranks: None,
                 step: None,
                 delays: Vec::new(),
-                mirrored: on.npus().len() as u32,
+                mirrored: on.npus_of_ranks().len() as u32,
                 ..options.clone()
             };
             let name = job::name_of(std::slice::from_ref(path), &found.files);
-            let job = load::with_progress(|progress| job::load(found, name, &loading, progress))?;
-            inputs.extend_from_slice(job.inputs());
+            let job =
+                load::with_progress(|progress| job::load_found(found, name, &loading, progress))?;
+            inputs.extend_from_slice(job.hashed_inputs());
             jobs.push(job);
         }
         Ok(jobs)
@@ -152,7 +158,7 @@ impl LaunchArgs {
         clippy::too_many_arguments,
         reason = "each is one thing that a report says"
     )]
-    pub fn replay(
+    pub fn replay_launches(
         &self,
         run: &RunArgs,
         (job, others): (&Job, &[Job]),
@@ -172,7 +178,7 @@ impl LaunchArgs {
         programs.push(compile(job.workload(), options)?);
         for (other, on) in others.iter().zip(&self.on) {
             let options = ReplayOptions {
-                map: Some(on.npus().to_vec()),
+                map: Some(on.npus_of_ranks().to_vec()),
                 ..options.clone()
             };
             let program = compile(other.workload(), &options);
@@ -180,19 +186,22 @@ impl LaunchArgs {
         }
         check_apart(&programs)?;
         let count = starts.len() as u64;
-        let nodes = programs.iter().map(|program| program.workload().nodes());
+        let nodes = programs
+            .iter()
+            .map(|program| program.workload().node_count());
         let nodes: Vec<u64> = nodes.collect();
         let all = nodes[0].saturating_mul(count) + nodes[1..].iter().sum::<u64>();
-        let mut feeds: Vec<Box<dyn Feed>> = vec![Box::new(RepeatedLaunch::at(0, starts))];
+        let mut feeds: Vec<Box<dyn LaunchFeed>> =
+            vec![Box::new(RepeatedLaunch::at_times(0, starts))];
         for program in 1..programs.len() as u32 {
             feeds.push(Box::new(RepeatedLaunch::new(program, 1)));
         }
-        let progress = Progress::start("replaying", "nodes", all);
-        let mut observer = progress.observer();
+        let progress = Progress::start_counting("replaying", "nodes", all);
+        let mut observer = progress.node_observer();
         let reports = report::replay_launched(&programs, &mut feeds, &mut observer)?;
         drop(progress);
         let names: Vec<String> = others.iter().map(|job| job.name().to_owned()).collect();
-        match report::beside(reports, &names) {
+        match report::gather_reports(reports, &names) {
             Some(mut report) => {
                 run.state_cost(&mut report);
                 for other in &mut report.beside {
@@ -201,7 +210,7 @@ impl LaunchArgs {
                 report.provenance = Some(Provenance::new(self.options_json(&names), &[]));
                 let keys = given.iter().map(|setting| setting.key.clone());
                 report.settings.unchecked = keys.collect();
-                run.print(report, job.name(), options.missing_ranks, inputs, to)
+                run.print_report(report, job.name(), options.missing_ranks, inputs, to)
             }
             None => Ok(ExitCode::SUCCESS),
         }
@@ -213,7 +222,7 @@ fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {
         let ranks = program.workload().instances().iter();
-        taken.extend(ranks.map(|instance| (program.npu(instance.rank), number)));
+        taken.extend(ranks.map(|instance| (program.npu_of_rank(instance.rank), number)));
     }
     taken.sort_unstable();
     let twice = taken.windows(2).find(|pair| pair[0].0 == pair[1].0);

@@ -13,7 +13,7 @@ use chakram_base::units::Bytes;
 use chakram_base::{bounds, setting};
 use chakram_jobs::JobError;
 use chakram_trace::format::error::TraceFault;
-use chakram_trace::format::{TraceError, escaped_lines};
+use chakram_trace::format::{TraceError, escape_control_characters_in_lines};
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use recognition::ReadableInputs;
@@ -192,17 +192,17 @@ fn whole_command() -> Command {
 
 /// Returns all commands, with their shell completers.
 fn command_line() -> Command {
-    completion::completed(whole_command())
+    completion::add_completers(whole_command())
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     // Add completers only for shells, because nothing else needs them.
-    let mut command = match help::asked(&arguments) {
-        Some(length) => help::prepared(whole_command(), length),
+    let mut command = match help::requested_help_length(&arguments) {
+        Some(length) => help::replace_help(whole_command(), length),
         None => Cli::command(),
     };
     let matches = command.try_get_matches_from_mut(&arguments);
-    let matches = matches.map_err(|error| suggest::explained(error, &command, &arguments))?;
+    let matches = matches.map_err(|error| suggest::add_suggestions(error, &command, &arguments))?;
     // Do not drop the command: its thousands of parts would take as long as parsing a short line, and the
     // program ends soon.
     std::mem::forget(command);
@@ -212,7 +212,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
 /// Parses a command line. Returns the result, and the words after rewriting.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
     // Rewrite the arguments before parsing, because ASTRA-sim accepts some that clap rejects.
-    let arguments = astra_sim::arguments(arguments);
+    let arguments = astra_sim::rewrite_arguments(arguments);
     let words = arguments.kept.clone();
     let parsed = parse(arguments.kept).map(|mut cli| {
         if let CliCommand::AstraSim(DeferredArgs(args)) = &mut cli.command {
@@ -242,8 +242,8 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     }
     // Watch signals before all else, because a signal may arrive at any time and temporary files must
     // then be removed.
-    signals::watch();
-    progress::started();
+    signals::install_handlers();
+    progress::mark_start();
     setting::name_as(flags::write_flag);
     let (parsed, words) = parse_line(arguments);
     let cli = match parsed {
@@ -254,13 +254,13 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
                 Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
                 Err(failure) if failure.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
                 Err(failure) => {
-                    print_chain(&TraceError::io("standard output", "write", failure));
+                    print_chain(&TraceError::from_io("standard output", "write", failure));
                     ExitCode::from(2)
                 }
             };
         }
     };
-    bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
+    bounds::set_limits(cli.bounds.max_memory, cli.bounds.max_ratio);
     terminal::set_verbosity(cli.bounds.quiet, cli.bounds.verbose);
     let mut out = terminal::EscapingWriter::standard_output();
     let result = dispatch_command(&cli.command, &mut out);
@@ -273,7 +273,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            match recognition::explained(&*error, &words, readable_inputs(&cli.command)) {
+            match recognition::explain_input_error(&*error, &words, readable_inputs(&cli.command)) {
                 Some(explained) => print_error(&explained),
                 None => print_chain(&*error),
             }
@@ -308,7 +308,7 @@ fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCod
         CliCommand::Calibrate(DeferredArgs(args)) => calibrate::run(args, out),
         CliCommand::Sweep(DeferredArgs(args)) => sweep::run(args, out),
         CliCommand::AstraSim(DeferredArgs(args)) => astra_sim::run(args, out),
-        CliCommand::Completions { shell } => completion::script(*shell, out),
+        CliCommand::Completions { shell } => completion::print_script(*shell, out),
         CliCommand::Man { folder } => completion::write_manual(folder, out),
     }
 }
@@ -321,7 +321,7 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
             None => ReadableInputs::AnySource,
         },
         CliCommand::AstraSim(_) => ReadableInputs::AstraSim,
-        CliCommand::Machine(DeferredArgs(args)) if args.imports() => ReadableInputs::AstraSim,
+        CliCommand::Machine(DeferredArgs(args)) if args.has_imports() => ReadableInputs::AstraSim,
         _ => ReadableInputs::Own,
     }
 }
@@ -349,7 +349,7 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
 fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     use chakram_engine::ReplayError;
     let replay = match error.downcast_ref::<compare::FailedReplays>() {
-        Some(failed) => failed.first(),
+        Some(failed) => failed.first_failure(),
         None => error.downcast_ref::<ReplayError>(),
     };
     match replay {
@@ -428,7 +428,7 @@ fn print_error(text: &str) {
     let _ = writeln!(
         anstream::stderr(),
         "{style}error{style:#}: {}",
-        escaped_lines(text)
+        escape_control_characters_in_lines(text)
     );
 }
 

@@ -5,7 +5,7 @@ use super::progress::Progress;
 use super::terminal;
 use chakram_base::setting::SettingKey;
 use chakram_jobs::{self as job, Job, JobError, JobOptions};
-use chakram_report::summary::counted;
+use chakram_report::summary::format_count;
 use chakram_trace::format::file::{FoundTraces, VerifyLevel};
 use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
@@ -21,7 +21,7 @@ pub struct VerifyArg {
 
 impl VerifyArg {
     /// Returns the checks to make before a replay: lengths, and for small jobs also hashes.
-    pub fn policy(self) -> VerifyLevel {
+    pub fn replay_level(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
         } else {
@@ -52,7 +52,7 @@ pub struct StepArg {
 pub struct TraceOptions;
 
 impl OptionGroup for TraceOptions {
-    fn has(key: SettingKey) -> bool {
+    fn has_option(key: SettingKey) -> bool {
         key.is_of_traces()
     }
 }
@@ -63,10 +63,10 @@ pub type JobArgs = OptionArgs<TraceOptions>;
 impl JobArgs {
     /// Returns the number of ranks of a mirrored job (one trace for all ranks) if `--ranks` does not give it:
     /// the number of NPUs of the machines. Fails if the machines have different numbers of NPUs.
-    pub fn npus(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
+    pub fn npu_count_of(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
         let first = machines.next().unwrap_or(0);
         let other = machines.find(|&npus| npus != first);
-        let job = self.settings().job(0);
+        let job = self.parsed_settings().job_options(0);
         match other.filter(|_| job.absent == MissingRankPolicy::Mirror && job.ranks.is_none()) {
             None => Ok(first),
             Some(other) => Err(format!(
@@ -79,11 +79,11 @@ impl JobArgs {
 }
 
 /// Loads the job in `found`, and shows progress on a terminal.
-pub fn load(found: &FoundTraces, name: String, options: &JobOptions) -> Result<Job, JobError> {
+pub fn load_job(found: &FoundTraces, name: String, options: &JobOptions) -> Result<Job, JobError> {
     let start = Instant::now();
-    let job = with_progress(|progress| job::load(found, name, options, progress))?;
-    let files = counted(found.files.len() as u64, "trace");
-    terminal::detail(start, format_args!("read {files}")).map_err(JobError::Io)?;
+    let job = with_progress(|progress| job::load_found(found, name, options, progress))?;
+    let files = format_count(found.files.len() as u64, "trace");
+    terminal::print_detail(start, format_args!("read {files}")).map_err(JobError::Io)?;
     Ok(job)
 }
 
@@ -91,8 +91,8 @@ pub fn load(found: &FoundTraces, name: String, options: &JobOptions) -> Result<J
 pub fn with_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
     let mut progress = None;
     work(&mut |done, total| {
-        let progress =
-            progress.get_or_insert_with(|| Progress::start("reading", "traces", total as u64));
-        progress.set(done as u64);
+        let progress = progress
+            .get_or_insert_with(|| Progress::start_counting("reading", "traces", total as u64));
+        progress.set_done(done as u64);
     })
 }

@@ -1,12 +1,12 @@
 //! `chakram loopnest`: finds the best mapping of a layer on a systolic accelerator.
 
 use chakram_hardware::compute::{
-    FoundMapping, LayerShape, LayerTensor, LoopDimension, LoopNestAccelerator, LoopNestModel,
+    BestMapping, LayerShape, LayerTensor, LoopDimension, LoopNestAccelerator, LoopNestModel,
     parse_loop_nest, search_mapping, set_accelerator,
 };
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::thousands;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::summary::format_thousands;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -56,7 +56,7 @@ fn parse_product(text: &str) -> Result<LayerShape, String> {
     let sizes = text.split('x').map(|size| size.trim().parse().ok());
     let sizes: Option<Vec<u64>> = sizes.collect();
     let sizes = sizes.and_then(|sizes| <[u64; 3]>::try_from(sizes).ok());
-    let layer = sizes.and_then(LayerShape::product);
+    let layer = sizes.and_then(LayerShape::from_matrix_product);
     layer.ok_or_else(|| "expected MxNxK such as 512x512x512, not too large to count".to_owned())
 }
 
@@ -103,14 +103,14 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     model.seed = args.seed.unwrap_or(model.seed);
     let layer = args.product.or(args.layer).ok_or("no layer is given")?;
-    let accelerator = model.gemmini.accelerator(1);
+    let accelerator = model.gemmini.build_accelerator(1);
     let found = search_mapping(&accelerator, &layer, model.mappings, model.seed);
     let found = found.ok_or("none of the drawn mappings is valid\n  try: more --mappings")?;
     match args.format {
         LoopnestFormat::Text => write_text(&model, &accelerator, &layer, &found, out)?,
         LoopnestFormat::Json => {
             let document = mapping_document(&model, &accelerator, &layer, &found);
-            VersionedDocument::new("chakram.mapping.1", document).print(out)?;
+            VersionedDocument::new("chakram.mapping.1", document).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -127,7 +127,7 @@ fn lower_bounds(
     let bytes = layer.least_bytes([weights, inputs, accelerator.output_word]);
     let moved = bytes as f64 / model.gemmini.bytes_per_cycle();
     [
-        layer.macs().div_ceil(accelerator.units()),
+        layer.mac_count().div_ceil(accelerator.unit_count()),
         moved.ceil() as u64,
     ]
 }
@@ -136,7 +136,7 @@ fn write_text(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
-    found: &FoundMapping,
+    found: &BestMapping,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let cost = &found.cost;
@@ -150,16 +150,16 @@ fn write_text(
         out,
         "{model}, {}: {} cycles, {}, {:.3} uJ",
         sizes.join(", "),
-        thousands(cost.cycles),
-        model.gemmini.clock.cycles(cost.cycles),
+        format_thousands(cost.cycles),
+        model.gemmini.clock.time_for_cycles(cost.cycles),
         cost.energy / 1e6
     )?;
     writeln!(
         out,
         "  at least {} of multiplications and {} of memory; units busy for {}",
-        thousands(multiplied),
-        thousands(moved),
-        thousands(cost.compute_cycles)
+        format_thousands(multiplied),
+        format_thousands(moved),
+        format_thousands(cost.compute_cycles)
     )?;
     writeln!(
         out,
@@ -167,16 +167,16 @@ fn write_text(
         found.draw, model.mappings, found.valid
     )?;
     writeln!(out, "LOOPS, OUTERMOST FIRST")?;
-    for line in found.mapping.text(accelerator) {
+    for line in found.mapping.format_levels(accelerator) {
         writeln!(out, "  {line}")?;
     }
     writeln!(out)?;
     let columns = [
-        left("WORDS", 26),
-        right("read", 16),
-        right("filled", 16),
-        right("updated", 16),
-        right("energy", 16),
+        left_aligned_column("WORDS", 26),
+        right_aligned_column("read", 16),
+        right_aligned_column("filled", 16),
+        right_aligned_column("updated", 16),
+        right_aligned_column("energy", 16),
     ];
     let table = TextTable::new(columns);
     out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
@@ -190,12 +190,12 @@ fn write_text(
             let bytes = sum * accelerator.word[tensor as usize];
             let cells: [&dyn std::fmt::Display; 5] = [
                 &format!("{} {name}", memory.name),
-                &thousands(words.reads),
-                &thousands(words.fills),
-                &thousands(words.updates),
+                &format_thousands(words.reads),
+                &format_thousands(words.fills),
+                &format_thousands(words.updates),
                 &format!("{:.3} uJ", memory.energy * bytes as f64 / 1e6),
             ];
-            out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+            out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
         }
     }
     Ok(())
@@ -207,7 +207,7 @@ struct MappingDocument {
     accelerator: String,
     cycles: u64,
     compute_cycles: u64,
-    least_cycles: LeastCycles,
+    least_cycles: CycleLowerBounds,
     time_ps: u64,
     energy_pj: f64,
     multiplications: u64,
@@ -218,7 +218,7 @@ struct MappingDocument {
 
 /// Lower bounds in cycles.
 #[derive(Serialize)]
-struct LeastCycles {
+struct CycleLowerBounds {
     multiplications: u64,
     memory: u64,
 }
@@ -254,7 +254,7 @@ fn mapping_document(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
-    found: &FoundMapping,
+    found: &BestMapping,
 ) -> MappingDocument {
     let cost = &found.cost;
     let loops = |loops: &[(LoopDimension, u64)]| {
@@ -285,11 +285,11 @@ fn mapping_document(
         accelerator: model.to_string(),
         cycles: cost.cycles,
         compute_cycles: cost.compute_cycles,
-        least_cycles: LeastCycles {
+        least_cycles: CycleLowerBounds {
             multiplications,
             memory,
         },
-        time_ps: model.gemmini.clock.cycles(cost.cycles).0,
+        time_ps: model.gemmini.clock.time_for_cycles(cost.cycles).0,
         energy_pj: cost.energy,
         multiplications: cost.multiplications,
         mappings: MappingCounts {

@@ -1,11 +1,11 @@
 //! `chakram machine`: lists, shows, checks, creates and imports machines.
 
-use crate::recognition::{ReadableInputs, recognized};
+use crate::recognition::{ReadableInputs, describe_recognized};
 use chakram_hardware::machine::{self, Machine, MachineError, PRESETS};
 use chakram_hardware::network::NetworkKind;
 use chakram_hardware::topology::TopologyDimension;
 use chakram_report::document::VersionedDocument;
-use chakram_report::table::{TextTable, left};
+use chakram_report::table::{TextTable, left_aligned_column};
 use chakram_report::text::TextStyle;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
@@ -18,7 +18,7 @@ mod json;
 mod new;
 mod tile_ratios;
 
-use json::{MachineDetails, MachineList, MachineSummary, OneMachine};
+use json::{MachineDetails, MachineDocument, MachineList, MachineSummary};
 use tile_ratios::TileRatios;
 
 /// List, show, check and create machines
@@ -90,7 +90,7 @@ the nanosecond use `chakram astra-sim`; a machine file uses this program's own m
 
 impl MachineArgs {
     /// Returns whether the inputs are ASTRA-sim's.
-    pub fn imports(&self) -> bool {
+    pub fn has_imports(&self) -> bool {
         matches!(self.action, MachineCommand::Import { .. })
     }
 }
@@ -125,32 +125,34 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 const WIDTH: u16 = 100;
 
 fn list_machines(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
-    let presets = PRESETS.iter().map(|preset| Machine::preset(preset.name));
+    let presets = PRESETS
+        .iter()
+        .map(|preset| Machine::load_preset(preset.name));
     let machines: Vec<_> = presets.collect::<Result<_, MachineError>>()?;
     if format == MachineFormatArg::Json {
         let machines = machines.iter().map(MachineSummary::of_machine).collect();
         let list = MachineList { machines };
-        VersionedDocument::new("chakram.machines.1", list).print(out)?;
+        VersionedDocument::new("chakram.machines.1", list).print_to(out)?;
         return Ok(());
     }
     let mut table = TextTable::new([
-        left("NAME", 0),
-        left("NPUs", 0),
-        left("DIMENSIONS, INNERMOST FIRST", 0),
-        left("DESCRIPTION", 0),
+        left_aligned_column("NAME", 0),
+        left_aligned_column("NPUs", 0),
+        left_aligned_column("DIMENSIONS, INNERMOST FIRST", 0),
+        left_aligned_column("DESCRIPTION", 0),
     ])
-    .indented(0)
-    .within(WIDTH);
+    .with_indent(0)
+    .limit_width(WIDTH);
     for machine in &machines {
         let dimensions = format_dimensions(machine).join("\n");
-        table.add(&[
+        table.add_row(&[
             &machine.name(),
             &format_npus(machine),
             &dimensions,
             &machine.description(),
         ]);
     }
-    out.write_all(table.text(TextStyle::default()).as_bytes())?;
+    out.write_all(table.into_text(TextStyle::default()).as_bytes())?;
     Ok(())
 }
 
@@ -159,7 +161,7 @@ fn show_machine(
     format: MachineFormatArg,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
-    let source = machine::source(name)?;
+    let source = machine::find_source(name)?;
     let machine = Machine::parse(&source.text, &source.file)?;
     match format {
         MachineFormatArg::Text => {
@@ -171,7 +173,8 @@ fn show_machine(
         }
         MachineFormatArg::Json => {
             let machine = MachineDetails::of_machine(&machine);
-            VersionedDocument::new("chakram.machine.1", OneMachine { machine }).print(out)?
+            VersionedDocument::new("chakram.machine.1", MachineDocument { machine })
+                .print_to(out)?
         }
     }
     Ok(())
@@ -180,9 +183,9 @@ fn show_machine(
 fn check_files(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {
-        match Machine::load(file) {
+        match Machine::load_by_name(file) {
             Ok(machine) => {
-                let npus = machine.topology().npus();
+                let npus = machine.topology().npu_count();
                 let dimensions = format_dimensions(&machine).join(", ");
                 let network = format_network(&machine);
                 writeln!(
@@ -193,7 +196,7 @@ fn check_files(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
             }
             Err(error) => {
                 code = ExitCode::from(2);
-                match recognized(Path::new(file), ReadableInputs::Own) {
+                match describe_recognized(Path::new(file), ReadableInputs::Own) {
                     Some(explained) => writeln!(out, "{explained}")?,
                     None => writeln!(out, "{}", crate::error_text(&error))?,
                 }
@@ -205,8 +208,8 @@ fn check_files(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
 
 /// Formats the number of NPUs: `512`, or `8 x N` if the outermost dimension has no fixed size.
 fn format_npus(machine: &Machine) -> String {
-    let npus = machine.topology().npus();
-    match (machine.scalable(), machine.topology().dimensions()) {
+    let npus = machine.topology().npu_count();
+    match (machine.is_scalable(), machine.topology().dimensions()) {
         (true, [.., outermost]) => format!("{} x N", npus / outermost.size),
         _ => npus.to_string(),
     }
@@ -215,14 +218,14 @@ fn format_npus(machine: &Machine) -> String {
 /// Formats each dimension as `switch 8 @ 450 GB/s`. A topology of individual links is formatted as
 /// `clos 4x4 @ 12.5 GB/s`.
 fn format_dimensions(machine: &Machine) -> Vec<String> {
-    let graph = machine.topology().graph();
+    let graph = machine.topology().explicit_links();
     let dimensions = machine.topology().dimensions();
     let words = |(index, dimension): (usize, &TopologyDimension)| {
         let gb = dimension.bandwidth.bytes_per_second() / 1e9;
-        if let Some(label) = graph.and_then(|graph| graph.label(index)) {
+        if let Some(label) = graph.and_then(|graph| graph.dimension_label(index)) {
             return format!("{label} @ {gb} GB/s");
         }
-        let open = machine.scalable() && index + 1 == dimensions.len() && dimension.size == 1;
+        let open = machine.is_scalable() && index + 1 == dimensions.len() && dimension.size == 1;
         let size = if open {
             "N".to_owned()
         } else {
@@ -240,11 +243,11 @@ fn format_network(machine: &Machine) -> String {
     if machine.network() != NetworkKind::default() {
         text += &format!(", network {}", machine.network());
     }
-    if let Some(tiles) = machine.topology().tiles() {
+    if let Some(tiles) = machine.topology().tile_grid() {
         let [[x, y], [a, b]] = [tiles.dies, tiles.cores];
         text += &format!(", {x} x {y} dies of {a} x {b} cores");
     }
-    text + &machine.network_settings().text()
+    text + &machine.network_settings().describe_changes()
 }
 
 #[cfg(test)]
@@ -293,7 +296,7 @@ mod tests {
             let (text, _) = output(&["show", name]).unwrap();
             assert_eq!(
                 Machine::parse(&text, name).unwrap(),
-                Machine::preset(name).unwrap()
+                Machine::load_preset(name).unwrap()
             );
         }
         assert!(output(&["show", "dgx-h10"]).is_err());

@@ -4,8 +4,8 @@ use super::output::ReportDestination;
 use crate::terminal::plain_style;
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::thousands;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::summary::format_thousands;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_trace::files::OutputSet;
 use chakram_workloads::model::{LayerRole, ModelDefinition, ModelSource, PRESETS};
 use clap::{Args, Subcommand, ValueEnum};
@@ -14,7 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use json::{ModelDetails, ModelList, ModelSummary, OneModel};
+use json::{ModelDetails, ModelDocument, ModelList, ModelSummary};
 
 mod json;
 mod labels;
@@ -114,23 +114,23 @@ pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     };
     let mut outputs = OutputSet::default();
     if let ModelCommand::Show(show) = &args.action {
-        outputs.reads(Path::new(&show.name));
+        outputs.register_input(Path::new(&show.name));
     }
     let path = output.as_deref().unwrap_or(Path::new("-"));
-    ReportDestination::claim(out, path, outputs)?.write(&text)?;
+    ReportDestination::claim_file(out, path, outputs)?.write_report(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn list_models(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     let mut models = Vec::with_capacity(PRESETS.len());
     for preset in PRESETS {
-        models.push(ModelSource::find(preset.name)?.definition(None)?);
+        models.push(ModelSource::find_source(preset.name)?.parse_definition(None)?);
     }
     Ok(match format {
         ModelListFormat::Text => list_text(&models),
         ModelListFormat::Json => {
             let models = models.iter().map(ModelSummary::of_definition).collect();
-            VersionedDocument::new("chakram.models.1", ModelList { models }).text()
+            VersionedDocument::new("chakram.models.1", ModelList { models }).to_json_text()
         }
         ModelListFormat::Csv => list_csv(&models),
     })
@@ -146,15 +146,15 @@ fn block_count(model: &ModelDefinition) -> usize {
 
 fn list_text(models: &[ModelDefinition]) -> String {
     let mut table = TextTable::new([
-        left("NAME", 0),
-        left("KIND", 0),
-        right("PARAMETERS", 0),
-        right("BLOCKS", 0),
-        right("HIDDEN", 0),
-        right("TOKENS", 0),
-        left("SOURCE", 0),
+        left_aligned_column("NAME", 0),
+        left_aligned_column("KIND", 0),
+        right_aligned_column("PARAMETERS", 0),
+        right_aligned_column("BLOCKS", 0),
+        right_aligned_column("HIDDEN", 0),
+        right_aligned_column("TOKENS", 0),
+        left_aligned_column("SOURCE", 0),
     ])
-    .indented(0);
+    .with_indent(0);
     for found in models {
         let model = &found.model;
         // Show only authors and year, because the model's file has the full reference.
@@ -168,17 +168,17 @@ fn list_text(models: &[ModelDefinition]) -> String {
             1 => dash(),
             tokens => tokens.to_string(),
         };
-        table.add(&[
+        table.add_row(&[
             &model.name,
-            &found.kind.name(),
-            &thousands(model.parameters()),
+            &found.kind.kind_name(),
+            &format_thousands(model.parameter_count()),
             &block_count(found),
             &found.hidden.map_or_else(dash, |hidden| hidden.to_string()),
             &tokens,
             &format_args!("{source}, {year}"),
         ]);
     }
-    table.text(plain_style())
+    table.into_text(plain_style())
 }
 
 fn list_csv(models: &[ModelDefinition]) -> String {
@@ -186,29 +186,29 @@ fn list_csv(models: &[ModelDefinition]) -> String {
     for found in models {
         let model = &found.model;
         let hidden = found.hidden.map(|hidden| hidden.to_string());
-        rows.row(&[
+        rows.add_row(&[
             &model.name,
-            &found.kind.name(),
-            &model.parameters(),
-            &model.multiplications(),
+            &found.kind.kind_name(),
+            &model.parameter_count(),
+            &model.multiplication_count(),
             &block_count(found),
             &hidden.unwrap_or_default(),
             &model.sequence,
             &model.source,
         ]);
     }
-    rows.text()
+    rows.into_text()
 }
 
 fn describe_model(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
-    let source = ModelSource::find(&args.name)?;
-    let found = source.definition(args.tokens)?;
+    let source = ModelSource::find_source(&args.name)?;
+    let found = source.parse_definition(args.tokens)?;
     Ok(match args.format {
         _ if args.toml => source.text.into_owned(),
         ModelShowFormat::Text => text::render_text(&found, args.element_bytes),
         ModelShowFormat::Json => {
             let model = ModelDetails::of_definition(&found, args.element_bytes);
-            VersionedDocument::new("chakram.model.1", OneModel { model }).text()
+            VersionedDocument::new("chakram.model.1", ModelDocument { model }).to_json_text()
         }
     })
 }

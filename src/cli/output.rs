@@ -3,7 +3,7 @@
 use super::custom_algorithm;
 use super::flags::flag_of;
 use super::given::{OptionArgs, OptionGroup};
-use super::progress::{Progress, shown};
+use super::progress::{Progress, show_time};
 use super::terminal;
 use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
@@ -16,7 +16,7 @@ use chakram_report::extrapolation::ShorterReplays;
 use chakram_report::sensitivity::{SensitivityReport, SensitivityRun};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::stack::StackReport;
-use chakram_report::summary::{HashedInput, counted};
+use chakram_report::summary::{HashedInput, format_count};
 use chakram_report::text::TextStyle;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
 use chakram_trace::files::{OutputFile, OutputSet};
@@ -35,7 +35,7 @@ mod render;
 mod settings;
 mod timeline_file;
 
-pub use args::{NodeSink, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
+pub use args::{MemoryOverflowAction, NodeSink, ReportFormatArg, ReportTableArg};
 pub use destination::{ReportDestination, is_parquet};
 pub use machines::{LoadedMachine, load_machine};
 pub use timeline_file::{TimelineArgs, TimelineFile};
@@ -48,7 +48,7 @@ pub(super) const REPORT: &str = "Report";
 pub struct TimingOptions;
 
 impl OptionGroup for TimingOptions {
-    fn has(key: SettingKey) -> bool {
+    fn has_option(key: SettingKey) -> bool {
         !key.is_of_traces()
     }
 }
@@ -77,8 +77,8 @@ pub struct RunArgs {
     #[arg(long, help_heading = REPORT)]
     details: bool,
     /// Action if peak memory exceeds the NPU's capacity
-    #[arg(long, help_heading = REPORT, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "ACTION")]
-    pub fit: OnMemoryOverflow,
+    #[arg(long, help_heading = REPORT, value_enum, default_value_t = MemoryOverflowAction::Report, value_name = "ACTION")]
+    pub fit: MemoryOverflowAction,
     /// Report bytes and load of dimensions and links; simulates collectives message by message
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     links: bool,
@@ -137,7 +137,7 @@ pub struct RankMapArg(Vec<Npu>);
 
 impl RankMapArg {
     /// Returns the NPU of each rank.
-    pub fn npus(&self) -> &[Npu] {
+    pub fn npus_of_ranks(&self) -> &[Npu] {
         &self.0
     }
 }
@@ -155,13 +155,13 @@ impl RunArgs {
 
     /// Rejects options that have no effect. `several` is true if the command replays on several
     /// machines.
-    pub fn check(&self, several: bool) -> Result<(), String> {
-        if self.compares() && !several {
+    pub fn check_options(&self, several: bool) -> Result<(), String> {
+        if self.wants_comparison() && !several {
             return Err(
                 "--table compare is for machines that `chakram replay` compares".to_owned(),
             );
         }
-        if self.timeline.path().is_some() && several {
+        if self.timeline.file_path().is_some() && several {
             return Err(
                 "--timeline draws one replay, but there are several machines\n  \
                  try: one --machine at a time"
@@ -224,7 +224,7 @@ impl RunArgs {
     /// jobs share the machine.
     pub fn check_launches(&self, beside: bool) -> Result<(), String> {
         let given = [
-            (self.timeline.path().is_some(), "--timeline"),
+            (self.timeline.file_path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
             (self.sensitivities, "--sensitivities"),
             (self.tile_map.is_some(), "--tile-map"),
@@ -247,7 +247,7 @@ impl RunArgs {
     }
 
     /// Prints `report` in the requested format.
-    pub fn print(
+    pub fn print_report(
         &self,
         mut report: Report,
         name: &str,
@@ -257,9 +257,9 @@ impl RunArgs {
     ) -> Result<ExitCode, Box<dyn Error>> {
         let style = TextStyle {
             details: self.details,
-            ..to.style()
+            ..to.text_style()
         };
-        to.fill(|out| self.render_report(&mut report, name, absent, inputs, style, out))?;
+        to.write_output(|out| self.render_report(&mut report, name, absent, inputs, style, out))?;
         self.print_warnings(&report)?;
         let beside = report.beside.iter().map(|other| &other.report);
         self.exit_code(beside.chain([&report]))
@@ -268,7 +268,7 @@ impl RunArgs {
     /// Returns the first option on the command line that would need a replay to have an effect.
     pub fn first_given(&self) -> Option<String> {
         let others = [
-            (self.timeline.path().is_some(), "--timeline"),
+            (self.timeline.file_path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
             (self.tile_map.is_some(), "--tile-map"),
             (self.sensitivities, "--sensitivities"),
@@ -279,14 +279,14 @@ impl RunArgs {
             (self.total_tokens.is_some(), "--total-tokens"),
             (self.table.is_some(), "--table"),
             (self.all_operators, "--all-operators"),
-            (self.fit != OnMemoryOverflow::Report, "--fit"),
+            (self.fit != MemoryOverflowAction::Report, "--fit"),
         ];
         let other = || {
             others
                 .iter()
                 .find_map(|(given, name)| given.then(|| (*name).to_owned()))
         };
-        let first = self.timing.given().first();
+        let first = self.timing.given_options().first();
         first.map(|(key, _)| flag_of(*key)).or_else(other)
     }
 
@@ -296,7 +296,7 @@ impl RunArgs {
     }
 
     /// Replays `job` on `machine` and prints the report.
-    pub fn replay(
+    pub fn replay_and_print(
         &self,
         job: ReplayedJob<'_>,
         machine: &Machine,
@@ -308,32 +308,38 @@ impl RunArgs {
         let ReplayedJob { workload, name, .. } = job;
         self.check_fit(workload)?;
         let start = Instant::now();
-        let prepared = shown("matching ranks", || {
+        let prepared = show_time("matching ranks", || {
             CompiledReplay::new(workload, machine, options)
         });
         let prepared = prepared.map_err(ReplayError::from)?;
-        let timeline = TimelineFile::start(&self.timeline, &prepared, to)?;
+        let timeline = TimelineFile::start_timeline(&self.timeline, &prepared, to)?;
         let page = self.create_page(to)?;
         let map = self.tile_map.as_ref();
-        let map = map.map(|path| to.beside("--tile-map", path)).transpose()?;
-        let map = map.map(|path| to.outputs().create(&path)).transpose()?;
+        let map = map
+            .map(|path| to.path_beside("--tile-map", path))
+            .transpose()?;
+        let map = map
+            .map(|path| to.other_outputs().create_file(&path))
+            .transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
         // If the host is simulated, its kernel launches are nodes, too.
-        let progress = Progress::start("replaying", "nodes", prepared.workload().nodes());
-        let observers = ((timeline, pictures), progress.observer());
+        let progress =
+            Progress::start_counting("replaying", "nodes", prepared.workload().node_count());
+        let observers = ((timeline, pictures), progress.node_observer());
         let (mut report, nodes, ((timeline, pictures), _)) = match self.wants_nodes() {
             true => {
-                let (report, nodes, observers) = report::replay_with_nodes(&prepared, observers)?;
+                let (report, nodes, observers) =
+                    report::replay_to_report_with_nodes(&prepared, observers)?;
                 (report, Some(nodes), observers)
             }
             false => {
-                let (report, observers) = report::replay(&prepared, observers)?;
+                let (report, observers) = report::replay_to_report(&prepared, observers)?;
                 (report, None, observers)
             }
         };
         drop(progress);
-        let done = counted(workload.nodes(), "node");
-        terminal::detail(start, format_args!("replayed {done}"))?;
+        let done = format_count(workload.node_count(), "node");
+        terminal::print_detail(start, format_args!("replayed {done}"))?;
         job::note_settings(&mut report, &prepared, options, given);
         let makespan = report.outcome.makespan;
         if let Some((profiler, other)) = report.profiler.as_mut().zip(job.other_profiler) {
@@ -344,12 +350,14 @@ impl RunArgs {
         if let Some(stack) = job.stack {
             report.stack = Some(stack.clone());
         }
-        report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
+        report.extrapolation = job
+            .shorter
+            .map(|shorter| shorter.extrapolate_steps(makespan));
         self.state_cost(&mut report);
-        report.pictures = pictures.map(|pictures| pictures.finish(&report));
-        TimelineFile::finish(timeline, self.timeline.path())?;
+        report.pictures = pictures.map(|pictures| pictures.into_pictures(&report));
+        TimelineFile::finish_timeline(timeline, self.timeline.file_path())?;
         if let Some(mut file) = map {
-            let svg = tile_map::render(&report, &prepared)?;
+            let svg = tile_map::render_tile_map(&report, &prepared)?;
             file.write_all(svg.as_bytes())?;
             file.commit()?;
         }
@@ -367,7 +375,7 @@ impl RunArgs {
                 return self.exit_code([&report]);
             }
         }
-        self.print(report, name, options.missing_ranks, inputs, to)
+        self.print_report(report, name, options.missing_ranks, inputs, to)
     }
 
     /// Returns true if the user or a caller wants the table of nodes.
@@ -426,10 +434,10 @@ impl RunArgs {
     pub fn print_warnings(&self, report: &Report) -> Result<(), Box<dyn Error>> {
         if self.format == ReportFormatArg::Csv || self.prints_nodes() {
             for warning in &report.warnings {
-                terminal::warning(format_args!("{warning}"))?;
+                terminal::print_warning(format_args!("{warning}"))?;
             }
-            for note in report.settings.sentences() {
-                terminal::note(format_args!("{note}"))?;
+            for note in report.settings.to_sentences() {
+                terminal::print_note(format_args!("{note}"))?;
             }
         }
         Ok(())
@@ -439,7 +447,7 @@ impl RunArgs {
     pub fn check_fit(&self, workload: &Workload) -> Result<(), String> {
         let graphs = workload.graphs();
         let silent = graphs.iter().all(|graph| graph.memory_changes().is_empty());
-        if self.fit == OnMemoryOverflow::Require && silent {
+        if self.fit == MemoryOverflowAction::Require && silent {
             return Err(
                 "--fit require: no node states its allocations, so the memory is unknown\n  \
                  try: traces with `allocates.…` attributes, as `chakram generate` writes for models"
@@ -457,8 +465,11 @@ impl RunArgs {
     ) -> Result<ExitCode, Box<dyn Error>> {
         let mut code = ExitCode::SUCCESS;
         for report in reports {
-            if let (OnMemoryOverflow::Require, Some(text)) = (self.fit, report.does_not_fit()) {
-                terminal::say(format_args!("error: on {}: {text}", report.machine.name))?;
+            if let (MemoryOverflowAction::Require, Some(text)) = (self.fit, report.does_not_fit()) {
+                terminal::print_to_stderr(format_args!(
+                    "error: on {}: {text}",
+                    report.machine.name
+                ))?;
                 code = ExitCode::from(3);
             }
         }
@@ -467,8 +478,8 @@ impl RunArgs {
 
     /// Registers the files that these options read as inputs, so that `outputs` cannot replace
     /// them.
-    pub fn reads(&self, outputs: &mut OutputSet) {
-        for arg in &self.timing.settings().custom {
+    pub fn protect_inputs(&self, outputs: &mut OutputSet) {
+        for arg in &self.timing.parsed_settings().custom {
             custom_algorithm::mark_read(arg, outputs);
         }
     }
@@ -477,13 +488,13 @@ impl RunArgs {
     fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
         Ok(ReplayOptions {
             links: self.counts_links(),
-            ..self.timing.settings().options_without_files()?
+            ..self.timing.parsed_settings().options_without_files()?
         })
     }
 
     /// Returns the engine's options for replays of `workload` on `machines`. Fails if an option has no effect
     /// on one of the machines. If hashes are requested, adds the files that the options name to `inputs`.
-    pub fn options(
+    pub fn replay_options(
         &self,
         absent: MissingRankPolicy,
         workload: &Workload,
@@ -492,26 +503,30 @@ impl RunArgs {
     ) -> Result<ReplayOptions, Box<dyn Error>> {
         let hashed = self.wants_hashes().then_some(inputs);
         let options = ReplayOptions {
-            custom: job::load_custom(&self.timing.settings().custom, hashed)?,
+            custom: job::load_custom(&self.timing.parsed_settings().custom, hashed)?,
             missing_ranks: absent,
             ..self.options_without_files()?
         };
         for machine in machines {
-            options.check(&machine.machine, workload)?;
+            options.check_effects(&machine.machine, workload)?;
         }
-        for note in custom_algorithm::notes(&options.custom, workload) {
-            terminal::note(format_args!("{note}"))?;
+        for note in custom_algorithm::unused_notes(&options.custom, workload) {
+            terminal::print_note(format_args!("{note}"))?;
         }
         Ok(options)
     }
 
     /// Returns the NPU of each rank, if `--map` gives it.
-    pub fn map(&self) -> Option<&[Npu]> {
-        self.timing.settings().replay().map.as_deref()
+    pub fn rank_map(&self) -> Option<&[Npu]> {
+        self.timing
+            .parsed_settings()
+            .replay_options_without_files()
+            .map
+            .as_deref()
     }
 
     /// Returns true if the user wants the table that compares machines.
-    pub fn compares(&self) -> bool {
+    pub fn wants_comparison(&self) -> bool {
         self.table == Some(ReportTableArg::Compare)
     }
 }

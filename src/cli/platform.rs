@@ -3,9 +3,11 @@
 
 use super::output::ReportDestination;
 use crate::terminal::plain_style;
-use chakram_base::units::thousands;
-use chakram_report::table::{TextTable, left, right};
-use chakram_serving::{ImportOptions, PRESETS, Platform, import, platform_file, platform_text};
+use chakram_base::units::format_thousands;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_serving::{
+    ImportOptions, PRESETS, Platform, import_measurements, platform_file, platform_text,
+};
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
 use std::error::Error;
@@ -74,43 +76,43 @@ pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let (text, path) = match &args.action {
         PlatformCommand::List => (list_platforms()?, None),
         PlatformCommand::Show { name } => {
-            Platform::load(name)?;
+            Platform::load_by_name(name)?;
             (platform_text(name)?.into_owned(), None)
         }
         PlatformCommand::Import(import) => {
-            outputs.reads(&import.table);
+            outputs.register_input(&import.table);
             (import_platform(import)?, import.output.as_deref())
         }
     };
     let path = path.unwrap_or(Path::new("-"));
-    ReportDestination::claim(out, path, outputs)?.write(&text)?;
+    ReportDestination::claim_file(out, path, outputs)?.write_report(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn list_platforms() -> Result<String, Box<dyn Error>> {
     let mut table = TextTable::new([
-        left("NAME", 0),
-        right("CORES", 0),
-        right("CLOCK", 0),
-        right("DATAPATH", 0),
-        left("SOURCE", 0),
+        left_aligned_column("NAME", 0),
+        right_aligned_column("CORES", 0),
+        right_aligned_column("CLOCK", 0),
+        right_aligned_column("DATAPATH", 0),
+        left_aligned_column("SOURCE", 0),
     ])
-    .indented(0);
+    .with_indent(0);
     for preset in PRESETS {
-        let platform = Platform::load(preset.name)?;
+        let platform = Platform::load_by_name(preset.name)?;
         let cores = platform.cores;
         let source = platform.source.split_once(')');
-        table.add(&[
+        table.add_row(&[
             &platform.name,
-            &cores.map_or("-".to_owned(), |cores| thousands(cores.cores.into())),
+            &cores.map_or("-".to_owned(), |cores| format_thousands(cores.cores.into())),
             &cores.map_or("-".to_owned(), |cores| {
-                format!("{} GHz", cores.clock.hertz() / 1e9)
+                format!("{} GHz", cores.clock.as_hertz() / 1e9)
             }),
             &platform.datapath_text(),
             &source.map_or("", |(source, _)| source).replace('(', ""),
         ]);
     }
-    Ok(table.text(plain_style()))
+    Ok(table.into_text(plain_style()))
 }
 
 fn import_platform(args: &ImportArgs) -> Result<String, Box<dyn Error>> {
@@ -119,7 +121,7 @@ fn import_platform(args: &ImportArgs) -> Result<String, Box<dyn Error>> {
         model: args.model.clone(),
         batch: args.batch,
     };
-    let measurements = import(&args.table, &options)?;
+    let measurements = import_measurements(&args.table, &options)?;
     let source = args.table.file_name().unwrap_or_default().to_string_lossy();
     Ok(platform_file(&options, &source, &measurements))
 }

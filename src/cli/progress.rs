@@ -33,7 +33,7 @@ static STARTED: OnceLock<Instant> = OnceLock::new();
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
 /// Records that the program starts now.
-pub fn started() {
+pub fn mark_start() {
     STARTED.get_or_init(Instant::now);
 }
 
@@ -45,25 +45,25 @@ pub fn is_drawn() -> bool {
 /// Counter of work that is done. The counter is shown until it is dropped.
 pub struct Progress {
     done: Arc<AtomicU64>,
-    end: Arc<EndSignal>,
+    end: Arc<ProgressEndSignal>,
     note: Arc<Mutex<String>>,
     drawing: Option<JoinHandle<()>>,
 }
 
 /// Runs `work`, and shows only the elapsed time.
-pub fn shown<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
-    let _progress = Progress::start(doing, "", 0);
+pub fn show_time<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
+    let _progress = Progress::start_counting(doing, "", 0);
     work()
 }
 
 /// Notifies the drawing thread when the work ends.
 #[derive(Default)]
-struct EndSignal {
+struct ProgressEndSignal {
     ended: Mutex<bool>,
     woken: Condvar,
 }
 
-impl EndSignal {
+impl ProgressEndSignal {
     fn lock_ended(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,8 +79,11 @@ impl EndSignal {
 impl Progress {
     /// Starts to count `total` things that are called `unit`; 0 means that the total is unknown. `doing`
     /// names the work, such as `replaying`.
-    pub fn start(doing: &'static str, unit: &'static str, total: u64) -> Self {
-        let (done, end) = (Arc::new(AtomicU64::new(0)), Arc::<EndSignal>::default());
+    pub fn start_counting(doing: &'static str, unit: &'static str, total: u64) -> Self {
+        let (done, end) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::<ProgressEndSignal>::default(),
+        );
         let note = Arc::<Mutex<String>>::default();
         let shown = terminal::shows_progress();
         let drawing = shown.then(|| {
@@ -101,12 +104,12 @@ impl Progress {
     }
 
     /// Sets the number of things that are done.
-    pub fn set(&self, done: u64) {
+    pub fn set_done(&self, done: u64) {
         self.done.store(done, Ordering::Relaxed);
     }
 
     /// Sets a note about the work, which is printed before the bar.
-    pub fn say(&self, note: String) {
+    pub fn set_note(&self, note: String) {
         if self.is_shown() {
             *self.note.lock().unwrap_or_else(PoisonError::into_inner) = note;
         }
@@ -114,17 +117,17 @@ impl Progress {
 
     /// Counts one thing as done.
     pub fn count_one(&self) {
-        self.add(1);
+        self.count_more(1);
     }
 
     /// Counts `more` things as done.
-    pub fn add(&self, more: u64) {
+    pub fn count_more(&self, more: u64) {
         self.done.fetch_add(more, Ordering::Relaxed);
     }
 
     /// Returns an observer that counts the nodes that a replay completes, or `None` if progress is
     /// not shown.
-    pub fn observer(&self) -> Option<NodeCounter<'_>> {
+    pub fn node_observer(&self) -> Option<NodeCounter<'_>> {
         self.is_shown().then_some(NodeCounter(self))
     }
 }
@@ -146,7 +149,7 @@ fn draw_until_end(
     unit: &'static str,
     total: u64,
     done: &AtomicU64,
-    end: &EndSignal,
+    end: &ProgressEndSignal,
     note: &Mutex<String>,
 ) {
     let template = match (total, unit) {
@@ -211,22 +214,22 @@ fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
 pub struct NodeCounter<'p>(&'p Progress);
 
 impl Observer for NodeCounter<'_> {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     #[inline]
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.0.count_one();
     }
 
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 /// Sink that counts nodes and passes them on to another sink.
 pub struct CountedSink<'p, S>(pub &'p Progress, pub &'p mut S);
 
 impl<S: Sink> Sink for CountedSink<'_, S> {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         self.0.count_one();
-        self.1.node(node, data)
+        self.1.receive_node(node, data)
     }
 }

@@ -9,7 +9,7 @@ use chakram_astra_sim::AstraInputKind;
 use chakram_base::bounds;
 use chakram_converters::nsys;
 use chakram_converters::sources::{RecognizedInput, TraceSource};
-use chakram_trace::format::file::{DecompressedStream, rank_of};
+use chakram_trace::format::file::{DecompressedStream, parse_file_rank};
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -30,13 +30,13 @@ pub enum ReadableInputs {
 
 /// If `error` is about an input on the command line `words` that is not `readable`, returns a better error to
 /// print.
-pub fn explained(
+pub fn explain_input_error(
     error: &(dyn Error + 'static),
     words: &[OsString],
     readable: ReadableInputs,
 ) -> Option<String> {
     // Recognition needs memory, so do not touch an error about memory.
-    if bounds::remaining() < NEEDED {
+    if bounds::remaining_bytes() < NEEDED {
         return None;
     }
     let mut text = error.to_string();
@@ -68,7 +68,7 @@ pub fn explained(
     let named = inputs.iter().filter(|path| is_named(&text, path));
     // Choose the longest path, because both a folder and a file in it may be on the command line.
     let path = named.max_by_key(|path| path.as_os_str().len())?;
-    recognized(path, readable)
+    describe_recognized(path, readable)
 }
 
 /// Text that the error about an unknown machine contains.
@@ -107,7 +107,7 @@ const NEEDED: u64 = 32 << 20;
 
 /// Returns the kind of the input `path` and the command that reads it. Returns `None` if the kind
 /// is unknown or `readable`.
-pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
+pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     let word = shell_word(&path.to_string_lossy());
     if readable != ReadableInputs::AstraSim
         && let Some(kind) = astra_sim_input(path)
@@ -127,7 +127,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
             path.display()
         ));
     }
-    let (noun, hint) = match RecognizedInput::of(path)? {
+    let (noun, hint) = match RecognizedInput::recognize_file(path)? {
         RecognizedInput::Foreign(_) if readable == ReadableInputs::AnySource => return None,
         // Let the Nsight reader itself report what is missing in the database.
         RecognizedInput::Foreign(_)
@@ -149,7 +149,10 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
             if is_readable {
                 return None;
             }
-            (source.noun(), Some(conversion_command(source, &word)))
+            (
+                source.noun_phrase(),
+                Some(conversion_command(source, &word)),
+            )
         }
     };
     let hint = hint.map_or(String::new(), |hint| format!("\n  try: {hint}"));
@@ -167,7 +170,7 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
     };
     format!(
         "chakram convert {} {input}{options} -o {output}",
-        source.word()
+        source.source_word()
     )
 }
 
@@ -179,7 +182,9 @@ fn is_misnamed_trace(path: &Path) -> bool {
     };
     let plain = name.trim_end_matches(".gz").trim_end_matches(".zst");
     let endings = [".et", ".eg", ".json", ".jsonl"];
-    path.is_file() && rank_of(name).is_none() && endings.iter().any(|end| plain.ends_with(end))
+    path.is_file()
+        && parse_file_rank(name).is_none()
+        && endings.iter().any(|end| plain.ends_with(end))
 }
 
 /// Returns the paths on the command line that exist and are not outputs.
@@ -251,9 +256,9 @@ fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {
         return None;
     }
     let mut text = String::new();
-    let stream = DecompressedStream::open(path).ok()?;
+    let stream = DecompressedStream::open_path(path).ok()?;
     stream.take(MAX_ASTRA_SIM).read_to_string(&mut text).ok()?;
-    AstraInputKind::of(&text)
+    AstraInputKind::classify_text(&text)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `chakram replay`: replays traces on a machine and prints a report, or compares several machines.
 
-use super::compare::{ComparedJob, FailedReplays, compare};
+use super::compare::{ComparedJob, FailedReplays, compare_machines};
 use super::launches::LaunchArgs;
 use super::load::{self, JobArgs};
 use super::output::{LoadedMachine, ReplayedJob, ReportDestination, RunArgs, is_parquet};
@@ -11,7 +11,7 @@ use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{
     self as job, CASE_MACHINE, GivenSetting, Job, JobOptions, ReplaySettings, ReplaySettingsError,
-    RunWithout,
+    RunWithoutSetting,
 };
 use chakram_report::edits::{CompletedInterval, EditReport};
 use chakram_trace::files::OutputSet;
@@ -71,9 +71,13 @@ impl ReplayArgs {
         &self,
         left_out: Option<SettingKey>,
     ) -> Result<ReplaySettings, ReplaySettingsError> {
-        let given = self.job.given().iter().chain(self.run.timing.given());
+        let given = self
+            .job
+            .given_options()
+            .iter()
+            .chain(self.run.timing.given_options());
         let given = given.filter(|(key, _)| Some(*key) != left_out);
-        ReplaySettings::read(given.map(|(key, words)| (*key, &words[..])))
+        ReplaySettings::parse_settings(given.map(|(key, words)| (*key, &words[..])))
     }
 }
 
@@ -84,8 +88,10 @@ impl ReplayArgs {
 /// Fails if input is invalid, if the replay deadlocks, or if output cannot be written.
 pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let several = args.machine.len() > 1;
-    args.run.check(several || args.run.compares())?;
-    args.launches.check(several || args.run.compares())?;
+    args.run
+        .check_options(several || args.run.wants_comparison())?;
+    args.launches
+        .check_combinations(several || args.run.wants_comparison())?;
     if let (Some(_), false) = (args.threads, several) {
         return Err("--threads is for several machines".into());
     }
@@ -97,14 +103,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         .into());
     }
     let settings = args.settings_without(None)?;
-    let loading = settings.job(0);
-    let found = job::find(&args.traces, loading.verify)?;
+    let loading = settings.job_options(0);
+    let found = job::find_traces(&args.traces, loading.verify)?;
     let named = if args.machine.is_empty() {
         vec![case_machine(&args.traces, &found)?]
     } else {
         let names = args.machine.iter();
         names
-            .map(|name| args.run.timing.settings().machine_name(name))
+            .map(|name| args.run.timing.parsed_settings().machine_name(name))
             .collect::<Result<_, _>>()?
     };
     if let Some((_, twice)) = (1..)
@@ -117,38 +123,40 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     job::mark_read(&mut outputs, &found);
     let beside = loading.groups.iter().map(PathBuf::as_path);
     let beside = beside.chain(named.iter().map(Path::new));
-    beside.for_each(|path| outputs.reads(path));
-    args.run.reads(&mut outputs);
-    let found_beside = args.launches.find(loading.verify)?;
-    args.launches.reads(&found_beside, &mut outputs);
+    beside.for_each(|path| outputs.register_input(path));
+    args.run.protect_inputs(&mut outputs);
+    let found_beside = args.launches.find_jobs(loading.verify)?;
+    args.launches.protect_inputs(&found_beside, &mut outputs);
     // Claim the output file before the replay, so that a file that cannot be written is reported before the
     // replay takes time.
-    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
+    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
     let machines: Vec<LoadedMachine> = loaded.collect::<Result<_, _>>()?;
     let npus = machines.iter().map(|loaded| loaded.machine.max_ranks());
-    let npus = args.job.npus(npus)?;
+    let npus = args.job.npu_count_of(npus)?;
     let title = job::name_of(&args.traces, &found.files);
     let loading = JobOptions {
         hash,
-        ..settings.job(npus)
+        ..settings.job_options(npus)
     };
-    let job = load::load(&found, title, &loading)?;
+    let job = load::load_job(&found, title, &loading)?;
     let (title, workload) = (job.name(), job.workload());
-    let mut inputs = job.inputs().to_vec();
+    let mut inputs = job.hashed_inputs().to_vec();
     inputs.extend(machines.iter().filter_map(|loaded| loaded.input.clone()));
     let absent = loading.absent;
-    let options = args.run.options(absent, workload, &machines, &mut inputs)?;
+    let options = args
+        .run
+        .replay_options(absent, workload, &machines, &mut inputs)?;
     let of_traces = || job_settings(&found, args, &loading, workload);
     match &machines[..] {
         [loaded] if args.launches.are_given() => {
             let (launches, run) = (&args.launches, &args.run);
-            let others = launches.load(&found_beside, &loading, &mut inputs)?;
-            let mut given = run.settings(loaded, &options);
+            let others = launches.load_jobs(&found_beside, &loading, &mut inputs)?;
+            let mut given = run.replay_settings(loaded, &options);
             given.extend(of_traces());
             let machine = &loaded.machine;
-            launches.replay(
+            launches.replay_launches(
                 run,
                 (&job, &others),
                 machine,
@@ -158,11 +166,11 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 &mut to,
             )
         }
-        [loaded] if !args.run.compares() => {
+        [loaded] if !args.run.wants_comparison() => {
             let machine = &loaded.machine;
             let profilers = || workload.graphs().iter().map(|graph| graph.profiler());
             let charged = profilers().any(|profiler| profiler.charged);
-            let both = charged && workload.nodes() <= job::MAX_REPEATED_NODES;
+            let both = charged && workload.node_count() <= job::MAX_REPEATED_NODES;
             let other_profiler = both
                 .then(|| predict_makespan(&workload.with_profiler_toggled(), machine, &options))
                 .transpose()?;
@@ -180,15 +188,15 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 sensitivities: sensitivities.as_ref(),
                 stack: None,
             };
-            let mut given = args.run.settings(loaded, &options);
+            let mut given = args.run.replay_settings(loaded, &options);
             given.extend(of_traces());
             args.run
-                .replay(job, machine, &options, &inputs, &given, &mut to)
+                .replay_and_print(job, machine, &options, &inputs, &given, &mut to)
         }
         _ => {
             args.run.check_fit(workload)?;
             let given = machines.iter().map(|loaded| {
-                let mut given = args.run.settings(loaded, &options);
+                let mut given = args.run.replay_settings(loaded, &options);
                 given.extend(of_traces());
                 given
             });
@@ -204,7 +212,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 options: &options,
                 with_pictures: page.is_some(),
             };
-            let mut comparison = compare(&job, &named, &machines, &given, args.threads);
+            let mut comparison = compare_machines(&job, &named, &machines, &given, args.threads);
             let columns = comparison.columns.iter_mut();
             let reports = columns
                 .zip(loaded)
@@ -219,20 +227,22 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 let edits = edits.map(|edits| EditReport { completed, ..edits });
                 report.add_edits(edits);
             }
-            if comparison.reference().is_some() {
-                let (run, style) = (&args.run, to.style());
+            if comparison.reference_machine().is_some() {
+                let (run, style) = (&args.run, to.text_style());
                 if let Some(mut file) = page {
                     file.write_all(run.comparison_page(&comparison).as_bytes())?;
                     file.commit()?;
                 }
-                to.fill(|out| run.render_comparison(&mut comparison, absent, &inputs, style, out))?;
+                to.write_output(|out| {
+                    run.render_comparison(&mut comparison, absent, &inputs, style, out)
+                })?;
             }
             let code = args
                 .run
-                .exit_code(comparison.reports().map(|(_, report)| report))?;
+                .exit_code(comparison.replayed_columns().map(|(_, report)| report))?;
             // Check for failures only after the report, so that machines that completed are compared even if
             // others failed.
-            FailedReplays::check(comparison)?;
+            FailedReplays::check_all_completed(comparison)?;
             Ok(code)
         }
     }
@@ -246,37 +256,41 @@ fn job_settings<'a>(
     loading: &'a JobOptions,
     workload: &'a Workload,
 ) -> Vec<GivenSetting<'a>> {
-    let settings = args.job.given().iter().map(|(key, words)| GivenSetting {
-        key: key.key().to_string(),
-        value: words.join(" "),
-        option: Some(*key),
-        without: Box::new(move || {
-            let other = args.settings_without(Some(*key)).ok()?;
-            let other = JobOptions {
-                hash: loading.hash,
-                ..other.job(loading.mirrored)
-            };
-            if other == *loading {
-                return Some(RunWithout::default());
-            }
-            // Without the option, the job must be loaded again, which takes as long as a replay.
-            if workload.nodes() > job::MAX_REPEATED_NODES {
-                return Some(RunWithout {
-                    is_too_large: true,
-                    ..RunWithout::default()
-                });
-            }
-            let other = JobOptions {
-                hash: false,
-                ..other
-            };
-            let job = job::load(found, String::new(), &other, &mut |_, _| {});
-            Some(RunWithout {
-                workload: Some(job.ok()?.into_workload()),
-                ..RunWithout::default()
-            })
-        }),
-    });
+    let settings = args
+        .job
+        .given_options()
+        .iter()
+        .map(|(key, words)| GivenSetting {
+            key: key.display_key().to_string(),
+            value: words.join(" "),
+            option: Some(*key),
+            without: Box::new(move || {
+                let other = args.settings_without(Some(*key)).ok()?;
+                let other = JobOptions {
+                    hash: loading.hash,
+                    ..other.job_options(loading.mirrored)
+                };
+                if other == *loading {
+                    return Some(RunWithoutSetting::default());
+                }
+                // Without the option, the job must be loaded again, which takes as long as a replay.
+                if workload.node_count() > job::MAX_REPEATED_NODES {
+                    return Some(RunWithoutSetting {
+                        is_too_large: true,
+                        ..RunWithoutSetting::default()
+                    });
+                }
+                let other = JobOptions {
+                    hash: false,
+                    ..other
+                };
+                let job = job::load_found(found, String::new(), &other, &mut |_, _| {});
+                Some(RunWithoutSetting {
+                    workload: Some(job.ok()?.into_workload()),
+                    ..RunWithoutSetting::default()
+                })
+            }),
+        });
     settings.collect()
 }
 
@@ -324,11 +338,11 @@ fn completed_interval(
             hash: false,
             ..loading.clone()
         };
-        let other = job::load(found, String::new(), &loading, &mut |_, _| {})?;
+        let other = job::load_found(found, String::new(), &loading, &mut |_, _| {})?;
         makespans.push(predict_makespan(other.workload(), machine, options)?);
     }
     // There is no range if all captured ranks of each role are equal.
-    let interval = CompletedInterval::of(&makespans);
+    let interval = CompletedInterval::from_makespans(&makespans);
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
 
@@ -347,7 +361,7 @@ fn load_unedited(
         hash: false,
         ..loading.clone()
     };
-    match job::load(found, String::new(), &loading, &mut |_, _| {}) {
+    match job::load_found(found, String::new(), &loading, &mut |_, _| {}) {
         // An edit added the missing ranks, so without edits the job cannot run.
         Err(job::JobError::Workload(WorkloadError::Missing { .. })) => Ok(None),
         loaded => loaded.map(Some),

@@ -1,6 +1,6 @@
 //! `chakram scale`: writes a job with more or fewer ranks.
 
-use super::flags::choices;
+use super::flags::parser_of_choices;
 use super::progress::Progress;
 use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
@@ -8,7 +8,7 @@ use chakram_analysis::edit::scale::{JobScaling, RankGrid, ScaledDimension, Shard
 use chakram_hardware::machine::name_for_ranks;
 use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{counted, thousands};
+use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputHandle;
 use chakram_trace::format::job::JobFile;
 use clap::Args;
@@ -41,7 +41,7 @@ pub struct ScaleArgs {
     #[arg(long, value_name = "DIMENSION")]
     to: String,
     /// Size of sharded buffers that stays constant
-    #[arg(long, value_parser = choices::<ShardScaling>(), default_value = "keep-total", value_name = "WHAT")]
+    #[arg(long, value_parser = parser_of_choices::<ShardScaling>(), default_value = "keep-total", value_name = "WHAT")]
     sharded: ShardScaling,
     /// Process groups as JSON, {"1": [0, 1], …}; written scaled to PREFIX.groups.json
     #[arg(long, value_name = "FILE")]
@@ -72,13 +72,13 @@ fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
     let sized = name_for_ranks(name, ranks);
     match sized.as_deref() {
         Some(sized) if sized == name => {}
-        Some(sized) => terminal::note(format_args!(
+        Some(sized) => terminal::print_note(format_args!(
             "the machine of the job is now {sized}, which has enough NPUs for {}",
-            counted(ranks.into(), "rank")
+            format_count(ranks.into(), "rank")
         ))?,
-        None => terminal::note(format_args!(
+        None => terminal::print_note(format_args!(
             "the machine of the job, {name}, is too small for {}, or does not exist: replay the job with --machine",
-            counted(ranks.into(), "rank")
+            format_count(ranks.into(), "rank")
         ))?,
     }
     Ok(sized.unwrap_or_else(|| name.to_owned()))
@@ -91,24 +91,24 @@ fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
 /// Fails if traces cannot be read or do not fit the grid, or if output cannot be written.
 pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let grid = RankGrid::parse(&args.grid).map_err(|e| format!("--grid {}: {e}", args.grid))?;
-    let to = RankGrid::dimension(&args.to).map_err(|e| format!("--to {}: {e}", args.to))?;
+    let to = RankGrid::parse_dimension(&args.to).map_err(|e| format!("--to {}: {e}", args.to))?;
     let along =
         ScaledDimension::new(grid, &to.0, to.1).map_err(|e| format!("--to {}: {e}", args.to))?;
     let sharded = args.sharded;
-    let traces = traces::find(&args.input)?;
+    let traces = traces::find_traces(&args.input)?;
     let fits = traces
-        .files()
+        .rank_files()
         .iter()
         .map(|file| file.rank)
-        .eq(0..along.ranks());
+        .eq(0..along.rank_count());
     if !fits {
-        let ranks: Vec<u32> = traces.files().iter().map(|file| file.rank).collect();
+        let ranks: Vec<u32> = traces.rank_files().iter().map(|file| file.rank).collect();
         return Err(format!(
             "--grid {} has ranks 0 to {}, but the traces are of ranks {}\n  try: a --grid of all ranks, \
              outermost dimension first",
             args.grid,
-            along.ranks() - 1,
-            chakram_trace::workload::shortened(ranks.iter().copied())
+            along.rank_count() - 1,
+            chakram_trace::workload::format_shortened(ranks.iter().copied())
         )
         .into());
     }
@@ -119,23 +119,23 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         sharded,
         groups_of(args.groups.as_deref(), &traces.found, None)?,
     )?;
-    let progress = Progress::start("reading", "traces", traces.files().len() as u64);
-    for file in traces.files() {
+    let progress = Progress::start_counting("reading", "traces", traces.rank_files().len() as u64);
+    for file in traces.rank_files() {
         progress.count_one();
-        let opened = traces.open(file)?;
+        let opened = traces.open_file(file)?;
         let learnt = scaling.scan_rank(file.rank, opened.as_slice());
-        learnt.map_err(|e| opened.blame(e))?;
+        learnt.map_err(|e| opened.locate_error(e))?;
     }
     // Read all traces before the first one is written, so that no output is left after an error.
-    scaling.check()?;
+    scaling.check_equal_ranks()?;
     if !scaling.exchanges_along() && !args.side_by_side {
-        let along = scaling.along();
+        let along = scaling.scaled_dimension();
         return Err(format!(
             "no collective and no message goes along `{name}`: its {size} ranks would repeat the job and exchange \
              nothing, so the scaled job would lack, for example, the reduction of gradients among replicas\n  try: \
              chakram edit --edit data={size}, which inserts the reductions of gradients, or --side-by-side for \
              independent copies",
-            name = along.name(),
+            name = along.dimension_name(),
             size = along.new_size()
         )
         .into());
@@ -146,24 +146,24 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
-        let (old, _) = scaling.along().copies(rank);
+        let (old, _) = scaling.scaled_dimension().source_of_rank(rank);
         // The contents are the same in every block, so the file is shared without generating the trace
         // again.
         if let Some(&known) = of_old.get(&old)
-            && outputs.share(rank, known, link)?
+            && outputs.share_trace(rank, known, link)?
         {
             continue;
         }
-        let file = &traces.files()[old as usize];
-        let opened = traces.open(file)?;
-        let trace = scaling.write(rank, opened.as_slice());
-        let trace = trace.map_err(|e| opened.blame(e))?;
+        let file = &traces.rank_files()[old as usize];
+        let opened = traces.open_file(file)?;
+        let trace = scaling.write_rank(rank, opened.as_slice());
+        let trace = trace.map_err(|e| opened.locate_error(e))?;
         // Equal contents are found by their hash, so that only one trace must be in memory.
         let hash = *blake3::hash(&trace).as_bytes();
         let known = match written.get(&hash) {
-            Some(&known) if outputs.share(rank, known, link)? => known,
+            Some(&known) if outputs.share_trace(rank, known, link)? => known,
             _ => {
-                let known = outputs.write(rank, &trace)?;
+                let known = outputs.write_trace(rank, &trace)?;
                 written.insert(hash, known);
                 known
             }
@@ -172,29 +172,29 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             of_old.insert(old, known);
         }
     }
-    let groups = scaling.groups();
-    let beside = outputs.groups(&groups, args.groups.is_some())?;
+    let groups = scaling.scale_groups();
+    let beside = outputs.write_groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    let told = traces.about(groups);
+    let told = traces.describe_job(groups);
     let machine = told.machine.as_deref();
     let about = JobFile {
-        roles: scaling.roles(&told.roles),
+        roles: scaling.scale_group_roles(&told.roles),
         machine: machine
             .map(|name| machine_for(name, new_ranks))
             .transpose()?,
         ..told
     };
-    let names = outputs.commit(about)?;
-    let (old, files) = (traces.files().len(), written.len() as u64);
+    let names = outputs.commit_files(about)?;
+    let (old, files) = (traces.rank_files().len(), written.len() as u64);
     match args.output.format {
         _ if piped => {}
         SummaryFormatArg::Text => {
             writeln!(
                 out,
                 "scaled {} to {}, {}, in {names}",
-                counted(old as u64, "rank"),
-                thousands(new_ranks.into()),
-                counted(files, "different trace")
+                format_count(old as u64, "rank"),
+                format_thousands(new_ranks.into()),
+                format_count(files, "different trace")
             )?;
             if let Some(path) = beside {
                 writeln!(out, "groups in {}", path.display())?;
@@ -207,7 +207,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 different_traces: files,
                 exchanges_along: scaling.exchanges_along(),
             };
-            VersionedDocument::new("chakram.scale.1", body).print(out)?;
+            VersionedDocument::new("chakram.scale.1", body).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -9,9 +9,9 @@ mod work;
 
 use super::{terminal, traces};
 use chakram_base::config;
-use chakram_base::units::counted;
+use chakram_base::units::format_count;
 use chakram_jobs::JobOutputs;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
 use chakram_studies::schedule::{CycleTable, PartitionRule, ScheduledJob, write_schedule};
 use chakram_trace::files::OutputSet;
@@ -35,7 +35,8 @@ pub use args::{ScheduleArgs, ScheduleFormat};
 pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let table = args.cycles.as_ref().map(|path| {
         let name = path.display().to_string();
-        let text = config::read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let text =
+            config::read_input(path).map_err(|error| format!("cannot read {name}: {error}"))?;
         CycleTable::parse(&text, &name).map_err(|error| error.to_string())
     });
     let mut prices = LayerPrices {
@@ -47,48 +48,48 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if args.format == ScheduleFormat::Csv && args.steps && args.log {
         return Err("--format csv prints one table; leave out --steps or --log".into());
     }
-    let work = Rc::new(work::work(args, args.model.tensor, &mut prices)?);
+    let work = Rc::new(work::load_work(args, args.model.tensor, &mut prices)?);
     let is_cut = args.file.is_none() && args.model.partition == PartitionRule::Hierarchical;
     let cuts = is_cut.then(|| CutProducts::new(&args.model)).transpose()?;
     let is_text = args.format == ScheduleFormat::Text;
     if let Some(cuts) = cuts.as_ref().filter(|_| is_text) {
-        tables::partition(cuts, out)?;
+        tables::print_partition(cuts, out)?;
     }
     let mut columns = vec![
-        left("TOPOLOGY", 18),
-        right("chips", 6),
-        right("steps", 6),
-        right("mean distance", 14),
-        right("communication", 15),
-        right("processing", 13),
-        right("in all", 13),
-        right("energy", 13),
+        left_aligned_column("TOPOLOGY", 18),
+        right_aligned_column("chips", 6),
+        right_aligned_column("steps", 6),
+        right_aligned_column("mean distance", 14),
+        right_aligned_column("communication", 15),
+        right_aligned_column("processing", 13),
+        right_aligned_column("in all", 13),
+        right_aligned_column("energy", 13),
     ];
     if args.dispatch.is_some() {
-        columns.insert(4, right("host", 13));
+        columns.insert(4, right_aligned_column("host", 13));
     }
     let table = TextTable::new(columns);
     if is_text {
         out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
     }
-    let rows = topologies::rows(args, &work, &mut prices, |row| match is_text {
-        true => tables::line(&table, row, out),
+    let rows = topologies::schedule_topologies(args, &work, &mut prices, |row| match is_text {
+        true => tables::write_row(&table, row, out),
         false => Ok(()),
     })?;
     let mapped = prices.table.is_some().then_some(prices.mapped);
     if let Some(mapped) = mapped.filter(|mapped| *mapped > 0) {
-        let all = counted(prices.known.len() as u64, "layer");
+        let all = format_count(prices.known.len() as u64, "layer");
         let lacking =
             format!("mapped on the accelerator, as the table lacks them: {mapped} of {all}");
         match args.format {
             ScheduleFormat::Text => writeln!(out, "{lacking}")?,
             ScheduleFormat::Json => {}
-            ScheduleFormat::Csv => terminal::note(format_args!("{lacking}"))?,
+            ScheduleFormat::Csv => terminal::print_note(format_args!("{lacking}"))?,
         }
     }
     let text = match args.format {
         ScheduleFormat::Text => String::new(),
-        ScheduleFormat::Json => document::json(&rows, cuts.as_ref(), mapped),
+        ScheduleFormat::Json => document::render_json(&rows, cuts.as_ref(), mapped),
         ScheduleFormat::Csv if args.steps => document::csv_steps(&rows),
         ScheduleFormat::Csv if args.log => document::csv_log(&rows),
         ScheduleFormat::Csv => document::csv_topologies(&rows),
@@ -102,7 +103,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         )),
     };
     if args.steps && is_text {
-        tables::steps(only("--steps")?, out)?;
+        tables::print_steps(only("--steps")?, out)?;
     }
     if args.log && is_text {
         writeln!(out)?;
@@ -113,8 +114,10 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let Some(path) = &args.output {
         let row = only("-o")?;
         let mut outputs = OutputSet::default();
-        args.file.iter().for_each(|file| outputs.reads(file));
-        let mut file = outputs.create(path)?;
+        args.file
+            .iter()
+            .for_each(|file| outputs.register_input(file));
+        let mut file = outputs.create_file(path)?;
         file.write_all(write_schedule(&row.work.graph, &row.schedule).as_bytes())?;
         file.commit()?;
     }
@@ -123,7 +126,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let saved = write_traces(row, prefix, args)?;
         match is_text {
             true => writeln!(out, "\n{saved}")?,
-            false => terminal::note(format_args!("{saved}"))?,
+            false => terminal::print_note(format_args!("{saved}"))?,
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -144,12 +147,12 @@ fn write_traces(
         barriers: !args.without_barriers,
         accelerators: row.accelerators,
     };
-    for chip in 0..row.chips() as u32 {
-        let target = outputs.path(chip);
-        let mut writer = TraceWriter::new(outputs.start(chip)?)?;
-        let nodes = job.nodes(chip, &mut writer);
+    for chip in 0..row.chip_count() as u32 {
+        let target = outputs.path_of_rank(chip);
+        let mut writer = TraceWriter::new(outputs.start_trace(chip)?)?;
+        let nodes = job.write_chip_nodes(chip, &mut writer);
         nodes.map_err(|error| error.writing_to(&target))?;
-        outputs.finish(chip, writer.into_inner())?;
+        outputs.finish_trace(chip, writer.into_inner())?;
     }
-    traces::saved(&outputs.commit(JobFile::default())?)
+    traces::describe_saved(&outputs.commit_job(JobFile::default())?)
 }

@@ -11,13 +11,13 @@ use chakram_engine::ReplayOptions;
 use chakram_hardware::machine::Machine;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::KernelBasis;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
 use chakram_serving::llm::score::{ServingTable, metric_rows, render_scores};
 use chakram_studies::score::{
     CorrectedRuns, FittedConstant, MeasuredRun, PairScores, PairTable, PredictedRun, RunColumns,
-    RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable, correct_by_others,
-    correct_by_steps, fit_in_folds, folds, one_rate, option_signs, score, settings_without_effect,
+    RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable, assign_folds, correct_by_others,
+    correct_by_steps, fit_in_folds, one_rate, option_signs, score_runs, settings_without_effect,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -131,7 +131,8 @@ struct ScoreFile {
 impl ScoreFile {
     fn read_file(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
-        let text = config::read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let text =
+            config::read_input(path).map_err(|error| format!("cannot read {name}: {error}"))?;
         Ok(Self { name, text })
     }
 }
@@ -157,7 +158,7 @@ impl ScoreFiles {
 
     /// Parses the measured steps in the file `path`, with the first file of columns and the settings
     /// of `args`.
-    fn steps(&self, args: &ScoreArgs, path: &Path) -> Result<RunTable, Box<dyn Error>> {
+    fn read_step_table(&self, args: &ScoreArgs, path: &Path) -> Result<RunTable, Box<dyn Error>> {
         let [[_, file], ..] = &self.0[..] else {
             return Err("there is no table".into());
         };
@@ -172,7 +173,7 @@ impl ScoreFiles {
             let table = parse_runs(args, runs, file)?;
             match &mut tables {
                 None => tables = Some(table),
-                Some(all) => all.append(table),
+                Some(all) => all.append_table(table),
             }
         }
         Ok(tables.ok_or("no table is given")?)
@@ -199,7 +200,11 @@ impl ScoreFiles {
                 machine: None,
                 ..args.clone()
             };
-            of_runs(&SettingKey::Machine.key().to_string(), machine, without)
+            of_runs(
+                &SettingKey::Machine.display_key().to_string(),
+                machine,
+                without,
+            )
         });
         let stack = args.stack.iter().map(|stack| {
             let without = ScoreArgs {
@@ -208,11 +213,11 @@ impl ScoreFiles {
             };
             of_runs("stack", stack, without)
         });
-        let given = args.compute.given();
+        let given = args.compute.given_options();
         let options = given.iter().map(|(key, words)| {
             let settings = settings_without(given, *key)?;
             Some(ScoreSetting {
-                key: key.key().to_string(),
+                key: key.display_key().to_string(),
                 value: words.join(" "),
                 table: None,
                 option: Some((*key, settings.options_without_files().ok()?)),
@@ -235,14 +240,14 @@ fn parse_runs(
     let mut columns = RunColumns::parse(&file.text, &file.name)?;
     for (key, value) in &args.set {
         columns
-            .set(key, value)
+            .set_for_all(key, value)
             .map_err(|why| format!("--set {key}={value}: {why}"))?;
     }
     if let Some(machine) = &args.machine {
-        columns.on(machine);
+        columns.replay_all_on(machine);
     }
     if let Some(stack) = &args.stack {
-        columns.set("stack", stack)?;
+        columns.set_for_all("stack", stack)?;
     }
     Ok(RunTable::parse(&runs.text, &runs.name, &columns)?)
 }
@@ -275,16 +280,16 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     let machine = first_machine(&table)?;
     let compute = args.compute.clone();
-    let options = compute.options()?;
+    let options = compute.replay_options()?;
     options.check_machine(machine)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let mut outputs = OutputSet::default();
     let read = args.runs.iter().chain(&args.columns).chain(&args.steps);
-    read.for_each(|path| outputs.reads(path));
+    read.for_each(|path| outputs.register_input(path));
     let scatter = args.scatter.as_ref();
-    let scatter = scatter.map(|path| outputs.claim(path)).transpose()?;
+    let scatter = scatter.map(|path| outputs.claim_path(path)).transpose()?;
     let mut to = match &args.output {
-        Some(path) => ReportDestination::claim(out, path, outputs)?,
+        Some(path) => ReportDestination::claim_file(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
@@ -294,11 +299,11 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty() && !is_corrected;
     let answers = if grows {
         let (mut rows, mut answers) = (ScoreRows::new(&table), Vec::new());
-        to.grow(|out| {
-            answers = score(&table, &options, threads, |run, answer| match answer {
+        to.write_growing(|out| {
+            answers = score_runs(&table, &options, threads, |run, answer| match answer {
                 Ok(answer) => {
-                    let interval = answer.interval.map(|ends| ends.map(Span::seconds));
-                    rows.write(run, answer.makespan.seconds(), interval, out)?;
+                    let interval = answer.interval.map(|ends| ends.map(Span::as_seconds));
+                    rows.write_row(run, answer.makespan.as_seconds(), interval, out)?;
                     out.flush()
                 }
                 Err(_) => Ok(()),
@@ -307,7 +312,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         })?;
         answers
     } else {
-        score(&table, &options, threads, |_, _| Ok(()))?
+        score_runs(&table, &options, threads, |_, _| Ok(()))?
     };
     let given = files.settings_without_each(args);
     let without_effect = settings_without_effect(&table, &options, &answers, &given, threads);
@@ -315,7 +320,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let machine = first_machine(&table)?;
     let (mut fits, mut fold_of) = (Vec::new(), Vec::new());
     if !args.fit.is_empty() {
-        fold_of = folds(&table.runs, args.folds);
+        fold_of = assign_folds(&table.runs, args.folds);
         (predicted, fits) = fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?;
     }
     let correction = find_correction(args, &files, &table, &predicted, &options)?;
@@ -323,14 +328,17 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         correction,
         signs: match args.signs {
             true => {
-                let seconds = predicted.iter().map(|run| run.makespan.seconds());
+                let seconds = predicted.iter().map(|run| run.makespan.as_seconds());
                 option_signs(&table.runs, &seconds.collect::<Vec<_>>())
             }
             false => Vec::new(),
         },
-        predicted: predicted.iter().map(|run| run.makespan.seconds()).collect(),
+        predicted: predicted
+            .iter()
+            .map(|run| run.makespan.as_seconds())
+            .collect(),
         intervals: (predicted.iter())
-            .map(|run| Some(run.interval?.map(Span::seconds)))
+            .map(|run| Some(run.interval?.map(Span::as_seconds)))
             .collect(),
         fits,
         fold_of,
@@ -338,29 +346,29 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         without_effect,
         table: &table,
     };
-    let style = to.style();
+    let style = to.text_style();
     let curves = machine.has_curves() && options.compute.prefers_curves();
-    let about = compute.text(&KernelBasis {
+    let about = compute.describe_durations(&KernelBasis {
         by_curves: u64::from(curves),
-        estimated: u64::from(!curves && !compute.model().computes()),
-        priced: u64::from(!curves && compute.model().computes()),
+        estimated: u64::from(!curves && !compute.compute_model().reads_machine()),
+        priced: u64::from(!curves && compute.compute_model().reads_machine()),
         ..KernelBasis::default()
     });
     if args.format == ScoreFormat::Csv {
-        for line in scored.reservations(TextStyle::default()).lines() {
-            terminal::warning(format_args!("{}", line.trim_start_matches([' ', '!'])))?;
+        for line in scored.describe_reservations(TextStyle::default()).lines() {
+            terminal::print_warning(format_args!("{}", line.trim_start_matches([' ', '!'])))?;
         }
     }
     if !grows {
-        to.fill(|out| {
+        to.write_output(|out| {
             match args.format {
                 ScoreFormat::Text => {
-                    out.write_all(scored.text(by.as_deref(), &about, style).as_bytes())?
+                    out.write_all(scored.render_text(by.as_deref(), &about, style).as_bytes())?
                 }
                 ScoreFormat::Json => {
                     let mut options = Map::new();
-                    compute.describe(&mut options);
-                    scored.document(by.as_deref(), options).print(out)?;
+                    compute.add_to_json(&mut options);
+                    scored.to_document(by.as_deref(), options).print_to(out)?;
                 }
                 ScoreFormat::Csv => scored.write_csv(out)?,
             }
@@ -368,8 +376,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         })?;
     }
     if let Some(claim) = scatter {
-        let mut file = claim.create()?;
-        file.write_all(scored.picture().as_bytes())?;
+        let mut file = claim.create_file()?;
+        file.write_all(scored.draw_scatter().as_bytes())?;
         file.commit()?;
     }
     Ok(ExitCode::SUCCESS)
@@ -397,9 +405,9 @@ fn find_correction(
     let Some(path) = &args.steps else {
         return Ok(None);
     };
-    let mut steps = files.steps(args, path)?;
+    let mut steps = files.read_step_table(args, path)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let answers = score(&steps, options, threads, |_, _| Ok(()))?;
+    let answers = score_runs(&steps, options, threads, |_, _| Ok(()))?;
     let seconds = steps.keep_predicted(answers, |error| error.to_string());
     if let Some(refused) = steps.refused.first() {
         return Err(refused.to_string().into());
@@ -416,23 +424,23 @@ fn score_pairs(
     path: &Path,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    if let Some((key, _)) = args.compute.given().first() {
+    if let Some((key, _)) = args.compute.given_options().first() {
         return Err(format!("--pairs: {key} must be in the file, for all pairs").into());
     }
     let file = ScoreFile::read_file(path)?;
     let table = PairTable::parse(&file.text, path)?;
     let mut outputs = OutputSet::default();
-    outputs.reads(path);
+    outputs.register_input(path);
     let mut to = match &args.output {
-        Some(path) => ReportDestination::claim(out, path, outputs)?,
+        Some(path) => ReportDestination::claim_file(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),
     };
-    let scores = table.score()?;
-    let style = to.style();
-    to.fill(|out| {
+    let scores = table.score_all_pairs()?;
+    let style = to.text_style();
+    to.write_output(|out| {
         match args.format {
             ScoreFormat::Text => write_pairs(&scores, style, out)?,
-            ScoreFormat::Json => VersionedDocument::new("chakram.pairs.1", &scores).print(out)?,
+            ScoreFormat::Json => VersionedDocument::new("chakram.pairs.1", &scores).print_to(out)?,
             ScoreFormat::Csv => {
                 writeln!(
                     out,
@@ -465,7 +473,7 @@ fn score_serving(
     path: &Path,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    if let Some((key, _)) = args.compute.given().first() {
+    if let Some((key, _)) = args.compute.given_options().first() {
         return Err(format!("--scenarios: {key} has no effect on steps of engines").into());
     }
     let [runs] = args.runs.as_slice() else {
@@ -478,21 +486,23 @@ fn score_serving(
     let file = ScoreFile::read_file(path)?;
     let table = ServingTable::read_table(runs, (path, &file.text), args.by.as_deref())?;
     let mut outputs = OutputSet::default();
-    outputs.reads(path);
-    outputs.reads(runs);
+    outputs.register_input(path);
+    outputs.register_input(runs);
     let mut to = match &args.output {
-        Some(path) => ReportDestination::claim(out, path, outputs)?,
+        Some(path) => ReportDestination::claim_file(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),
     };
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let scores = table.score_rows(threads)?;
-    let style = to.style();
+    let style = to.text_style();
     let rendered = match args.format {
         ScoreFormat::Text => render_scores(&scores, style),
         ScoreFormat::Csv => metric_rows(&scores),
-        ScoreFormat::Json => VersionedDocument::new("chakram.score-serving.1", &scores).text(),
+        ScoreFormat::Json => {
+            VersionedDocument::new("chakram.score-serving.1", &scores).to_json_text()
+        }
     };
-    to.write(&rendered)?;
+    to.write_report(&rendered)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -506,21 +516,21 @@ fn csv_text(text: &str) -> String {
 
 fn write_pairs(scores: &PairScores, style: TextStyle, out: &mut dyn Write) -> std::io::Result<()> {
     let table = TextTable::new([
-        left("PAIR", 26),
-        right("predicted", 12),
-        right("measured", 12),
-        right("error", 9),
-        right("change", 9),
-        right("measured", 9),
-        right("no change", 10),
-        right("samples", 9),
+        left_aligned_column("PAIR", 26),
+        right_aligned_column("predicted", 12),
+        right_aligned_column("measured", 12),
+        right_aligned_column("error", 9),
+        right_aligned_column("change", 9),
+        right_aligned_column("measured", 9),
+        right_aligned_column("no change", 10),
+        right_aligned_column("samples", 9),
     ]);
-    out.write_all(table.headings(style).as_bytes())?;
+    out.write_all(table.render_headings(style).as_bytes())?;
     let percent = |value: f64| format!("{value:+.1} %");
     for pair in &scores.pairs {
         let change = pair.measured_change_percent.map_or("-".to_owned(), percent);
         let cells: [&dyn Display; 8] = [
-            &style.clip(&pair.name, 26),
+            &style.clip_to_width(&pair.name, 26),
             &pair.predicted,
             &pair.measured,
             &percent(pair.error_percent),
@@ -529,7 +539,7 @@ fn write_pairs(scores: &PairScores, style: TextStyle, out: &mut dyn Write) -> st
             &percent(pair.no_change_percent),
             &percent(pair.sample_ratio_percent),
         ];
-        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     let [pairs, right] = scores.signs;
     for (name, errors) in [

@@ -9,7 +9,7 @@ use chakram_report::text::TextStyle;
 use chakram_serving::{
     CompletedRequest, NoRequestObserver, Platform, RatePoint, RateSweep, RequestObserver,
     RequestTimeline, Scenario, ServeError, ServeOptions, ServeReport, ServedJob, compare,
-    find_capacity, html, rows, serve, sweep, text,
+    find_capacity, html, rows, serve_requests, sweep_rates, text,
 };
 use chakram_trace::files::{OutputClaim, OutputSet};
 use chakram_trace::format::TraceError;
@@ -149,13 +149,13 @@ struct ServeWriters<'r, 'm, W> {
 }
 
 impl<W: Write> RequestObserver for ServeWriters<'_, '_, W> {
-    fn completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
+    fn on_completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
         if let Some(rows) = &mut self.rows {
-            let line = rows::request(request, self.models[request.model as usize]);
+            let line = rows::render_request_csv(request, self.models[request.model as usize]);
             rows.write_all(line.as_bytes())?;
         }
         match &mut self.timeline {
-            Some(timeline) => timeline.completed(request),
+            Some(timeline) => timeline.on_completed(request),
             None => Ok(()),
         }
     }
@@ -164,9 +164,9 @@ impl<W: Write> RequestObserver for ServeWriters<'_, '_, W> {
         self.timeline.is_some()
     }
 
-    fn served(&mut self, job: &ServedJob) {
+    fn on_job_served(&mut self, job: &ServedJob) {
         if let Some(timeline) = &mut self.timeline {
-            timeline.served(job);
+            timeline.on_job_served(job);
         }
     }
 }
@@ -176,14 +176,14 @@ impl ServeArgs {
     /// wants one.
     fn claim_page(&self) -> Result<(OutputSet, Option<OutputClaim>), TraceError> {
         let mut outputs = OutputSet::default();
-        outputs.reads(&self.scenario);
+        outputs.register_input(&self.scenario);
         if let Some(file) = &self.llm.arrivals {
-            outputs.reads(file);
+            outputs.register_input(file);
         }
         for name in &self.platforms {
-            outputs.reads(Path::new(name));
+            outputs.register_input(Path::new(name));
         }
-        let page = self.html.as_ref().map(|path| outputs.claim(path));
+        let page = self.html.as_ref().map(|path| outputs.claim_path(path));
         Ok((outputs, page.transpose()?))
     }
 
@@ -256,7 +256,7 @@ fn seed_without_effect(
     }
     let mut other = scenario.clone();
     other.seed = own.seed;
-    let mut repeated = serve(&other, platform, options, &mut NoRequestObserver)?;
+    let mut repeated = serve_requests(&other, platform, options, &mut NoRequestObserver)?;
     repeated.seed = seed;
     repeated.warnings.clone_from(&report.warnings);
     let is_same = repeated == *report;
@@ -297,7 +297,7 @@ fn without_effect(option: &str, why: &str) -> String {
 /// Fails if the scenario or a platform is invalid, or if output cannot be written.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check_options()?;
-    if let Some(input) = LlmInput::of(&args.scenario) {
+    if let Some(input) = LlmInput::recognize(&args.scenario) {
         return llm::run(args, &input, out);
     }
     args.llm.refuse_all()?;
@@ -314,41 +314,44 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         Some(SloOption::Serve(limit)) => Some(limit),
         None => None,
     };
-    let own = Scenario::load(&args.scenario)?;
+    let own = Scenario::load_file(&args.scenario)?;
     let scenario = args.with_settings(&own)?;
-    let platforms = args.platforms.iter().map(|name| Platform::load(name));
+    let platforms = args
+        .platforms
+        .iter()
+        .map(|name| Platform::load_by_name(name));
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
     let options = ServeOptions::with_slo(slo);
     let (mut outputs, page) = args.claim_page()?;
     let picture = args
         .timeline
         .as_ref()
-        .map(|path| outputs.claim(path))
+        .map(|path| outputs.claim_path(path))
         .transpose()?;
     let path = file.unwrap_or(Path::new("-"));
-    let mut to = ReportDestination::claim(out, path, outputs)?;
-    let style = to.style();
+    let mut to = ReportDestination::claim_file(out, path, outputs)?;
+    let style = to.text_style();
     let first = platforms.first();
 
     if args.find_capacity || !args.rates.is_empty() {
         let mut sweeps = Vec::new();
         for platform in of_each(&platforms) {
-            let found = sweep_rates(args, (&own, &scenario), platform, options);
+            let found = sweep_platform_rates(args, (&own, &scenario), platform, options);
             sweeps.push(found.map_err(|error| of_platform(error, platform, &platforms))?);
         }
-        to.write(&render_output(args, &[], &sweeps, style))?;
+        to.write_report(&render_output(args, &[], &sweeps, style))?;
         return write_page(page, &scenario.name, &[], &sweeps);
     }
     let mut reports = Vec::new();
     if platforms.len() > 1 {
         for platform in &platforms {
-            let report = serve(&scenario, Some(platform), options, &mut NoRequestObserver);
+            let report = serve_requests(&scenario, Some(platform), options, &mut NoRequestObserver);
             reports.push(report.map_err(|error| of_platform(error, Some(platform), &platforms))?);
         }
     } else {
         let models = || scenario.models.iter().map(|model| model.name.as_str());
         let file = picture
-            .map(|claim| claim.create())
+            .map(|claim| claim.create_file())
             .transpose()?
             .map(BufWriter::new);
         let mut writers = ServeWriters {
@@ -360,7 +363,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         };
         if args.table == Some(ServeTable::Requests) {
             let mut failed = None;
-            to.fill(|out| {
+            to.write_output(|out| {
                 writeln!(out, "{}", rows::REQUESTS)?;
                 let mut rows = BufWriter::new(out);
                 let mut all = ServeWriters {
@@ -368,7 +371,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                     models: models().collect(),
                     timeline: writers.timeline.take(),
                 };
-                match serve(&scenario, first, options, &mut all) {
+                match serve_requests(&scenario, first, options, &mut all) {
                     Ok(report) => reports.push(report),
                     Err(error) => failed = Some(error),
                 }
@@ -379,15 +382,15 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 return Err(error.into());
             }
         } else {
-            reports.push(serve(&scenario, first, options, &mut writers)?);
+            reports.push(serve_requests(&scenario, first, options, &mut writers)?);
         }
         if let Some(timeline) = writers.timeline {
-            let (file, left_out) = timeline.finish()?;
+            let (file, left_out) = timeline.finish_timeline()?;
             file.into_inner()
                 .map_err(|error| error.into_error())?
                 .commit()?;
             if left_out > 0 {
-                terminal::note(format_args!(
+                terminal::print_note(format_args!(
                     "the timeline leaves out {left_out} requests and jobs at its end"
                 ))?;
             }
@@ -402,7 +405,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         report.warnings.extend(load);
     }
     if args.table != Some(ServeTable::Requests) {
-        to.write(&render_output(args, &reports, &[], style))?;
+        to.write_report(&render_output(args, &reports, &[], style))?;
     }
     write_page(page, &scenario.name, &reports, &[])
 }
@@ -427,7 +430,7 @@ fn of_platform(error: ServeError, platform: Option<&Platform>, all: &[Platform])
 
 /// Runs `scenario` on `platform` at the requested rates. `own` is the scenario without the settings
 /// on the command line.
-fn sweep_rates(
+fn sweep_platform_rates(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
@@ -435,7 +438,7 @@ fn sweep_rates(
 ) -> Result<RateSweep, ServeError> {
     let mut found = match args.find_capacity {
         true => find_capacity(scenario, platform, options, args.attain)?,
-        false => sweep(scenario, platform, options, &args.rates)?,
+        false => sweep_rates(scenario, platform, options, &args.rates)?,
     };
     // Check only the first rate, because a run draws random numbers either at every rate or at none.
     let mut seed = None;
@@ -469,23 +472,23 @@ fn render_output(
                 sweep,
                 sweeps,
             };
-            VersionedDocument::new("chakram.serve.1", document).text()
+            VersionedDocument::new("chakram.serve.1", document).to_json_text()
         }
         (ServeFormat::Csv, [], _) if args.table == Some(ServeTable::Levels) => {
-            rows::levels(reports)
+            rows::render_levels_csv(reports)
         }
-        (ServeFormat::Csv, [], _) => rows::models(reports),
+        (ServeFormat::Csv, [], _) => rows::render_models_csv(reports),
         (ServeFormat::Csv, sweeps, _) => {
             let points = sweeps.iter().flat_map(|sweep| &sweep.points);
             let reports: Vec<_> = points.map(|point| point.report.clone()).collect();
-            rows::models(&reports)
+            rows::render_models_csv(&reports)
         }
-        (ServeFormat::Text, [], [one]) => text::render(one, style),
-        (ServeFormat::Text, [], _) => compare::platforms(reports, style),
+        (ServeFormat::Text, [], [one]) => text::render_text(one, style),
+        (ServeFormat::Text, [], _) => compare::complete_platforms(reports, style),
         (ServeFormat::Text, sweeps, _) => {
             let tables: Vec<_> = sweeps
                 .iter()
-                .map(|sweep| compare::rates(sweep, style))
+                .map(|sweep| compare::render_rates(sweep, style))
                 .collect();
             tables.join("\n")
         }
@@ -500,8 +503,8 @@ fn write_page(
     sweeps: &[RateSweep],
 ) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(claim) = page {
-        let mut file = claim.create()?;
-        file.write_all(html::render(title, reports, sweeps).as_bytes())?;
+        let mut file = claim.create_file()?;
+        file.write_all(html::render_html(title, reports, sweeps).as_bytes())?;
         file.commit()?;
     }
     Ok(ExitCode::SUCCESS)

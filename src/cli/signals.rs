@@ -3,14 +3,14 @@
 
 /// Installs the handlers. Signals that the parent process ignores stay ignored.
 #[cfg(unix)]
-pub fn watch() {
+pub fn install_handlers() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        unix::handle(signal, unix::end_by_signal as *const () as usize);
+        unix::set_handler(signal, unix::end_by_signal as *const () as usize);
     }
     // If memory runs out, the allocator ends the program without running destructors, so remove temporary
     // files at exit. SAFETY: the function does only what a signal handler may do, so it is safe at exit, too.
     unsafe { libc::atexit(unix::remove_at_exit) };
-    unix::handle(libc::SIGBUS, unix::cut_short as *const () as usize);
+    unix::set_handler(libc::SIGBUS, unix::cut_short as *const () as usize);
     // Ignore the signal, so that exceeding the limit on file sizes becomes a write error. SAFETY:
     // no code runs when the signal is ignored.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -18,7 +18,7 @@ pub fn watch() {
 
 /// Does nothing on systems other than Unix.
 #[cfg(not(unix))]
-pub fn watch() {}
+pub fn install_handlers() {}
 
 #[cfg(unix)]
 mod unix {
@@ -29,7 +29,7 @@ mod unix {
     use std::ptr;
 
     /// Installs `handler` for `signal`, unless the signal is ignored already.
-    pub fn handle(signal: i32, handler: usize) {
+    pub fn set_handler(signal: i32, handler: usize) {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: both structures are valid. The handlers below read lists only without locks, and call only
         // functions that POSIX allows in handlers.

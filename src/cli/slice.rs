@@ -7,8 +7,8 @@ use chakram_analysis::edit::slice::{
 };
 use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{counted, thousands};
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -93,35 +93,36 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         (None, Some(step)) if !ids => (SliceTarget::Step(step), traces::find_whole(&args.input)?),
         (Some(name), _) => (
             SliceTarget::Annotation(name.clone()),
-            traces::find(&args.input)?,
+            traces::find_traces(&args.input)?,
         ),
         _ => (
             SliceTarget::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
-            traces::find(&args.input)?,
+            traces::find_traces(&args.input)?,
         ),
     };
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
-    let ranks = traces.files().len();
+    let ranks = traces.rank_files().len();
     let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut matches = CommunicationMatches::default();
     let mut parts = Vec::new();
-    let progress = Progress::start("reading", "traces", traces.files().len() as u64);
-    for file in traces.files() {
+    let progress = Progress::start_counting("reading", "traces", traces.rank_files().len() as u64);
+    for file in traces.rank_files() {
         progress.count_one();
-        let opened = traces.open(file)?;
-        let part = RankSelection::select(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
-        parts.push(part.map_err(|e| opened.blame(e))?);
+        let opened = traces.open_file(file)?;
+        let part =
+            RankSelection::select_nodes(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
+        parts.push(part.map_err(|e| opened.locate_error(e))?);
     }
     // Missing partners are known only after all ranks are read, so traces are opened a second time for
     // writing.
-    let unmatched = matches.unmatched();
+    let unmatched = matches.find_unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(
             "the slice separates {} from partners outside the slice:\n{unmatched}\n  try: \
              --unmatched cut, which removes them on all ranks, or another slice",
             match unmatched.count {
                 1 => "1 collective or message".to_owned(),
-                n => format!("{} collectives and messages", thousands(n)),
+                n => format!("{} collectives and messages", format_thousands(n)),
             }
         )
         .into());
@@ -129,21 +130,21 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     // Use the same start for all ranks, so that their times stay aligned.
     let start = parts
         .iter()
-        .map(RankSelection::first)
+        .map(RankSelection::earliest_start)
         .min()
         .unwrap_or_default();
     let mut slices = Vec::new();
-    for (file, mut part) in traces.files().iter().zip(parts) {
-        part.cut(&unmatched);
-        let opened = traces.open(file)?;
-        let written = part.write(opened.as_slice(), start);
-        let (trace, sliced) = written.map_err(|e| opened.blame(e))?;
-        outputs.write(file.rank, &trace)?;
+    for (file, mut part) in traces.rank_files().iter().zip(parts) {
+        part.drop_unmatched(&unmatched);
+        let opened = traces.open_file(file)?;
+        let written = part.write_slice(opened.as_slice(), start);
+        let (trace, sliced) = written.map_err(|e| opened.locate_error(e))?;
+        outputs.write_trace(file.rank, &trace)?;
         slices.push((file.rank, sliced));
     }
-    outputs.groups(&groups, false)?;
+    outputs.write_groups(&groups, false)?;
     let piped = outputs.is_pipe();
-    let names = outputs.commit(traces.about(groups))?;
+    let names = outputs.commit_files(traces.describe_job(groups))?;
     match args.output.format {
         _ if piped => {}
         SummaryFormatArg::Text => write_text(&slices, unmatched.count, &names, out)?,
@@ -163,7 +164,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 unmatched_removed: unmatched.count,
                 ranks: ranks.collect(),
             };
-            VersionedDocument::new("chakram.slice.1", body).print(out)?;
+            VersionedDocument::new("chakram.slice.1", body).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -181,31 +182,31 @@ fn write_text(
     writeln!(
         out,
         "kept {} of {} on {} in {names}",
-        thousands(sum(|s| s.kept)),
-        counted(sum(|s| s.of), "node"),
-        counted(slices.len() as u64, "rank"),
+        format_thousands(sum(|s| s.kept)),
+        format_count(sum(|s| s.of), "node"),
+        format_count(slices.len() as u64, "rank"),
     )?;
     let table = TextTable::new([
-        left("RANK", 10),
-        right("nodes", 12),
-        right("of", 12),
-        right("rewired", 12),
-        right("join nodes", 12),
-        right("starts", 14),
-        right("ends", 14),
+        left_aligned_column("RANK", 10),
+        right_aligned_column("nodes", 12),
+        right_aligned_column("of", 12),
+        right_aligned_column("rewired", 12),
+        right_aligned_column("join nodes", 12),
+        right_aligned_column("starts", 14),
+        right_aligned_column("ends", 14),
     ]);
-    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
+    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
     for (rank, sliced) in slices.iter().take(SHOWN) {
         let cells: [&dyn Display; 7] = [
             rank,
-            &thousands(sliced.kept),
-            &thousands(sliced.of),
-            &thousands(sliced.mended),
-            &thousands(sliced.joints),
+            &format_thousands(sliced.kept),
+            &format_thousands(sliced.of),
+            &format_thousands(sliced.mended),
+            &format_thousands(sliced.joints),
             &sliced.starts,
             &sliced.ends,
         ];
-        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     if slices.len() > SHOWN {
         writeln!(out, "  … {} more: --format json", slices.len() - SHOWN)?;
@@ -218,7 +219,7 @@ fn write_text(
         writeln!(
             out,
             "  {} collectives and messages were removed on all ranks",
-            thousands(unmatched)
+            format_thousands(unmatched)
         )?;
     }
     if slices.iter().any(|(_, sliced)| sliced.cyclic) {

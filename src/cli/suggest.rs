@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use strsim::damerau_levenshtein;
 
 /// Adds suggestions for the unknown word to `error`.
-pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) -> Error {
+pub fn add_suggestions(mut error: Error, command: &Command, arguments: &[OsString]) -> Error {
     let within = innermost_command(command, arguments);
     match error.kind() {
         ErrorKind::UnknownArgument => {

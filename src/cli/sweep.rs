@@ -2,10 +2,10 @@
 
 use super::progress::Progress;
 use super::terminal;
-use chakram_report::report_text::render as render_report;
+use chakram_report::report_text::render_text as render_text_report;
 use chakram_studies::sweep::{
-    JournalEntry, PointEvaluator, RESULTS, StudyExplorer, StudyShard, SweepJournal, SweepOptions,
-    SweepStep, SweepTable, WorkDone, explain, load, render,
+    JournalEntry, NewWorkCounts, PointEvaluator, RESULTS, StudyExplorer, StudyShard, SweepJournal,
+    SweepOptions, SweepStep, SweepTable, explain_row, load_study, render_sweep_page,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand, ValueEnum};
@@ -113,14 +113,14 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         return merge_shards(args, out);
     }
     let path = args.study.as_deref().unwrap_or(Path::new(""));
-    let (study, hash) = load(path)?;
+    let (study, hash) = load_study(path)?;
     let (journal, known) = match &args.output {
         None => (None, Vec::new()),
         Some(folder) if args.resume => {
-            let (journal, known) = SweepJournal::resume(folder, &hash)?;
+            let (journal, known) = SweepJournal::resume_in(folder, &hash)?;
             (Some(journal), known)
         }
-        Some(folder) => (Some(SweepJournal::create(folder, &hash)?), Vec::new()),
+        Some(folder) => (Some(SweepJournal::create_in(folder, &hash)?), Vec::new()),
     };
     let threads = args
         .threads
@@ -133,7 +133,11 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let start = Instant::now();
     let (rows, turns, done) = {
         let shards = args.shard.map_or(1, |shard| shard.of);
-        let progress = Progress::start("sweeping", "points", study.listed().unwrap_or(0) / shards);
+        let progress = Progress::start_counting(
+            "sweeping",
+            "points",
+            study.point_count().unwrap_or(0) / shards,
+        );
         let answered = |step: &SweepStep<'_>| {
             if !step.is_bound {
                 progress.count_one();
@@ -145,12 +149,12 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 } else {
                     score
                 };
-                progress.say(format!("best {}", objective.shown(value)));
+                progress.set_note(format!("best {}", objective.format_value(value)));
             }
         };
         let mut explorer = StudyExplorer::new(&study, options, journal, known, &answered)?;
         let rows = explorer.run()?;
-        (rows, explorer.turns().to_vec(), explorer.work_done())
+        (rows, explorer.turns_so_far().to_vec(), explorer.work_done())
     };
     print_detail(start, done)?;
     let mut table = SweepTable::new(&study, rows, &turns);
@@ -165,15 +169,17 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         })?;
         let point = &table.rows[index].point;
         let mut report = PointEvaluator::new(&study)
-            .report(point)
+            .report_point(point)
             .map_err(|refusal| format!("--explain {number}: {}", refusal.detail))?;
         report
             .settings
             .without_effect
             .clone_from(&table.without_effect[index]);
         let title = format!("{}, row {number}", study.name);
-        out.write_all(render_report(&report, &title, "as the study has it", style).as_bytes())?;
-        out.write_all(explain(&table, index, style).as_bytes())?;
+        out.write_all(
+            render_text_report(&report, &title, "as the study has it", style).as_bytes(),
+        )?;
+        out.write_all(explain_row(&table, index, style).as_bytes())?;
         writeln!(
             out,
             "\n{}",
@@ -186,16 +192,16 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         write_all(&table, folder, path)?;
     }
     let text = match args.format {
-        SweepFormat::Text => table.text(args.top, style),
-        SweepFormat::Json => table.document(),
-        SweepFormat::Csv => table.csv(0..table.rows.len()),
+        SweepFormat::Text => table.render_text(args.top, style),
+        SweepFormat::Json => table.to_json_document(),
+        SweepFormat::Csv => table.rows_csv(0..table.rows.len()),
     };
     out.write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the number of computed bounds and points, and their rate, to standard error.
-fn print_detail(start: Instant, done: WorkDone) -> io::Result<()> {
+fn print_detail(start: Instant, done: NewWorkCounts) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
             count as f64 / seconds
@@ -208,7 +214,7 @@ fn print_detail(start: Instant, done: WorkDone) -> io::Result<()> {
         rate(done.bounded, "bounds"),
         rate(done.replayed, "points answered"),
     );
-    terminal::detail(start, format_args!("{bounded}; {replayed}"))
+    terminal::print_detail(start, format_args!("{bounded}; {replayed}"))
 }
 
 /// Returns the `chakram sweep` command that explains a row.
@@ -226,7 +232,7 @@ fn own_command(args: &SweepArgs, number: u64) -> String {
 /// Writes the rows, the front and the page into `folder`. Either all files appear or none.
 fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
     let mut outputs = OutputSet::default();
-    outputs.reads(study);
+    outputs.register_input(study);
     let explain = |index: usize| {
         let row = &table.rows[index];
         let (study, folder) = (study.display(), folder.display());
@@ -238,24 +244,24 @@ fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), 
     };
     let texts = [
         table.json_lines(),
-        table.csv(0..table.rows.len()),
-        table.csv(table.front().into_iter()),
-        render(table, &explain),
+        table.rows_csv(0..table.rows.len()),
+        table.rows_csv(table.pareto_front().into_iter()),
+        render_sweep_page(table, &explain),
     ];
     for (name, text) in RESULTS.iter().zip(texts) {
-        let mut file = outputs.create(&folder.join(name))?;
+        let mut file = outputs.create_file(&folder.join(name))?;
         file.write_all(text.as_bytes())?;
-        outputs.finish(file)?;
+        outputs.finish_file(file)?;
     }
-    outputs.commit()?;
+    outputs.commit_all()?;
     Ok(())
 }
 
 fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let (study, hash) = load(&args.study)?;
+    let (study, hash) = load_study(&args.study)?;
     let mut known: Vec<JournalEntry> = Vec::new();
     for folder in &args.shards {
-        known.extend(SweepJournal::entries(folder, &hash)?);
+        known.extend(SweepJournal::read_entries(folder, &hash)?);
     }
     let options = SweepOptions {
         threads: NonZeroUsize::MIN,
@@ -267,11 +273,17 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     let rows = explorer.run()?;
     // Write the journal only after the run, so that a merge that fails leaves none. With the journal, the
     // sweep can be resumed, and its rows can be explained.
-    let mut table = SweepTable::new(&study, rows, explorer.turns());
+    let mut table = SweepTable::new(&study, rows, explorer.turns_so_far());
     table.find_intervals(&PointEvaluator::new(&study));
-    let journal = SweepJournal::create(&args.output, &hash)?;
-    known.iter().try_for_each(|entry| journal.add(entry))?;
+    let journal = SweepJournal::create_in(&args.output, &hash)?;
+    known
+        .iter()
+        .try_for_each(|entry| journal.append_entry(entry))?;
     write_all(&table, &args.output, &args.study)?;
-    out.write_all(table.text(args.top, terminal::text_style(true)).as_bytes())?;
+    out.write_all(
+        table
+            .render_text(args.top, terminal::text_style(true))
+            .as_bytes(),
+    )?;
     Ok(ExitCode::SUCCESS)
 }

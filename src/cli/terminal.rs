@@ -1,7 +1,7 @@
 //! Output to terminals: escapes control characters, and names the target in write errors.
 
 use chakram_report::text::{TABLE_WIDTH, TextStyle};
-use chakram_trace::format::{TraceError, escaped_lines, json_escaped};
+use chakram_trace::format::{TraceError, escape_control_characters_in_lines, escape_json};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Arguments;
@@ -21,7 +21,7 @@ impl StandardOutput {
     fn name_stream(error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::Interrupted => error,
-            kind => io::Error::new(kind, TraceError::io("standard output", "write", error)),
+            kind => io::Error::new(kind, TraceError::from_io("standard output", "write", error)),
         }
     }
 }
@@ -70,7 +70,7 @@ impl EscapingWriter<io::BufWriter<StandardOutput>> {
 
 impl<'w> EscapingWriter<&'w mut dyn Write> {
     /// Creates a writer of a JSON document.
-    pub fn json(out: &'w mut dyn Write) -> Self {
+    pub fn json_writer(out: &'w mut dyn Write) -> Self {
         Self::new(out, EscapeStyle::Json)
     }
 }
@@ -132,21 +132,21 @@ impl<W: Write> Write for EscapingWriter<W> {
 
 fn escape_controls(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
     match escapes {
-        EscapeStyle::All => escaped_lines(text),
-        EscapeStyle::Json => json_escaped(text),
+        EscapeStyle::All => escape_control_characters_in_lines(text),
+        EscapeStyle::Json => escape_json(text),
         EscapeStyle::AllButColours => {
             let mut out = String::new();
             let mut from = 0;
             for (at, _) in text.match_indices("\u{1b}[") {
                 if let Some(length) = colour_length(&text[at..]) {
-                    out += &escaped_lines(&text[from..at]);
+                    out += &escape_control_characters_in_lines(&text[from..at]);
                     out += &text[at..at + length];
                     from = at + length;
                 }
             }
             match from {
-                0 => escaped_lines(text),
-                _ => (out + &escaped_lines(&text[from..])).into(),
+                0 => escape_control_characters_in_lines(text),
+                _ => (out + &escape_control_characters_in_lines(&text[from..])).into(),
             }
         }
     }
@@ -165,7 +165,7 @@ thread_local! {
 }
 
 /// Runs `work`. Returns its lines for standard error instead of printing them.
-pub fn captured<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
+pub fn capture_stderr<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     let before = CAPTURED.replace(Some(Vec::new()));
     let result = work();
     let lines = CAPTURED.replace(before);
@@ -173,7 +173,7 @@ pub fn captured<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
 }
 
 /// Prints a line to standard error or, inside another program, captures it.
-pub fn say(words: Arguments<'_>) -> io::Result<()> {
+pub fn print_to_stderr(words: Arguments<'_>) -> io::Result<()> {
     let text = words.to_string();
     let is_captured = CAPTURED.with_borrow_mut(|lines| {
         lines
@@ -184,7 +184,11 @@ pub fn say(words: Arguments<'_>) -> io::Result<()> {
     if is_captured {
         return Ok(());
     }
-    writeln!(anstream::stderr(), "{}", escaped_lines(&text))
+    writeln!(
+        anstream::stderr(),
+        "{}",
+        escape_control_characters_in_lines(&text)
+    )
 }
 
 /// Returns `text` as one word of a shell command, in quotes if it needs them.
@@ -202,7 +206,7 @@ const MIN_COLUMNS: usize = 60;
 
 /// Returns the width of text in columns: `COLUMNS` if it is set; otherwise the terminal's width if the text
 /// goes to a terminal, or else [`TABLE_WIDTH`].
-pub fn columns(is_standard_output: bool) -> usize {
+pub fn terminal_columns(is_standard_output: bool) -> usize {
     let asked = std::env::var("COLUMNS").ok();
     let asked = asked.and_then(|columns| columns.parse().ok());
     let of_terminal = || {
@@ -218,11 +222,11 @@ pub fn columns(is_standard_output: bool) -> usize {
 /// Returns the text style for standard output, or for a file.
 pub fn text_style(is_standard_output: bool) -> TextStyle {
     let style = match is_standard_output && io::stdout().is_terminal() {
-        true => TextStyle::coloured(),
+        true => TextStyle::with_colours(),
         false => TextStyle::default(),
     };
     TextStyle {
-        width: columns(is_standard_output),
+        width: terminal_columns(is_standard_output),
         ..style
     }
 }
@@ -230,7 +234,7 @@ pub fn text_style(is_standard_output: bool) -> TextStyle {
 /// Returns the style for tables on standard output, without colours.
 pub fn plain_style() -> TextStyle {
     TextStyle {
-        width: columns(true),
+        width: terminal_columns(true),
         ..TextStyle::default()
     }
 }
@@ -256,25 +260,25 @@ pub fn is_quiet() -> bool {
 }
 
 /// Prints a note to standard error, unless only errors are printed.
-pub fn note(words: Arguments<'_>) -> io::Result<()> {
+pub fn print_note(words: Arguments<'_>) -> io::Result<()> {
     match is_quiet() {
         true => Ok(()),
-        false => say(format_args!("note: {words}")),
+        false => print_to_stderr(format_args!("note: {words}")),
     }
 }
 
 /// Prints a warning to standard error, unless only errors are printed.
-pub fn warning(words: Arguments<'_>) -> io::Result<()> {
+pub fn print_warning(words: Arguments<'_>) -> io::Result<()> {
     match is_quiet() {
         true => Ok(()),
-        false => say(format_args!("warning: {words}")),
+        false => print_to_stderr(format_args!("warning: {words}")),
     }
 }
 
 /// If details are requested, prints a detail of the run with the time since `start`.
-pub fn detail(start: Instant, words: Arguments<'_>) -> io::Result<()> {
+pub fn print_detail(start: Instant, words: Arguments<'_>) -> io::Result<()> {
     match VERBOSITY.load(Ordering::Relaxed) > 0 {
-        true => say(format_args!(
+        true => print_to_stderr(format_args!(
             "{words} in {:.3} s",
             start.elapsed().as_secs_f64()
         )),

@@ -1,12 +1,12 @@
 //! `chakram topology`: shows graphs of chips, and searches for good ones.
 
-use super::flags::choices;
+use super::flags::parser_of_choices;
 use chakram_base::config;
 use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::{
     ChipGraph, ChipGraphSummary, LinkInterpolation, LinkTechnology, MOST_CHIPS,
 };
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
@@ -84,7 +84,7 @@ struct TechnologyArgs {
     rates: Option<LinkTechnology>,
     /// Rule for numbers of links that the table lacks (in the default table 2 and 4 to 11): unknown, the rate of the
     /// next larger number, or between both on logarithmic scales
-    #[arg(long, value_parser = choices::<LinkInterpolation>(), default_value = "log", value_name = "RULE")]
+    #[arg(long, value_parser = parser_of_choices::<LinkInterpolation>(), default_value = "log", value_name = "RULE")]
     interpolate: LinkInterpolation,
 }
 
@@ -114,12 +114,12 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         } => {
             let mut outputs = OutputSet::default();
             let found = if graph.contains('/') || !graph.contains(':') {
-                outputs.reads(Path::new(graph));
-                let text =
-                    config::read(graph).map_err(|error| format!("cannot read {graph}: {error}"))?;
+                outputs.register_input(Path::new(graph));
+                let text = config::read_input(graph)
+                    .map_err(|error| format!("cannot read {graph}: {error}"))?;
                 ChipGraph::parse(&text, graph)?
             } else {
-                ChipGraph::named(graph)?
+                ChipGraph::parse_named_shape(graph)?
             };
             if *links {
                 writeln!(out, "{}", found.link_list())?;
@@ -128,7 +128,7 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                     out,
                     "{}: {}",
                     found.name(),
-                    format_text(&found, &found.summary())
+                    format_text(&found, &found.summarize())
                 )?;
                 writeln!(out, "{}", all_pairs(&found, &technology.link_technology()))?;
             }
@@ -165,7 +165,7 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     };
     format!(
         "{} chips, {} links, degree {degrees}, diameter {}, mean hops {:.3}, mean distance {:.3}",
-        graph.chips(),
+        graph.chip_count(),
         summary.links,
         summary.diameter,
         summary.mean_hops,
@@ -176,14 +176,17 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
 /// Returns the mean time in seconds to send 1 GB from one chip to another, over all pairs. The time is the
 /// size times the mean distance, divided by the link rate for the largest degree.
 fn mean_seconds(summary: &ChipGraphSummary, technology: &LinkTechnology) -> Option<f64> {
-    Some(1e9 * summary.mean_distance / technology.rate(summary.degrees.1)?)
+    Some(1e9 * summary.mean_distance / technology.rate_of_links(summary.degrees.1)?)
 }
 
 fn all_pairs(graph: &ChipGraph, technology: &LinkTechnology) -> String {
-    let summary = graph.summary();
+    let summary = graph.summarize();
     let degree = summary.degrees.1;
     let through = 1e9 / technology.interface;
-    match (technology.rate(degree), mean_seconds(&summary, technology)) {
+    match (
+        technology.rate_of_links(degree),
+        mean_seconds(&summary, technology),
+    ) {
         (Some(rate), Some(seconds)) if degree > 0 => format!(
             "1 GB between two chips, mean of all pairs: {:.3} ms at {:.1} GB/s a link,\n  {:.1} times faster than the \
              {:.0} ms through network interfaces",
@@ -198,17 +201,17 @@ fn all_pairs(graph: &ChipGraph, technology: &LinkTechnology) -> String {
 
 fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
-        left("BEST TORUS", 18),
-        right("chips", 8),
-        right("links", 8),
-        right("diameter", 10),
-        right("mean hops", 12),
+        left_aligned_column("BEST TORUS", 18),
+        right_aligned_column("chips", 8),
+        right_aligned_column("links", 8),
+        right_aligned_column("diameter", 10),
+        right_aligned_column("mean hops", 12),
     ];
     let table = TextTable::new(columns);
     out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
     for chips in 1..=most {
         let graph = ChipGraph::best_torus(chips);
-        let summary = graph.summary();
+        let summary = graph.summarize();
         let hops = format!("{:.3}", summary.mean_hops);
         let cells: [&dyn std::fmt::Display; 5] = [
             &graph.name(),
@@ -217,7 +220,7 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
             &summary.diameter,
             &hops,
         ];
-        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     Ok(())
 }
@@ -231,12 +234,12 @@ fn search_random(
 ) -> Result<Option<ChipGraph>, Box<dyn Error>> {
     let mut state = seed;
     let columns = [
-        left("BEST SO FAR", 14),
-        right("chips", 8),
-        right("links", 8),
-        right("degree", 8),
-        right("mean hops", 12),
-        right("1 GB", 14),
+        left_aligned_column("BEST SO FAR", 14),
+        right_aligned_column("chips", 8),
+        right_aligned_column("links", 8),
+        right_aligned_column("degree", 8),
+        right_aligned_column("mean hops", 12),
+        right_aligned_column("1 GB", 14),
     ];
     let table = TextTable::new(columns);
     out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
@@ -246,8 +249,8 @@ fn search_random(
             Some(chips) => chips,
             None => 2 + ((u128::from(split_mix(&mut state)) * u128::from(below - 2)) >> 64) as u32,
         };
-        let graph = ChipGraph::random(count, &mut || split_mix(&mut state));
-        let summary = graph.summary();
+        let graph = ChipGraph::create_random(count, &mut || split_mix(&mut state));
+        let summary = graph.summarize();
         // Skip this graph: without a link rate for so many links per chip, such chips are assumed not to
         // exist.
         let Some(seconds) = mean_seconds(&summary, technology) else {
@@ -267,7 +270,7 @@ fn search_random(
                 &hops,
                 &time,
             ];
-            out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+            out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
             best = Some((seconds, graph));
         }
     }
@@ -280,8 +283,8 @@ fn write_graph(
     mut outputs: OutputSet,
 ) -> Result<(), Box<dyn Error>> {
     if let Some(path) = path {
-        let mut file = outputs.create(path)?;
-        file.write_all(graph.text().as_bytes())?;
+        let mut file = outputs.create_file(path)?;
+        file.write_all(graph.to_file_text().as_bytes())?;
         file.commit()?;
     }
     Ok(())

@@ -61,7 +61,7 @@ pub const PIPE: &str = "-";
 
 /// Finds the files that `args` name, or reads the pipe. If the user chose a step, keeps only this
 /// step.
-pub fn find(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
+pub fn find_traces(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     Ok(find_whole(args)?.at_step(args.step.step)?)
 }
 
@@ -69,7 +69,10 @@ pub fn find(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
 pub fn find_whole(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     let pipe = |path: &PathBuf| path == Path::new(PIPE);
     if !args.traces.iter().any(pipe) {
-        return Ok(JobTraces::find(&args.traces, args.verify.policy())?);
+        return Ok(JobTraces::find_traces(
+            &args.traces,
+            args.verify.replay_level(),
+        )?);
     }
     if args.traces.len() > 1 {
         return Err("- is one trace from standard input, but other files are given too\n  try: - alone, or files only".into());
@@ -78,7 +81,7 @@ pub fn find_whole(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
 }
 
 /// Returns the file name ending for this compression.
-pub fn ending(compress: Option<CompressArg>) -> &'static str {
+pub fn compressed_suffix(compress: Option<CompressArg>) -> &'static str {
     match compress {
         None => "",
         Some(CompressArg::Zst) => ".zst",
@@ -119,8 +122,8 @@ impl<'o> TraceTarget<'o> {
             .iter()
             .copied()
             .flatten()
-            .for_each(|path| files.reads(path));
-        let outputs = JobOutputs::new(&args.output, ending(args.compress), files)?;
+            .for_each(|path| files.register_input(path));
+        let outputs = JobOutputs::new(&args.output, compressed_suffix(args.compress), files)?;
         Ok(Self::Files(Box::new(outputs)))
     }
 
@@ -131,15 +134,15 @@ impl<'o> TraceTarget<'o> {
     }
 
     /// Writes the trace of a rank. If the output is files, returns the file's handle.
-    pub fn write(
+    pub fn write_trace(
         &mut self,
         rank: u32,
         trace: &[u8],
     ) -> Result<Option<OutputHandle>, Box<dyn Error>> {
         match self {
-            Self::Files(outputs) => Ok(Some(outputs.write(rank, trace)?)),
+            Self::Files(outputs) => Ok(Some(outputs.write_trace(rank, trace)?)),
             Self::Pipe(args) => {
-                let ending = ending(args.compress).trim_start_matches('.');
+                let ending = compressed_suffix(args.compress).trim_start_matches('.');
                 let mut packer = CompressedWriter::new(terminal::standard_output(), ending)?;
                 packer.write_all(trace)?;
                 packer.finish()?.flush()?;
@@ -150,7 +153,7 @@ impl<'o> TraceTarget<'o> {
 
     /// Uses the file `written` for `rank`, too: as a hard link if `link`, otherwise as a copy. Returns false
     /// if this is impossible.
-    pub fn share(
+    pub fn share_trace(
         &mut self,
         rank: u32,
         written: Option<OutputHandle>,
@@ -158,7 +161,7 @@ impl<'o> TraceTarget<'o> {
     ) -> Result<bool, Box<dyn Error>> {
         match (self, written) {
             (Self::Files(outputs), Some(written)) => {
-                Ok(outputs.share(rank, written, link)?.is_some())
+                Ok(outputs.share_trace(rank, written, link)?.is_some())
             }
             _ => Ok(false),
         }
@@ -166,7 +169,7 @@ impl<'o> TraceTarget<'o> {
 
     /// If there are groups, writes them to a file next to the traces, and returns its path. If the output is
     /// a pipe, fails if the user `asked` for groups.
-    pub fn groups(
+    pub fn write_groups(
         &mut self,
         declared: &DeclaredGroups,
         asked: bool,
@@ -176,7 +179,7 @@ impl<'o> TraceTarget<'o> {
                 Err("--groups writes a second file, which is not possible with -o -".into())
             }
             Self::Files(outputs) if asked || !declared.is_empty() => {
-                Ok(Some(outputs.groups(declared)?))
+                Ok(Some(outputs.write_groups(declared)?))
             }
             _ => Ok(None),
         }
@@ -184,9 +187,9 @@ impl<'o> TraceTarget<'o> {
 
     /// Gives all files their final names, the job file with `about` last. Returns text with the names of
     /// the files.
-    pub fn commit(self, about: JobFile) -> Result<String, Box<dyn Error>> {
+    pub fn commit_files(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
-            Self::Files(outputs) => saved(&outputs.commit(about)?),
+            Self::Files(outputs) => describe_saved(&outputs.commit_job(about)?),
             Self::Pipe(_) => Ok(String::new()),
         }
     }
@@ -194,7 +197,7 @@ impl<'o> TraceTarget<'o> {
 
 /// Prints a note if there are traces with the job's prefix that do not belong to the job. Returns text with
 /// the names of the job's traces.
-pub fn saved(job: &SavedJob) -> Result<String, Box<dyn Error>> {
+pub fn describe_saved(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     note_others(&job.prefix, &job.others)?;
     Ok(first_to_last(&job.traces))
 }
@@ -212,7 +215,7 @@ fn first_to_last(names: &[PathBuf]) -> String {
 pub fn note_others(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
     match others.len() {
         0 => Ok(()),
-        count => terminal::note(format_args!(
+        count => terminal::print_note(format_args!(
             "{} ({count} files) of earlier jobs stay in the folder; {}{} does not name these files, so they are not read with the new job",
             first_to_last(others),
             prefix.display(),

@@ -1,7 +1,7 @@
 //! `chakram validate`: finds defects of traces before a replay.
 
 use super::compare::parallel_map;
-use super::flags::choices;
+use super::flags::parser_of_choices;
 use super::load::{StepArg, VerifyArg};
 use super::output::{ReportDestination, load_machine};
 use chakram_analysis::validate::{
@@ -13,7 +13,7 @@ use chakram_base::setting::SettingChoice;
 use chakram_jobs as job;
 use chakram_report::document::json_text;
 use chakram_report::summary::HashedInput;
-use chakram_trace::files::{OutputSet, identity};
+use chakram_trace::files::{OutputSet, file_identity};
 use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents};
 use chakram_trace::graph::DependencyPolicy;
 use chakram_trace::workload::MissingRankPolicy;
@@ -50,10 +50,10 @@ pub struct ValidateArgs {
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     /// Which dependencies to enforce
-    #[arg(long, hide_short_help = true, value_parser = choices::<DependencyPolicy>(), default_value = "auto", value_name = "WHICH")]
+    #[arg(long, hide_short_help = true, value_parser = parser_of_choices::<DependencyPolicy>(), default_value = "auto", value_name = "WHICH")]
     deps: DependencyPolicy,
     /// Action for ranks without a trace
-    #[arg(long, value_parser = choices::<MissingRankPolicy>(), default_value = "refuse", value_name = "WHAT")]
+    #[arg(long, value_parser = parser_of_choices::<MissingRankPolicy>(), default_value = "refuse", value_name = "WHAT")]
     absent: MissingRankPolicy,
     /// Number of ranks of the job, if more than the traces show
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
@@ -93,9 +93,9 @@ enum ValidateFormatArg {
 
 /// Error for traces with defects, which are already printed.
 #[derive(Debug)]
-struct UnsoundTraces(DefectCounts);
+struct UnsoundTracesError(DefectCounts);
 
-impl fmt::Display for UnsoundTraces {
+impl fmt::Display for UnsoundTracesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (errors, warnings) = (self.0.errors, self.0.warnings);
         write!(
@@ -105,7 +105,7 @@ impl fmt::Display for UnsoundTraces {
     }
 }
 
-impl Error for UnsoundTraces {}
+impl Error for UnsoundTracesError {}
 
 /// Runs the command and prints the report to `out`.
 ///
@@ -116,15 +116,15 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
     // Check all hashes, although a replay checks hashes only for small jobs.
-    let found = job::find(&args.traces, args.verify.thorough_level())?;
+    let found = job::find_traces(&args.traces, args.verify.thorough_level())?;
     let found = job::at_step(found, args.step.step, None)?;
     let options = validate_options(args, &found, hash, &mut inputs)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
     let given = args.groups.iter().map(PathBuf::as_path);
     let given = given.chain(args.machine.as_deref().map(Path::new));
-    given.for_each(|path| outputs.reads(path));
-    let mut to = ReportDestination::claim(out, &args.output, outputs)?;
+    given.for_each(|path| outputs.register_input(path));
+    let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
     let files = found.files;
     let (traces, of_file) = read_files(&files, &options, args.threads, hash);
     let sources = files
@@ -136,11 +136,11 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             trace: &traces[trace].0,
         });
     let report = ValidationReport::new(sources.collect(), &options, args.strict);
-    to.write(&match args.format {
+    to.write_report(&match args.format {
         ValidateFormatArg::Text => to_text(
             &report,
             if to.is_terminal() {
-                ValidationStyle::coloured()
+                ValidationStyle::with_colours()
             } else {
                 ValidationStyle::default()
             },
@@ -164,7 +164,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if report.is_sound() {
         Ok(ExitCode::SUCCESS)
     } else {
-        Err(UnsoundTraces(report.findings.tally()).into())
+        Err(UnsoundTracesError(report.findings.count_by_severity()).into())
     }
 }
 
@@ -209,7 +209,7 @@ fn read_files(
             distinct.push(file);
             distinct.len() - 1
         };
-        let Some(key) = identity(&file.path) else {
+        let Some(key) = file_identity(&file.path) else {
             return new();
         };
         // The job file may give different hashes for several names of the same file. Only one of several
@@ -220,7 +220,7 @@ fn read_files(
                 let (first, is_shared) = entry.get_mut();
                 let is_shared = is_shared.get_or_insert_with(|| {
                     let opened = TraceContents::open_verified(file);
-                    opened.is_ok_and(|contents| !contents.is_of_member())
+                    opened.is_ok_and(|contents| !contents.is_member_trace())
                 });
                 if *is_shared { *first } else { new() }
             }
@@ -241,7 +241,7 @@ fn check_file(
     hash: bool,
 ) -> CheckedTraceFile {
     match TraceContents::open_verified(file) {
-        Err(error) => (ValidatedTrace::unreadable(&error, show), None),
+        Err(error) => (ValidatedTrace::from_read_error(&error, show), None),
         Ok(contents) => {
             let bytes = contents.as_slice();
             let hash = hash.then(|| job::hashed_input("trace", &file.path, bytes).blake3);
@@ -254,8 +254,8 @@ fn check_file(
 /// Returns the options as JSON, for the report.
 fn options_json(args: &ValidateArgs) -> Value {
     let fields: [(&str, Value); 6] = [
-        ("deps", args.deps.word().into()),
-        ("absent", args.absent.word().into()),
+        ("deps", args.deps.choice_name().into()),
+        ("absent", args.absent.choice_name().into()),
         ("ranks", args.ranks.into()),
         ("machine", args.machine.clone().into()),
         ("show", args.show.into()),

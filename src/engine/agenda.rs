@@ -4,7 +4,7 @@
 //! from the last instant taken. Each pending event moves down at most 64 buckets (in practice two or three), for any
 //! number of pending events. Events of one instant keep the order in which they were scheduled.
 //!
-//! Delays of one NPU can be batched ([`Agenda::delay`]). Delays that end at one instant are then delivered together, in
+//! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). Delays that end at one instant are then delivered together, in
 //! order, at the position of the first scheduled delay. ASTRA-sim has the same order.
 
 use super::event::{Event, EventClass};
@@ -84,7 +84,7 @@ impl Agenda {
     /// delivered, the event joins the batch. Otherwise the event starts a new batch, scheduled as an event of class
     /// [`EventClass::Alarm`].
     #[inline]
-    pub fn delay(&mut self, npu: Npu, at: Time, event: Event, detail: u32) {
+    pub fn add_delay_end(&mut self, npu: Npu, at: Time, event: Event, detail: u32) {
         let delay = BatchedDelay {
             event,
             detail,
@@ -177,7 +177,7 @@ impl Agenda {
             if self.filled == 0 {
                 return None;
             }
-            self.refill();
+            self.refill_lowest_bucket();
         }
         Some(self.last)
     }
@@ -195,13 +195,13 @@ impl Agenda {
 
     /// Returns true if an event is pending at `now`, the last instant taken.
     #[inline]
-    pub fn has(&self, now: Time) -> bool {
+    pub fn has_event_at(&self, now: Time) -> bool {
         debug_assert_eq!(now, self.last, "only the present can be asked for");
         !self.buckets[0].is_empty()
     }
 
     /// Moves the lowest filled bucket down, so that bucket 0 holds the earliest events.
-    fn refill(&mut self) {
+    fn refill_lowest_bucket(&mut self) {
         let lowest = self.filled.trailing_zeros() as usize + 1;
         self.filled &= self.filled - 1;
         // A single event, the common case in sparse traces, needs no redistribution.
@@ -223,7 +223,7 @@ impl Agenda {
     }
 
     /// Copies the pending node events of the instance `from` that `is_copied` accepts, once for each instance in `to`.
-    pub fn copy(
+    pub fn copy_events(
         &mut self,
         from: InstanceIndex,
         to: &[InstanceIndex],
@@ -232,9 +232,13 @@ impl Agenda {
         for bucket in &mut self.buckets {
             for place in 0..bucket.len() {
                 let (at, event) = bucket[place];
-                if event.is_of_node() && event.node().instance == from && is_copied(event) {
+                if event.is_of_node() && event.instance_node().instance == from && is_copied(event)
+                {
                     let copy = |&to: &InstanceIndex| {
-                        (at, Event::of_node(event.class(), to, event.node().node))
+                        (
+                            at,
+                            Event::of_node(event.event_class(), to, event.instance_node().node),
+                        )
                     };
                     bucket.extend(to.iter().map(copy));
                 }
@@ -244,7 +248,7 @@ impl Agenda {
 
     /// Moves the events due at [`Self::next_time`] into `batch`, in the order of scheduling.
     #[inline]
-    pub fn take(&mut self, batch: &mut Vec<Event>) {
+    pub fn take_due_events(&mut self, batch: &mut Vec<Event>) {
         batch.clear();
         batch.extend(self.buckets[0].drain(..).map(|(_, event)| event));
     }
@@ -261,28 +265,33 @@ mod tests {
         let mut agenda = Agenda::default();
         let event = |payload| Event::new(EventClass::Node, 0, payload);
         // At instant 5, there are NPU 1's batch, a message, and NPU 0's batch. NPU 1's later delays join NPU 1's batch.
-        agenda.delay(Npu(1), Time(5), event(10), 7);
+        agenda.add_delay_end(Npu(1), Time(5), event(10), 7);
         agenda.push(Time(5), event(20));
-        agenda.delay(Npu(0), Time(5), event(30), 0);
-        agenda.delay(Npu(1), Time(9), event(40), 0);
-        agenda.delay(Npu(1), Time(3), event(50), 0);
-        agenda.delay(Npu(1), Time(5), event(11), 8);
+        agenda.add_delay_end(Npu(0), Time(5), event(30), 0);
+        agenda.add_delay_end(Npu(1), Time(9), event(40), 0);
+        agenda.add_delay_end(Npu(1), Time(3), event(50), 0);
+        agenda.add_delay_end(Npu(1), Time(5), event(11), 8);
         let mut order = Vec::new();
         let mut batch = Vec::new();
         while agenda.next_time().is_some() {
-            agenda.take(&mut batch);
+            agenda.take_due_events(&mut batch);
             for event in batch.clone() {
-                if event.class() != EventClass::Alarm {
-                    order.push((event.payload(), 0));
+                if event.event_class() != EventClass::Alarm {
+                    order.push((event.payload_bits(), 0));
                     continue;
                 }
                 while let Some((delayed, detail)) =
-                    agenda.next_delay(Npu(event.rank()), event.payload())
+                    agenda.next_delay(Npu(event.rank_bits()), event.payload_bits())
                 {
-                    order.push((delayed.payload(), detail));
+                    order.push((delayed.payload_bits(), detail));
                     // If a zero-length delay is added while the batch is delivered, it joins the batch.
-                    if delayed.payload() == 10 {
-                        agenda.delay(Npu(1), Time(5), Event::new(EventClass::Node, 0, 12), 0);
+                    if delayed.payload_bits() == 10 {
+                        agenda.add_delay_end(
+                            Npu(1),
+                            Time(5),
+                            Event::new(EventClass::Node, 0, 12),
+                            0,
+                        );
                     }
                 }
             }
@@ -320,7 +329,7 @@ mod tests {
                     oracle.entry(at).or_default().push(event);
                 }
                 if let Some(at) = agenda.next_time() {
-                    agenda.take(&mut batch);
+                    agenda.take_due_events(&mut batch);
                     let (expected_at, expected) = oracle.pop_first().unwrap();
                     prop_assert_eq!(at.0, expected_at);
                     prop_assert_eq!(&batch, &expected);

@@ -1,6 +1,6 @@
 //! Collectives in flight: from the arrival of their first member to the completion of their last.
 //!
-//! A member arrives when its node gets its lane ([`Collectives::arrive`]). After that, this module handles the agenda's
+//! A member arrives when its node gets its lane ([`Collectives::arrive_at_collective`]). After that, this module handles the agenda's
 //! events of collectives and the network's notices about their messages. Ends of members' nodes and notifications of
 //! observers are stored in [`Effects`].
 
@@ -95,28 +95,28 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
 
     /// Returns the state of simulated collectives.
     #[inline]
-    pub fn chunks(&self) -> &ChunkExecutor<'a, M> {
+    pub fn chunk_executor(&self) -> &ChunkExecutor<'a, M> {
         &self.chunks
     }
 
     /// Returns the state of simulated collectives for changes.
     #[inline]
-    pub fn chunks_mut(&mut self) -> &mut ChunkExecutor<'a, M> {
+    pub fn chunk_executor_mut(&mut self) -> &mut ChunkExecutor<'a, M> {
         &mut self.chunks
     }
 
     /// Returns the first mismatch between members, or `None`.
-    pub fn mismatch(&self) -> Option<IssueMismatch> {
+    pub fn first_mismatch(&self) -> Option<IssueMismatch> {
         self.mismatch
     }
 
     /// Writes the counts of collectives into an outcome.
-    pub fn count(&self, outcome: &mut ReplayOutcome) {
-        self.answers.count(outcome);
+    pub fn add_counts_to(&self, outcome: &mut ReplayOutcome) {
+        self.answers.add_counts_to(outcome);
     }
 
     /// Adds a member to its collective when the member's node has taken its lane.
-    pub fn arrive<N: NetworkBackend>(
+    pub fn arrive_at_collective<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -127,28 +127,28 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         let launch_order = &mut self.chunks.groups[slot.group].order;
         if M::Order::MATCHES_AS_ISSUED {
             sequence = if self.chunks.backend.matches_in_issue_order() {
-                launch_order.issued(slot.member)
+                launch_order.next_call_to_issue(slot.member)
             } else {
-                launch_order.numbered(sequence)
+                launch_order.register_call(sequence)
             };
         }
         let run = match launch_order.run_of[sequence as usize] {
             None => self.add_run(call, slot, sequence),
             Some(run) => {
                 if M::Order::MATCHES_AS_ISSUED {
-                    self.check_alike(call, slot, run);
+                    self.check_calls_equal(call, slot, run);
                 }
                 run
             }
         };
-        self.chunks.runs[run].arrive(now, slot.member, call.node);
+        self.chunks.runs[run].record_arrival(now, slot.member, call.node);
         if M::Order::MATCHES_AS_ISSUED {
             self.notify_joined(now, call, slot.group, run);
         }
         // In insertion order, if the collective has no analytical answer, the member proceeds immediately, because the
         // order of arrivals within an instant may matter.
         if M::Order::AT_ONCE && !self.may_be_closed(fabric, run) {
-            self.enroll(fabric, effects, now, run, slot.member);
+            self.enroll_member(fabric, effects, now, run, slot.member);
             return;
         }
         let arrived = &mut self.chunks.runs[run].arrivals.arrived_now;
@@ -167,17 +167,17 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
 
     /// Creates the run of a collective when its first member arrives.
     fn add_run(&mut self, call: MemberCall<'_, 'a>, slot: GroupSlot, sequence: u32) -> RunIndex {
-        let run = self.chunks.runs.take();
-        let (request, root) = self.request(call, slot, sequence);
+        let run = self.chunks.runs.take_free_run();
+        let (request, root) = self.build_request(call, slot, sequence);
         let running = &mut self.chunks.groups[slot.group];
         let (group, backend) = (running.plan, &*self.chunks.backend);
-        let variant = backend.variant(&request);
+        let variant = backend.cache_key(&request);
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
         let number = self
             .chunks
             .schedules
-            .find(running.id, &request, root, variant, work_out);
-        self.chunks.runs[run].reset(
+            .find_or_create_schedule(running.id, &request, root, variant, work_out);
+        self.chunks.runs[run].reset_for_start(
             RunStart {
                 group: slot.group,
                 number: running.number,
@@ -219,7 +219,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
     }
 
     /// Returns the request of a collective node, and the position of its root.
-    fn request(
+    fn build_request(
         &mut self,
         call: MemberCall<'_, 'a>,
         slot: GroupSlot,
@@ -228,7 +228,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         let number = self.requests;
         self.requests = number.wrapping_add(1);
         let (graph, node) = (call.running.graph, call.node);
-        let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
+        let (kind, bytes) = (graph.collective_of(node).kind, graph.bytes(node));
         let running = &self.chunks.groups[slot.group];
         let group = running.plan;
         let request = |buffer, splits| CollectiveRequest {
@@ -248,7 +248,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             // If collectives are matched in issue order, the plan has no calls. The first member to arrive defines the
             // call.
             None => {
-                let buffer = kind.buffer(bytes, group.members.len() as u32);
+                let buffer = kind.buffer_bytes(bytes, group.members.len() as u32);
                 (request(buffer.unwrap_or(u64::MAX), None), Position(0))
             }
         }
@@ -263,7 +263,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
 
     /// Handles an event of a collective.
     #[inline]
-    pub fn handle<N: NetworkBackend>(
+    pub fn handle_event<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -271,10 +271,12 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         event: Event,
         detail: u32,
     ) {
-        match event.class() {
+        match event.event_class() {
             EventClass::Settle => self.settle_in_order(fabric, effects, now, event.run()),
-            EventClass::Run => self.end_run(fabric, effects, now, event.run(), event.rank()),
-            _ => self.chunks.handle(fabric, effects, now, event, detail),
+            EventClass::Run => self.end_run(fabric, effects, now, event.run(), event.rank_bits()),
+            _ => self
+                .chunks
+                .handle_event(fabric, effects, now, event, detail),
         }
     }
 }

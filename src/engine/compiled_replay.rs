@@ -10,7 +10,7 @@ use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use super::price_changes::PriceChangeCount;
-use super::run_programs::{LaunchSource, native, run_over_network};
+use super::run_programs::{LaunchSource, create_native_backend, run_over_network};
 use super::tile_groups;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
@@ -18,7 +18,7 @@ use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    AlgorithmDescriber, ChunkChoices, CustomCollective, LinkRates, measured_collective,
+    AlgorithmDescriber, ChunkChoices, CustomCollective, LinkRates, find_measured_time_collective,
     measured_elsewhere,
 };
 use chakram_hardware::compute::HostTiming;
@@ -83,9 +83,9 @@ impl<'a> CompiledReplay<'a> {
         machine: &'a Machine,
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
-        let prices = host_launches::by_default(workload, machine, options);
+        let prices = host_launches::resolve_default_prices(workload, machine, options);
         let chosen = ChunkChoices::default();
-        let backend = native(
+        let backend = create_native_backend(
             machine,
             &options.custom,
             std::iter::empty(),
@@ -105,7 +105,7 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        let prices = host_launches::by_default(workload, machine, options);
+        let prices = host_launches::resolve_default_prices(workload, machine, options);
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
@@ -118,7 +118,7 @@ impl<'a> CompiledReplay<'a> {
         backend: &M,
         prices: ResolvedPrices,
     ) -> Result<Self, ReplayRefusal> {
-        let launched = host_launches::launched(workload, machine, prices);
+        let launched = host_launches::insert_host_launches(workload, machine, prices);
         let options = &ReplayOptions {
             correction: prices.correction,
             ..options.clone()
@@ -165,7 +165,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// The sources of all durations, and the numbers of nodes whose durations come from each source.
-    pub fn basis(&self) -> PricingCoverage {
+    pub fn pricing_coverage(&self) -> PricingCoverage {
         self.plan.basis
     }
 
@@ -175,34 +175,34 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns true if tile groups are used: one rank simulates several identical ranks.
-    pub fn aggregates(&self) -> bool {
+    pub fn aggregates_tiles(&self) -> bool {
         self.aggregate
     }
 
     /// The source of durations of collectives and messages.
-    pub fn comm(&self) -> CommTiming {
+    pub fn comm_timing(&self) -> CommTiming {
         self.comm
     }
 
     /// The source of the durations of host work.
-    pub fn host(&self) -> HostTiming {
+    pub fn host_timing(&self) -> HostTiming {
         self.host
     }
 
     /// Returns the duration of a node that does not depend on other nodes: a kernel, host work, or a local load or
     /// store.
-    pub fn price(&self, instance: InstanceId, node: NodeIndex) -> Span {
+    pub fn price_of_node(&self, instance: InstanceId, node: NodeIndex) -> Span {
         let planned = &self.plan.instances[instance.index()];
         self.plan.shared[planned.shared as usize].prices[node.index()]
     }
 
     /// The network model that [`Self::run`] uses.
-    pub fn network(&self) -> NetworkKind {
+    pub fn network_kind(&self) -> NetworkKind {
         self.network
     }
 
     /// Returns the groups, in the numbering of [`CollectiveRecord::group`](crate::CollectiveRecord::group).
-    pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
+    pub fn group_views(&self) -> impl Iterator<Item = GroupView<'_>> {
         self.plan.groups.iter().map(|group| GroupView {
             id: group.id,
             dimensions: group.dimensions,
@@ -213,9 +213,15 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Returns a readable name of the algorithms for collectives of `kind` in a group, with a buffer of `bytes`.
-    pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>, bytes: u64) -> String {
+    pub fn describe_algorithms(
+        &self,
+        kind: CollectiveKind,
+        group: &GroupView<'_>,
+        bytes: u64,
+    ) -> String {
         let topology = self.machine.topology();
-        self.describer.say(kind, group.extent, topology, bytes)
+        self.describer
+            .describe_collective(kind, group.extent, topology, bytes)
     }
 
     /// Returns true if the machine's host launches nodes, because the trace has no host times.
@@ -235,12 +241,17 @@ impl<'a> CompiledReplay<'a> {
 
     /// Returns true if undisturbed collectives of `kind` in `group` take measured times.
     pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
-        let custom = |custom: &CustomCollective| custom.applies_to(kind, group.extent.size());
+        let custom =
+            |custom: &CustomCollective| custom.applies_to(kind, group.extent.member_count());
         let curves = self.machine.collective_curves();
         self.prices.measured_collectives
             && !self.custom.iter().any(custom)
-            && measured_collective(curves, (kind, 1), (group.extent, self.machine.topology()))
-                .is_some()
+            && find_measured_time_collective(
+                curves,
+                (kind, 1),
+                (group.extent, self.machine.topology()),
+            )
+            .is_some()
     }
 
     /// If collectives of `kind` in `group` take times that were measured on other links than the machine's, returns the
@@ -257,22 +268,25 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// The NPU of `rank`.
-    pub fn npu(&self, rank: Rank) -> Npu {
+    pub fn npu_of_rank(&self, rank: Rank) -> Npu {
         self.plan.npu_of[rank.index()]
     }
 
     /// Returns the group of a collective node.
     pub fn group_of(&self, instance: InstanceId, node: NodeIndex) -> ReplayGroupId {
         let of = &self.workload().instances()[instance.index()];
-        let call = self.workload().graph(of).call(node);
+        let call = self.workload().graph_of(of).collective_of(node);
         self.plan.instances[instance.index()].slots[call.group as usize].group
     }
 
     /// Returns the group of a collective node, and the index of its call in the group, from 0.
     pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
         let of = &self.workload().instances()[instance.index()];
-        let graph = self.workload().graph(of);
-        let (call, planned) = (graph.call(node), &self.plan.instances[instance.index()]);
+        let graph = self.workload().graph_of(of);
+        let (call, planned) = (
+            graph.collective_of(node),
+            &self.plan.instances[instance.index()],
+        );
         let sequence = planned.sequences.as_ref();
         let sequence = sequence.map_or(call.sequence, |all| all[graph.call_index(node)]);
         (planned.slots[call.group as usize].group, sequence)
@@ -281,7 +295,7 @@ impl<'a> CompiledReplay<'a> {
     /// Returns the index of the machine's memory that a load or store names, or `None` if the node names no memory.
     pub fn named_memory(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
-        let slot = self.workload().graph(of).remote_memory(node)?;
+        let slot = self.workload().graph_of(of).remote_memory(node)?;
         let planned = &self.plan.instances[instance.index()];
         Some(self.plan.shared[planned.shared as usize].memories[slot as usize])
     }
@@ -296,7 +310,7 @@ impl<'a> CompiledReplay<'a> {
         lanes.iter().map(|&lane| (lane != NONE).then_some(lane))
     }
 
-    /// Number of collectives of each group, in the order of [`Self::groups`].
+    /// Number of collectives of each group, in the order of [`Self::group_views`].
     pub fn call_counts(&self) -> impl Iterator<Item = usize> + '_ {
         self.plan.groups.iter().map(|group| group.calls.len())
     }
@@ -304,7 +318,7 @@ impl<'a> CompiledReplay<'a> {
     /// Returns the number that a send and its receive share, or `None` if the other end has no trace.
     pub fn pair_of(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
-        let message = self.workload().graph(of).message_index(node);
+        let message = self.workload().graph_of(of).message_index(node);
         let pair = self.plan.instances[instance.index()].pairs[message];
         (pair != NONE).then_some(pair)
     }
@@ -312,7 +326,7 @@ impl<'a> CompiledReplay<'a> {
     /// Fails if the program cannot run on `npu`; `None` stands for the NPU for which the program was compiled.
     pub(super) fn may_launch_at(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
-        let (name, npus) = (self.machine.name(), self.machine.topology().npus());
+        let (name, npus) = (self.machine.name(), self.machine.topology().npu_count());
         if self.plan.shared_of_class.is_empty() {
             return Err(ReplayRefusal::new(
                 format!(
@@ -330,7 +344,7 @@ impl<'a> CompiledReplay<'a> {
                 "an NPU of the machine",
             ));
         }
-        let class = self.machine.class(npu);
+        let class = self.machine.class_of_npu(npu);
         if self.plan.shared_of_class[class] == NONE {
             return Err(ReplayRefusal::new(
                 format!(
@@ -347,7 +361,7 @@ impl<'a> CompiledReplay<'a> {
     pub(super) fn shared_at(&self, planned: &InstancePlan, npu: Option<Npu>) -> &SharedGraphPlan {
         let own = planned.shared;
         let shared = npu.map_or(own, |npu| {
-            self.plan.shared_of_class[self.machine.class(npu)]
+            self.plan.shared_of_class[self.machine.class_of_npu(npu)]
         });
         &self.plan.shared[shared as usize]
     }
@@ -363,7 +377,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// The workload without added launches.
-    pub fn given(&self) -> &'a Workload {
+    pub fn workload_as_given(&self) -> &'a Workload {
         self.given
     }
 
@@ -385,8 +399,8 @@ impl<'a> CompiledReplay<'a> {
         &self,
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {
-        let mut feed = SingleLaunch::of(0);
-        run_over_network(LaunchSource::one(self, &mut feed), observer)
+        let mut feed = SingleLaunch::of_program(0);
+        run_over_network(LaunchSource::of_program(self, &mut feed), observer)
     }
 
     /// Runs to the end over the caller's network, with the machine's collective algorithms.
@@ -399,7 +413,7 @@ impl<'a> CompiledReplay<'a> {
         observer: &mut O,
         network: N,
     ) -> Result<ReplayOutcome, ReplayError> {
-        let backend = &mut native(
+        let backend = &mut create_native_backend(
             self.machine,
             &self.custom,
             self.plan.splits.iter(),
@@ -422,8 +436,8 @@ impl<'a> CompiledReplay<'a> {
             M::Order::MATCHES_AS_ISSUED,
             "another backend than it was prepared for"
         );
-        let mut feed = SingleLaunch::of(0);
-        let source = LaunchSource::one(self, &mut feed);
+        let mut feed = SingleLaunch::of_program(0);
+        let source = LaunchSource::of_program(self, &mut feed);
         Engine::new(source, observer, network, backend).run()
     }
 }
@@ -439,7 +453,7 @@ fn check_links(
     }
     let (name, topology) = (machine.name(), machine.topology());
     let shares = network == NetworkKind::FairSharing;
-    if topology.graph().is_some() && !shares {
+    if topology.explicit_links().is_some() && !shares {
         return Err(ReplayRefusal::new(
             format!(
                 "network model {network} supports only dimensions, but machine `{name}` has explicit links"
@@ -450,8 +464,8 @@ fn check_links(
             ),
         ));
     }
-    if (shares || options.links) && topology.npus() > MOST_NPUS {
-        let npus = topology.npus();
+    if (shares || options.links) && topology.npu_count() > MOST_NPUS {
+        let npus = topology.npu_count();
         return Err(ReplayRefusal::new(
             format!(
                 "machine `{name}` has {npus} NPUs, but models of single links support at most {MOST_NPUS}"

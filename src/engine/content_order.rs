@@ -16,15 +16,15 @@ impl Discipline for ContentOrder {
     const OPENS_PORTS: bool = true;
 
     #[inline]
-    fn round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn handle_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) {
         let mut round = std::mem::take(&mut engine.round);
         engine.effects.take_round(&mut round);
-        engine.sort(&mut round);
+        engine.sort_by_content(&mut round);
         for &event in &round {
-            engine.handle(now, event, 0);
+            engine.handle_event(now, event, 0);
         }
         engine.round = round;
     }
@@ -38,27 +38,29 @@ impl Discipline for ContentOrder {
             engine.settle_uneven(now, None);
         }
         if engine.tile_groups.may_join() {
-            let lanes = engine.processors.lanes();
+            let lanes = engine.processors.kernel_lanes();
             let effects = &mut engine.effects;
-            engine.tile_groups.rejoin(&mut engine.flow, lanes, effects);
+            engine
+                .tile_groups
+                .rejoin_parts(&mut engine.flow, lanes, effects);
         }
         engine.dispatch_ready(now);
         if !engine.effects.ended.is_empty() || engine.feeds.are_woken() {
-            engine.tell_feeds(now);
+            engine.notify_feeds(now);
         }
-        if engine.processors.are_unsettled() && !engine.effects.agenda.has(now) {
+        if engine.processors.are_unsettled() && !engine.effects.agenda.has_event_at(now) {
             engine.settle_processors(now);
         }
         engine.effects.progress.end_round(now);
         // Submit before settling, so that reservations of analytical answers account for the traffic of this round.
-        engine.send(now);
-        if !engine.effects.arrivals.is_empty() && !engine.effects.agenda.has(now) {
-            engine.effects.progress.settle();
-            engine.settle(now);
-            engine.send(now);
+        engine.submit_messages(now);
+        if !engine.effects.arrivals.is_empty() && !engine.effects.agenda.has_event_at(now) {
+            engine.effects.progress.count_settlement();
+            engine.settle_collectives(now);
+            engine.submit_messages(now);
         }
         if engine.settle_memories(now) {
-            engine.effects.progress.settle();
+            engine.effects.progress.count_settlement();
         }
         // Settling collectives may have ended nodes.
         if engine.tile_groups.are_uneven() {
@@ -75,7 +77,9 @@ impl Discipline for ContentOrder {
         let mut ends = std::mem::take(&mut engine.effects.ends);
         for (at, node) in ends.drain(..) {
             let effects = &mut engine.effects;
-            engine.tile_groups.announce(&engine.flow, effects, at, node);
+            engine
+                .tile_groups
+                .schedule_group_end(&engine.flow, effects, at, node);
         }
         engine.effects.ends = ends;
     }

@@ -67,7 +67,7 @@ pub struct PricingCoverage {
 }
 
 impl PricingCoverage {
-    pub(super) fn add(&mut self, other: Self) {
+    pub(super) fn add_coverage(&mut self, other: Self) {
         self.priced += other.priced;
         self.estimated += other.estimated;
         self.fell_back += other.fell_back;
@@ -110,7 +110,7 @@ impl PricingCoverage {
 
     /// Counts a kernel by the source of its duration. `computes` is true if the model computes durations even for
     /// recorded kernels.
-    pub(super) fn kernel(&mut self, price: KernelTiming, computes: bool) {
+    pub(super) fn count_kernel_price(&mut self, price: KernelTiming, computes: bool) {
         let (count, time) = match price {
             KernelTiming::Modeled(span) if computes => {
                 (&mut self.priced, Some((&mut self.roofline_time, span)))

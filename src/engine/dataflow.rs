@@ -15,13 +15,13 @@ mod open_dependencies;
 
 /// Packs a node of an instance into one word. Words sort by instance and then by id.
 #[inline]
-pub(super) fn key(instance: InstanceIndex, node: NodeIndex) -> u64 {
+pub(super) fn pack_node(instance: InstanceIndex, node: NodeIndex) -> u64 {
     u64::from(instance.0) << 32 | u64::from(node.0)
 }
 
 /// Unpacks the instance and node of a word.
 #[inline]
-pub(super) fn node_of(word: u64) -> InstanceNode {
+pub(super) fn unpack_node(word: u64) -> InstanceNode {
     InstanceNode {
         instance: InstanceIndex((word >> 32) as u32),
         node: NodeIndex(word as u32),
@@ -67,13 +67,13 @@ pub(super) struct RunningInstance<'a> {
 impl RunningInstance<'_> {
     /// Returns the compiled duration of a node.
     #[inline]
-    pub fn duration(&self, node: NodeIndex) -> Span {
+    pub fn duration_of_node(&self, node: NodeIndex) -> Span {
         self.shared.prices[node.index()]
     }
 
     /// Returns the lane that a node occupies, or `None`.
     #[inline]
-    pub fn lane(&self, node: NodeIndex) -> Option<u32> {
+    pub fn lane_of_node(&self, node: NodeIndex) -> Option<u32> {
         match self.shared.lanes[self.graph.lane(node) as usize] {
             NONE => None,
             lane => Some(self.first_lane + lane),
@@ -81,12 +81,12 @@ impl RunningInstance<'_> {
     }
 
     /// Returns the lanes that the instance uses.
-    pub fn lanes(&self) -> Range<u32> {
+    pub fn lane_range(&self) -> Range<u32> {
         self.first_lane..self.first_lane + self.shared.lane_count
     }
 
     #[inline]
-    pub fn has(&self, flag: u8) -> bool {
+    pub fn has_flag(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
@@ -101,7 +101,7 @@ pub(super) struct LaunchNumbers {
 
 /// Plan of a launch in flight, and indices of the launch's first instance, group and match.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LaunchPlace<'a> {
+pub(super) struct LaunchLayout<'a> {
     pub plan: &'a ReplayPlan,
     pub ranks: &'a [RankInstance],
     /// Number of the launch.
@@ -116,7 +116,7 @@ pub(super) struct LaunchPlace<'a> {
 pub(super) struct Dataflow<'a> {
     instances: Vec<RunningInstance<'a>>,
     /// Plan and offsets of the launch in each run state.
-    places: Vec<LaunchPlace<'a>>,
+    places: Vec<LaunchLayout<'a>>,
     open: OpenDependencies,
     /// Ready nodes that wait until another node of their instance completes. These nodes became ready through a node
     /// that completed immediately. Used only by the discipline of insertion order.
@@ -133,7 +133,7 @@ impl<'a> Dataflow<'a> {
         Self {
             instances: Vec::new(),
             places: Vec::new(),
-            open: OpenDependencies::with_room(nodes),
+            open: OpenDependencies::with_node_capacity(nodes),
             dormant: Vec::new(),
             completed: 0,
             last: Time::ZERO,
@@ -162,21 +162,21 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Reserves memory for exactly `count` more instances.
-    pub fn reserve(&mut self, count: usize) {
+    pub fn reserve_instances(&mut self, count: usize) {
         self.instances.reserve_exact(count);
     }
 
     /// Adds the instances of a run state, one for each of `graphs`.
-    pub fn add(
+    pub fn add_instances(
         &mut self,
-        place: LaunchPlace<'a>,
+        place: LaunchLayout<'a>,
         first_id: InstanceId,
         graphs: impl Iterator<Item = &'a Graph>,
     ) {
         let frame = self.places.len() as u32;
         let planned = place.plan.instances.iter();
         for (id, (graph, planned)) in (first_id.0..).zip(graphs.zip(planned)) {
-            let first_node = self.open.add(graph.in_degrees());
+            let first_node = self.open.add_nodes(graph.in_degrees());
             self.instances.push(RunningInstance {
                 graph,
                 shared: &place.plan.shared[planned.shared as usize],
@@ -195,31 +195,34 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Initialises the dependencies of an instance that begins. `used` is true if an earlier launch used its state.
-    pub fn open(&mut self, instance: InstanceIndex, used: bool) {
+    pub fn open_dependencies(&mut self, instance: InstanceIndex, used: bool) {
         let running = &self.instances[instance.index()];
         let (graph, first) = (running.graph, running.first_node);
         if used {
-            self.open.reset(first, graph.in_degrees());
+            self.open.reset_nodes(first, graph.in_degrees());
         }
         if graph.has_delays() {
-            for node in graph.nodes().filter(|&n| graph.delay(n) > Span::ZERO) {
-                self.open.delay(first + node.index());
+            for node in graph
+                .nodes()
+                .filter(|&n| graph.launch_delay(n) > Span::ZERO)
+            {
+                self.open.mark_delayed(first + node.index());
             }
         }
     }
 
-    pub fn place(&self, frame: u32) -> &LaunchPlace<'a> {
+    pub fn launch_of_frame(&self, frame: u32) -> &LaunchLayout<'a> {
         &self.places[frame as usize]
     }
 
     /// Sets the launch number of a run state.
-    pub fn number(&mut self, frame: u32, serial: u64) {
+    pub fn set_launch_serial(&mut self, frame: u32, serial: u64) {
         self.places[frame as usize].serial = serial;
     }
 
     /// Returns the number of the launch of an instance.
     #[inline]
-    pub fn serial(&self, instance: InstanceIndex) -> u64 {
+    pub fn launch_serial(&self, instance: InstanceIndex) -> u64 {
         self.place_of(instance).serial
     }
 
@@ -231,15 +234,15 @@ impl<'a> Dataflow<'a> {
     }
 
     #[inline]
-    fn place_of(&self, instance: InstanceIndex) -> &LaunchPlace<'a> {
+    fn place_of(&self, instance: InstanceIndex) -> &LaunchLayout<'a> {
         &self.places[self.instances[instance.index()].frame as usize]
     }
 
     /// Returns the group slot of a collective node, and its sequence in the group.
     #[inline]
-    pub fn call(&self, instance: InstanceIndex, node: NodeIndex) -> (GroupSlot, u32) {
+    pub fn call_of_node(&self, instance: InstanceIndex, node: NodeIndex) -> (GroupSlot, u32) {
         let RunningInstance { graph, planned, .. } = self.instance(instance);
-        let call = graph.call(node);
+        let call = graph.collective_of(node);
         let sequence = match &planned.sequences {
             None => call.sequence,
             Some(sequences) => sequences[graph.call_index(node)],
@@ -251,14 +254,14 @@ impl<'a> Dataflow<'a> {
 
     /// Returns true if the trace of an instance names the collective's group.
     pub fn names_group(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
-        let name = self.instance(instance).graph.call(node).group;
+        let name = self.instance(instance).graph.collective_of(node).group;
         self.rank_of(instance).group_names[name as usize].is_some()
     }
 
     /// Returns the number that a message of an instance shares with its other half, or [`NONE`] if the other end has no
     /// trace.
     #[inline]
-    pub fn pair(&self, instance: InstanceIndex, message: usize) -> u32 {
+    pub fn match_of_message(&self, instance: InstanceIndex, message: usize) -> u32 {
         match self.instance(instance).planned.pairs[message] {
             NONE => NONE,
             pair => self.place_of(instance).first_pair + pair,
@@ -267,7 +270,7 @@ impl<'a> Dataflow<'a> {
 
     /// Returns the rank at the other end of a message of an instance, and its NPU.
     #[inline]
-    pub fn peer(&self, instance: InstanceIndex, message: usize) -> (Rank, Npu) {
+    pub fn peer_of_message(&self, instance: InstanceIndex, message: usize) -> (Rank, Npu) {
         let running = self.instance(instance);
         let peer = running.graph.messages()[message].peer;
         let peer = self.rank_of(instance).peers[peer as usize];
@@ -277,21 +280,21 @@ impl<'a> Dataflow<'a> {
     /// Returns the instance of another rank in the launch of `instance`, or `None` if the rank has no trace.
     pub fn instance_beside(&self, instance: InstanceIndex, rank: Rank) -> Option<InstanceIndex> {
         let place = self.place_of(instance);
-        let own = place.plan.instance(rank)?;
-        Some(place.first_instance.after(own.0))
+        let own = place.plan.instance_of_rank(rank)?;
+        Some(place.first_instance.nth_after(own.0))
     }
 
     /// Returns the content key that orders a node within an instant: its NPU, launch and id.
     pub fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
-        let InstanceNode { instance, node } = node_of(word);
+        let InstanceNode { instance, node } = unpack_node(word);
         let running = self.instance(instance);
-        (running.npu, self.serial(instance), node)
+        (running.npu, self.launch_serial(instance), node)
     }
 
     /// Sorts events of the same class by NPU, launch and node. The round must already be sorted by class.
-    pub fn sort_by_launch(&self, round: &mut [Event]) {
-        for alike in round.chunk_by_mut(|a, b| a.class() == b.class()) {
-            let class = alike[0].class();
+    pub fn sort_by_launch_order(&self, round: &mut [Event]) {
+        for alike in round.chunk_by_mut(|a, b| a.event_class() == b.event_class()) {
+            let class = alike[0].event_class();
             let of_nodes = matches!(
                 class,
                 EventClass::Node | EventClass::Ready | EventClass::Release
@@ -300,8 +303,8 @@ impl<'a> Dataflow<'a> {
                 // Content order must not depend on the instance's index: the index depends on how run states are
                 // reused.
                 alike.sort_unstable_by_key(|event| {
-                    let InstanceNode { instance, node } = event.node();
-                    self.content_of(key(instance, node))
+                    let InstanceNode { instance, node } = event.instance_node();
+                    self.content_of(pack_node(instance, node))
                 });
             }
         }
@@ -310,7 +313,7 @@ impl<'a> Dataflow<'a> {
     /// Completes a node. Calls `ended` with the node's instance and type, and then makes the node's
     /// successors ready or delayed.
     #[inline(always)]
-    pub fn complete(
+    pub fn complete_node(
         &mut self,
         effects: &mut Effects,
         now: Time,
@@ -325,15 +328,15 @@ impl<'a> Dataflow<'a> {
         if running.left == 0 {
             effects.ended.push(instance);
         }
-        self.open.complete(first + node.index());
+        self.open.mark_complete(first + node.index());
         self.completed += 1;
         self.last = now;
         ended(effects, running, kind);
         for next in graph.successors(node) {
-            match self.open.meet(first + next.index()) {
+            match self.open.resolve_dependency(first + next.index()) {
                 NodeState::Waiting => {}
-                NodeState::Ready => effects.ready.push(key(instance, next)),
-                NodeState::Delayed => effects.delayed.push(key(instance, next)),
+                NodeState::Ready => effects.ready.push(pack_node(instance, next)),
+                NodeState::Delayed => effects.delayed.push(pack_node(instance, next)),
             }
         }
     }
@@ -348,23 +351,23 @@ impl<'a> Dataflow<'a> {
         let graph = self.instance(instance).graph;
         for node in graph.nodes() {
             if graph.in_degrees()[node.index()] == 0 {
-                match graph.delay(node) {
-                    Span::ZERO => effects.ready.push(key(instance, node)),
-                    _ => effects.delayed.push(key(instance, node)),
+                match graph.launch_delay(node) {
+                    Span::ZERO => effects.ready.push(pack_node(instance, node)),
+                    _ => effects.delayed.push(pack_node(instance, node)),
                 }
             }
         }
     }
 
     /// Returns the number of completed nodes, and the time of the last completion.
-    pub fn completed(&self) -> (u64, Time) {
+    pub fn completed_nodes_and_time(&self) -> (u64, Time) {
         (self.completed, self.last)
     }
 
     /// Returns the number of open dependencies of a node, or [`None`] if the node is complete.
     pub fn waits_for(&self, instance: InstanceIndex, node: NodeIndex) -> Option<u32> {
         let first = self.instance(instance).first_node;
-        self.open.left(first + node.index())
+        self.open.open_dependency_count(first + node.index())
     }
 
     /// Returns true if a node is ready or issued: its dependencies are complete and its delay is over, but it is not
@@ -375,12 +378,12 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Returns true if two instances of one graph have the same open dependencies.
-    pub fn are_alike(&self, one: InstanceIndex, other: InstanceIndex) -> bool {
-        let [one, other] = [one, other].map(|of| self.nodes(of));
-        self.open.are_alike(one, other)
+    pub fn have_equal_state(&self, one: InstanceIndex, other: InstanceIndex) -> bool {
+        let [one, other] = [one, other].map(|of| self.node_range(of));
+        self.open.have_equal_state(one, other)
     }
 
-    fn nodes(&self, instance: InstanceIndex) -> Range<usize> {
+    fn node_range(&self, instance: InstanceIndex) -> Range<usize> {
         let running = self.instance(instance);
         running.first_node..running.first_node + running.graph.len()
     }
@@ -397,27 +400,27 @@ impl<'a> Dataflow<'a> {
         let (left, collectives) = (of.left, of.collectives);
         let own = &mut self.instances[to.index()];
         (own.left, own.collectives) = (left, collectives);
-        let [from, to] = [from, to].map(|of| self.nodes(of));
-        self.open.copy(from, to);
+        let [from, to] = [from, to].map(|of| self.node_range(of));
+        self.open.copy_state(from, to);
     }
 
     /// Makes the dormant nodes of an instance ready, after one of its nodes completed.
     #[inline]
-    pub fn wake(&mut self, effects: &mut Effects, instance: InstanceIndex) {
+    pub fn wake_dormant_nodes(&mut self, effects: &mut Effects, instance: InstanceIndex) {
         if !self.dormant.is_empty() {
-            let own = |word: &mut u64| node_of(*word).instance == instance;
+            let own = |word: &mut u64| unpack_node(*word).instance == instance;
             effects.ready.extend(self.dormant.extract_if(.., own));
         }
     }
 
     /// Returns the ready nodes that wait until another node of their instance completes. Only the discipline of
     /// insertion order adds nodes to this list.
-    pub fn dormant(&mut self) -> &mut Vec<u64> {
+    pub fn dormant_nodes_mut(&mut self) -> &mut Vec<u64> {
         &mut self.dormant
     }
 
     /// Returns true if a node is dormant.
     pub fn is_dormant(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
-        self.dormant.contains(&key(instance, node))
+        self.dormant.contains(&pack_node(instance, node))
     }
 }

@@ -84,12 +84,12 @@ pub(super) struct LoopProgress {
 
 impl LoopProgress {
     /// Returns the number of settlements of the instant so far.
-    pub fn settled(&self) -> u32 {
+    pub fn settlement_count(&self) -> u32 {
         self.settled
     }
 
     /// Returns the number of rounds since the last settlement.
-    pub fn rounds(&self) -> u32 {
+    pub fn round_count(&self) -> u32 {
         self.rounds
     }
 
@@ -103,7 +103,7 @@ impl LoopProgress {
     }
 
     /// Counts a settlement.
-    pub fn settle(&mut self) {
+    pub fn count_settlement(&mut self) {
         self.settled += 1;
         self.rounds = 0;
     }
@@ -127,7 +127,7 @@ pub(super) enum FollowUp {
 impl Effects {
     /// Returns true if notifications of observers, ends or other work are pending.
     #[inline]
-    pub fn leave_something(&self) -> bool {
+    pub fn has_follow_up(&self) -> bool {
         let held = self.ends.len() | self.work.len() | self.began.len() | self.records.len();
         debug_assert!(
             self.is_stirred || held == 0,
@@ -138,51 +138,51 @@ impl Effects {
 
     /// Clears the flag because the caller will drain all lists.
     #[inline]
-    pub fn calm(&mut self) {
+    pub fn clear_follow_up(&mut self) {
         self.is_stirred = false;
     }
 
     /// Notifies observers that a node's part of a collective begins.
     #[inline]
-    pub fn begin(&mut self, instance: InstanceId, node: NodeIndex) {
+    pub fn begin_transfer(&mut self, instance: InstanceId, node: NodeIndex) {
         self.is_stirred = true;
         self.began.push((instance, node));
     }
 
     /// Notifies observers that a collective ended.
     #[inline]
-    pub fn record(&mut self, record: CollectiveRecord) {
+    pub fn record_collective(&mut self, record: CollectiveRecord) {
         self.is_stirred = true;
         self.records.push(record);
     }
 
     /// Records the time at which a node ends, as determined by the network, a memory or a collective.
     #[inline]
-    pub fn end_said(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub fn schedule_announced_end(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         self.is_stirred = true;
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
     /// Appends work. In insertion order, the work is done after earlier work of the same event.
     #[inline]
-    pub fn leave(&mut self, work: FollowUp) {
+    pub fn push_follow_up(&mut self, work: FollowUp) {
         self.is_stirred = true;
         self.work.push(work);
     }
 
     /// Completes a node at `now`.
     #[inline]
-    pub fn end<D: Discipline>(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub fn end_node<D: Discipline>(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if D::AT_ONCE {
-            self.leave(FollowUp::End(instance, node));
+            self.push_follow_up(FollowUp::End(instance, node));
         } else {
-            self.end_said(now, instance, node);
+            self.schedule_announced_end(now, instance, node);
         }
     }
 
     /// Schedules the end of a node.
     #[inline]
-    pub fn end_at(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub fn end_node_at(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         let event = Event::of_node(EventClass::Node, instance, node);
         self.agenda.push(at, event);
     }
@@ -198,21 +198,21 @@ impl Effects {
     ) {
         if D::AT_ONCE {
             let event = Event::of_node(EventClass::Node, instance, node);
-            self.agenda.delay(npu, at, event, 0);
+            self.agenda.add_delay_end(npu, at, event, 0);
         } else {
-            self.end_at(at, instance, node);
+            self.end_node_at(at, instance, node);
         }
     }
 
     /// Takes the events of the next instant, in the order in which they were scheduled.
     #[inline]
     pub fn take_round(&mut self, round: &mut Vec<Event>) {
-        self.agenda.take(round);
+        self.agenda.take_due_events(round);
         self.progress.events += round.len() as u64;
     }
 
     /// Appends the effects of a separate simulation, which has events at several instants.
-    pub fn append(&mut self, mut other: Self) {
+    pub fn append_effects(&mut self, mut other: Self) {
         debug_assert!(
             other.work.is_empty() && other.ready.is_empty() && other.arrivals.is_empty(),
             "what is beside the loop ends no node"
@@ -220,7 +220,7 @@ impl Effects {
         // Events of an instant are handled in content order, so the position of appended events does not matter.
         let mut round = Vec::new();
         while let Some(due) = other.agenda.next_time() {
-            other.agenda.take(&mut round);
+            other.agenda.take_due_events(&mut round);
             for &event in &round {
                 self.agenda.push(due, event);
             }

@@ -101,7 +101,7 @@ impl EventClass {
 impl Event {
     /// Returns true if the event is the end of a node or of a node's delay.
     pub fn is_of_node(self) -> bool {
-        matches!(self.class(), EventClass::Node | EventClass::Ready)
+        matches!(self.event_class(), EventClass::Node | EventClass::Ready)
     }
 
     #[inline]
@@ -140,50 +140,50 @@ impl Event {
 
     /// Returns the instance and node of an event of [`Self::of_node`].
     #[inline]
-    pub fn node(self) -> InstanceNode {
+    pub fn instance_node(self) -> InstanceNode {
         InstanceNode {
-            instance: InstanceIndex(self.rank()),
-            node: NodeIndex(self.payload()),
+            instance: InstanceIndex(self.rank_bits()),
+            node: NodeIndex(self.payload_bits()),
         }
     }
 
     /// Returns the collective of an event of [`Self::of_run`].
     #[inline]
     pub fn run(self) -> RunIndex {
-        RunIndex(self.payload())
+        RunIndex(self.payload_bits())
     }
 
     /// Returns the op of an event of [`Self::of_op`].
     #[inline]
-    pub fn op(self) -> OpIndex {
-        OpIndex(self.payload())
+    pub fn op_index(self) -> OpIndex {
+        OpIndex(self.payload_bits())
     }
 
     /// Returns the cell of an event of [`Self::of_cell`].
     #[inline]
-    pub fn cell(self) -> RunCell {
+    pub fn run_cell(self) -> RunCell {
         RunCell {
-            run: RunIndex(self.rank()),
-            cell: CellIndex(self.payload()),
+            run: RunIndex(self.rank_bits()),
+            cell: CellIndex(self.payload_bits()),
         }
     }
 
     /// Returns the network event that the word contains, or `None` for other classes.
     #[inline]
     pub fn of_network(self) -> Option<NetworkEvent> {
-        let (order, op) = (self.rank(), self.op());
-        Some(match self.class() {
+        let (order, op) = (self.rank_bits(), self.op_index());
+        Some(match self.event_class() {
             EventClass::Injected => NetworkEvent::Injected(op),
             EventClass::FirstByte => NetworkEvent::FirstByte { order, op },
             EventClass::Delivered => NetworkEvent::Delivered(op),
             EventClass::Hop => NetworkEvent::Hop { order, op },
-            EventClass::LinkFree => NetworkEvent::LinkFree(self.payload()),
+            EventClass::LinkFree => NetworkEvent::LinkFree(self.payload_bits()),
             _ => return None,
         })
     }
 
     /// Returns the whole word.
-    pub fn word(self) -> u64 {
+    pub fn packed_content(self) -> u64 {
         self.0
     }
 
@@ -193,17 +193,17 @@ impl Event {
     }
 
     #[inline]
-    pub fn class(self) -> EventClass {
+    pub fn event_class(self) -> EventClass {
         EventClass::ALL[(self.0 >> (PAYLOAD_BITS + RANK_BITS)) as usize]
     }
 
     #[inline]
-    pub fn rank(self) -> u32 {
+    pub fn rank_bits(self) -> u32 {
         (self.0 >> PAYLOAD_BITS) as u32 & ((1 << RANK_BITS) - 1)
     }
 
     #[inline]
-    pub fn payload(self) -> u32 {
+    pub fn payload_bits(self) -> u32 {
         self.0 as u32
     }
 }
@@ -216,9 +216,9 @@ mod tests {
     fn words_hold_class_rank_and_payload() {
         for class in EventClass::ALL {
             let event = Event::new(class, (1 << RANK_BITS) - 1, u32::MAX);
-            assert_eq!(event.class(), class);
-            assert_eq!(event.rank(), (1 << RANK_BITS) - 1);
-            assert_eq!(event.payload(), u32::MAX);
+            assert_eq!(event.event_class(), class);
+            assert_eq!(event.rank_bits(), (1 << RANK_BITS) - 1);
+            assert_eq!(event.payload_bits(), u32::MAX);
         }
         let earlier = Event::new(EventClass::Node, 9, 9);
         assert!(earlier < Event::new(EventClass::Run, 0, 0));

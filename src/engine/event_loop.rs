@@ -10,13 +10,13 @@ pub(super) trait LoopComponents {
     fn next(&mut self) -> Option<Time>;
 
     /// Takes the events of the round at `now` and handles them.
-    fn round(&mut self, now: Time);
+    fn handle_round(&mut self, now: Time);
 
     /// Carries out the work after the events of a round. Breaks if the run cannot continue.
     fn end_round(&mut self, now: Time) -> ControlFlow<()>;
 
     /// Checks for an interruption. Called every [`ROUNDS_BETWEEN_CHECKS`] rounds.
-    fn check(&self) -> Result<(), Interruption>;
+    fn check_interruption(&self) -> Result<(), Interruption>;
 }
 
 /// Number of rounds between two checks. A round takes 0.1 µs to milliseconds, and a check takes a few nanoseconds.
@@ -33,10 +33,10 @@ pub(super) fn run(components: &mut impl LoopComponents) -> Result<(), Interrupti
     while let Some(now) = components.next() {
         rounds_left -= 1;
         if rounds_left == 0 {
-            components.check()?;
+            components.check_interruption()?;
             rounds_left = ROUNDS_BETWEEN_CHECKS;
         }
-        components.round(now);
+        components.handle_round(now);
         if components.end_round(now).is_break() {
             break;
         }

@@ -1,7 +1,7 @@
 //! Models of the caller, which replace the machine's durations of kernels, loads and stores.
 //!
 //! A caller's network is passed to [`CompiledReplay::run_over`](super::CompiledReplay::run_over), and a caller's
-//! collective algorithm to [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
+//! collective algorithm to [`Machine::with_algorithm`](chakram_hardware::build_machine::Machine::with_algorithm).
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::KernelProfile;
@@ -14,20 +14,20 @@ use std::sync::Arc;
 pub trait KernelModel: fmt::Debug + Send + Sync {
     /// Returns the duration of a kernel on NPUs of a class. If the result is `None`, the model of
     /// [`ReplayOptions::compute`](super::ReplayOptions::compute) is used.
-    fn duration(&self, kernel: &KernelProfile, class: &NpuClass) -> Option<Span>;
+    fn price_kernel(&self, kernel: &KernelProfile, class: &NpuClass) -> Option<Span>;
 }
 
 /// A model of memories: the duration of local accesses, and the state of remote memory in each run.
 pub trait MemoryDesign: fmt::Debug + Send + Sync {
     /// Returns the duration of an access of `bytes` to the NPU's own memory. If the result is `None`, the machine's
     /// model is used.
-    fn local(&self, _memory: &LocalMemory, _bytes: u64) -> Option<Span> {
+    fn time_local_access(&self, _memory: &LocalMemory, _bytes: u64) -> Option<Span> {
         None
     }
 
     /// Creates an idle remote memory. If the result is `None`, the machine's model is used. Capacities are always the
     /// machine's.
-    fn remote(&self) -> Option<Box<dyn MemoryModel>> {
+    fn create_remote_memory(&self) -> Option<Box<dyn MemoryModel>> {
         None
     }
 }

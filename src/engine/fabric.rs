@@ -19,7 +19,7 @@ use std::sync::Arc;
 mod accesses;
 mod in_flight;
 
-pub(super) use accesses::{ApproachingAccess, fault};
+pub(super) use accesses::{ApproachingAccess, find_access_fault};
 pub(super) use in_flight::InFlightOp;
 
 use accesses::RemoteState;
@@ -45,7 +45,7 @@ pub(super) struct Fabric<'a, N> {
 
 impl EventScheduler for Agenda {
     #[inline]
-    fn schedule(&mut self, at: Time, event: NetworkEvent) {
+    fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
         // Ops of one instant use separate ports and counters, so their order does not matter. There are two exceptions:
         // first bytes at one port, and messages at one link. Such events are ordered by content before op numbers.
         let event = match event {
@@ -70,7 +70,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         };
         Self {
             topology,
-            memories: RemoteState::all(prepared, &mut network),
+            memories: RemoteState::create_all(prepared, &mut network),
             network,
             ops: OpSlab::default(),
             notices: Vec::new(),
@@ -82,22 +82,22 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Returns the network model.
     #[inline]
-    pub fn network(&self) -> &N {
+    pub fn network_model(&self) -> &N {
         &self.network
     }
 
     #[inline]
-    pub fn open(&mut self, ports: u32) -> PortRange {
-        self.network.open(ports)
+    pub fn open_ports(&mut self, ports: u32) -> PortRange {
+        self.network.open_ports(ports)
     }
 
     #[inline]
-    pub fn close(&mut self, ports: PortRange) {
-        self.network.close(ports);
+    pub fn close_ports(&mut self, ports: PortRange) {
+        self.network.close_ports(ports);
     }
 
-    pub fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
-        self.network.reservations()
+    pub fn reservable_links_mut(&mut self) -> Option<&mut dyn LinkReservations> {
+        self.network.reservable_links_mut()
     }
 
     pub fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
@@ -107,25 +107,27 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     /// Returns the lowest-numbered run that has reserved a link on the route between `ends`, if bytes sent at `now`
     /// would use this link. `None` if there is no such run.
     #[inline]
-    pub fn reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
-        self.network.reservations()?.reservation(now, ends)
+    pub fn lowest_reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        self.network
+            .reservable_links_mut()?
+            .lowest_reservation(now, ends)
     }
 
     /// Allocates an op for a message, and counts the message.
     #[inline]
-    pub fn op(&mut self, of: InFlightOp) -> OpIndex {
+    pub fn allocate_op(&mut self, of: InFlightOp) -> OpIndex {
         self.ops.insert(of)
     }
 
     /// Allocates an op that is not a message and is not counted.
     #[inline]
     pub fn handle_of(&mut self, of: InFlightOp) -> OpIndex {
-        self.ops.reserve(of)
+        self.ops.reserve_op(of)
     }
 
     /// Returns the context of an op.
     #[inline]
-    pub fn of_op(&self, op: OpIndex) -> InFlightOp {
+    pub fn in_flight_op(&self, op: OpIndex) -> InFlightOp {
         self.ops.get(op)
     }
 
@@ -138,23 +140,24 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     /// Subtracts the messages of a rehearsal from the count of messages, because the machine's network never carried
     /// them.
     pub fn forget_messages(&mut self, messages: u64) {
-        self.ops.forget(messages);
+        self.ops.subtract_messages(messages);
     }
 
     /// Passes a message to the network.
     #[inline]
-    pub fn put(&mut self, now: Time, message: &NetworkMessage, effects: &mut Effects) {
+    pub fn pass_to_network(&mut self, now: Time, message: &NetworkMessage, effects: &mut Effects) {
         if let Some(traffic) = &mut self.traffic {
             let (from, to) = message.ends;
-            traffic.count((from.into(), to.into()), message.amount);
+            traffic.count_transfer((from.into(), to.into()), message.amount);
         }
-        self.network.submit(now, message, &mut effects.agenda);
+        self.network
+            .submit_message(now, message, &mut effects.agenda);
     }
 
     /// Submits a message: in insertion order immediately, and in content order together with the other messages of its
     /// instant, sorted by key.
     #[inline]
-    pub fn submit<D: Discipline>(
+    pub fn submit_message<D: Discipline>(
         &mut self,
         now: Time,
         key: SendOrderKey,
@@ -162,7 +165,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effects: &mut Effects,
     ) {
         if D::AT_ONCE {
-            self.put(now, &message, effects);
+            self.pass_to_network(now, &message, effects);
         } else {
             effects.sends.push(PendingSend { key, message });
         }
@@ -176,7 +179,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
             if N::SHARED {
                 self.ops.mark_submitted(message.op);
             }
-            self.put(now, &message, effects);
+            self.pass_to_network(now, &message, effects);
         }
         effects.sends = leaving;
     }
@@ -188,22 +191,28 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     /// Sends a rendezvous request.
-    pub fn request(&mut self, now: Time, op: InFlightOp, ends: (Npu, Npu), effects: &mut Effects) {
+    pub fn send_request(
+        &mut self,
+        now: Time,
+        op: InFlightOp,
+        ends: (Npu, Npu),
+        effects: &mut Effects,
+    ) {
         let op = self.ops.insert(op);
-        let amount = BufferShare::whole(self.request_bytes.unwrap_or(0));
-        let message = NetworkMessage::plain(op, ends, amount);
-        self.put(now, &message, effects);
+        let amount = BufferShare::from_bytes(self.request_bytes.unwrap_or(0));
+        let message = NetworkMessage::without_port(op, ends, amount);
+        self.pass_to_network(now, &message, effects);
     }
 
     /// Withholds a message until it is requested.
-    pub fn withhold(&mut self, message: NetworkMessage) {
+    pub fn withhold_message(&mut self, message: NetworkMessage) {
         self.withheld.insert(message.op, message);
     }
 
     /// Submits a withheld message.
-    pub fn release(&mut self, now: Time, op: OpIndex, effects: &mut Effects) {
+    pub fn submit_withheld(&mut self, now: Time, op: OpIndex, effects: &mut Effects) {
         if let Some(message) = self.withheld.remove(&op) {
-            self.put(now, &message, effects);
+            self.pass_to_network(now, &message, effects);
         }
     }
 
@@ -217,22 +226,22 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         let Some(failing) = self.network.failing_links() else {
             unreachable!("failures of links are refused for networks that know none");
         };
-        let effect = failing.fail(now, links, &mut effects.agenda);
+        let effect = failing.fail_links(now, links, &mut effects.agenda);
         if let Some(traffic) = &mut self.traffic {
-            traffic.fail(Arc::clone(failing.graph()), &effect.moved);
+            traffic.move_failed_bytes(Arc::clone(failing.links_in_service()), &effect.moved);
         }
         effect
     }
 
     /// Returns the pairs of endpoints whose messages have no route since links failed.
-    pub fn cut_off(&mut self) -> Vec<(EndpointId, EndpointId)> {
+    pub fn unreachable_pairs(&mut self) -> Vec<(EndpointId, EndpointId)> {
         let failing = self.network.failing_links();
-        failing.map_or_else(Vec::new, |failing| failing.cut_off())
+        failing.map_or_else(Vec::new, |failing| failing.unreachable_pairs())
     }
 
     /// Returns a readable name of an endpoint.
     pub fn name_endpoint(&self, endpoint: EndpointId) -> String {
-        match endpoint.0.checked_sub(self.topology.npus()) {
+        match endpoint.0.checked_sub(self.topology.npu_count()) {
             None => format!("NPU {endpoint}"),
             Some(memory) => format!("memory {memory}"),
         }
@@ -240,46 +249,47 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Handles a network event. `notice` returns the resulting notices about messages.
     #[inline]
-    pub fn handle(&mut self, now: Time, event: NetworkEvent, effects: &mut Effects) {
+    pub fn handle_event(&mut self, now: Time, event: NetworkEvent, effects: &mut Effects) {
         let (agenda, notices) = (&mut effects.agenda, &mut self.notices);
-        self.network.handle(now, event, agenda, notices);
+        self.network.handle_event(now, event, agenda, notices);
     }
 
     /// Removes the next notice about an op. If the op's message has arrived, the caller must free the op.
     #[inline]
-    pub fn notice(&mut self) -> Option<DeliveryNotice> {
+    pub fn pop_delivery_notice(&mut self) -> Option<DeliveryNotice> {
         self.notices.pop()
     }
 
     /// Sorts the events of a round into content order. Slots of ops are reused, so messages of one NPU at a port or
     /// link keep the order of submission and not of op slots.
     #[inline]
-    pub fn sort(&self, round: &mut [Event]) {
+    pub fn sort_sends_by_content(&self, round: &mut [Event]) {
         // Equal words are equal events, so an unstable sort is deterministic.
         round.sort_unstable();
         if !N::SHARED {
             return;
         }
         let of_one = |a: &Event, b: &Event| {
-            (a.class(), b.class()) == (EventClass::Hop, EventClass::Hop) && a.rank() == b.rank()
+            (a.event_class(), b.event_class()) == (EventClass::Hop, EventClass::Hop)
+                && a.rank_bits() == b.rank_bits()
         };
         for alike in round.chunk_by_mut(of_one).filter(|alike| alike.len() > 1) {
-            alike.sort_unstable_by_key(|event| self.ops.submission_number(event.op()));
+            alike.sort_unstable_by_key(|event| self.ops.submission_number(event.op_index()));
         }
     }
 
     /// Returns the number of messages that the network has carried.
-    pub fn messages(&self) -> u64 {
-        self.ops.inserted()
+    pub fn message_count(&self) -> u64 {
+        self.ops.inserted_count()
     }
 
     /// Reports the load of links to an observer.
-    pub fn report<O: Observer + ?Sized>(&self, observer: &mut O) {
+    pub fn report_links<O: Observer + ?Sized>(&self, observer: &mut O) {
         if let Some(traffic) = &self.traffic {
-            observer.links(&traffic.loads());
+            observer.on_links_measured(&traffic.collect_link_loads());
         }
         if let Some(occupancy) = self.network.occupancy() {
-            observer.network(&occupancy);
+            observer.on_network_measured(&occupancy);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::options::{CommTiming, ReplayOptions};
 use super::{Engine, Observer, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu, Rank};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{Time, counted};
+use chakram_base::units::{Time, format_count};
 use chakram_hardware::machine::{FailedPart, Machine, MachineFailure};
 use chakram_hardware::network::{NetworkBackend, NetworkKind};
 use chakram_hardware::topology::SwitchingMode;
@@ -46,11 +46,11 @@ pub struct FailureOutcome {
 #[derive(Clone, Debug)]
 pub(super) struct PlannedFailure {
     given: MachineFailure,
-    part: PlannedPart,
+    part: PlannedFailurePart,
 }
 
 #[derive(Clone, Debug)]
-enum PlannedPart {
+enum PlannedFailurePart {
     Npu(Npu),
     Links(Vec<u32>),
 }
@@ -101,28 +101,31 @@ pub(super) fn plan_failures(
 }
 
 /// Problem and hint of an error.
-type FoundAndHint = (String, String);
+type FindingAndHint = (String, String);
 
-fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedPart, FoundAndHint> {
-    let npus = machine.topology().npus();
+fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedFailurePart, FindingAndHint> {
+    let npus = machine.topology().npu_count();
     if npu.0 < npus {
-        return Ok(PlannedPart::Npu(npu));
+        return Ok(PlannedFailurePart::Npu(npu));
     }
     Err((
-        format!("the machine has {}", counted(npus.into(), "NPU")),
+        format!("the machine has {}", format_count(npus.into(), "NPU")),
         format!("an NPU from 0 to {}", npus - 1),
     ))
 }
 
-fn find_links(machine: &Machine, ends: &str) -> Result<PlannedPart, FoundAndHint> {
+fn find_links(machine: &Machine, ends: &str) -> Result<PlannedFailurePart, FindingAndHint> {
     let topology = machine.topology();
     let Some(graph) = topology.link_graph() else {
         return Err((
-            format!("links cannot fail on a machine of {} NPUs", topology.npus()),
+            format!(
+                "links cannot fail on a machine of {} NPUs",
+                topology.npu_count()
+            ),
             format!("a machine of at most {MOST_NPUS} NPUs"),
         ));
     };
-    let links = graph.links_between(ends).map(PlannedPart::Links);
+    let links = graph.links_between(ends).map(PlannedFailurePart::Links);
     links.map_err(|found| {
         (
             found,
@@ -136,22 +139,22 @@ fn check_link_failures(
     machine: &Machine,
     (options, network): (&ReplayOptions, NetworkKind),
     measured: bool,
-) -> Result<(), FoundAndHint> {
-    let switching = machine.topology().switching();
+) -> Result<(), FindingAndHint> {
+    let switching = machine.topology().switching_mode();
     let (with, hint) = if options.comm != CommTiming::Model {
         (
-            SettingKey::Comm.with(options.comm),
-            SettingKey::Comm.with(CommTiming::Model),
+            SettingKey::Comm.format_with_value(options.comm),
+            SettingKey::Comm.format_with_value(CommTiming::Model),
         )
     } else if network != NetworkKind::FairSharing {
         (
-            SettingKey::Network.with(network),
-            SettingKey::Network.with(NetworkKind::FairSharing),
+            SettingKey::Network.format_with_value(network),
+            SettingKey::Network.format_with_value(NetworkKind::FairSharing),
         )
     } else if measured {
         (
-            SettingKey::Collectives.with("curves"),
-            SettingKey::Collectives.with("algorithms"),
+            SettingKey::Collectives.format_with_value("curves"),
+            SettingKey::Collectives.format_with_value("algorithms"),
         )
     } else if !options.changes.collectives.is_empty() {
         let key = SettingKey::Collective.to_string();
@@ -171,10 +174,10 @@ fn check_link_failures(
 }
 
 /// Returns true if any planned failure takes links out of service.
-pub(super) fn lose_links(planned: &[PlannedFailure]) -> bool {
+pub(super) fn include_links(planned: &[PlannedFailure]) -> bool {
     planned
         .iter()
-        .any(|failure| matches!(failure.part, PlannedPart::Links(_)))
+        .any(|failure| matches!(failure.part, PlannedFailurePart::Links(_)))
 }
 
 /// Failures of a run.
@@ -192,8 +195,8 @@ impl<'a> RunFailures<'a> {
         let outcome = |failure: &PlannedFailure| FailureOutcome {
             failure: failure.given.to_string(),
             links: match &failure.part {
-                PlannedPart::Npu(_) => 0,
-                PlannedPart::Links(links) => links.len() as u64,
+                PlannedFailurePart::Npu(_) => 0,
+                PlannedFailurePart::Links(links) => links.len() as u64,
             },
             rerouted_messages: 0,
             resent_bytes: 0,
@@ -206,7 +209,7 @@ impl<'a> RunFailures<'a> {
     }
 
     /// Schedules all failures.
-    pub fn schedule(&self, effects: &mut Effects) {
+    pub fn schedule_failures(&self, effects: &mut Effects) {
         for (number, failure) in (0..).zip(self.planned) {
             let event = Event::new(EventClass::Failure, 0, number);
             effects.agenda.push(failure.given.at, event);
@@ -219,7 +222,7 @@ impl<'a> RunFailures<'a> {
     }
 
     /// Returns the consequences of each failure, in order.
-    pub fn outcomes(&self) -> Vec<FailureOutcome> {
+    pub fn take_outcomes(&self) -> Vec<FailureOutcome> {
         self.outcomes.clone()
     }
 
@@ -236,7 +239,7 @@ impl<'a> RunFailures<'a> {
         if let Some(failure) = self.npus.get(&running.npu) {
             return Some((own.rank, failure));
         }
-        let plan = flow.place(running.frame).plan;
+        let plan = flow.launch_of_frame(running.frame).plan;
         let on_failed = |rank: Rank| {
             let npu = plan.npu_of.get(rank.index())?;
             Some((rank, *self.npus.get(npu)?))
@@ -248,7 +251,7 @@ impl<'a> RunFailures<'a> {
                 on_failed(own.peers[message.peer as usize])
             }
             NodeKind::Collective => {
-                let (slot, _) = flow.call(instance, node);
+                let (slot, _) = flow.call_of_node(instance, node);
                 let members = &groups[slot.group].plan.members;
                 members.iter().find_map(|rank| on_failed(*rank))
             }
@@ -259,16 +262,16 @@ impl<'a> RunFailures<'a> {
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Takes the part of a failure out of service.
-    pub(super) fn fail(&mut self, now: Time, number: u32) {
+    pub(super) fn fail_machine_part(&mut self, now: Time, number: u32) {
         let failure = &self.failures.planned[number as usize];
         match &failure.part {
-            PlannedPart::Npu(npu) => {
+            PlannedFailurePart::Npu(npu) => {
                 // If an NPU fails several times, the first failure counts. The flag makes every later end check for
                 // failed NPUs.
                 self.failures.npus.entry(*npu).or_insert(&failure.given);
                 self.flow.set_flag_of_all(WATCHED);
             }
-            PlannedPart::Links(links) => {
+            PlannedFailurePart::Links(links) => {
                 let effect = self.fabric.fail_links(now, links, &mut self.effects);
                 let outcome = &mut self.failures.outcomes[number as usize];
                 outcome.rerouted_messages = effect.moved.len() as u64;
@@ -279,7 +282,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 }
 
 /// Describes failures for the error of a stuck run.
-pub(super) fn describe<N: NetworkBackend>(
+pub(super) fn describe_failures<N: NetworkBackend>(
     failures: &RunFailures<'_>,
     flow: &Dataflow<'_>,
     fabric: &mut Fabric<'_, N>,
@@ -294,10 +297,10 @@ pub(super) fn describe<N: NetworkBackend>(
         lines.push(format!(
             "{}: {} on the NPU had not ended, nor the communication with it",
             failure.to_sentence(),
-            counted(left, "node")
+            format_count(left, "node")
         ));
     }
-    let cut_off = fabric.cut_off();
+    let cut_off = fabric.unreachable_pairs();
     let name = |endpoint: EndpointId| fabric.name_endpoint(endpoint);
     if !cut_off.is_empty() {
         const SHOWN: usize = 4;
@@ -309,7 +312,7 @@ pub(super) fn describe<N: NetworkBackend>(
             pairs.push(format!("{} more", cut_off.len() - SHOWN));
         }
         let failed = failures.planned.iter();
-        let failed = failed.filter(|failure| matches!(failure.part, PlannedPart::Links(_)));
+        let failed = failed.filter(|failure| matches!(failure.part, PlannedFailurePart::Links(_)));
         let failed: Vec<String> = failed.map(|failure| failure.given.to_sentence()).collect();
         lines.push(format!(
             "{}: no route is left {}",

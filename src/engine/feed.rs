@@ -16,25 +16,25 @@ pub use timed::TimedLaunches;
 /// A feed is notified after the events of a round: first of its ended ranks and launches, in the order of their
 /// numbers, then of its wake. The engine carries out the feed's requests immediately, before the next notification.
 /// Feeds are notified in the order in which they were passed to the run.
-pub trait Feed {
+pub trait LaunchFeed {
     /// Returns the instant at which the feed wants to be woken next, or `None` for never. Called before the run and
     /// after each notification below. A past instant means now, so a feed must eventually return a later instant to let
     /// time advance.
     fn wake_at(&self) -> Option<Time>;
 
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
-    fn woken(&mut self, now: Time, queue: &mut LaunchQueue);
+    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue);
 
     /// Returns the times of the feed's ended launches, in order. Empty if the feed does not keep them for reports.
-    fn steps(&self) -> &[StepTimes] {
+    fn step_times(&self) -> &[StepTimes] {
         &[]
     }
 
     /// Notifies the feed that all nodes of one of its launches are complete.
-    fn launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, _queue: &mut LaunchQueue) {}
+    fn on_launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, _queue: &mut LaunchQueue) {}
 
     /// Notifies the feed that all nodes of one rank of one of its launches are complete.
-    fn rank_ended(
+    fn on_rank_ended(
         &mut self,
         _now: Time,
         _launch: &LaunchRecord,
@@ -66,7 +66,7 @@ pub struct SingleLaunch {
 
 impl SingleLaunch {
     /// Creates a feed that launches program number `program` at 0.
-    pub fn of(program: u32) -> Self {
+    pub fn of_program(program: u32) -> Self {
         Self {
             program,
             launched: false,
@@ -74,15 +74,15 @@ impl SingleLaunch {
     }
 }
 
-impl Feed for SingleLaunch {
+impl LaunchFeed for SingleLaunch {
     fn wake_at(&self) -> Option<Time> {
         (!self.launched).then_some(Time::ZERO)
     }
 
-    fn woken(&mut self, _now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, _now: Time, queue: &mut LaunchQueue) {
         self.launched = true;
         let program = self.program;
-        queue.launch(Launch {
+        queue.begin_launch(Launch {
             program,
             ..Launch::default()
         });

@@ -2,20 +2,20 @@
 
 use super::effects::Effects;
 use super::event::{Event, EventClass};
-use super::feed::Feed;
+use super::feed::LaunchFeed;
 use super::launch::LaunchQueue;
 use chakram_base::units::Time;
 
 /// A feed during the run.
 pub(super) struct RunningFeed<'a> {
-    feed: &'a mut dyn Feed,
+    feed: &'a mut dyn LaunchFeed,
     /// Instant of the feed's pending wake, or `None`.
     wake: Option<Time>,
 }
 
 /// The feeds of a run.
 #[derive(Default)]
-pub(super) struct Feeds<'a> {
+pub(super) struct RunningFeeds<'a> {
     all: Vec<RunningFeed<'a>>,
     /// Feeds to wake in this round.
     woken: Vec<u32>,
@@ -23,8 +23,8 @@ pub(super) struct Feeds<'a> {
     queue: LaunchQueue,
 }
 
-impl<'a> Feeds<'a> {
-    pub fn new(feeds: impl IntoIterator<Item = &'a mut dyn Feed>) -> Self {
+impl<'a> RunningFeeds<'a> {
+    pub fn new(feeds: impl IntoIterator<Item = &'a mut dyn LaunchFeed>) -> Self {
         let feeds = feeds.into_iter();
         Self {
             all: feeds.map(|feed| RunningFeed { feed, wake: None }).collect(),
@@ -33,7 +33,7 @@ impl<'a> Feeds<'a> {
     }
 
     /// Records that a wake of `feed` is due. Does nothing if a later request has replaced this wake.
-    pub fn wake(&mut self, now: Time, feed: u32) {
+    pub fn record_wake(&mut self, now: Time, feed: u32) {
         let of = &mut self.all[feed as usize];
         if of.wake == Some(now) {
             of.wake = None;
@@ -45,12 +45,12 @@ impl<'a> Feeds<'a> {
         !self.woken.is_empty()
     }
 
-    pub fn count(&self) -> u32 {
+    pub fn feed_count(&self) -> u32 {
         self.all.len() as u32
     }
 
     /// Returns true if a feed wants to be woken at time 0.
-    pub fn starts(&self, feed: u32) -> bool {
+    pub fn has_start(&self, feed: u32) -> bool {
         self.all[feed as usize].feed.wake_at() == Some(Time::ZERO)
     }
 
@@ -67,11 +67,11 @@ impl<'a> Feeds<'a> {
     }
 
     /// Notifies a feed by calling `tell`, and returns its requests. `next` is the number of the run's next launch.
-    pub fn tell(
+    pub fn notify_feed(
         &mut self,
         feed: u32,
         next: u64,
-        tell: impl FnOnce(&mut dyn Feed, &mut LaunchQueue),
+        tell: impl FnOnce(&mut dyn LaunchFeed, &mut LaunchQueue),
     ) -> LaunchQueue {
         let mut queue = std::mem::take(&mut self.queue);
         queue.next = next;
@@ -80,7 +80,7 @@ impl<'a> Feeds<'a> {
     }
 
     /// Takes back the list of requests after they have been carried out, and schedules the feed's next wake.
-    pub fn told(&mut self, effects: &mut Effects, now: Time, feed: u32, queue: LaunchQueue) {
+    pub fn apply_queue(&mut self, effects: &mut Effects, now: Time, feed: u32, queue: LaunchQueue) {
         self.queue = queue;
         self.schedule_wake(effects, now, feed);
     }

@@ -29,7 +29,7 @@ struct LaunchFrame {
 
 /// The programs of a run, and their launches.
 #[derive(Debug)]
-pub(super) struct Launches<'a> {
+pub(super) struct ProgramLaunches<'a> {
     programs: &'a [CompiledReplay<'a>],
     /// True if there may be more than one launch.
     many: bool,
@@ -51,7 +51,7 @@ pub(super) struct Launches<'a> {
     nodes: u64,
 }
 
-impl<'a> Launches<'a> {
+impl<'a> ProgramLaunches<'a> {
     pub fn new(programs: &'a [CompiledReplay<'a>], feeds: usize, many: bool) -> Self {
         let mut first = LaunchNumbers {
             first_instance: InstanceId(0),
@@ -82,9 +82,9 @@ impl<'a> Launches<'a> {
 
     /// Returns the first lane of an instance. If there is only one launch, it is the instance's own lane; otherwise it
     /// is the lane that the NPU's launches of this feed share.
-    pub fn lanes(&mut self, lanes: &mut Lanes, feed: u32, npu: Npu, own: u32) -> u32 {
+    pub fn find_first_lane(&mut self, lanes: &mut Lanes, feed: u32, npu: Npu, own: u32) -> u32 {
         if !self.many {
-            return lanes.add(own);
+            return lanes.add_lanes(own);
         }
         let of = &mut self.lanes_of[feed as usize];
         if npu.index() >= of.len() {
@@ -93,7 +93,7 @@ impl<'a> Launches<'a> {
         let first = &mut of[npu.index()];
         if *first == NONE {
             // All launches of the feed share these lanes, so there must be enough lanes for every program.
-            *first = lanes.add(self.most_lanes);
+            *first = lanes.add_lanes(self.most_lanes);
         }
         *first
     }
@@ -110,17 +110,17 @@ impl<'a> Launches<'a> {
     }
 
     /// Number of nodes of all launches so far.
-    pub fn nodes(&self) -> u64 {
+    pub fn node_count(&self) -> u64 {
         self.nodes
     }
 
     /// Returns the offsets of a program in the numbering over all programs.
-    pub fn numbers(&self, program: u32) -> LaunchNumbers {
+    pub fn launch_numbers(&self, program: u32) -> LaunchNumbers {
         self.numbers[program as usize]
     }
 
     /// Numbers a requested launch and returns its program. Fails if the program does not exist.
-    pub fn number(
+    pub fn register_launch(
         &mut self,
         now: Time,
         feed: u32,
@@ -153,14 +153,14 @@ impl<'a> Launches<'a> {
 
     /// Returns a run state for a launch, and true if the state was used before. If false, the caller must add the new
     /// state to all components.
-    pub fn take(&mut self, record: LaunchRecord, prices: LaunchPrices) -> (u32, bool) {
+    pub fn take_run_state(&mut self, record: LaunchRecord, prices: LaunchPrices) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchFrame {
             record,
             prices,
             ranks_left: program.plan.instances.len() as u32,
         };
-        self.nodes += program.workload().nodes();
+        self.nodes += program.workload().node_count();
         match self.free[record.program as usize].pop() {
             Some(number) => {
                 self.frames[number as usize] = frame;
@@ -174,19 +174,19 @@ impl<'a> Launches<'a> {
     }
 
     /// Makes a launch's ranks wait until their feed releases them.
-    pub fn hold(&mut self, frame: u32) {
+    pub fn hold_all_ranks(&mut self, frame: u32) {
         let serial = self.frames[frame as usize].record.serial;
         self.held.insert(serial, frame);
     }
 
     /// Returns the launch of a run state.
     #[inline]
-    pub fn record(&self, frame: u32) -> &LaunchRecord {
+    pub fn launch_record(&self, frame: u32) -> &LaunchRecord {
         &self.frames[frame as usize].record
     }
 
     /// Starts a rank that its feed has just released.
-    pub fn release(
+    pub fn release_rank(
         &self,
         flow: &mut Dataflow<'a>,
         effects: &mut Effects,
@@ -197,14 +197,14 @@ impl<'a> Launches<'a> {
         let Some(&frame) = self.held.get(&serial) else {
             return;
         };
-        let place = flow.place(frame);
+        let place = flow.launch_of_frame(frame);
         let index = place.plan.instance_of.get(rank.index());
         let Some(&index) = index.filter(|&&index| index != NONE) else {
             return;
         };
-        let instance = place.first_instance.after(index);
+        let instance = place.first_instance.nth_after(index);
         let running = flow.instance_mut(instance);
-        if running.has(HELD) {
+        if running.has_flag(HELD) {
             running.flags &= !HELD;
             let event = Event::of_node(EventClass::Release, instance, NodeIndex(0));
             effects.agenda.push(now, event);
@@ -227,9 +227,9 @@ impl<'a> Launches<'a> {
 
     /// Returns the duration of a node in the launch of `running`. The launch may have its own durations.
     #[inline]
-    pub fn price(&self, running: &RunningInstance<'_>, node: NodeIndex) -> Span {
-        let price = running.duration(node);
-        if running.has(REPRICED | SLOWED) {
+    pub fn price_of_node(&self, running: &RunningInstance<'_>, node: NodeIndex) -> Span {
+        let price = running.duration_of_node(node);
+        if running.has_flag(REPRICED | SLOWED) {
             return self.own_price(running, node, price);
         }
         price
@@ -242,14 +242,14 @@ impl<'a> Launches<'a> {
         if graph.kind(node) != NodeKind::Compute {
             return price;
         }
-        let price = if running.has(SLOWED) && running.collectives > 0 {
-            price.scaled(running.shared.beside_collectives)
+        let price = if running.has_flag(SLOWED) && running.collectives > 0 {
+            price.scale_by(running.shared.beside_collectives)
         } else {
             price
         };
         match &self.frames[running.frame as usize].prices {
             LaunchPrices::AsCompiled => price,
-            LaunchPrices::Scaled(factor) => price.scaled(*factor),
+            LaunchPrices::Scaled(factor) => price.scale_by(*factor),
             LaunchPrices::ByClass(prices) => {
                 let own = prices.get(graph.name_index(node) as usize);
                 own.copied().flatten().unwrap_or(price)

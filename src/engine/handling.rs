@@ -1,6 +1,6 @@
 //! Dispatch of events, and of the network's notices about messages, to their components.
 
-use super::dataflow::key;
+use super::dataflow::pack_node;
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::fabric::InFlightOp;
@@ -14,38 +14,38 @@ use chakram_hardware::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Sorts the events of a round into content order.
     #[inline]
-    pub(super) fn sort(&self, round: &mut [Event]) {
+    pub(super) fn sort_by_content(&self, round: &mut [Event]) {
         if round.len() < 2 {
             return;
         }
-        self.fabric.sort(round);
+        self.fabric.sort_sends_by_content(round);
         if self.launches.are_many() {
-            self.flow.sort_by_launch(round);
+            self.flow.sort_by_launch_order(round);
         }
     }
 
     /// Handles a network event and the resulting notices about messages.
     #[inline]
-    fn network_event(&mut self, now: Time, event: NetworkEvent) {
-        self.fabric.handle(now, event, &mut self.effects);
-        while let Some(notice) = self.fabric.notice() {
+    fn handle_network_event(&mut self, now: Time, event: NetworkEvent) {
+        self.fabric.handle_event(now, event, &mut self.effects);
+        while let Some(notice) = self.fabric.pop_delivery_notice() {
             match notice {
-                DeliveryNotice::Delivered(op) => self.arrived(now, op),
-                DeliveryNotice::Injected(op) => self.left(now, op),
+                DeliveryNotice::Delivered(op) => self.on_message_arrived(now, op),
+                DeliveryNotice::Injected(op) => self.on_message_left(now, op),
             }
         }
         if !M::Order::AT_ONCE {
             let (fabric, effects) = (&mut self.fabric, &mut self.effects);
             self.collectives
-                .chunks_mut()
+                .chunk_executor_mut()
                 .advance_begun(fabric, effects, now);
-            self.follow_up(now);
+            self.run_follow_ups(now);
         }
     }
 
     /// Handles the arrival of a message.
     #[inline]
-    fn arrived(&mut self, now: Time, op: OpIndex) {
+    fn on_message_arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         // Fast path for most messages. The fields are read in place, because copying them would stall the processor.
         if let InFlightOp::Step {
@@ -54,25 +54,25 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             to,
             stage,
             recv_posted,
-        } = fabric.of_op(op)
+        } = fabric.in_flight_op(op)
         {
             fabric.forget_op(op);
             let number = recv_posted;
             let (to, step) = (RunCell { run, cell: to }, SharedStep { stage, number });
             self.collectives
-                .chunks_mut()
+                .chunk_executor_mut()
                 .step_arrived(fabric, effects, now, to, from, step);
             // Members react to a step only after their endpoint's work, so the arrival has no further consequence.
             return;
         }
-        self.other_arrived(now, op);
+        self.on_control_message_arrived(now, op);
         if M::Order::AT_ONCE {
-            self.follow_up(now);
+            self.run_follow_ups(now);
         }
     }
 
     /// Handles the arrival of a message that is not a step of a collective.
-    fn other_arrived(&mut self, now: Time, op: OpIndex) {
+    fn on_control_message_arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let of = fabric.forget_op(op);
         match of {
@@ -82,23 +82,24 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 sender,
                 node,
             } => {
-                fabric.close(ports);
+                fabric.close_ports(ports);
                 let send = InstanceNode {
                     instance: sender,
                     node,
                 };
-                self.messages.arrived::<M::Order>(effects, now, pair, send);
+                self.messages
+                    .on_message_arrived::<M::Order>(effects, now, pair, send);
             }
             InFlightOp::Mirrored {
                 receiver,
                 node,
                 ports,
             } => {
-                fabric.close(ports);
-                effects.end::<M::Order>(now, receiver, node);
+                fabric.close_ports(ports);
+                effects.end_node::<M::Order>(now, receiver, node);
             }
             InFlightOp::Access { instance, node } => {
-                effects.end_said(now, instance, node);
+                effects.schedule_announced_end(now, instance, node);
             }
             InFlightOp::RankRequest {
                 pair,
@@ -109,89 +110,91 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     instance: receiver,
                     node,
                 };
-                self.messages.requested(fabric, effects, now, pair, receive);
+                self.messages
+                    .on_request_arrived(fabric, effects, now, pair, receive);
             }
             InFlightOp::Scripted {
                 run, from, part, ..
             } if self.settings.sends_end_on_arrival => {
                 // The sender's part ends before the receiver's part.
-                self.collectives.chunks_mut().part_ended(
+                self.collectives.chunk_executor_mut().part_ended(
                     fabric,
                     effects,
                     now,
                     RunCell { run, cell: from },
                     part,
                 );
-                self.follow_up(now);
+                self.run_follow_ups(now);
                 let (fabric, effects) = (&mut self.fabric, &mut self.effects);
                 self.collectives
-                    .chunks_mut()
-                    .arrived(fabric, effects, now, of);
+                    .chunk_executor_mut()
+                    .on_message_arrived(fabric, effects, now, of);
             }
             _ => self
                 .collectives
-                .chunks_mut()
-                .arrived(fabric, effects, now, of),
+                .chunk_executor_mut()
+                .on_message_arrived(fabric, effects, now, of),
         }
     }
 
     /// Handles the departure of a message's last byte.
     #[inline]
-    fn left(&mut self, now: Time, op: OpIndex) {
+    fn on_message_left(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        match fabric.of_op(op) {
+        match fabric.in_flight_op(op) {
             InFlightOp::Step { run, from, .. } => {
                 let at = RunCell { run, cell: from };
                 self.collectives
-                    .chunks_mut()
+                    .chunk_executor_mut()
                     .step_left(fabric, effects, now, at);
             }
             InFlightOp::Send { sender, node, .. } => {
-                effects.end::<M::Order>(now, sender, node);
+                effects.end_node::<M::Order>(now, sender, node);
             }
             InFlightOp::Scripted {
                 run, from, part, ..
             } => {
                 let player = RunCell { run, cell: from };
                 self.collectives
-                    .chunks_mut()
+                    .chunk_executor_mut()
                     .part_ended(fabric, effects, now, player, part);
             }
             _ => {}
         }
         if M::Order::AT_ONCE {
-            self.follow_up(now);
+            self.run_follow_ups(now);
         }
     }
 
     #[inline]
-    pub(super) fn handle(&mut self, now: Time, event: Event, detail: u32) {
+    pub(super) fn handle_event(&mut self, now: Time, event: Event, detail: u32) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        match event.class() {
+        match event.event_class() {
             EventClass::Node => {
-                let InstanceNode { instance, node } = event.node();
-                self.complete(now, instance, node);
+                let InstanceNode { instance, node } = event.instance_node();
+                self.complete_node(now, instance, node);
                 return;
             }
             EventClass::Ready => {
-                let InstanceNode { instance, node } = event.node();
-                effects.ready.push(key(instance, node));
-                self.tell(instance, |observer, id| {
-                    observer.ready(now, id, node);
+                let InstanceNode { instance, node } = event.instance_node();
+                effects.ready.push(pack_node(instance, node));
+                self.notify_of_members(instance, |observer, id| {
+                    observer.on_ready(now, id, node);
                 });
                 return;
             }
             EventClass::Release => {
-                self.flow.release_roots(effects, event.node().instance);
-                self.delay(now);
+                self.flow
+                    .release_roots(effects, event.instance_node().instance);
+                self.start_delays(now);
                 return;
             }
             EventClass::Failure => {
-                self.fail(now, event.payload());
+                self.fail_machine_part(now, event.payload_bits());
                 return;
             }
             EventClass::Wake => {
-                self.feeds.wake(now, event.rank());
+                self.feeds.record_wake(now, event.rank_bits());
                 return;
             }
             EventClass::Injected
@@ -200,23 +203,27 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             | EventClass::Hop
             | EventClass::LinkFree => {
                 if let Some(event) = event.of_network() {
-                    self.network_event(now, event);
+                    self.handle_network_event(now, event);
                 }
                 return;
             }
             EventClass::Alarm => unreachable!("it is taken apart before"),
             EventClass::Bus => {
-                self.bus_event(now, Npu(event.rank()), event.payload());
+                self.handle_bus_event(now, Npu(event.rank_bits()), event.payload_bits());
                 return;
             }
-            EventClass::Memory => fabric.handle_memory(now, event.rank(), event.payload(), effects),
-            EventClass::Requested => fabric.release(now, event.op(), effects),
+            EventClass::Memory => {
+                fabric.handle_memory(now, event.rank_bits(), event.payload_bits(), effects)
+            }
+            EventClass::Requested => fabric.submit_withheld(now, event.op_index(), effects),
             EventClass::Run if self.settings.comm != CommTiming::Model => {
                 let run = event.run();
                 self.collectives.end_recorded(&self.flow, effects, now, run);
             }
-            _ => self.collectives.handle(fabric, effects, now, event, detail),
+            _ => self
+                .collectives
+                .handle_event(fabric, effects, now, event, detail),
         }
-        self.follow_up(now);
+        self.run_follow_ups(now);
     }
 }

@@ -4,7 +4,7 @@ use super::{CollectiveTiming, ComputeModel, LaunchMode, ReplayOptions};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_hardware::machine::{Host, HostWait, Machine, PriceCorrection};
-use chakram_trace::format::{KernelShape, MovingKernel};
+use chakram_trace::format::{KernelShape, MemoryBoundKernel};
 use chakram_trace::graph::launches::HostLaunch;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
@@ -12,7 +12,7 @@ use chakram_trace::workload::Workload;
 /// Fills in the defaults for a replay's durations: the launch mode, whether collectives take measured times, and
 /// whether the machine's corrections apply. All three defaults depend on whether kernels are timed by measured curves.
 /// Measured curves are used with [`ComputeModel::Curves`], and for generated models on a machine with curves.
-pub(super) fn by_default(
+pub(super) fn resolve_default_prices(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
@@ -30,7 +30,9 @@ pub(super) fn by_default(
         true => LaunchMode::Eager,
         false => LaunchMode::None,
     };
-    let found = by_curves.then(|| correction(workload, machine)).flatten();
+    let found = by_curves
+        .then(|| find_price_correction(workload, machine))
+        .flatten();
     ResolvedPrices {
         launch: match options.launch {
             LaunchMode::Auto => default_launch,
@@ -52,7 +54,7 @@ pub(super) fn by_default(
 
 /// Returns the machine's correction for models with the same most frequent matrix product as `workload`. If there is
 /// none, returns the machine's correction for all other models.
-fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
+fn find_price_correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
     let corrections = machine.corrections();
     if corrections.is_empty() {
         return None;
@@ -77,7 +79,7 @@ pub(super) struct ResolvedPrices {
 
 /// Returns `workload` with launches by the host of `machine`, or `None` if there is no host or its launches take no
 /// time.
-pub(super) fn launched(
+pub(super) fn insert_host_launches(
     workload: &Workload,
     machine: &Machine,
     prices: ResolvedPrices,
@@ -92,7 +94,7 @@ pub(super) fn launched(
             &mut host.step,
         ];
         for cost in costs {
-            *cost = Span::from_seconds(cost.seconds() * factor);
+            *cost = Span::from_seconds(cost.as_seconds() * factor);
         }
     }
     match prices.launch {
@@ -120,7 +122,10 @@ fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     workload.graphs().iter().any(bare).then(|| {
         workload.with_graphs(|graph| {
             if bare(graph) {
-                graph.with_launches(|node| launch(graph, node, host), host.queue as usize)
+                graph.with_launches(
+                    |node| host_launch_of(graph, node, host),
+                    host.queue as usize,
+                )
             } else {
                 graph.clone()
             }
@@ -129,7 +134,7 @@ fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
 }
 
 /// Returns the host launch that `node` needs, or `None` if the host need not launch it.
-fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
+fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);
     let waits = match host.waits {
@@ -141,7 +146,7 @@ fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     let cost = match kind {
         NodeKind::Nothing | NodeKind::Host => return None,
         NodeKind::Compute => match graph.kernel(node) {
-            Some(KernelShape::Moving(MovingKernel::Optimizer)) => host.step,
+            Some(KernelShape::Moving(MemoryBoundKernel::Optimizer)) => host.step,
             _ if graph.is_backward_kernel(node) => host.backward,
             _ => host.launch,
         },
@@ -155,7 +160,10 @@ fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
 /// Returns true if `node` may be the first or the last node of a pass.
 fn ends_pass(graph: &Graph, node: NodeIndex) -> bool {
     let class = graph.kernel(node);
-    let ends = [MovingKernel::Embedding, MovingKernel::CrossEntropy];
+    let ends = [
+        MemoryBoundKernel::Embedding,
+        MemoryBoundKernel::CrossEntropy,
+    ];
     ends.iter()
         .any(|end| class == Some(KernelShape::Moving(*end)))
 }

@@ -8,7 +8,7 @@ index!(
     InstanceId
 );
 index!(
-    /// Id of a group for observers: its index over [`CompiledReplay::groups`](crate::CompiledReplay::groups) of all
+    /// Id of a group for observers: its index over [`CompiledReplay::group_views`](crate::CompiledReplay::groups) of all
     /// programs, one program after another.
     ReplayGroupId
 );
@@ -37,7 +37,7 @@ index!(
 impl InstanceIndex {
     /// Returns the instance that comes `index` places after this one.
     #[inline]
-    pub fn after(self, index: u32) -> Self {
+    pub fn nth_after(self, index: u32) -> Self {
         Self(self.0 + index)
     }
 }
@@ -66,7 +66,7 @@ pub struct SharedStep {
 impl CellIndex {
     /// Returns the cell of the same chunk at another position of the group.
     #[inline]
-    pub fn moved(self, from: Position, to: Position) -> Self {
+    pub fn move_to_position(self, from: Position, to: Position) -> Self {
         Self(self.0 - from.0 + to.0)
     }
 }

@@ -5,7 +5,7 @@
 //! equal on all ranks, and every NPU must have a rank. Other jobs are rejected.
 
 use super::error::ReplayRefusal;
-use super::matching::describe;
+use super::matching::describe_node;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Bytes;
 use chakram_hardware::machine::Machine;
@@ -16,21 +16,29 @@ use chakram_trace::workload::Workload;
 use std::collections::BTreeSet;
 
 /// Fails if an in-switch access is not made by all NPUs, does not pass a switch, or exceeds the memory.
-pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), ReplayRefusal> {
+pub(super) fn check_switch_accesses(
+    workload: &Workload,
+    machine: &Machine,
+) -> Result<(), ReplayRefusal> {
     let Some(instance) = workload.instances().iter().find(|instance| {
-        let graph = workload.graph(instance);
-        of(graph).next().is_some()
+        let graph = workload.graph_of(instance);
+        find_switch_nodes(graph).next().is_some()
     }) else {
         return Ok(());
     };
-    let graph = workload.graph(instance);
+    let graph = workload.graph_of(instance);
     let refusal = |rank: Rank, graph: &Graph, node: NodeIndex, found: &str, hint: &str| {
-        ReplayRefusal::new(format!("{}: {found}", describe(rank, graph, node)), hint)
+        ReplayRefusal::new(
+            format!("{}: {found}", describe_node(rank, graph, node)),
+            hint,
+        )
     };
-    let first = of(graph).next().expect("it was found by that");
-    let (name, npus) = (machine.name(), machine.topology().npus());
-    for node in of(graph) {
-        let Some(remote) = memory(machine, graph, node) else {
+    let first = find_switch_nodes(graph)
+        .next()
+        .expect("it was found by that");
+    let (name, npus) = (machine.name(), machine.topology().npu_count());
+    for node in find_switch_nodes(graph) {
+        let Some(remote) = memory_of_access(machine, graph, node) else {
             continue;
         };
         if !remote.attachment.has_switches() {
@@ -41,7 +49,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
                 &format!(
                     "the node needs switches that gather or reduce its data, but the remote memory \
                      of machine `{name}` with attachment `{}` has no switches",
-                    remote.attachment.name()
+                    remote.attachment.name_in_file()
                 ),
                 "take a machine with `attachment` hierarchical or switch, or remove `in_switch`",
             ));
@@ -81,13 +89,15 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
         if !seen.insert(other.graph) {
             continue;
         }
-        let theirs = workload.graph(other);
-        if let Some((k, ..)) = first_difference(accesses(graph), accesses(theirs)) {
+        let theirs = workload.graph_of(other);
+        if let Some((k, ..)) =
+            first_difference(list_switch_accesses(graph), list_switch_accesses(theirs))
+        {
             return Err(ReplayRefusal::new(
                 format!(
                     "ranks disagree on the loads and stores that switches gather and reduce: {}, but {}",
-                    said(instance.rank, graph, of(graph).nth(k)),
-                    said(other.rank, theirs, of(theirs).nth(k))
+                    describe_access(instance.rank, graph, find_switch_nodes(graph).nth(k)),
+                    describe_access(other.rank, theirs, find_switch_nodes(theirs).nth(k))
                 ),
                 "the same in-switch loads and stores on all ranks, in the order of ids",
             ));
@@ -97,21 +107,25 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
 }
 
 /// Returns the in-switch accesses of `graph`.
-fn of(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
+fn find_switch_nodes(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
     let nodes = graph.nodes();
     nodes.filter(|&node| graph.in_switch(node).is_some())
 }
 
 /// Returns the memory that `node` accesses, or `None` if the machine does not have it.
-fn memory<'a>(machine: &'a Machine, graph: &Graph, node: NodeIndex) -> Option<&'a RemoteMemory> {
-    match name(graph, node) {
-        None => machine.remote(),
+fn memory_of_access<'a>(
+    machine: &'a Machine,
+    graph: &Graph,
+    node: NodeIndex,
+) -> Option<&'a RemoteMemory> {
+    match memory_name_of(graph, node) {
+        None => machine.first_remote_memory(),
         Some(name) => Some(&machine.named_memories()[machine.named_memory(name)?].memory),
     }
 }
 
 /// Returns the name of the memory that `node` accesses, or `None` if the trace states none.
-fn name(graph: &Graph, node: NodeIndex) -> Option<&str> {
+fn memory_name_of(graph: &Graph, node: NodeIndex) -> Option<&str> {
     let slot = graph.remote_memory(node)?;
     Some(&graph.remote_memories()[slot as usize])
 }
@@ -120,16 +134,22 @@ fn name(graph: &Graph, node: NodeIndex) -> Option<&str> {
 type SwitchedAccess<'a> = (u64, Option<bool>, Option<&'a str>);
 
 /// Iterates over the in-switch accesses of `graph`.
-fn accesses(graph: &Graph) -> impl Iterator<Item = SwitchedAccess<'_>> {
-    of(graph).map(|node| (graph.bytes(node), graph.in_switch(node), name(graph, node)))
+fn list_switch_accesses(graph: &Graph) -> impl Iterator<Item = SwitchedAccess<'_>> {
+    find_switch_nodes(graph).map(|node| {
+        (
+            graph.bytes(node),
+            graph.in_switch(node),
+            memory_name_of(graph, node),
+        )
+    })
 }
 
 /// Formats a node with its bytes, or states that the rank has no such node.
-fn said(rank: Rank, graph: &Graph, node: Option<NodeIndex>) -> String {
+fn describe_access(rank: Rank, graph: &Graph, node: Option<NodeIndex>) -> String {
     match node {
         Some(node) => {
             let bytes = Bytes(graph.bytes(node));
-            format!("{} of {bytes}", describe(rank, graph, node))
+            format!("{} of {bytes}", describe_node(rank, graph, node))
         }
         None => format!("no further one on rank {}", rank.0),
     }

@@ -6,7 +6,7 @@
 //! a node ends, the nodes that it made ready are issued.
 
 use super::Engine;
-use super::dataflow::node_of;
+use super::dataflow::unpack_node;
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::FollowUp;
 use super::event::EventClass;
@@ -27,21 +27,21 @@ impl Discipline for InsertionOrder {
     const OPENS_PORTS: bool = false;
 
     #[inline]
-    fn round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn handle_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) {
         let mut round = std::mem::take(&mut engine.round);
-        engine.effects.agenda.take(&mut round);
+        engine.effects.agenda.take_due_events(&mut round);
         for &event in &round {
-            if event.class() != EventClass::Alarm {
-                engine.handle(now, event, 0);
+            if event.event_class() != EventClass::Alarm {
+                engine.handle_event(now, event, 0);
                 engine.dispatch_by_id(now);
                 continue;
             }
-            let (npu, gathering) = (Npu(event.rank()), event.payload());
+            let (npu, gathering) = (Npu(event.rank_bits()), event.payload_bits());
             while let Some((event, detail)) = engine.effects.agenda.next_delay(npu, gathering) {
-                engine.handle(now, event, detail);
+                engine.handle_event(now, event, detail);
                 engine.dispatch_by_id(now);
             }
         }
@@ -54,12 +54,12 @@ impl Discipline for InsertionOrder {
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()> {
-        if engine.collectives.mismatch().is_some() {
+        if engine.collectives.first_mismatch().is_some() {
             return ControlFlow::Break(());
         }
         engine.settle_memories(now);
         if !engine.effects.ended.is_empty() {
-            engine.tell_feeds(now);
+            engine.notify_feeds(now);
         }
         ControlFlow::Continue(())
     }
@@ -76,7 +76,7 @@ impl Discipline for InsertionOrder {
         }
         engine.effects.ends = ends;
         if !engine.effects.work.is_empty() {
-            engine.carry_out(now);
+            engine.carry_out_follow_ups(now);
         }
     }
 
@@ -90,54 +90,55 @@ impl Discipline for InsertionOrder {
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Carries out the work of components in the order in which it was appended, each entry with all its consequences.
     #[inline(never)]
-    pub(super) fn carry_out(&mut self, now: Time) {
+    pub(super) fn carry_out_follow_ups(&mut self, now: Time) {
         let mut left = std::mem::take(&mut self.effects.work);
         for work in left.drain(..) {
             let (fabric, effects) = (&mut self.fabric, &mut self.effects);
             match work {
                 FollowUp::End(instance, node) => {
-                    self.complete(now, instance, node);
+                    self.complete_node(now, instance, node);
                     self.dispatch_by_id(now);
                 }
                 FollowUp::Leave(npu, queue) => {
                     self.collectives
-                        .chunks_mut()
-                        .leave(fabric, effects, now, npu, queue);
+                        .chunk_executor_mut()
+                        .leave_stage_queue(fabric, effects, now, npu, queue);
                 }
                 FollowUp::Admit(npu, queue) => {
                     self.collectives
-                        .chunks_mut()
-                        .admit(fabric, effects, now, npu, queue);
+                        .chunk_executor_mut()
+                        .admit_waiting_chunks(fabric, effects, now, npu, queue);
                 }
                 FollowUp::Deliver(pair) => {
-                    self.messages.deliver::<M::Order>(effects, now, pair);
+                    self.messages
+                        .deliver_message::<M::Order>(effects, now, pair);
                 }
                 FollowUp::Record(run) => {
                     self.collectives
-                        .chunks_mut()
+                        .chunk_executor_mut()
                         .record_model(effects, now, run, false);
                 }
             }
-            self.follow_up(now);
+            self.run_follow_ups(now);
         }
         self.effects.work = left;
     }
 
     /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus continues.
-    pub(super) fn bus_event(&mut self, now: Time, npu: Npu, event: u32) {
+    pub(super) fn handle_bus_event(&mut self, now: Time, npu: Npu, event: u32) {
         let effects = &mut self.effects;
         let Some((completion, detail)) = self
             .collectives
-            .chunks_mut()
+            .chunk_executor_mut()
             .handle_bus(effects, now, npu, event)
         else {
             return;
         };
-        self.handle(now, completion, detail);
+        self.handle_event(now, completion, detail);
         self.dispatch_by_id(now);
         let effects = &mut self.effects;
         self.collectives
-            .chunks_mut()
+            .chunk_executor_mut()
             .resume_bus(effects, now, npu, event);
     }
 
@@ -147,7 +148,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
             self.issue_by_id(now);
-            if !self.flow.dormant().is_empty() {
+            if !self.flow.dormant_nodes_mut().is_empty() {
                 self.wake_idle_instances();
             }
         }
@@ -157,16 +158,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut issuable = std::mem::take(&mut self.effects.ready);
         let mut freed = std::mem::take(&mut self.effects.freed);
         issuable.retain(|&word| {
-            let InstanceNode { instance, node } = node_of(word);
-            let Some(lane) = self.flow.instance(instance).lane(node) else {
+            let InstanceNode { instance, node } = unpack_node(word);
+            let Some(lane) = self.flow.instance(instance).lane_of_node(node) else {
                 return true;
             };
-            self.processors.lanes_mut().wait_by_id(lane, word);
+            self.processors.kernel_lanes_mut().wait_by_id(lane, word);
             freed.push((instance, lane));
             false
         });
         for (_, lane) in freed.drain(..) {
-            issuable.extend(self.processors.lanes_mut().grant_by_id(lane));
+            issuable.extend(self.processors.kernel_lanes_mut().grant_by_id(lane));
         }
         self.effects.freed = freed;
         if issuable.len() > 1 {
@@ -175,21 +176,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut i = 0;
         while let Some(&word) = issuable.get(i) {
             i += 1;
-            let InstanceNode { instance, node } = node_of(word);
+            let InstanceNode { instance, node } = unpack_node(word);
             let running = self.flow.instance(instance);
             match running.graph.kind(node) {
                 NodeKind::Receive => self.post_receive(now, instance, node),
                 NodeKind::Compute
-                    if running.duration(node) == Span::ZERO && running.graph.bytes(node) == 0 =>
+                    if running.duration_of_node(node) == Span::ZERO
+                        && running.graph.bytes(node) == 0 =>
                 {
-                    if let Some(next) = self.skip(now, instance, node) {
+                    if let Some(next) = self.complete_skipped_node(now, instance, node) {
                         let place = i + issuable[i..].partition_point(|&word| word < next);
                         issuable.insert(place, next);
                     }
                 }
-                _ => self.issue(now, instance, node),
+                _ => self.start_node(now, instance, node),
             }
-            self.follow_up(now);
+            self.run_follow_ups(now);
         }
         // No node is issued between two calls of this function, so the same list can be reused.
         issuable.clear();
@@ -199,34 +201,43 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Completes a node without work immediately. Returns the node that takes its lane next.
-    fn skip(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) -> Option<u64> {
+    fn complete_skipped_node(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) -> Option<u64> {
         let id = self.flow.instance(instance).id;
-        self.observer.issued(now, id, node, NodeKind::Compute);
-        let dormant = std::mem::take(self.flow.dormant());
-        self.complete(now, instance, node);
-        *self.flow.dormant() = dormant;
-        self.flow.dormant().append(&mut self.effects.ready);
+        self.observer.on_issued(now, id, node, NodeKind::Compute);
+        let dormant = std::mem::take(self.flow.dormant_nodes_mut());
+        self.complete_node(now, instance, node);
+        *self.flow.dormant_nodes_mut() = dormant;
+        self.flow
+            .dormant_nodes_mut()
+            .append(&mut self.effects.ready);
         let (_, lane) = self.effects.freed.pop()?;
-        self.processors.lanes_mut().grant_by_id(lane)
+        self.processors.kernel_lanes_mut().grant_by_id(lane)
     }
 
     /// Wakes instances that have nothing in flight; otherwise their dormant nodes would never run. ASTRA-sim does the
     /// same.
     fn wake_idle_instances(&mut self) {
-        let dormant = self.flow.dormant().iter();
+        let dormant = self.flow.dormant_nodes_mut().iter();
         let mut sleeping: Vec<InstanceIndex> =
-            dormant.map(|&word| node_of(word).instance).collect();
+            dormant.map(|&word| unpack_node(word).instance).collect();
         sleeping.dedup();
         for instance in sleeping {
             let running = self.flow.instance(instance);
             // A node of the instance is under way: it occupies a lane or is a posted receive, and will complete.
             let is_under_way = running
-                .lanes()
-                .any(|lane| self.processors.lanes().holder(lane) != FREE)
-                || self.messages.listens(&running.planned.pairs, instance);
+                .lane_range()
+                .any(|lane| self.processors.kernel_lanes().holder_of_lane(lane) != FREE)
+                || self
+                    .messages
+                    .has_posted_receive(&running.planned.pairs, instance);
             if !is_under_way {
-                self.collectives.chunks_mut().note_idle(running.npu);
-                self.flow.wake(&mut self.effects, instance);
+                self.collectives.chunk_executor_mut().note_idle(running.npu);
+                self.flow.wake_dormant_nodes(&mut self.effects, instance);
             }
         }
     }

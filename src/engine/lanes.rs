@@ -5,7 +5,7 @@
 //! nodes of earlier launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot
 //! deadlock over lanes. Each feed has its own lanes.
 
-use super::dataflow::{Dataflow, node_of};
+use super::dataflow::{Dataflow, unpack_node};
 use super::discipline::Discipline;
 use super::ids::InstanceIndex;
 use std::cmp::Reverse;
@@ -47,13 +47,13 @@ pub(super) struct Lanes {
 
 impl Lanes {
     /// Reserves memory for exactly `count` more lanes.
-    pub fn reserve(&mut self, count: usize) {
+    pub fn reserve_lanes(&mut self, count: usize) {
         self.states.reserve_exact(count);
         self.queues.reserve_exact(count);
     }
 
     /// Adds `count` lanes, and returns the index of the first.
-    pub fn add(&mut self, count: u32) -> u32 {
+    pub fn add_lanes(&mut self, count: u32) -> u32 {
         let first = self.states.len();
         let free = LaneState {
             holder: FREE,
@@ -66,12 +66,12 @@ impl Lanes {
     }
 
     /// Returns the word of the node that holds a lane, or [`FREE`].
-    pub fn holder(&self, lane: u32) -> u64 {
+    pub fn holder_of_lane(&self, lane: u32) -> u64 {
         self.states[lane as usize].holder
     }
 
     /// Adds a turn of an instance with `left` nodes to a lane, after the turns of earlier launches.
-    pub fn enter(&mut self, lane: u32, instance: InstanceIndex, left: u32) {
+    pub fn append_turn(&mut self, lane: u32, instance: InstanceIndex, left: u32) {
         if self.turns.len() < self.states.len() {
             self.turns.resize_with(self.states.len(), VecDeque::new);
         }
@@ -79,7 +79,7 @@ impl Lanes {
     }
 
     /// Returns the instance whose turn it is on a lane of several launches.
-    pub fn turn(&self, lane: u32) -> Option<InstanceIndex> {
+    pub fn current_turn(&self, lane: u32) -> Option<InstanceIndex> {
         let turns = self.turns.get(lane as usize)?;
         turns.front().map(|turn| turn.instance)
     }
@@ -87,14 +87,14 @@ impl Lanes {
     /// Frees a lane whose holder is complete. Returns true if the lane must be offered to waiting nodes after the
     /// round.
     #[inline]
-    pub fn free<D: Discipline>(&mut self, lane: u32) -> bool {
+    pub fn release_lane<D: Discipline>(&mut self, lane: u32) -> bool {
         let state = &mut self.states[lane as usize];
         state.holder = FREE;
         D::offers_lane(state.waiting > 0)
     }
 
     /// Counts a completed node of the current turn. The turn ends with its last node. Only for lanes with turns.
-    pub fn pass(&mut self, lane: u32) {
+    pub fn pass_turn(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {
             turn.left -= 1;
@@ -122,17 +122,17 @@ impl Lanes {
 
     /// Does the same as [`Self::take_or_wait`] for lanes with turns.
     pub fn take_in_turn(&mut self, lane: u32, node: u64, flow: &Dataflow<'_>) -> bool {
-        let instance = node_of(node).instance;
-        let turn = self.turn(lane);
+        let instance = unpack_node(node).instance;
+        let turn = self.current_turn(lane);
         let state = &mut self.states[lane as usize];
         let queue = &mut self.queues[lane as usize];
-        let own = |word: &u64| node_of(*word).instance == instance;
+        let own = |word: &u64| unpack_node(*word).instance == instance;
         let first = turn == Some(instance) && !queue.front().is_some_and(own);
         if state.holder == FREE && first {
             state.holder = node;
             return true;
         }
-        let serial = |word: u64| flow.serial(node_of(word).instance);
+        let serial = |word: u64| flow.launch_serial(unpack_node(word).instance);
         let place = match queue.back() {
             // Most nodes of later launches arrive later, so check the back of the queue first.
             Some(&last) if serial(last) > serial(node) => {
@@ -148,14 +148,14 @@ impl Lanes {
 
     /// Gives a free lane to the next node and returns that node.
     #[inline]
-    pub fn grant(&mut self, lane: u32) -> Option<u64> {
+    pub fn grant_to_next(&mut self, lane: u32) -> Option<u64> {
         let state = &mut self.states[lane as usize];
         if state.holder != FREE || state.waiting == 0 {
             return None;
         }
         let queue = &mut self.queues[lane as usize];
         if let Some(turns) = self.turns.get(lane as usize) {
-            let next = node_of(*queue.front()?).instance;
+            let next = unpack_node(*queue.front()?).instance;
             if turns.front().is_none_or(|turn| turn.instance != next) {
                 return None;
             }
@@ -168,7 +168,7 @@ impl Lanes {
 
     /// Copies the state of lane `from` to lane `to`. `own` converts each node to the same node of the instance that
     /// uses `to`.
-    pub fn copy(&mut self, from: u32, to: u32, own: impl Fn(u64) -> u64) {
+    pub fn copy_lane(&mut self, from: u32, to: u32, own: impl Fn(u64) -> u64) {
         let mut state = self.states[from as usize];
         if state.holder != FREE {
             state.holder = own(state.holder);
@@ -179,13 +179,13 @@ impl Lanes {
     }
 
     /// Returns true if a node holds the lane or waits for it.
-    pub fn knows(&self, lane: u32, word: u64) -> bool {
+    pub fn holds_or_queues(&self, lane: u32, word: u64) -> bool {
         self.states[lane as usize].holder == word || self.queues[lane as usize].contains(&word)
     }
 
     /// Returns true if two lanes have equal holders and queues, except for the instances.
-    pub fn are_alike(&self, one: u32, other: u32) -> bool {
-        let node = |word: u64| (word != FREE).then(|| node_of(word).node);
+    pub fn have_equal_state(&self, one: u32, other: u32) -> bool {
+        let node = |word: u64| (word != FREE).then(|| unpack_node(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);
         let queue = |lane: u32| self.queues[lane as usize].iter().map(|&word| node(word));
         holder(one) == holder(other) && queue(one).eq(queue(other))

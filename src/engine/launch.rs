@@ -51,7 +51,7 @@ pub enum LaunchRelease {
     /// All ranks of the launch start now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each rank of the launch starts when the feed releases it ([`LaunchQueue::release`]).
+    /// Each rank of the launch starts when the feed releases it ([`LaunchQueue::release_rank`]).
     ByRank,
 }
 
@@ -89,7 +89,7 @@ pub(super) enum LaunchOrderEntry {
 
 impl LaunchQueue {
     /// Begins a launch now, and returns its number.
-    pub fn launch(&mut self, launch: Launch) -> LaunchSerial {
+    pub fn begin_launch(&mut self, launch: Launch) -> LaunchSerial {
         self.orders.push(LaunchOrderEntry::Launch(launch));
         self.next += 1;
         LaunchSerial(self.next - 1)
@@ -97,7 +97,7 @@ impl LaunchQueue {
 
     /// Starts a rank of a launch now. Has no effect unless the launch belongs to this feed and uses
     /// [`LaunchRelease::ByRank`].
-    pub fn release(&mut self, launch: LaunchSerial, rank: Rank) {
+    pub fn release_rank(&mut self, launch: LaunchSerial, rank: Rank) {
         self.orders.push(LaunchOrderEntry::Release(launch, rank));
     }
 }

@@ -2,13 +2,15 @@
 //! processor jobs.
 
 use super::collectives::RunningGroups;
-use super::dataflow::{Dataflow, HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, node_of};
+use super::dataflow::{
+    Dataflow, HELD, LaunchLayout, REPRICED, SERVED, SLOWED, TURNS, pack_node, unpack_node,
+};
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::failures::WATCHED;
-use super::feed::Feed;
-use super::frames::Launches;
+use super::feed::LaunchFeed;
+use super::frames::ProgramLaunches;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
     Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
@@ -26,11 +28,11 @@ use chakram_hardware::network::NetworkBackend;
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
     /// Schedules failures, wakes the feeds that want to be woken at time 0, and schedules the wakes of all other feeds.
     pub(super) fn start_feeds(&mut self) {
-        self.failures.schedule(&mut self.effects);
-        for feed in 0..self.feeds.count() {
-            if self.feeds.starts(feed) {
-                self.ask(Time::ZERO, feed, |feed, queue| {
-                    feed.woken(Time::ZERO, queue)
+        self.failures.schedule_failures(&mut self.effects);
+        for feed in 0..self.feeds.feed_count() {
+            if self.feeds.has_start(feed) {
+                self.ask_feed(Time::ZERO, feed, |feed, queue| {
+                    feed.on_wake(Time::ZERO, queue)
                 });
             } else {
                 let effects = &mut self.effects;
@@ -40,23 +42,25 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 
     /// Notifies feeds of the launches and ranks that ended in this round, and wakes feeds that are due.
-    pub(super) fn tell_feeds(&mut self, now: Time) {
+    pub(super) fn notify_feeds(&mut self, now: Time) {
         // Launches without nodes end immediately, so the list may grow during the loop.
         while !self.effects.ended.is_empty() {
-            self.tell_ends(now);
+            self.notify_ends(now);
         }
         let mut woken = self.feeds.take_woken();
         for feed in woken.drain(..) {
-            self.ask(now, feed, |feed, queue| feed.woken(now, queue));
+            self.ask_feed(now, feed, |feed, queue| feed.on_wake(now, queue));
         }
         self.feeds.give_back(woken);
     }
 
-    fn tell_ends(&mut self, now: Time) {
+    fn notify_ends(&mut self, now: Time) {
         let mut ended = std::mem::take(&mut self.effects.ended);
         if ended.len() > 1 {
             ended.sort_unstable_by_key(|&instance| {
-                let record = self.launches.record(self.flow.instance(instance).frame);
+                let record = self
+                    .launches
+                    .launch_record(self.flow.instance(instance).frame);
                 (record.feed, record.serial, instance)
             });
         }
@@ -67,10 +71,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             if over {
                 self.observer.launch_ended(now, &record);
             }
-            self.ask(now, record.feed, |feed, queue| {
-                feed.rank_ended(now, &record, rank, queue);
+            self.ask_feed(now, record.feed, |feed, queue| {
+                feed.on_rank_ended(now, &record, rank, queue);
                 if over {
-                    feed.launch_ended(now, &record, queue);
+                    feed.on_launch_ended(now, &record, queue);
                 }
             });
         }
@@ -81,42 +85,47 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 
     /// Notifies a feed and carries out its requests.
-    fn ask(&mut self, now: Time, feed: u32, tell: impl FnOnce(&mut dyn Feed, &mut LaunchQueue)) {
-        let mut queue = self.feeds.tell(feed, self.launches.next(), tell);
+    fn ask_feed(
+        &mut self,
+        now: Time,
+        feed: u32,
+        tell: impl FnOnce(&mut dyn LaunchFeed, &mut LaunchQueue),
+    ) {
+        let mut queue = self.feeds.notify_feed(feed, self.launches.next(), tell);
         for order in queue.orders.drain(..) {
             match order {
-                LaunchOrderEntry::Launch(launch) => self.begin(now, feed, launch),
+                LaunchOrderEntry::Launch(launch) => self.begin_launch(now, feed, launch),
                 LaunchOrderEntry::Release(serial, rank) => {
                     let (flow, effects) = (&mut self.flow, &mut self.effects);
-                    self.launches.release(flow, effects, now, serial, rank);
+                    self.launches.release_rank(flow, effects, now, serial, rank);
                 }
             }
         }
-        self.feeds.told(&mut self.effects, now, feed, queue);
+        self.feeds.apply_queue(&mut self.effects, now, feed, queue);
     }
 
     /// Begins a launch.
-    fn begin(&mut self, now: Time, feed: u32, launch: Launch) {
+    fn begin_launch(&mut self, now: Time, feed: u32, launch: Launch) {
         let mut parts = LaunchParts {
             launches: &mut self.launches,
             flow: &mut self.flow,
             tile_groups: &mut self.tile_groups,
             processors: &mut self.processors,
             messages: &mut self.messages,
-            groups: &mut self.collectives.chunks_mut().groups,
+            groups: &mut self.collectives.chunk_executor_mut().groups,
             effects: &mut self.effects,
             aggregate: self.settings.aggregate,
             watched: self.failures.have_stopped_npus(),
             as_issued: M::Order::MATCHES_AS_ISSUED,
         };
-        if let Some(record) = parts.begin(now, feed, launch) {
-            self.observer.launched(now, &record);
+        if let Some(record) = parts.begin_launch(now, feed, launch) {
+            self.observer.on_launched(now, &record);
         }
     }
 
     fn processor_job(&self, instance: InstanceIndex, node: NodeIndex) -> ProcessorJob {
         let running = self.flow.instance(instance);
-        let record = self.launches.record(running.frame);
+        let record = self.launches.launch_record(running.frame);
         ProcessorJob {
             npu: running.npu,
             launch: record.serial,
@@ -124,45 +133,45 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             program: record.program,
             tag: record.tag,
             node,
-            price: self.launches.price(running, node),
-            token: key(instance, node),
+            price: self.launches.price_of_node(running, node),
+            token: pack_node(instance, node),
         }
     }
 
     /// Submits a kernel to the processor of its NPU.
     pub(super) fn submit_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let job = self.processor_job(instance, node);
-        self.processors.submit(now, &job);
+        self.processors.submit_job(now, &job);
         self.schedule_jobs(now);
     }
 
     /// Notifies the NPU's processor model that a kernel is complete.
     pub(super) fn end_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let job = self.processor_job(instance, node);
-        self.processors.ended(now, &job);
+        self.processors.notify_ended(now, &job);
         self.schedule_jobs(now);
     }
 
     /// Notifies processor models that an instant is over at which jobs ended or were submitted.
     pub(super) fn settle_processors(&mut self, now: Time) {
-        self.processors.settle(now);
+        self.processors.settle_instant(now);
         self.schedule_jobs(now);
         // Processors may have freed capacity, so feeds may request an earlier wake time.
-        for feed in 0..self.feeds.count() {
+        for feed in 0..self.feeds.feed_count() {
             self.feeds.schedule_wake(&mut self.effects, now, feed);
         }
     }
 
     /// Schedules the ends of the jobs whose times are now known.
     fn schedule_jobs(&mut self, now: Time) {
-        let mut started = std::mem::take(self.processors.started());
+        let mut started = std::mem::take(self.processors.started_jobs_mut());
         for times in started.drain(..) {
-            let InstanceNode { instance, node } = node_of(times.token);
+            let InstanceNode { instance, node } = unpack_node(times.token);
             let job = self.processor_job(instance, node);
-            self.observer.occupied(now, &job, &times);
-            self.effects.end_at(times.end.max(now), instance, node);
+            self.observer.on_kernel_scheduled(now, &job, &times);
+            self.effects.end_node_at(times.end.max(now), instance, node);
         }
-        *self.processors.started() = started;
+        *self.processors.started_jobs_mut() = started;
     }
 }
 
@@ -170,7 +179,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 ///
 /// The struct does not depend on the loop's generic types, so its code is compiled only once.
 struct LaunchParts<'x, 'a> {
-    launches: &'x mut Launches<'a>,
+    launches: &'x mut ProgramLaunches<'a>,
     flow: &'x mut Dataflow<'a>,
     tile_groups: &'x mut TileGroups,
     processors: &'x mut Processors<'a>,
@@ -185,8 +194,8 @@ struct LaunchParts<'x, 'a> {
 
 impl<'a> LaunchParts<'_, 'a> {
     /// Begins a launch and returns its record for observers. Returns `None` if the launch was rejected.
-    fn begin(&mut self, now: Time, feed: u32, launch: Launch) -> Option<LaunchRecord> {
-        let (program, record) = match self.launches.number(now, feed, &launch) {
+    fn begin_launch(&mut self, now: Time, feed: u32, launch: Launch) -> Option<LaunchRecord> {
+        let (program, record) = match self.launches.register_launch(now, feed, &launch) {
             Ok(numbered) => numbered,
             Err(refusal) => {
                 self.effects.refusal = Some(refusal);
@@ -194,23 +203,23 @@ impl<'a> LaunchParts<'_, 'a> {
             }
         };
         let repriced = !matches!(launch.prices, LaunchPrices::AsCompiled);
-        let (frame, used) = self.launches.take(record, launch.prices);
+        let (frame, used) = self.launches.take_run_state(record, launch.prices);
         let (plan, many) = (&program.plan, self.launches.are_many());
         if !used {
             self.add_frame(program, record.program);
         }
-        self.flow.number(frame, record.serial.0);
-        let place = *self.flow.place(frame);
+        self.flow.set_launch_serial(frame, record.serial.0);
+        let place = *self.flow.launch_of_frame(frame);
         let (first, count) = (place.first_instance, plan.instances.len() as u32);
         for (index, planned) in (0..).zip(&plan.instances) {
-            let instance = first.after(index);
+            let instance = first.nth_after(index);
             let npu = launch.npu.unwrap_or(planned.npu);
             let shared = program.shared_at(planned, launch.npu);
-            let lanes = self.processors.lanes_mut();
-            let first_lane = self
-                .launches
-                .lanes(lanes, record.feed, npu, shared.lane_count);
-            let served = self.processors.serve(npu, record.program);
+            let lanes = self.processors.kernel_lanes_mut();
+            let first_lane =
+                self.launches
+                    .find_first_lane(lanes, record.feed, npu, shared.lane_count);
+            let served = self.processors.serves_program(npu, record.program);
             let flags = [
                 (served, SERVED),
                 (repriced, REPRICED),
@@ -225,36 +234,38 @@ impl<'a> LaunchParts<'_, 'a> {
             (running.first_lane, running.left) = (first_lane, graph.len() as u32);
             running.flags = flags.fold(0, |all, (_, flag)| all | flag);
             running.collectives = 0;
-            self.flow.open(instance, used);
+            self.flow.open_dependencies(instance, used);
             if many {
                 for (lane, nodes) in (first_lane..).zip(shared.lane_nodes(graph)) {
                     let kernels = if served { 0 } else { nodes.kernels };
                     let left = nodes.others + kernels;
                     if left > 0 {
-                        self.processors.lanes_mut().enter(lane, instance, left);
+                        self.processors
+                            .kernel_lanes_mut()
+                            .append_turn(lane, instance, left);
                     }
                 }
             }
         }
         self.groups
-            .launch(place.first_group, plan.groups.len(), used);
+            .prepare_for_launch(place.first_group, plan.groups.len(), used);
         if used {
-            self.messages.reset(place.first_pair, plan.pairs);
+            self.messages.reset_matches(place.first_pair, plan.pairs);
         }
         let held = launch.release == LaunchRelease::ByRank;
         if held {
-            self.launches.hold(frame);
+            self.launches.hold_all_ranks(frame);
         }
         if self.aggregate && !many {
-            self.tile_groups.form(self.flow, first, count);
+            self.tile_groups.form_groups(self.flow, first, count);
         }
-        for instance in (0..count).map(|index| first.after(index)) {
+        for instance in (0..count).map(|index| first.nth_after(index)) {
             let running = self.flow.instance_mut(instance);
             if running.left == 0 {
                 self.effects.ended.push(instance);
             } else if held {
                 running.flags |= HELD;
-            } else if !self.tile_groups.follows(self.flow, instance) {
+            } else if !self.tile_groups.is_follower(self.flow, instance) {
                 let release = self.flow.rank_of(instance).release;
                 let at = now + release.since(Time::ZERO);
                 let event = Event::of_node(EventClass::Release, instance, NodeIndex(0));
@@ -267,7 +278,7 @@ impl<'a> LaunchParts<'_, 'a> {
     /// Adds a new run state for a launch of a program to all components.
     fn add_frame(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
         let (plan, workload) = (&program.plan, program.workload());
-        let numbers = self.launches.numbers(index);
+        let numbers = self.launches.launch_numbers(index);
         let only = !self.launches.are_many();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
@@ -275,18 +286,21 @@ impl<'a> LaunchParts<'_, 'a> {
             // exact reservations would only cause more copies.
             let lanes = plan.instances.iter();
             let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
-            self.processors.lanes_mut().reserve(lanes.sum());
-            self.flow.reserve(plan.instances.len());
+            self.processors
+                .kernel_lanes_mut()
+                .reserve_lanes(lanes.sum());
+            self.flow.reserve_instances(plan.instances.len());
         }
-        let place = LaunchPlace {
+        let place = LaunchLayout {
             plan,
             ranks: workload.instances(),
             serial: 0,
             first_instance,
-            first_group: self.groups.add(plan, first_instance, numbers, only),
-            first_pair: self.messages.add(plan, self.as_issued),
+            first_group: self.groups.add_groups(plan, first_instance, numbers, only),
+            first_pair: self.messages.add_matches(plan, self.as_issued),
         };
-        let graphs = workload.instances().iter().map(|of| workload.graph(of));
-        self.flow.add(place, numbers.first_instance, graphs);
+        let graphs = workload.instances().iter().map(|of| workload.graph_of(of));
+        self.flow
+            .add_instances(place, numbers.first_instance, graphs);
     }
 }

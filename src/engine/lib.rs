@@ -32,7 +32,7 @@
 //!
 //! # Launches
 //!
-//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`Feed`]; a job is a feed with
+//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`LaunchFeed`]; a job is a feed with
 //! one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round, feeds
 //! are notified of ended launches. Then feeds whose requested wake time has come are woken. New launches begin in the
 //! next round. [`ProcessorModel`]s settle when no event is left at the instant, before collectives.
@@ -106,7 +106,7 @@ pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
 pub use options::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
-pub use placement::place;
+pub use placement::place_ranks;
 pub use price_changes::{
     ChangedTime, CollectiveChange, KernelChange, KernelJitter, PriceChangeCount, PriceChanges,
 };
@@ -122,8 +122,8 @@ use event::Event;
 use event_loop::LoopComponents;
 use fabric::Fabric;
 use failures::RunFailures;
-use feeding::Feeds;
-use frames::Launches;
+use feeding::RunningFeeds;
+use frames::ProgramLaunches;
 use messages::Messages;
 use processors::Processors;
 use run_programs::LaunchSource;
@@ -163,8 +163,8 @@ pub struct ReplayOutcome {
 /// The loop of one replay. The components of the loop own separate states, and pass their effects to the loop.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
-    launches: Launches<'a>,
-    feeds: Feeds<'a>,
+    launches: ProgramLaunches<'a>,
+    feeds: RunningFeeds<'a>,
     flow: Dataflow<'a>,
     tile_groups: TileGroups,
     processors: Processors<'a>,
@@ -190,8 +190,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     }
 
     #[inline]
-    fn round(&mut self, now: Time) {
-        M::Order::round(self, now);
+    fn handle_round(&mut self, now: Time) {
+        M::Order::handle_round(self, now);
     }
 
     #[inline]
@@ -200,8 +200,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     }
 
     #[cold]
-    fn check(&self) -> Result<(), Interruption> {
-        interrupt::check()
+    fn check_interruption(&self) -> Result<(), Interruption> {
+        interrupt::check_interruption()
     }
 }
 
@@ -213,13 +213,13 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         let nodes = if source.many {
             0
         } else {
-            prepared.workload().nodes() as usize
+            prepared.workload().node_count() as usize
         };
-        let settings = RunSettings::of::<N, M>(prepared, source.many);
+        let settings = RunSettings::for_program::<N, M>(prepared, source.many);
         Self {
             settings,
-            launches: Launches::new(source.programs, source.feeds.len(), source.many),
-            feeds: Feeds::new(source.feeds),
+            launches: ProgramLaunches::new(source.programs, source.feeds.len(), source.many),
+            feeds: RunningFeeds::new(source.feeds),
             flow: Dataflow::new(nodes),
             tile_groups: TileGroups::default(),
             processors: Processors::new(source.processors),
@@ -236,15 +236,16 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     /// Runs the loop until nothing is pending, and returns the totals.
     fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
         self.run_events()?;
-        let outcome = self.outcome();
-        self.fabric.report(self.observer);
+        let outcome = self.into_outcome();
+        self.fabric.report_links(self.observer);
         let events = self.effects.progress.events;
-        self.observer.counted(&self.tile_groups.counts(events));
+        self.observer
+            .on_loop_counted(&self.tile_groups.count_events(events));
         Ok(outcome)
     }
 
-    fn outcome(&self) -> ReplayOutcome {
-        let (nodes, last) = self.flow.completed();
+    fn into_outcome(&self) -> ReplayOutcome {
+        let (nodes, last) = self.flow.completed_nodes_and_time();
         let mut outcome = ReplayOutcome {
             makespan: last.since(Time::ZERO),
             nodes,
@@ -252,32 +253,35 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             stepwise: 0,
             unfolded: 0,
             recorded: 0,
-            failures: self.failures.outcomes(),
-            messages: self.fabric.messages(),
+            failures: self.failures.take_outcomes(),
+            messages: self.fabric.message_count(),
         };
-        self.collectives.count(&mut outcome);
+        self.collectives.add_counts_to(&mut outcome);
         outcome
     }
 
     /// Runs the event loop until nothing is pending.
     fn run_events(&mut self) -> Result<(), ReplayError> {
         self.start_feeds();
-        self.tell_feeds(Time::ZERO);
+        self.notify_feeds(Time::ZERO);
         event_loop::run(self)?;
         if self.effects.agenda.next_time() == Some(Time::END) {
             return Err(ReplayError::TooLong);
         }
-        let mismatch = self.collectives.mismatch();
-        let disagreement = mismatch
-            .and_then(|mismatch| self.with_diagnosis(|diagnosis| diagnosis.disagreement(mismatch)));
+        let mismatch = self.collectives.first_mismatch();
+        let disagreement = mismatch.and_then(|mismatch| {
+            self.with_diagnosis(|diagnosis| diagnosis.describe_mismatch(mismatch))
+        });
         if let Some(refusal) = self.effects.refusal.take().or(disagreement) {
             return Err(refusal.into());
         }
-        if self.flow.completed().0 < self.launches.nodes() {
-            let (lanes, effects) = (self.processors.lanes_mut(), &mut self.effects);
-            self.tile_groups.dissolve(&mut self.flow, lanes, effects);
-            let failures = failures::describe(&self.failures, &self.flow, &mut self.fabric);
-            let stuck = self.with_diagnosis(|diagnosis| diagnosis.diagnose(failures));
+        if self.flow.completed_nodes_and_time().0 < self.launches.node_count() {
+            let (lanes, effects) = (self.processors.kernel_lanes_mut(), &mut self.effects);
+            self.tile_groups
+                .dissolve_all(&mut self.flow, lanes, effects);
+            let failures =
+                failures::describe_failures(&self.failures, &self.flow, &mut self.fabric);
+            let stuck = self.with_diagnosis(|diagnosis| diagnosis.diagnose_deadlock(failures));
             return Err(ReplayError::Stuck(Box::new(stuck)));
         }
         Ok(())
@@ -285,11 +289,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 
     /// Calls `say` with the state from which a diagnosis is made.
     fn with_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
-        let chunks = self.collectives.chunks();
+        let chunks = self.collectives.chunk_executor();
         say(&StuckDiagnosis {
             flow: &self.flow,
             launches: &self.launches,
-            lanes: self.processors.lanes(),
+            lanes: self.processors.kernel_lanes(),
             groups: &chunks.groups,
             failures: &self.failures,
             runs: &chunks.runs,
@@ -302,7 +306,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     /// Submits the messages of this instant, and the loads and stores that cross the network. If analytical answers
     /// reserve links that this traffic will use, these answers are withdrawn first.
     #[inline]
-    fn send(&mut self, now: Time) {
+    fn submit_messages(&mut self, now: Time) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         if !effects.accesses.is_empty() {
             self.collectives
@@ -313,11 +317,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             self.collectives.materialize_touched(fabric, effects, now);
             fabric.submit_pending(now, effects);
         }
-        self.follow_up(now);
+        self.run_follow_ups(now);
     }
 
     /// Settles collectives with new arrivals. Must be called when no event is left at `now`.
-    fn settle(&mut self, now: Time) {
+    fn settle_collectives(&mut self, now: Time) {
         let mut arrivals = std::mem::take(&mut self.effects.arrivals);
         arrivals.sort_unstable_by_key(|&run| self.collectives.content_of(run));
         for &run in &arrivals {
@@ -328,7 +332,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             } else {
                 self.collectives.begin_parts(&self.flow, effects, now, run);
             }
-            self.follow_up(now);
+            self.run_follow_ups(now);
         }
         arrivals.clear();
         self.effects.arrivals = arrivals;
@@ -343,9 +347,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             next = memory + 1;
             // An access that one memory ends at this instant may cause new accesses to another memory. The other memory
             // is therefore settled after these accesses.
-            if !self.effects.agenda.has(now) {
+            if !self.effects.agenda.has_event_at(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
-                self.follow_up(now);
+                self.run_follow_ups(now);
                 settled = true;
             }
         }
@@ -354,20 +358,20 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 
     /// Delivers the notifications, and does the follow-up work, that components stored in the effects.
     #[inline]
-    fn follow_up(&mut self, now: Time) {
-        if self.effects.leave_something() {
-            self.tell_and_do(now);
+    fn run_follow_ups(&mut self, now: Time) {
+        if self.effects.has_follow_up() {
+            self.notify_and_follow_up(now);
         }
     }
 
     #[inline(never)]
-    fn tell_and_do(&mut self, now: Time) {
-        self.effects.calm();
+    fn notify_and_follow_up(&mut self, now: Time) {
+        self.effects.clear_follow_up();
         for (instance, node) in self.effects.began.drain(..) {
-            self.observer.began(now, instance, node);
+            self.observer.on_transfer_began(now, instance, node);
         }
         for record in self.effects.records.drain(..) {
-            self.observer.collective(&record);
+            self.observer.on_collective_ended(&record);
         }
         M::Order::follow_up(self, now);
     }

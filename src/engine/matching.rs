@@ -11,20 +11,20 @@ use super::price_changes::PriceChanges;
 use super::split_sizes;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Span;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use chakram_trace::graph::{CollectiveNode, Graph};
 use chakram_trace::matching::{
     CollectiveSignature, CommRef, MemberCalls, MessageChannel, MessageDisagreement, MessageHalf,
-    SlotCalls, disagreement, match_messages,
+    SlotCalls, find_disagreement, match_messages,
 };
 use chakram_trace::workload::Workload;
 use std::sync::Arc;
 
 /// A group slot of an instance, as (group, instance, slot).
-type CallerNode = (ReplayGroupId, u32, u32);
+type CallingSlot = (ReplayGroupId, u32, u32);
 
 /// Matches the k-th collectives of all members of a group, and checks that they are equal.
-pub(super) fn collectives(
+pub(super) fn match_collectives(
     plan: &mut ReplayPlan,
     workload: &Workload,
     options: &ReplayOptions,
@@ -35,7 +35,7 @@ pub(super) fn collectives(
         SlotCalls::new(graph.group_slots().len(), calls)
     });
     let calls_of: Vec<SlotCalls> = calls_of.collect();
-    let mut callers: Vec<CallerNode> = Vec::new();
+    let mut callers: Vec<CallingSlot> = Vec::new();
     for (instance, of) in (0..).zip(&plan.instances) {
         let slots = (0..).zip(&of.slots);
         callers.extend(slots.map(|(slot, bound)| (bound.group, instance, slot)));
@@ -48,7 +48,7 @@ pub(super) fn collectives(
         let members: Vec<MemberCalls<'_>> = members_of(workload, &calls_of, same).collect();
         let mut calls = group_calls(plan, workload, same, &members)?;
         if options.comm == CommTiming::Model {
-            change_calls(plan, workload, &options.changes, &mut calls, &members);
+            recheck_changed_calls(plan, workload, &options.changes, &mut calls, &members);
         }
         // Groups with equal collectives mostly have consecutive numbers, so each group is compared only with the
         // previous group.
@@ -57,7 +57,7 @@ pub(super) fn collectives(
             _ => calls.into(),
         };
         before = Some(Arc::clone(&plan.groups[group].calls));
-        split_sizes::gather(plan, workload, group, &members)?;
+        split_sizes::gather_split_sizes(plan, workload, group, &members)?;
     }
     Ok(())
 }
@@ -66,13 +66,13 @@ pub(super) fn collectives(
 fn members_of<'c>(
     workload: &Workload,
     calls_of: &'c [SlotCalls],
-    callers: &[CallerNode],
+    callers: &[CallingSlot],
 ) -> impl Iterator<Item = MemberCalls<'c>> {
     let instances = callers.chunk_by(|a, b| a.1 == b.1);
     instances.map(|slots| {
         let instance = slots[0].1;
         let graph = workload.instances()[instance as usize].graph;
-        calls_of[graph.index()].member(instance, slots.iter().map(|caller| caller.2))
+        calls_of[graph.index()].calls_of_member(instance, slots.iter().map(|caller| caller.2))
     })
 }
 
@@ -81,7 +81,7 @@ fn members_of<'c>(
 fn group_calls(
     plan: &ReplayPlan,
     workload: &Workload,
-    callers: &[CallerNode],
+    callers: &[CallingSlot],
     all: &[MemberCalls<'_>],
 ) -> Result<Vec<CallPlan>, ReplayRefusal> {
     let group = &plan.groups[callers[0].0.index()];
@@ -105,14 +105,14 @@ fn group_calls(
     });
     let signature = |at| {
         let (_, graph, call) = call_of(workload, at);
-        let root = call.kind.has_root().then(|| root(call, group).0);
+        let root = call.kind.has_root().then(|| root_rank(call, group).0);
         CollectiveSignature {
             kind: call.kind,
             bytes: graph.bytes(call.node),
             root,
         }
     };
-    let Some(found) = disagreement(&first, members.chain(silent), signature) else {
+    let Some(found) = find_disagreement(&first, members.chain(silent), signature) else {
         for (place, call) in calls.iter_mut().enumerate() {
             call.recorded = recorded_transfer(workload, all, place);
         }
@@ -123,8 +123,8 @@ fn group_calls(
             "the ranks disagree on collective {} (counted from 0) of the {}: {}, but {}",
             found.k,
             group_text(group),
-            said(workload, first.rank, found.calls[0]),
-            said(workload, found.other, found.calls[1])
+            describe_call(workload, first.rank, found.calls[0]),
+            describe_call(workload, found.other, found.calls[1])
         ),
         "look for a trace of another job or step, or a truncated trace; members of a group must \
          make the same collectives in the same order",
@@ -132,7 +132,7 @@ fn group_calls(
 }
 
 /// Applies the durations that options request to `calls`, the collectives that `members` issue.
-fn change_calls(
+fn recheck_changed_calls(
     plan: &mut ReplayPlan,
     workload: &Workload,
     changes: &PriceChanges,
@@ -158,26 +158,26 @@ fn recorded_transfer(
     members: &[MemberCalls<'_>],
     place: usize,
 ) -> Option<Span> {
-    let first = members.first()?.at(place)?;
+    let first = members.first()?.call_at(place)?;
     if !call_of(workload, first).2.size_unknown {
         return None;
     }
-    let calls = members.iter().filter_map(|member| member.at(place));
+    let calls = members.iter().filter_map(|member| member.call_at(place));
     let transfers = calls.map(|at| {
         let (_, graph, call) = call_of(workload, at);
-        graph.recorded(call.node)
+        graph.recorded_duration(call.node)
     });
     transfers.max()
 }
 
 fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &CollectiveNode) {
     let instance = &workload.instances()[at.0 as usize];
-    let graph = workload.graph(instance);
+    let graph = workload.graph_of(instance);
     (instance.rank, graph, &graph.calls()[at.1 as usize])
 }
 
 /// Formats the call of an instance for error messages, or states that it is missing.
-fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
+fn describe_call(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     let Some(call) = call else {
         let rank = workload.instances()[instance as usize].rank;
         return format!("rank {rank} has no further collective in this group");
@@ -188,12 +188,15 @@ fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     } else {
         String::new()
     };
-    let (node, bytes) = (describe(rank, graph, call.node), graph.bytes(call.node));
+    let (node, bytes) = (
+        describe_node(rank, graph, call.node),
+        graph.bytes(call.node),
+    );
     format!("{node} is {} of {bytes} bytes{root}", call.kind)
 }
 
 /// Returns the root of a call. The default is the first member.
-fn root(call: &CollectiveNode, group: &GroupPlan) -> Rank {
+fn root_rank(call: &CollectiveNode, group: &GroupPlan) -> Rank {
     match call.root {
         NONE => group.members[0],
         root => Rank(root),
@@ -210,7 +213,7 @@ pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload)
             continue;
         }
         let mut next = vec![0_u32; plan.groups.len()];
-        let calls = workload.graph(instance).calls().iter();
+        let calls = workload.graph_of(instance).calls().iter();
         let sequences = calls.map(|call| {
             let counter = &mut next[slots[call.group as usize].group.index()];
             *counter += 1;
@@ -228,10 +231,10 @@ fn call_plan(
 ) -> Result<CallPlan, ReplayRefusal> {
     let (rank, graph, call) = call_of(workload, at);
     let refusal = |found: String, hint: &str| {
-        let node = describe(rank, graph, call.node);
+        let node = describe_node(rank, graph, call.node);
         ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
-    let root = root(call, group);
+    let root = root_rank(call, group);
     let place = group.members.iter().position(|&m| m == root);
     if call.kind.has_root() && place.is_none() {
         return Err(refusal(
@@ -243,7 +246,7 @@ fn call_plan(
         ));
     }
     let (size, bytes) = (group.members.len() as u32, graph.bytes(call.node));
-    let buffer = call.kind.buffer(bytes, size).ok_or_else(|| {
+    let buffer = call.kind.buffer_bytes(bytes, size).ok_or_else(|| {
         refusal(
             format!("{size} shards of {bytes} bytes are more than 2^63 bytes in total"),
             "check that `comm_size` is the size of a shard, as all-gather and gather need",
@@ -260,12 +263,12 @@ fn call_plan(
 
 /// Numbers the channels of messages, each defined by ends, tag and size. Fails if a channel has different numbers of
 /// sends and receives, unless `allow_unmatched`.
-pub(super) fn channels(
+pub(super) fn number_channels(
     plan: &mut ReplayPlan,
     workload: &Workload,
     allow_unmatched: bool,
 ) -> Result<(), ReplayRefusal> {
-    let mut halves = halves(plan, workload, |graph, node| graph.bytes(node));
+    let mut halves = collect_halves(plan, workload, |graph, node| graph.bytes(node));
     let (mut before, mut alone) = (None, Vec::new());
     for found in match_messages(&mut halves) {
         let channel = found.channel;
@@ -276,11 +279,11 @@ pub(super) fn channels(
         };
         plan.request_channels.push(askings);
         before = Some(ends);
-        if !allow_unmatched && let Some(disagreement) = found.disagreement(|_| channel.scope) {
+        if !allow_unmatched && let Some(disagreement) = found.find_disagreement(|_| channel.scope) {
             alone.push(disagreement);
         }
         for half in found.sends.iter().chain(found.receives) {
-            plan.pair(half.at);
+            plan.assign_match_index(half.at);
         }
         plan.pairs += 1;
     }
@@ -288,7 +291,7 @@ pub(super) fn channels(
         [] => Ok(()),
         [first, ..] => Err(match size_mismatch(&alone) {
             Some((send, receive)) => refuse_sizes(workload, send, receive),
-            None => refuse(workload, first),
+            None => refuse_disagreement(workload, first),
         }),
     }
 }
@@ -328,7 +331,7 @@ fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef
 fn refuse_sizes(workload: &Workload, send: CommRef, receive: CommRef) -> ReplayRefusal {
     let said = |half| {
         let (rank, graph, node) = node_of(workload, half);
-        (describe(rank, graph, node), graph.bytes(node))
+        (describe_node(rank, graph, node), graph.bytes(node))
     };
     let ((sender, sent), (receiver, expected)) = (said(send), said(receive));
     ReplayRefusal::new(
@@ -341,15 +344,18 @@ fn refuse_sizes(workload: &Workload, send: CommRef, receive: CommRef) -> ReplayR
 }
 
 /// Matches sends with receives: for the same two ranks and tag, the k-th send matches the k-th receive.
-pub(super) fn messages(plan: &mut ReplayPlan, workload: &Workload) -> Result<(), ReplayRefusal> {
-    let mut halves = halves(plan, workload, |_, _| ());
+pub(super) fn assign_message_matches(
+    plan: &mut ReplayPlan,
+    workload: &Workload,
+) -> Result<(), ReplayRefusal> {
+    let mut halves = collect_halves(plan, workload, |_, _| ());
     for found in match_messages(&mut halves) {
-        if let Some(disagreement) = found.disagreement(|half| bytes(workload, half)) {
-            return Err(refuse(workload, &disagreement));
+        if let Some(disagreement) = found.find_disagreement(|half| message_bytes(workload, half)) {
+            return Err(refuse_disagreement(workload, &disagreement));
         }
-        for (send, receive) in found.pairs() {
-            plan.pair(send);
-            plan.pair(receive);
+        for (send, receive) in found.matched_pairs() {
+            plan.assign_match_index(send);
+            plan.assign_match_index(receive);
             plan.pairs += 1;
         }
     }
@@ -357,14 +363,14 @@ pub(super) fn messages(plan: &mut ReplayPlan, workload: &Workload) -> Result<(),
 }
 
 /// Returns all sends or receives whose other end has a trace, as references to an instance and a message.
-fn halves<S>(
+fn collect_halves<S>(
     plan: &mut ReplayPlan,
     workload: &Workload,
     scope: impl Fn(&Graph, NodeIndex) -> S,
 ) -> Vec<MessageHalf<S>> {
     let mut halves = Vec::new();
     for (i, instance) in (0..).zip(workload.instances()) {
-        let graph = workload.graph(instance);
+        let graph = workload.graph_of(instance);
         plan.instances[i as usize].pairs = vec![NONE; graph.messages().len()];
         for (m, message) in (0..).zip(graph.messages()) {
             let peer = instance.peers[message.peer as usize];
@@ -381,28 +387,31 @@ fn halves<S>(
 
 fn node_of(workload: &Workload, half: CommRef) -> (Rank, &Graph, NodeIndex) {
     let instance = &workload.instances()[half.0 as usize];
-    let graph = workload.graph(instance);
+    let graph = workload.graph_of(instance);
     (instance.rank, graph, graph.messages()[half.1 as usize].node)
 }
 
-fn bytes(workload: &Workload, half: CommRef) -> u64 {
+fn message_bytes(workload: &Workload, half: CommRef) -> u64 {
     let (_, graph, node) = node_of(workload, half);
     graph.bytes(node)
 }
 
-fn refuse<S>(workload: &Workload, disagreement: &MessageDisagreement<S>) -> ReplayRefusal {
+fn refuse_disagreement<S>(
+    workload: &Workload,
+    disagreement: &MessageDisagreement<S>,
+) -> ReplayRefusal {
     let named = |half: &MessageHalf<S>| {
         let (rank, graph, node) = node_of(workload, half.at);
-        describe(rank, graph, node)
+        describe_node(rank, graph, node)
     };
     ReplayRefusal::new(
-        disagreement.text(named, |half| bytes(workload, half)),
+        disagreement.describe_disagreement(named, |half| message_bytes(workload, half)),
         "check that the two traces are of one job and step, and that neither is truncated",
     )
 }
 
 /// Formats a node as `rank 3 node 17 `name`` for messages.
-pub(super) fn describe(rank: Rank, graph: &Graph, node: NodeIndex) -> String {
-    let name = escape(graph.name(node));
+pub(super) fn describe_node(rank: Rank, graph: &Graph, node: NodeIndex) -> String {
+    let name = escape_name(graph.name(node));
     format!("rank {rank} node {} `{name}`", graph.id(node))
 }

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::discipline::CollectiveModel;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
-use super::tile_groups::{GROUPED, LeftToPost, PartStep, is_shared};
+use super::tile_groups::{GROUPED, GroupPartStep, UnpostedNodes, is_shared};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -13,27 +13,27 @@ use chakram_trace::graph::NodeKind;
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Calls `tell` for an instance and for all instances that it simulates.
     #[inline]
-    pub(super) fn tell(
+    pub(super) fn notify_of_members(
         &mut self,
         instance: InstanceIndex,
         mut tell: impl FnMut(&mut O, InstanceId),
     ) {
         let running = self.flow.instance(instance);
         tell(self.observer, running.id);
-        if running.has(GROUPED) {
-            self.tell_of_followers(instance, tell);
+        if running.has_flag(GROUPED) {
+            self.notify_of_followers(instance, tell);
         }
     }
 
     /// Calls `tell` for each member except the leader.
     #[inline(never)]
-    fn tell_of_followers(
+    fn notify_of_followers(
         &mut self,
         leader: InstanceIndex,
         mut tell: impl FnMut(&mut O, InstanceId),
     ) {
-        for index in 1..self.tile_groups.members(leader) {
-            let follower = self.tile_groups.member(leader, index);
+        for index in 1..self.tile_groups.member_count(leader) {
+            let follower = self.tile_groups.nth_member(leader, index);
             tell(self.observer, self.flow.instance(follower).id);
         }
     }
@@ -44,21 +44,24 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let running = self.flow.instance_mut(leader);
         let kind = running.graph.kind(node);
         running.collectives += u32::from(kind == NodeKind::Collective);
-        self.tell(leader, |observer, id| {
-            observer.issued(now, id, node, kind);
+        self.notify_of_members(leader, |observer, id| {
+            observer.on_issued(now, id, node, kind);
         });
         // Kernels and host work take the same time on all members, so a single event ends them.
         if !is_shared(kind) {
-            let end = now + self.launches.price(self.flow.instance(leader), node);
+            let end = now
+                + self
+                    .launches
+                    .price_of_node(self.flow.instance(leader), node);
             self.complete_at(end, leader, node);
             return;
         }
-        for index in 0..self.tile_groups.members(leader) {
-            let member = self.tile_groups.member(leader, index);
+        for index in 0..self.tile_groups.member_count(leader) {
+            let member = self.tile_groups.nth_member(leader, index);
             match kind {
                 NodeKind::RemoteMemory => self.tile_groups.defer_access(member, node),
                 NodeKind::Send => self.send_message(now, member, node),
-                _ => self.arrive(now, member, node),
+                _ => self.arrive_at_collective(now, member, node),
             }
         }
     }
@@ -66,7 +69,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Starts the deferred loads and stores once all accesses of a dispatch are known.
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
-        if self.tile_groups.exist() {
+        if self.tile_groups.has_groups() {
             for InstanceNode { instance, node } in self.tile_groups.take_accesses() {
                 self.start_access(now, instance, node);
             }
@@ -77,14 +80,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline(never)]
     pub(super) fn post_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         self.tile_groups.note_ready(&self.flow, leader, node);
-        for index in 0..self.tile_groups.members(leader) {
-            let member = self.tile_groups.member(leader, index);
-            let (slot, sequence) = self.flow.call(member, node);
+        for index in 0..self.tile_groups.member_count(leader) {
+            let member = self.tile_groups.nth_member(leader, index);
+            let (slot, sequence) = self.flow.call_of_node(member, node);
             if self
                 .collectives
-                .chunks_mut()
+                .chunk_executor_mut()
                 .groups
-                .ready(slot, sequence, node.0)
+                .mark_ready(slot, sequence, node.0)
             {
                 self.may_queue(now, member, node);
             }
@@ -94,13 +97,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Queues a node for its lane when the launch order allows the node on all members of its tile group.
     pub(super) fn may_queue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
-        if !self.flow.instance(instance).has(GROUPED) {
-            self.enqueue(now, instance, node);
+        if !self.flow.instance(instance).has_flag(GROUPED) {
+            self.enqueue_on_lane(now, instance, node);
         } else if let Some(leader) =
             self.tile_groups
-                .queued(&self.flow, now, InstanceNode { instance, node })
+                .record_queued(&self.flow, now, InstanceNode { instance, node })
         {
-            self.enqueue(now, leader, node);
+            self.enqueue_on_lane(now, leader, node);
         }
     }
 
@@ -108,14 +111,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn complete_all(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         let kind = self.flow.instance(leader).graph.kind(node);
         self.complete_alone(now, leader, node);
-        self.tell_of_followers(leader, |observer, id| {
-            observer.completed(now, id, node, kind);
+        self.notify_of_followers(leader, |observer, id| {
+            observer.on_completed(now, id, node, kind);
         });
-        let members = self.tile_groups.members(leader);
+        let members = self.tile_groups.member_count(leader);
         self.flow.count_completed(members as u64 - 1);
         if self.flow.instance(leader).left == 0 {
             for index in 1..members {
-                let follower = self.tile_groups.member(leader, index);
+                let follower = self.tile_groups.nth_member(leader, index);
                 self.effects.ended.push(follower);
             }
         }
@@ -123,9 +126,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Settles steps that only some members of a group have taken.
     #[inline(never)]
-    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<LeftToPost<'_>>) {
+    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<UnpostedNodes<'_>>) {
         loop {
-            let (flow, lanes) = (&mut self.flow, self.processors.lanes_mut());
+            let (flow, lanes) = (&mut self.flow, self.processors.kernel_lanes_mut());
             let left = ready.as_mut().map(|(ready, next)| (&mut **ready, *next));
             let effects = &mut self.effects;
             let groups = &mut self.tile_groups;
@@ -137,28 +140,35 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Splits a group into single instances, before one of the leader's nodes is posted.
-    pub(super) fn disband(&mut self, now: Time, leader: InstanceNode, ready: LeftToPost<'_>) {
-        let (flow, lanes) = (&mut self.flow, self.processors.lanes_mut());
+    pub(super) fn split_group(
+        &mut self,
+        now: Time,
+        leader: InstanceNode,
+        ready: UnpostedNodes<'_>,
+    ) {
+        let (flow, lanes) = (&mut self.flow, self.processors.kernel_lanes_mut());
         let effects = &mut self.effects;
         let groups = &mut self.tile_groups;
-        let steps = groups.disband(flow, lanes, effects, now, leader, ready);
+        let steps = groups.disband_group(flow, lanes, effects, now, leader, ready);
         self.take_steps(now, steps);
     }
 
     /// Carries out the steps of the parts of a split group.
-    fn take_steps(&mut self, now: Time, steps: Vec<PartStep>) {
+    fn take_steps(&mut self, now: Time, steps: Vec<GroupPartStep>) {
         for step in steps {
             match step {
-                PartStep::Queue(instance, node) => self.enqueue(now, instance, node),
-                PartStep::Announce(instance, node, ends) => {
+                GroupPartStep::Queue(instance, node) => self.enqueue_on_lane(now, instance, node),
+                GroupPartStep::Announce(instance, node, ends) => {
                     let effects = &mut self.effects;
                     self.tile_groups
                         .announce_part(effects, instance, node, &ends);
                 }
-                PartStep::End(instance, node) if self.flow.instance(instance).has(GROUPED) => {
+                GroupPartStep::End(instance, node)
+                    if self.flow.instance(instance).has_flag(GROUPED) =>
+                {
                     self.complete_all(now, instance, node);
                 }
-                PartStep::End(instance, node) => self.complete_alone(now, instance, node),
+                GroupPartStep::End(instance, node) => self.complete_alone(now, instance, node),
             }
         }
     }

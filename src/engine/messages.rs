@@ -13,7 +13,7 @@ use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Time};
-use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage, PortRange};
+use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage, PortRange};
 use chakram_trace::graph::Graph;
 use std::collections::VecDeque;
 
@@ -88,14 +88,14 @@ fn between_ranks(
     NetworkMessage {
         op,
         ends,
-        from: ports.port(0),
-        to: ports.port(1),
+        from: ports.nth_port(0),
+        to: ports.nth_port(1),
         path: None,
-        amount: BufferShare::whole(bytes),
+        amount: BufferShare::from_bytes(bytes),
         tell_injected,
         sole_sender: true,
         order: 0,
-        turn: MessageTurn::default(),
+        turn: MessagePriority::default(),
     }
 }
 
@@ -112,7 +112,7 @@ impl<'a> Messages<'a> {
 
     /// Adds the matches of a program's launch and returns the index of the first. If `as_issued`, halves are matched in
     /// the order of issue.
-    pub fn add(&mut self, plan: &'a ReplayPlan, as_issued: bool) -> u32 {
+    pub fn add_matches(&mut self, plan: &'a ReplayPlan, as_issued: bool) -> u32 {
         let count = plan.pairs as usize;
         if as_issued {
             self.request_channels = &plan.request_channels;
@@ -128,20 +128,20 @@ impl<'a> Messages<'a> {
     }
 
     /// Resets matches that an earlier launch has used.
-    pub fn reset(&mut self, first: u32, count: u32) {
+    pub fn reset_matches(&mut self, first: u32, count: u32) {
         self.pairs[first as usize..][..count as usize].fill(MessageState::default());
     }
 
     /// Returns true if a message does not use the network, because durations are recorded or its size is unknown.
     #[inline]
-    fn lasts_as_recorded<D: Discipline>(&self, graph: &Graph, message: usize) -> bool {
+    fn keeps_recorded_time<D: Discipline>(&self, graph: &Graph, message: usize) -> bool {
         let unknown = || !D::MATCHES_AS_ISSUED && graph.messages()[message].size_unknown;
         self.comm != CommTiming::Model || unknown()
     }
 
     /// Starts a send that has taken its lane.
     #[inline]
-    pub fn send<D: Discipline, N: NetworkBackend>(
+    pub fn post_send<D: Discipline, N: NetworkBackend>(
         &mut self,
         flow: &Dataflow<'_>,
         fabric: &mut Fabric<'_, N>,
@@ -151,17 +151,17 @@ impl<'a> Messages<'a> {
     ) {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
-        if self.lasts_as_recorded::<D>(running.graph, index) {
+        if self.keeps_recorded_time::<D>(running.graph, index) {
             self.start_send(flow, effects, now, send);
             return;
         }
-        let ends = (running.npu, flow.peer(instance, index).1);
+        let ends = (running.npu, flow.peer_of_message(instance, index).1);
         let bytes = running.graph.bytes(node);
-        let key = (ends.0.0, 0, flow.serial(instance) as u32, node.0, 0);
-        let pair = flow.pair(instance, index);
+        let key = (ends.0.0, 0, flow.launch_serial(instance) as u32, node.0, 0);
+        let pair = flow.match_of_message(instance, index);
         self.begin_send::<D>(flow, effects, pair, send, fabric.needs_requests());
-        let ports = fabric.open(2);
-        let op = fabric.op(InFlightOp::Send {
+        let ports = fabric.open_ports(2);
+        let op = fabric.allocate_op(InFlightOp::Send {
             pair,
             sender: instance,
             node,
@@ -171,15 +171,15 @@ impl<'a> Messages<'a> {
         let tell = !self.ends_on_arrival;
         let message = between_ranks(op, ends, ports, bytes, tell);
         if fabric.needs_requests() {
-            self.withhold(fabric, effects, now, pair, message);
+            self.withhold_send(fabric, effects, now, pair, message);
         } else {
-            submit::<D, N>(fabric, effects, now, key, message);
+            submit_message::<D, N>(fabric, effects, now, key, message);
         }
     }
 
     /// Posts a receive.
     #[inline]
-    pub fn receive<D: Discipline, N: NetworkBackend>(
+    pub fn post_receive<D: Discipline, N: NetworkBackend>(
         &mut self,
         flow: &Dataflow<'_>,
         fabric: &mut Fabric<'_, N>,
@@ -188,16 +188,16 @@ impl<'a> Messages<'a> {
         receive @ InstanceNode { instance, node }: InstanceNode,
     ) {
         let index = flow.instance(instance).graph.message_index(node);
-        let pair = flow.pair(instance, index);
+        let pair = flow.match_of_message(instance, index);
         if D::MATCHES_AS_ISSUED {
             let rendezvous = fabric.needs_requests();
-            self.meet(flow, effects, pair, receive, true, rendezvous);
+            self.match_half(flow, effects, pair, receive, true, rendezvous);
             if rendezvous {
-                self.request(flow, fabric, effects, now, receive);
+                self.send_request(flow, fabric, effects, now, receive);
             } else {
                 self.match_or_post(effects, now, pair, receive);
             }
-        } else if self.lasts_as_recorded::<D>(flow.instance(instance).graph, index) {
+        } else if self.keeps_recorded_time::<D>(flow.instance(instance).graph, index) {
             self.start_receive(flow, effects, now, receive, pair);
         } else if pair == NONE {
             self.send_mirrored::<D, N>(flow, fabric, effects, now, receive);
@@ -205,10 +205,10 @@ impl<'a> Messages<'a> {
             let state = &mut self.pairs[pair as usize];
             (state.posted, state.waiter) = (node.0 + 1, instance);
             if state.sent {
-                effects.begin(flow.instance(instance).id, node);
+                effects.begin_transfer(flow.instance(instance).id, node);
             }
             if state.delivered {
-                effects.end::<D>(now, instance, node);
+                effects.end_node::<D>(now, instance, node);
             }
         }
     }
@@ -225,15 +225,15 @@ impl<'a> Messages<'a> {
     ) {
         let matched = pair != NONE;
         if !(matched && D::MATCHES_AS_ISSUED && rendezvous) {
-            effects.begin(flow.instance(instance).id, node);
+            effects.begin_transfer(flow.instance(instance).id, node);
         }
         if matched && D::MATCHES_AS_ISSUED {
-            self.meet(flow, effects, pair, send, false, rendezvous);
+            self.match_half(flow, effects, pair, send, false, rendezvous);
         } else if matched {
             let state = &mut self.pairs[pair as usize];
             state.sent = true;
             if let Some(receive) = state.posted.checked_sub(1) {
-                effects.begin(flow.instance(state.waiter).id, NodeIndex(receive));
+                effects.begin_transfer(flow.instance(state.waiter).id, NodeIndex(receive));
             }
         }
     }
@@ -241,7 +241,7 @@ impl<'a> Messages<'a> {
     /// Matches an issued half with the oldest opposite half in the channel, and notifies observers that both begin; an
     /// eager send has already begun. Requests have no size, so if receivers must request messages, messages of all
     /// sizes match.
-    fn meet(
+    fn match_half(
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
@@ -265,7 +265,7 @@ impl<'a> Messages<'a> {
             .chain([(half, is_receive)])
         {
             if receives || rendezvous {
-                effects.begin(flow.instance(instance).id, node);
+                effects.begin_transfer(flow.instance(instance).id, node);
             }
         }
     }
@@ -281,21 +281,21 @@ impl<'a> Messages<'a> {
     ) {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
-        let ends = (flow.peer(instance, index).1, running.npu);
+        let ends = (flow.peer_of_message(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
-        effects.begin(running.id, node);
+        effects.begin_transfer(running.id, node);
         // The key contains the receiver's node, because the sender has none. In this launch, the sender's NPU sends
         // nothing else except collectives.
-        let (serial, InstanceId(id)) = (flow.serial(instance) as u32, running.id);
+        let (serial, InstanceId(id)) = (flow.launch_serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
-        let ports = fabric.open(2);
-        let op = fabric.op(InFlightOp::Mirrored {
+        let ports = fabric.open_ports(2);
+        let op = fabric.allocate_op(InFlightOp::Mirrored {
             receiver: instance,
             node,
             ports,
         });
         let message = between_ranks(op, ends, ports, bytes, false);
-        submit::<D, N>(fabric, effects, now, key, message);
+        submit_message::<D, N>(fabric, effects, now, key, message);
     }
 
     /// Completes a receive with the oldest arrived message of its channel. If no message has arrived, posts the
@@ -310,7 +310,7 @@ impl<'a> Messages<'a> {
         let channel = &mut self.channels[pair as usize];
         if channel.arrived > 0 {
             channel.arrived -= 1;
-            effects.end_at(now, instance, node);
+            effects.end_node_at(now, instance, node);
         } else {
             channel.listening.push_back(receive);
         }
@@ -319,7 +319,7 @@ impl<'a> Messages<'a> {
     /// Handles the arrival of a message from `sender`. If the arrival also ends the send, the send ends before the
     /// receive.
     #[inline]
-    pub fn arrived<D: Discipline>(
+    pub fn on_message_arrived<D: Discipline>(
         &mut self,
         effects: &mut Effects,
         now: Time,
@@ -327,34 +327,34 @@ impl<'a> Messages<'a> {
         send: InstanceNode,
     ) {
         if self.ends_on_arrival {
-            effects.end::<D>(now, send.instance, send.node);
+            effects.end_node::<D>(now, send.instance, send.node);
         }
         if pair == NONE {
             return;
         }
         if D::MATCHES_AS_ISSUED {
-            effects.leave(FollowUp::Deliver(pair));
+            effects.push_follow_up(FollowUp::Deliver(pair));
             return;
         }
         let state = &mut self.pairs[pair as usize];
         state.delivered = true;
         if let Some(node) = state.posted.checked_sub(1) {
-            effects.end::<D>(now, state.waiter, NodeIndex(node));
+            effects.end_node::<D>(now, state.waiter, NodeIndex(node));
         }
     }
 
     /// Ends the oldest posted receive of the channel with an arrived message. If no receive is posted, counts the
     /// message for later.
-    pub fn deliver<D: Discipline>(&mut self, effects: &mut Effects, now: Time, pair: u32) {
+    pub fn deliver_message<D: Discipline>(&mut self, effects: &mut Effects, now: Time, pair: u32) {
         let channel = &mut self.channels[pair as usize];
         match channel.listening.pop_front() {
-            Some(InstanceNode { instance, node }) => effects.end::<D>(now, instance, node),
+            Some(InstanceNode { instance, node }) => effects.end_node::<D>(now, instance, node),
             None => channel.arrived += 1,
         }
     }
 
     /// Returns true if an instance has posted a receive to one of its channels.
-    pub fn listens(&self, pairs: &[u32], instance: InstanceIndex) -> bool {
+    pub fn has_posted_receive(&self, pairs: &[u32], instance: InstanceIndex) -> bool {
         pairs.iter().any(|&pair| {
             let mut listening = self.channels[pair as usize].listening.iter();
             listening.any(|receive| receive.instance == instance)
@@ -362,7 +362,7 @@ impl<'a> Messages<'a> {
     }
 }
 
-fn submit<D: Discipline, N: NetworkBackend>(
+fn submit_message<D: Discipline, N: NetworkBackend>(
     fabric: &mut Fabric<'_, N>,
     effects: &mut Effects,
     now: Time,
@@ -370,8 +370,8 @@ fn submit<D: Discipline, N: NetworkBackend>(
     message: NetworkMessage,
 ) {
     if N::SHARED {
-        fabric.submit::<D>(now, key, message, effects);
+        fabric.submit_message::<D>(now, key, message, effects);
     } else {
-        fabric.put(now, &message, effects);
+        fabric.pass_to_network(now, &message, effects);
     }
 }

@@ -1,7 +1,7 @@
 //! Life of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
 
 use super::collectives::MemberCall;
-use super::dataflow::{RunningInstance, key, node_of};
+use super::dataflow::{RunningInstance, pack_node, unpack_node};
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
@@ -20,14 +20,18 @@ use chakram_trace::graph::NodeKind;
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Starts the delays of nodes whose dependencies are complete.
     #[inline(never)]
-    pub(super) fn delay(&mut self, now: Time) {
+    pub(super) fn start_delays(&mut self, now: Time) {
         let mut delayed = std::mem::take(&mut self.effects.delayed);
         for word in delayed.drain(..) {
-            let InstanceNode { instance, node } = node_of(word);
+            let InstanceNode { instance, node } = unpack_node(word);
             let running = self.flow.instance(instance);
-            let end = now + self.settings.host.duration(running.graph.delay(node));
-            self.tell(instance, |observer, id| {
-                observer.delayed(now, id, node);
+            let end = now
+                + self
+                    .settings
+                    .host
+                    .scale_duration(running.graph.launch_delay(node));
+            self.notify_of_members(instance, |observer, id| {
+                observer.on_delay_began(now, id, node);
             });
             let event = Event::of_node(EventClass::Ready, instance, node);
             self.effects.agenda.push(end, event);
@@ -37,14 +41,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Completes a node. A member of a tile group completes the node together with the other members.
     #[inline]
-    pub(super) fn complete(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn complete_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
-        if !running.has(GROUPED | WATCHED) {
+        if !running.has_flag(GROUPED | WATCHED) {
             self.complete_alone(now, instance, node);
-        } else if running.has(WATCHED) {
+        } else if running.has_flag(WATCHED) {
             // Runs with failing NPUs have no tile groups.
             let node = InstanceNode { instance, node };
-            let groups = &self.collectives.chunks().groups;
+            let groups = &self.collectives.chunk_executor().groups;
             if self
                 .failures
                 .find_stopper(&self.flow, groups, node)
@@ -54,7 +58,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         } else if let Some(leader) =
             self.tile_groups
-                .ended(&self.flow, now, InstanceNode { instance, node })
+                .record_ended(&self.flow, now, InstanceNode { instance, node })
         {
             self.complete_all(now, leader, node);
         }
@@ -66,26 +70,26 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (groups, processors) = (&mut self.tile_groups, &mut self.processors);
         let (observer, mut served) = (&mut *self.observer, false);
         let ended = |effects: &mut Effects, running: &RunningInstance<'_>, kind| {
-            if kind == NodeKind::Collective && groups.exist() {
+            if kind == NodeKind::Collective && groups.has_groups() {
                 groups.note_end_of_collective(instance, node);
             }
-            observer.completed(now, running.id, node, kind);
-            served = running.serves(kind);
+            observer.on_completed(now, running.id, node, kind);
+            served = running.serves_kind(kind);
             if !served {
-                processors.free::<M::Order>(effects, running, InstanceNode { instance, node });
+                processors.free_lane::<M::Order>(effects, running, InstanceNode { instance, node });
             }
         };
         let effects = &mut self.effects;
         self.flow
-            .complete(effects, now, InstanceNode { instance, node }, ended);
+            .complete_node(effects, now, InstanceNode { instance, node }, ended);
         if M::Order::AT_ONCE {
-            self.flow.wake(effects, instance);
+            self.flow.wake_dormant_nodes(effects, instance);
         }
         if served {
             self.end_job(now, instance, node);
         }
         if !self.effects.delayed.is_empty() {
-            self.delay(now);
+            self.start_delays(now);
         }
     }
 
@@ -110,16 +114,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         // If a tile group is split during the loop, nodes are added to the list.
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
-            let InstanceNode { instance, node } = node_of(word);
-            if self.tile_groups.exist() {
+            let InstanceNode { instance, node } = unpack_node(word);
+            if self.tile_groups.has_groups() {
                 let left = &ready[next..];
                 if self.tile_groups.is_out_of_turn(&self.flow, left) {
-                    self.disband(now, InstanceNode { instance, node }, (&mut ready, next));
+                    self.split_group(now, InstanceNode { instance, node }, (&mut ready, next));
                     continue;
                 }
             }
             next += 1;
-            self.post(now, instance, node);
+            self.post_node(now, instance, node);
             if self.tile_groups.are_uneven() {
                 self.settle_uneven(now, Some((&mut ready, next)));
             }
@@ -143,16 +147,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if self.launches.are_many() {
             freed.sort_unstable_by_key(|&(instance, lane)| {
                 let running = self.flow.instance(instance);
-                let feed = self.launches.record(running.frame).feed;
+                let feed = self.launches.launch_record(running.frame).feed;
                 (running.npu, feed, lane)
             });
         } else {
             freed.sort_unstable();
         }
         for &(_, lane) in &freed {
-            if let Some(word) = self.processors.lanes_mut().grant(lane) {
-                let InstanceNode { instance, node } = node_of(word);
-                self.issue(now, instance, node);
+            if let Some(word) = self.processors.kernel_lanes_mut().grant_to_next(lane) {
+                let InstanceNode { instance, node } = unpack_node(word);
+                self.start_node(now, instance, node);
             }
         }
         freed.clear();
@@ -161,7 +165,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Posts a ready node: completes it immediately, or queues it for its place in the launch order or for its lane.
     #[inline]
-    pub(super) fn post(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn post_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         match running.graph.kind(node) {
             // Fast path for most nodes: their duration is known, and their lanes serve only one launch.
@@ -170,37 +174,37 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             {
                 let lane =
                     running.first_lane + running.shared.lanes[running.graph.lane(node) as usize];
-                let word = key(instance, node);
-                if self.processors.lanes_mut().take_or_wait(lane, word) {
-                    self.observer.issued(now, running.id, node, kind);
-                    let end = now + running.duration(node);
-                    self.effects.end_at(end, instance, node);
+                let word = pack_node(instance, node);
+                if self.processors.kernel_lanes_mut().take_or_wait(lane, word) {
+                    self.observer.on_issued(now, running.id, node, kind);
+                    let end = now + running.duration_of_node(node);
+                    self.effects.end_node_at(end, instance, node);
                 } else {
-                    self.observer.waits(now, running.id, node);
+                    self.observer.on_lane_wait(now, running.id, node);
                 }
             }
             NodeKind::Nothing => {
-                self.tell(instance, |observer, id| {
-                    observer.issued(now, id, node, NodeKind::Nothing);
+                self.notify_of_members(instance, |observer, id| {
+                    observer.on_issued(now, id, node, NodeKind::Nothing);
                 });
-                self.effects.end_at(now, instance, node);
+                self.effects.end_node_at(now, instance, node);
             }
-            NodeKind::Receive if running.has(GROUPED) => {
-                for index in 0..self.tile_groups.members(instance) {
-                    let member = self.tile_groups.member(instance, index);
+            NodeKind::Receive if running.has_flag(GROUPED) => {
+                for index in 0..self.tile_groups.member_count(instance) {
+                    let member = self.tile_groups.nth_member(instance, index);
                     self.post_receive(now, member, node);
                 }
             }
             NodeKind::Receive => self.post_receive(now, instance, node),
-            NodeKind::Collective if running.has(GROUPED) => {
+            NodeKind::Collective if running.has_flag(GROUPED) => {
                 self.post_together(now, instance, node);
             }
             NodeKind::Collective => self.post_collective(now, instance, node),
-            kind if running.serves(kind) => {
-                self.observer.issued(now, running.id, node, kind);
+            kind if running.serves_kind(kind) => {
+                self.observer.on_issued(now, running.id, node, kind);
                 self.submit_job(now, instance, node);
             }
-            _ => self.enqueue(now, instance, node),
+            _ => self.enqueue_on_lane(now, instance, node),
         }
     }
 
@@ -211,23 +215,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let alone = self.settings.comm != CommTiming::Model
             && self.settings.comm.waits_for_nobody(graph, node);
         if alone {
-            self.enqueue(now, instance, node);
+            self.enqueue_on_lane(now, instance, node);
             if self.settings.comm == CommTiming::Captured {
                 return;
             }
         }
-        let (slot, sequence) = self.flow.call(instance, node);
+        let (slot, sequence) = self.flow.call_of_node(instance, node);
         // If the node does not wait for other members, it counts as ready in the launch order, but starts without
         // waiting for its place.
         let parked = if alone { NONE } else { node.0 };
         if self
             .collectives
-            .chunks_mut()
+            .chunk_executor_mut()
             .groups
-            .ready(slot, sequence, parked)
+            .mark_ready(slot, sequence, parked)
             && !alone
         {
-            self.enqueue(now, instance, node);
+            self.enqueue_on_lane(now, instance, node);
         }
         self.queue_parked(now, slot.group);
     }
@@ -235,8 +239,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Queues parked collectives of a group for their lanes if the launch order now allows them.
     #[inline]
     pub(super) fn queue_parked(&mut self, now: Time, group: GroupIndex) {
-        while let Some(InstanceNode { instance, node }) =
-            self.collectives.chunks_mut().groups.next_parked(group)
+        while let Some(InstanceNode { instance, node }) = self
+            .collectives
+            .chunk_executor_mut()
+            .groups
+            .next_parked(group)
         {
             self.may_queue(now, instance, node);
         }
@@ -245,53 +252,53 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Posts a receive.
     pub(super) fn post_receive(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let id = self.flow.instance(instance).id;
-        self.observer.issued(now, id, node, NodeKind::Receive);
+        self.observer.on_issued(now, id, node, NodeKind::Receive);
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let receive = InstanceNode { instance, node };
         self.messages
-            .receive::<M::Order, N>(&self.flow, fabric, effects, now, receive);
-        self.follow_up(now);
+            .post_receive::<M::Order, N>(&self.flow, fabric, effects, now, receive);
+        self.run_follow_ups(now);
     }
 
     /// Issues the node if its lane is free, otherwise queues the node.
     #[inline]
-    pub(super) fn enqueue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
-        if self.processors.take(&self.flow, instance, node) {
-            self.issue(now, instance, node);
+    pub(super) fn enqueue_on_lane(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+        if self.processors.take_lane(&self.flow, instance, node) {
+            self.start_node(now, instance, node);
         } else {
-            self.tell(instance, |observer, id| {
-                observer.waits(now, id, node);
+            self.notify_of_members(instance, |observer, id| {
+                observer.on_lane_wait(now, id, node);
             });
         }
     }
 
     /// Starts a node that has taken its lane.
     #[inline]
-    pub(super) fn issue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn start_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance_mut(instance);
-        if running.has(GROUPED) {
+        if running.has_flag(GROUPED) {
             self.issue_together(now, instance, node);
             return;
         }
         let kind = running.graph.kind(node);
         running.collectives += u32::from(kind == NodeKind::Collective);
-        self.observer.issued(now, running.id, node, kind);
+        self.observer.on_issued(now, running.id, node, kind);
         match kind {
             NodeKind::Compute
             | NodeKind::Host
             | NodeKind::LocalMemory
             | NodeKind::Communication => {
-                let end = now + self.launches.price(running, node);
+                let end = now + self.launches.price_of_node(running, node);
                 let npu = running.npu;
                 self.effects
                     .end_held::<M::Order>(npu, end, InstanceNode { instance, node });
             }
-            NodeKind::RemoteMemory if self.tile_groups.exist() => {
+            NodeKind::RemoteMemory if self.tile_groups.has_groups() => {
                 self.tile_groups.defer_access(instance, node);
             }
             NodeKind::RemoteMemory => self.start_access(now, instance, node),
             NodeKind::Send => self.send_message(now, instance, node),
-            NodeKind::Collective => self.arrive(now, instance, node),
+            NodeKind::Collective => self.arrive_at_collective(now, instance, node),
             NodeKind::Nothing | NodeKind::Receive => unreachable!("they hold no lane"),
         }
     }
@@ -302,18 +309,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let send = InstanceNode { instance, node };
         self.messages
-            .send::<M::Order, N>(&self.flow, fabric, effects, now, send);
+            .post_send::<M::Order, N>(&self.flow, fabric, effects, now, send);
         // Only observers are notified here. All other consequences come in the order of the contract, after other nodes
         // of the instant.
         for (instance, node) in self.effects.began.drain(..) {
-            self.observer.began(now, instance, node);
+            self.observer.on_transfer_began(now, instance, node);
         }
     }
 
     /// Starts a member's part of a collective. The member's node has taken its lane.
     #[inline]
-    pub(super) fn arrive(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
-        let (slot, sequence) = self.flow.call(instance, node);
+    pub(super) fn arrive_at_collective(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
+        let (slot, sequence) = self.flow.call_of_node(instance, node);
         let call = MemberCall {
             running: self.flow.instance(instance),
             instance,
@@ -323,7 +335,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             named: M::Order::MATCHES_AS_ISSUED && self.flow.names_group(instance, node),
         };
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        self.collectives.arrive(fabric, effects, now, call);
+        self.collectives
+            .arrive_at_collective(fabric, effects, now, call);
     }
 
     /// Starts a load or store of remote memory.
@@ -333,9 +346,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let access = RemoteMemoryAccess {
             npu: running.npu,
             bytes: graph.bytes(node),
-            store: graph.stores(node),
+            store: graph.is_store(node),
             in_switch: graph.in_switch(node).is_some(),
-            token: key(instance, node),
+            token: pack_node(instance, node),
         };
         let memory = match graph.remote_memory(node) {
             None => 0,
@@ -343,6 +356,6 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         };
         let effects = &mut self.effects;
         self.fabric.begin_access(now, memory, access, effects);
-        self.follow_up(now);
+        self.run_follow_ups(now);
     }
 }

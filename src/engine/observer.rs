@@ -60,7 +60,7 @@ impl TimeCategory {
 
     /// Returns the category of nodes of `kind`, or `None` if they take no time. Time in which communication waits for
     /// another pipeline stage counts as a bubble instead.
-    pub fn of(kind: NodeKind) -> Option<Self> {
+    pub fn from_node_kind(kind: NodeKind) -> Option<Self> {
         Some(match kind {
             NodeKind::Nothing => return None,
             NodeKind::Host => Self::Host,
@@ -123,37 +123,37 @@ pub struct CollectiveRecord {
 /// Receiver of notifications from a replay, in the order of simulated time.
 pub trait Observer {
     /// Called when `node` of `instance` is issued.
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// Called when `node` is complete.
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// Called when the transfer of an issued collective, send or receive `node` begins, because all partners for which
     /// the node waits have begun. A receive waits for its send. A send waits for its receive only if it needs the
     /// receiver's request or takes its recorded duration.
-    fn began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
+    fn on_transfer_began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when all members of a collective have completed it.
-    fn collective(&mut self, record: &CollectiveRecord);
+    fn on_collective_ended(&mut self, record: &CollectiveRecord);
     /// Called when the dependencies of `node` are complete and its delay begins. Not called for nodes without a delay.
-    fn delayed(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
+    fn on_delay_began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when the delay of `node` is over and the node is ready.
-    fn ready(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
+    fn on_ready(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when `node` is ready but another node occupies its lane.
-    fn waits(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
+    fn on_lane_wait(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when a launch begins. A job is one launch.
-    fn launched(&mut self, _now: Time, _launch: &LaunchRecord) {}
+    fn on_launched(&mut self, _now: Time, _launch: &LaunchRecord) {}
     /// Called when all nodes of a launch are complete.
     fn launch_ended(&mut self, _now: Time, _launch: &LaunchRecord) {}
     /// Called when a processor has determined the times at which an issued kernel runs.
-    fn occupied(&mut self, _now: Time, _job: &ProcessorJob, _times: &JobTimes) {}
+    fn on_kernel_scheduled(&mut self, _now: Time, _job: &ProcessorJob, _times: &JobTimes) {}
     /// Called at the end of a replay whose critical path was recorded. The path is in order of time.
     fn critical_path(&mut self, _path: &[RunSegment]) {}
     /// Called at the end of a replay that counted the load of links.
-    fn links(&mut self, _loads: &[LinkLoad]) {}
+    fn on_links_measured(&mut self, _loads: &[LinkLoad]) {}
 
     /// Called at the end of the replay with the busy times of links and of the tiles' memory ports.
-    fn network(&mut self, _occupancy: &NetworkOccupancy) {}
+    fn on_network_measured(&mut self, _occupancy: &NetworkOccupancy) {}
 
     /// Called at the end of the replay with the statistics of its loop.
-    fn counted(&mut self, _counts: &LoopCounts) {}
+    fn on_loop_counted(&mut self, _counts: &LoopCounts) {}
     /// Returns true if the observer ignores all notifications, so the loop can skip them.
     fn is_nobody(&self) -> bool {
         false
@@ -165,62 +165,62 @@ impl Observer for () {
     fn is_nobody(&self) -> bool {
         true
     }
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 /// Forwards to an observer whose owner keeps it even if the replay fails.
 impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        (**self).issued(now, instance, node, kind);
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        (**self).on_issued(now, instance, node, kind);
     }
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        (**self).completed(now, instance, node, kind);
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        (**self).on_completed(now, instance, node, kind);
     }
     #[inline]
-    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        (**self).began(now, instance, node);
+    fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        (**self).on_transfer_began(now, instance, node);
     }
     #[inline]
-    fn collective(&mut self, record: &CollectiveRecord) {
-        (**self).collective(record);
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
+        (**self).on_collective_ended(record);
     }
     #[inline]
-    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        (**self).delayed(now, instance, node);
+    fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        (**self).on_delay_began(now, instance, node);
     }
     #[inline]
-    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        (**self).ready(now, instance, node);
+    fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        (**self).on_ready(now, instance, node);
     }
     #[inline]
-    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        (**self).waits(now, instance, node);
+    fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        (**self).on_lane_wait(now, instance, node);
     }
-    fn launched(&mut self, now: Time, launch: &LaunchRecord) {
-        (**self).launched(now, launch);
+    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
+        (**self).on_launched(now, launch);
     }
     fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
         (**self).launch_ended(now, launch);
     }
-    fn occupied(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
-        (**self).occupied(now, job, times);
+    fn on_kernel_scheduled(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+        (**self).on_kernel_scheduled(now, job, times);
     }
     fn critical_path(&mut self, path: &[RunSegment]) {
         (**self).critical_path(path);
     }
-    fn links(&mut self, loads: &[LinkLoad]) {
-        (**self).links(loads);
+    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
+        (**self).on_links_measured(loads);
     }
 
-    fn network(&mut self, occupancy: &NetworkOccupancy) {
-        (**self).network(occupancy);
+    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
+        (**self).on_network_measured(occupancy);
     }
-    fn counted(&mut self, counts: &LoopCounts) {
-        (**self).counted(counts);
+    fn on_loop_counted(&mut self, counts: &LoopCounts) {
+        (**self).on_loop_counted(counts);
     }
     fn is_nobody(&self) -> bool {
         (**self).is_nobody()
@@ -233,50 +233,50 @@ impl<O: Observer> Observer for Option<O> {
         self.as_ref().is_none_or(O::is_nobody)
     }
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(observer) = self {
-            observer.issued(now, instance, node, kind);
+            observer.on_issued(now, instance, node, kind);
         }
     }
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(observer) = self {
-            observer.completed(now, instance, node, kind);
+            observer.on_completed(now, instance, node, kind);
         }
     }
     #[inline]
-    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(observer) = self {
-            observer.began(now, instance, node);
+            observer.on_transfer_began(now, instance, node);
         }
     }
     #[inline]
-    fn collective(&mut self, record: &CollectiveRecord) {
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         if let Some(observer) = self {
-            observer.collective(record);
+            observer.on_collective_ended(record);
         }
     }
     #[inline]
-    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(observer) = self {
-            observer.delayed(now, instance, node);
+            observer.on_delay_began(now, instance, node);
         }
     }
     #[inline]
-    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(observer) = self {
-            observer.ready(now, instance, node);
+            observer.on_ready(now, instance, node);
         }
     }
     #[inline]
-    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(observer) = self {
-            observer.waits(now, instance, node);
+            observer.on_lane_wait(now, instance, node);
         }
     }
-    fn launched(&mut self, now: Time, launch: &LaunchRecord) {
+    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
         if let Some(observer) = self {
-            observer.launched(now, launch);
+            observer.on_launched(now, launch);
         }
     }
     fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
@@ -284,9 +284,9 @@ impl<O: Observer> Observer for Option<O> {
             observer.launch_ended(now, launch);
         }
     }
-    fn occupied(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+    fn on_kernel_scheduled(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
         if let Some(observer) = self {
-            observer.occupied(now, job, times);
+            observer.on_kernel_scheduled(now, job, times);
         }
     }
     fn critical_path(&mut self, path: &[RunSegment]) {
@@ -294,20 +294,20 @@ impl<O: Observer> Observer for Option<O> {
             observer.critical_path(path);
         }
     }
-    fn links(&mut self, loads: &[LinkLoad]) {
+    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
         if let Some(observer) = self {
-            observer.links(loads);
+            observer.on_links_measured(loads);
         }
     }
 
-    fn network(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
         if let Some(observer) = self {
-            observer.network(occupancy);
+            observer.on_network_measured(occupancy);
         }
     }
-    fn counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &LoopCounts) {
         if let Some(observer) = self {
-            observer.counted(counts);
+            observer.on_loop_counted(counts);
         }
     }
 }
@@ -317,67 +317,67 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.is_nobody() && self.1.is_nobody()
     }
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.0.issued(now, instance, node, kind);
-        self.1.issued(now, instance, node, kind);
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.0.on_issued(now, instance, node, kind);
+        self.1.on_issued(now, instance, node, kind);
     }
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.0.completed(now, instance, node, kind);
-        self.1.completed(now, instance, node, kind);
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.0.on_completed(now, instance, node, kind);
+        self.1.on_completed(now, instance, node, kind);
     }
     #[inline]
-    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        self.0.began(now, instance, node);
-        self.1.began(now, instance, node);
+    fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.0.on_transfer_began(now, instance, node);
+        self.1.on_transfer_began(now, instance, node);
     }
     #[inline]
-    fn collective(&mut self, record: &CollectiveRecord) {
-        self.0.collective(record);
-        self.1.collective(record);
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
+        self.0.on_collective_ended(record);
+        self.1.on_collective_ended(record);
     }
     #[inline]
-    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        self.0.delayed(now, instance, node);
-        self.1.delayed(now, instance, node);
+    fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.0.on_delay_began(now, instance, node);
+        self.1.on_delay_began(now, instance, node);
     }
     #[inline]
-    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        self.0.ready(now, instance, node);
-        self.1.ready(now, instance, node);
+    fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.0.on_ready(now, instance, node);
+        self.1.on_ready(now, instance, node);
     }
     #[inline]
-    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        self.0.waits(now, instance, node);
-        self.1.waits(now, instance, node);
+    fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.0.on_lane_wait(now, instance, node);
+        self.1.on_lane_wait(now, instance, node);
     }
-    fn launched(&mut self, now: Time, launch: &LaunchRecord) {
-        self.0.launched(now, launch);
-        self.1.launched(now, launch);
+    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
+        self.0.on_launched(now, launch);
+        self.1.on_launched(now, launch);
     }
     fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
         self.0.launch_ended(now, launch);
         self.1.launch_ended(now, launch);
     }
-    fn occupied(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
-        self.0.occupied(now, job, times);
-        self.1.occupied(now, job, times);
+    fn on_kernel_scheduled(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+        self.0.on_kernel_scheduled(now, job, times);
+        self.1.on_kernel_scheduled(now, job, times);
     }
     fn critical_path(&mut self, path: &[RunSegment]) {
         self.0.critical_path(path);
         self.1.critical_path(path);
     }
-    fn links(&mut self, loads: &[LinkLoad]) {
-        self.0.links(loads);
-        self.1.links(loads);
+    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
+        self.0.on_links_measured(loads);
+        self.1.on_links_measured(loads);
     }
 
-    fn network(&mut self, occupancy: &NetworkOccupancy) {
-        self.0.network(occupancy);
-        self.1.network(occupancy);
+    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
+        self.0.on_network_measured(occupancy);
+        self.1.on_network_measured(occupancy);
     }
-    fn counted(&mut self, counts: &LoopCounts) {
-        self.0.counted(counts);
-        self.1.counted(counts);
+    fn on_loop_counted(&mut self, counts: &LoopCounts) {
+        self.0.on_loop_counted(counts);
+        self.1.on_loop_counted(counts);
     }
 }

@@ -36,7 +36,7 @@ pub struct ReplayOptions {
     /// Source of the times of uncontended collectives. By default curves if kernels use curves.
     pub collectives: Option<CollectiveTiming>,
     /// Factor on launches, on measured collectives, and on kernels whose times come from curves. By default the
-    /// machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix
+    /// machine's [correction](chakram_hardware::build_machine::Machine::corrections) for the workload's most frequent matrix
     /// product, if the machine has such a correction.
     pub correction: Option<f64>,
     /// Simulate every collective message by message, even if a closed form is proved. Has an effect only with
@@ -75,7 +75,7 @@ impl ReplayOptions {
     }
 
     /// Returns the default options, modified by `change`.
-    pub fn with(change: impl FnOnce(&mut Self)) -> Self {
+    pub fn with_changes(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
         options
@@ -91,7 +91,7 @@ pub enum LaunchMode {
     /// Launches take no time.
     None,
     /// Every kernel, collective and message is launched separately, and takes the launch times of the machine's
-    /// [`Host`](chakram_hardware::machine::Host). If the machine has no host, launches take no time.
+    /// [`Host`](chakram_hardware::build_machine::Host). If the machine has no host, launches take no time.
     Eager,
     /// All nodes of a step are launched together, as with CUDA graphs.
     Graph,
@@ -179,6 +179,6 @@ impl SettingChoice for CommTiming {
 
 impl fmt::Display for CommTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.choice_name())
     }
 }

@@ -12,12 +12,12 @@ use chakram_hardware::machine::Machine;
 ///
 /// Fails if the machine has too few NPUs. Also fails if the map has another number of ranks, names a missing NPU, or
 /// names an NPU twice.
-pub fn place(
+pub fn place_ranks(
     ranks: u32,
     machine: &Machine,
     map: Option<&[Npu]>,
 ) -> Result<Vec<Npu>, ReplayRefusal> {
-    let npus = machine.topology().npus();
+    let npus = machine.topology().npu_count();
     let Some(map) = map else {
         let most = machine.max_ranks();
         if (most + 1..=npus).contains(&ranks)
@@ -34,7 +34,7 @@ pub fn place(
                 ),
                 format!(
                     "take a machine of {} such domains, or use all NPUs of each with {}",
-                    domain.domains(ranks),
+                    domain.domain_count(ranks),
                     SettingKey::FillDomains
                 ),
             ));

@@ -5,7 +5,7 @@ use super::discipline::{CollectiveModel, Discipline};
 use super::error::ReplayRefusal;
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::ReplayOptions;
-use super::placement::place;
+use super::placement::place_ranks;
 use super::price_changes::{ChangedTime, PriceChangeCount};
 use super::unpriced_kernels::UnpricedKernels;
 use super::{in_switch, matching, tile_checks, untimed_communication};
@@ -16,10 +16,10 @@ use chakram_hardware::collective::PeerSizes;
 use chakram_hardware::group::{GroupExtent, SharedPaths};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::Topology;
-use chakram_trace::format::{CollectiveKind, escape};
+use chakram_trace::format::{CollectiveKind, escape_name};
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::matching::CommRef;
-use chakram_trace::workload::{Workload, shortened};
+use chakram_trace::workload::{Workload, format_shortened};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -35,7 +35,7 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct CallPlan {
     pub kind: CollectiveKind,
-    /// Bytes of the whole buffer ([`CollectiveKind::buffer`]).
+    /// Bytes of the whole buffer ([`CollectiveKind::buffer_bytes`]).
     pub buffer: u64,
     /// The root's position in the extent.
     pub root: Position,
@@ -73,14 +73,14 @@ pub(super) struct GroupPlan {
 
 impl GroupPlan {
     /// Returns the number of ports that a collective of the group opens: one per member, phase and side.
-    pub fn ports(&self) -> u32 {
-        self.extent.size() * self.extent.phases.len() as u32 * self.sides
+    pub fn port_count(&self) -> u32 {
+        self.extent.member_count() * self.extent.phases.len() as u32 * self.sides
     }
 
     /// Returns the index of a member's port along a phase.
     #[inline]
-    pub fn port(&self, phase: usize, position: Position, side: u32) -> u32 {
-        (phase as u32 * self.extent.size() + position.0) * self.sides + side
+    pub fn port_index(&self, phase: usize, position: Position, side: u32) -> u32 {
+        (phase as u32 * self.extent.member_count() + position.0) * self.sides + side
     }
 
     /// Returns the sides on which a message leaves one member and enters the other.
@@ -89,7 +89,7 @@ impl GroupPlan {
         let npu = |position: Position| self.extent.npus[position.index()];
         match (self.extent.regular, self.sides) {
             (true, 1) => [0; 2],
-            (true, _) => topology.sides(npu(from), npu(to)),
+            (true, _) => topology.port_directions(npu(from), npu(to)),
             (false, _) => {
                 let ports = topology.end_ports(npu(from), npu(to));
                 ports.map(|(dimension, side)| 2 * dimension as u32 + side)
@@ -216,25 +216,25 @@ impl ReplayPlan {
         // An explicit map overrides the cores named in the traces.
         let cores = match options.map {
             Some(_) => None,
-            None => tile_checks::cores(workload, machine)?,
+            None => tile_checks::place_ranks_on_cores(workload, machine)?,
         };
         let map = options.map.as_deref().or(cores.as_deref());
-        let npu_of = place(workload.ranks(), machine, map)?;
-        let mut instance_of = vec![NONE; workload.ranks() as usize];
+        let npu_of = place_ranks(workload.rank_count(), machine, map)?;
+        let mut instance_of = vec![NONE; workload.rank_count() as usize];
         for (i, instance) in workload.instances().iter().enumerate() {
             instance_of[instance.rank.index()] = i as u32;
         }
         let mut basis = PricingCoverage::default();
         let mut shared = Vec::new();
         let changes = &options.changes;
-        let mut counts = changes.counts();
+        let mut counts = changes.create_zero_counts();
         let mut known: BTreeMap<(u32, usize, Option<Rank>), u32> = BTreeMap::new();
         let mut counted: Vec<Vec<PriceChangeCount>> = Vec::new();
         let mut unpriced = UnpricedKernels::default();
         let mut instances = Vec::with_capacity(workload.instances().len());
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
-            let class = machine.class(npu);
+            let class = machine.class_of_npu(npu);
             // Durations depend only on the graph and the NPU class. Ranks with equal graphs and classes therefore share
             // durations, unless an option gives a rank its own durations.
             let own = changes.own_prices_of(instance.rank);
@@ -242,10 +242,10 @@ impl ReplayPlan {
             let index = match known.get(&key) {
                 Some(&index) => index,
                 None => {
-                    let graph = workload.graph(instance);
+                    let graph = workload.graph_of(instance);
                     let class = &machine.classes()[class];
                     let mut priced = price_graph(graph, class, machine, instance, options)?;
-                    counted.push(changes.apply(
+                    counted.push(changes.apply_to_graph(
                         graph,
                         instance.rank,
                         options.comm,
@@ -260,9 +260,9 @@ impl ReplayPlan {
             counts
                 .iter_mut()
                 .zip(done)
-                .for_each(|(sum, done)| sum.add(done));
-            basis.add(shared[index as usize].basis);
-            unpriced.add(&shared[index as usize].unpriced, instance.rank, class);
+                .for_each(|(sum, done)| sum.merge_count(done));
+            basis.add_coverage(shared[index as usize].basis);
+            unpriced.add_kernels(&shared[index as usize].unpriced, instance.rank, class);
             instances.push(InstancePlan {
                 npu,
                 shared: index,
@@ -274,8 +274,8 @@ impl ReplayPlan {
         let mut shared_of_class = Vec::new();
         // A feed may launch a program of one rank on any NPU, so durations are computed for every class.
         if let [instance] = workload.instances() {
-            let own = machine.class(npu_of[instance.rank.index()]);
-            let graph = workload.graph(instance);
+            let own = machine.class_of_npu(npu_of[instance.rank.index()]);
+            let graph = workload.graph_of(instance);
             for (number, class) in machine.classes().iter().enumerate() {
                 if number == own {
                     shared_of_class.push(0);
@@ -284,7 +284,7 @@ impl ReplayPlan {
                 let priced = price_graph(graph, class, machine, instance, options);
                 let mut priced = priced.ok().filter(SharedGraphPlan::is_priced);
                 if let Some(priced) = &mut priced {
-                    changes.apply(graph, instance.rank, options.comm, &mut priced.prices);
+                    changes.apply_to_graph(graph, instance.rank, options.comm, &mut priced.prices);
                 }
                 shared_of_class.push(priced.map_or(NONE, |priced| {
                     shared.push(priced);
@@ -292,7 +292,8 @@ impl ReplayPlan {
                 }));
             }
         }
-        let (free, mostly_free) = unpriced.settle(workload, machine, options.compute, &basis)?;
+        let (free, mostly_free) =
+            unpriced.settle_unpriced(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
         // A few recorded durations are enough: the report counts the nodes without a recorded duration.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
@@ -323,18 +324,18 @@ impl ReplayPlan {
             mostly_free,
             changes: counts,
         };
-        in_switch::check(workload, machine)?;
+        in_switch::check_switch_accesses(workload, machine)?;
         plan.bind_groups(workload, machine, backend);
         if M::Order::MATCHES_AS_ISSUED {
             matching::renumber_shared_groups(&mut plan, workload);
-            matching::channels(&mut plan, workload, options.allow_unmatched)?;
+            matching::number_channels(&mut plan, workload, options.allow_unmatched)?;
         } else {
-            matching::collectives(&mut plan, workload, options)?;
-            matching::messages(&mut plan, workload)?;
+            matching::match_collectives(&mut plan, workload, options)?;
+            matching::assign_message_matches(&mut plan, workload)?;
             plan.settle_untimed(workload, options)?;
         }
-        tile_checks::check(&plan, workload, machine, options)?;
-        changes.check(&plan.changes, workload)?;
+        tile_checks::check_tile_machine(&plan, workload, machine, options)?;
+        changes.check_matched(&plan.changes, workload)?;
         Ok(plan)
     }
 
@@ -348,31 +349,31 @@ impl ReplayPlan {
         if self.basis.size_unknown_free == 0 {
             return Ok(());
         }
-        let untimed = untimed_communication::find(self, workload);
+        let untimed = untimed_communication::find_untimed_nodes(self, workload);
         self.basis.size_unknown_free = untimed.len() as u64;
         match untimed.is_empty() || options.lower_bound {
             true => Ok(()),
-            false => Err(untimed_communication::refuse(workload, &untimed)),
+            false => Err(untimed_communication::refuse_untimed(workload, &untimed)),
         }
     }
 
     /// Returns the instance of a rank, if it has a trace.
-    pub fn instance(&self, rank: Rank) -> Option<InstanceId> {
+    pub fn instance_of_rank(&self, rank: Rank) -> Option<InstanceId> {
         let index = self.instance_of[rank.index()];
         (index != NONE).then_some(InstanceId(index))
     }
 
     /// Gives one half of a message the number of the next match.
-    pub(super) fn pair(&mut self, (instance, message): CommRef) {
+    pub(super) fn assign_match_index(&mut self, (instance, message): CommRef) {
         self.instances[instance as usize].pairs[message as usize] = self.pairs;
     }
 }
 
 /// Formats a group for messages: `group of ranks 0, 1`, ``group `tp` of ranks 0, 1``.
 pub(super) fn group_text(group: &GroupPlan) -> String {
-    let members = shortened(group.members.iter().map(|m| m.0));
+    let members = format_shortened(group.members.iter().map(|m| m.0));
     match &group.name {
         None => format!("group of ranks {members}"),
-        Some(name) => format!("group `{}` of ranks {members}", escape(name)),
+        Some(name) => format!("group `{}` of ranks {members}", escape_name(name)),
     }
 }

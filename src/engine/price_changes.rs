@@ -8,7 +8,7 @@ use crate::options::CommTiming;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::random::split_mix;
 use chakram_base::units::Span;
-use chakram_trace::format::{CollectiveKind, escape};
+use chakram_trace::format::{CollectiveKind, escape_name};
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -34,9 +34,9 @@ pub enum ChangedTime {
 
 impl ChangedTime {
     /// Applies the change to `span`.
-    pub fn of(self, span: Span) -> Span {
+    pub fn apply_to_span(self, span: Span) -> Span {
         match self {
-            Self::Factor(factor) => span.scaled(factor),
+            Self::Factor(factor) => span.scale_by(factor),
             Self::Time(time) => time,
         }
     }
@@ -69,7 +69,7 @@ impl FromStr for KernelChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (pattern, time) = split(text)?;
+        let (pattern, time) = split_assignment(text)?;
         let (field, glob) = fields_of(pattern);
         if field == PatternField::Class && !glob.contains(['*', '?']) {
             check_class(glob)?;
@@ -108,7 +108,7 @@ impl FromStr for CollectiveChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (glob, time) = split(text)?;
+        let (glob, time) = split_assignment(text)?;
         Ok(Self {
             glob: glob.to_owned(),
             time: time.parse()?,
@@ -135,7 +135,7 @@ impl CollectiveChange {
 }
 
 /// Splits `PATTERN=TIME` at the last `=`, because shapes also contain `=`.
-fn split(text: &str) -> Result<(&str, &str), String> {
+fn split_assignment(text: &str) -> Result<(&str, &str), String> {
     text.rsplit_once('=')
         .filter(|(pattern, _)| !pattern.is_empty())
         .ok_or_else(|| {
@@ -186,7 +186,7 @@ impl FromStr for KernelJitter {
 impl KernelJitter {
     /// Returns the factor of a node: 1 + spread x (2 u - 1), where u in [0, 1) is drawn for this
     /// seed, rank and node.
-    fn factor(self, rank: Rank, node: NodeIndex) -> f64 {
+    fn factor_of_kernel(self, rank: Rank, node: NodeIndex) -> f64 {
         let mut seed = self.seed;
         let mut place = split_mix(&mut seed) ^ (u64::from(rank.0) << 32 | node.index() as u64);
         let draw = split_mix(&mut place);
@@ -238,7 +238,7 @@ impl PriceChanges {
     }
 
     /// Returns one count for each change, with all numbers zero.
-    pub(crate) fn counts(&self) -> Vec<PriceChangeCount> {
+    pub(crate) fn create_zero_counts(&self) -> Vec<PriceChangeCount> {
         let count = |change: String, of_collectives| PriceChangeCount {
             change,
             of_collectives,
@@ -269,15 +269,15 @@ impl PriceChanges {
     }
 
     /// Changes `prices`, the durations of the nodes of `graph` on `rank`. Returns the effect of each change, in the
-    /// order of [`Self::counts`]. Collectives are included only if they take their recorded or captured time.
-    pub(crate) fn apply(
+    /// order of [`Self::create_zero_counts`]. Collectives are included only if they take their recorded or captured time.
+    pub(crate) fn apply_to_graph(
         &self,
         graph: &Graph,
         rank: Rank,
         comm: CommTiming,
         prices: &mut [Span],
     ) -> Vec<PriceChangeCount> {
-        let mut counts = self.counts();
+        let mut counts = self.create_zero_counts();
         if self.is_empty() {
             return counts;
         }
@@ -288,7 +288,7 @@ impl PriceChanges {
             for (number, time) in self.of_collective(call.kind, graph.name(call.node)) {
                 // Changes of collectives do not accumulate. Each change applies to the recorded duration.
                 *price = recorded;
-                counts[from + number].change(price, time.of(recorded));
+                counts[from + number].count_change(price, time.apply_to_span(recorded));
             }
         }
         let slow = self
@@ -309,24 +309,24 @@ impl PriceChanges {
             let mut counts = counts.iter_mut();
             for (change, meant) in self.kernels.iter().zip(&mut meant) {
                 let count = counts.next().expect("there is one for each");
-                if meant.has(node) {
-                    count.change(price, change.time.of(*price));
+                if meant.matches_node(node) {
+                    count.count_change(price, change.time.apply_to_span(*price));
                 }
             }
             for (factor, count) in slow.iter().zip(&mut counts) {
                 if let Some(factor) = factor {
-                    count.change(price, price.scaled(*factor));
+                    count.count_change(price, price.scale_by(*factor));
                 }
             }
             if let Some((jitter, count)) = self.jitter.zip(counts.next()) {
-                count.change(price, price.scaled(jitter.factor(rank, node)));
+                count.count_change(price, price.scale_by(jitter.factor_of_kernel(rank, node)));
             }
         }
         counts
     }
 
     /// Fails if a change matches nothing.
-    pub(crate) fn check(
+    pub(crate) fn check_matched(
         &self,
         counts: &[PriceChangeCount],
         workload: &Workload,
@@ -349,7 +349,7 @@ impl PriceChanges {
             "kernels"
         };
         let classes: BTreeSet<&str> = of_kind()
-            .filter_map(|(graph, node)| Some(graph.kernel(node)?.class()))
+            .filter_map(|(graph, node)| Some(graph.kernel(node)?.class_name()))
             .collect();
         let mut names: Vec<&str> = Vec::new();
         for (graph, node) in of_kind() {
@@ -363,7 +363,7 @@ impl PriceChanges {
         }
         let listed = |words: &mut dyn Iterator<Item = &str>| {
             words
-                .map(escape)
+                .map(escape_name)
                 .map(|word| word.to_string())
                 .collect::<Vec<_>>()
                 .join(", ")
@@ -380,7 +380,7 @@ impl PriceChanges {
         Err(ReplayRefusal::new(
             format!(
                 "`{}` matches none of the {what} of the job",
-                escape(&idle.change)
+                escape_name(&idle.change)
             ),
             hint,
         ))
@@ -400,7 +400,7 @@ impl PriceChanges {
 
 impl PriceChangeCount {
     /// Counts and applies a change of a node's duration from `price` to `new`.
-    fn change(&mut self, price: &mut Span, new: Span) {
+    fn count_change(&mut self, price: &mut Span, new: Span) {
         self.matched += 1;
         self.changed += u64::from(new != *price);
         self.before = self.before.map(|sum| sum + *price);
@@ -416,7 +416,7 @@ impl PriceChangeCount {
     }
 
     /// Adds the effect of the same change on another rank.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub(crate) fn merge_count(&mut self, other: &Self) {
         self.matched += other.matched;
         self.changed += other.changed;
         let both = |a: Option<Span>, b: Option<Span>| a.zip(b).map(|(a, b)| a + b);
@@ -487,7 +487,7 @@ mod tests {
             seed: 3,
         };
         let draws: Vec<f64> = (0..10_000)
-            .map(|i| jitter.factor(Rank(i % 7), NodeIndex(i)))
+            .map(|i| jitter.factor_of_kernel(Rank(i % 7), NodeIndex(i)))
             .collect();
         assert!(draws.iter().all(|draw| (0.9..1.1).contains(draw)));
         // Uniform distribution on 0.9 to 1.1: mean 1, standard deviation 0.2 / sqrt(12) = 0.0577.

@@ -11,20 +11,20 @@ use chakram_base::units::{Span, Time};
 pub trait ProcessorModel {
     /// Returns true if this model serves the kernels of launches of `program` on an NPU. Called
     /// when a launch begins.
-    fn serves(&self, npu: Npu, program: u32) -> bool;
+    fn serves_program(&self, npu: Npu, program: u32) -> bool;
 
     /// Submits a kernel whose dependencies are complete. Appends the times of every job whose times are now known, or
     /// nothing if this kernel must wait.
-    fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>);
+    fn submit_job(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>);
 
     /// Notifies the model that a job has ended, before the job's successors are submitted. Appends the times of every
     /// job whose times are now known.
-    fn ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
+    fn on_job_ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
 
     /// Notifies the model that no more jobs end or are submitted at this instant. Called only at instants at which jobs
     /// ended or were submitted. A model that chooses among waiting jobs then knows all of them. Appends the times of
     /// every job whose times are now known.
-    fn settle(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
+    fn settle_instant(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
 }
 
 /// A kernel of a launch in a processor.

@@ -1,6 +1,6 @@
 //! Processors that run nodes: the lanes of NPUs, or a model that replaces them.
 
-use super::dataflow::{Dataflow, RunningInstance, SERVED, TURNS, key};
+use super::dataflow::{Dataflow, RunningInstance, SERVED, TURNS, pack_node};
 use super::discipline::Discipline;
 use super::effects::Effects;
 use super::ids::{InstanceIndex, InstanceNode};
@@ -29,28 +29,33 @@ impl<'a> Processors<'a> {
         }
     }
 
-    pub fn lanes(&self) -> &Lanes {
+    pub fn kernel_lanes(&self) -> &Lanes {
         &self.lanes
     }
 
     #[inline]
-    pub fn lanes_mut(&mut self) -> &mut Lanes {
+    pub fn kernel_lanes_mut(&mut self) -> &mut Lanes {
         &mut self.lanes
     }
 
     /// Returns true if the model serves the kernels of a program on an NPU.
-    pub fn serve(&self, npu: Npu, program: u32) -> bool {
+    pub fn serves_program(&self, npu: Npu, program: u32) -> bool {
         let model = self.model.as_ref();
-        model.is_some_and(|model| model.serves(npu, program))
+        model.is_some_and(|model| model.serves_program(npu, program))
     }
 
     /// Gives a node its lane if the lane is free, otherwise queues the node. Returns true if the node took the lane.
     #[inline(always)]
-    pub fn take(&mut self, flow: &Dataflow<'_>, instance: InstanceIndex, node: NodeIndex) -> bool {
+    pub fn take_lane(
+        &mut self,
+        flow: &Dataflow<'_>,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) -> bool {
         let running = flow.instance(instance);
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
-        let (lane, word) = (running.first_lane + lane, key(instance, node));
-        if running.has(TURNS) {
+        let (lane, word) = (running.first_lane + lane, pack_node(instance, node));
+        if running.has_flag(TURNS) {
             self.lanes.take_in_turn(lane, word, flow)
         } else {
             self.lanes.take_or_wait(lane, word)
@@ -59,34 +64,34 @@ impl<'a> Processors<'a> {
 
     /// Frees the lane of a complete node.
     #[inline(always)]
-    pub fn free<D: Discipline>(
+    pub fn free_lane<D: Discipline>(
         &mut self,
         effects: &mut Effects,
         running: &RunningInstance<'_>,
         InstanceNode { instance, node }: InstanceNode,
     ) {
-        if let Some(lane) = running.lane(node) {
-            if running.has(TURNS) {
-                self.lanes.pass(lane);
+        if let Some(lane) = running.lane_of_node(node) {
+            if running.has_flag(TURNS) {
+                self.lanes.pass_turn(lane);
             }
-            if self.lanes.free::<D>(lane) {
+            if self.lanes.release_lane::<D>(lane) {
                 effects.freed.push((instance, lane));
             }
         }
     }
 
     /// Submits a kernel to the model.
-    pub fn submit(&mut self, now: Time, job: &ProcessorJob) {
+    pub fn submit_job(&mut self, now: Time, job: &ProcessorJob) {
         if let Some(model) = &mut self.model {
-            model.submit(now, job, &mut self.started);
+            model.submit_job(now, job, &mut self.started);
             self.unsettled = true;
         }
     }
 
     /// Notifies the model that a kernel is complete.
-    pub fn ended(&mut self, now: Time, job: &ProcessorJob) {
+    pub fn notify_ended(&mut self, now: Time, job: &ProcessorJob) {
         if let Some(model) = &mut self.model {
-            model.ended(now, job, &mut self.started);
+            model.on_job_ended(now, job, &mut self.started);
             self.unsettled = true;
         }
     }
@@ -98,15 +103,15 @@ impl<'a> Processors<'a> {
     }
 
     /// Notifies the model that an instant is over at which jobs ended or were submitted.
-    pub fn settle(&mut self, now: Time) {
+    pub fn settle_instant(&mut self, now: Time) {
         self.unsettled = false;
         if let Some(model) = &mut self.model {
-            model.settle(now, &mut self.started);
+            model.settle_instant(now, &mut self.started);
         }
     }
 
     /// Returns the times of jobs that are now known. The caller must empty the list.
-    pub fn started(&mut self) -> &mut Vec<JobTimes> {
+    pub fn started_jobs_mut(&mut self) -> &mut Vec<JobTimes> {
         &mut self.started
     }
 }
@@ -114,7 +119,7 @@ impl<'a> Processors<'a> {
 impl RunningInstance<'_> {
     /// Returns true if a node is a kernel that a processor model serves.
     #[inline]
-    pub fn serves(&self, kind: NodeKind) -> bool {
-        self.has(SERVED) && kind == NodeKind::Compute
+    pub fn serves_kind(&self, kind: NodeKind) -> bool {
+        self.has_flag(SERVED) && kind == NodeKind::Compute
     }
 }

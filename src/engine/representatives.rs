@@ -21,7 +21,7 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::{RankInstance, Workload};
 
 /// Place of a rank: its copy, and its index in the copy.
-type CopyPlace = (u32, u32);
+type CopyPosition = (u32, u32);
 
 /// Replays one copy as the representative of a job. If one copy cannot represent the job, replays all ranks.
 ///
@@ -39,7 +39,7 @@ pub fn replay_representatives<T, E>(
     copies: &[Vec<u32>],
     replay: impl Fn(&Workload) -> Result<(T, bool), E>,
 ) -> Result<T, E> {
-    if let Some(part) = representatives(workload, machine, options, copies)
+    if let Some(part) = extract_representatives(workload, machine, options, copies)
         && let (answer, true) = replay(&part)?
     {
         return Ok(answer);
@@ -60,24 +60,24 @@ impl RepresentativeCheck {
     pub fn new(compiled: &CompiledReplay<'_>) -> Self {
         let is_partial = |group: GroupView<'_>| group.members.len() > group.present as usize;
         Self {
-            partial: compiled.groups().map(is_partial).collect(),
+            partial: compiled.group_views().map(is_partial).collect(),
             stands: true,
         }
     }
 
     /// Returns true if a replay of all ranks would end at the same time, because no collective with absent members was
     /// simulated message by message.
-    pub fn stands_for_all(&self) -> bool {
+    pub fn represents_all(&self) -> bool {
         self.stands
     }
 }
 
 impl Observer for RepresentativeCheck {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
-    fn collective(&mut self, record: &CollectiveRecord) {
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         self.stands &= !(record.stepwise && self.partial[record.group.index()]);
     }
 }
@@ -85,7 +85,7 @@ impl Observer for RepresentativeCheck {
 /// Returns the part of `workload` for the first of `copies`. Members of other copies count as absent and arrive
 /// together with the first copy's members. `None` if there is only one copy, or if copies may behave differently on
 /// `machine`.
-fn representatives(
+fn extract_representatives(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
@@ -104,7 +104,7 @@ fn representatives(
     {
         return None;
     }
-    let mut places: Vec<Option<CopyPlace>> = vec![None; workload.ranks() as usize];
+    let mut places: Vec<Option<CopyPosition>> = vec![None; workload.rank_count() as usize];
     for (copy, ranks) in copies.iter().enumerate() {
         if ranks.len() != first.len() {
             return None;
@@ -113,7 +113,7 @@ fn representatives(
             *places.get_mut(rank as usize)? = Some((copy as u32, at as u32));
         }
     }
-    let places: Vec<CopyPlace> = places.into_iter().collect::<Option<_>>()?;
+    let places: Vec<CopyPosition> = places.into_iter().collect::<Option<_>>()?;
     let instances = workload.instances();
     if instances.len() != places.len() {
         return None;
@@ -128,16 +128,16 @@ fn representatives(
         comparison.stands_for_members(own)
             && others.iter().all(|other| {
                 let other = &instances[other[at] as usize];
-                comparison.are_alike(own, other)
+                comparison.are_equal_instances(own, other)
             })
     });
-    alike.then(|| workload.mirrored(|rank| places[rank.index()].0 == 0))
+    alike.then(|| workload.mirror_ranks(|rank| places[rank.index()].0 == 0))
 }
 
 struct CopyComparison<'a> {
     workload: &'a Workload,
     machine: &'a Machine,
-    places: &'a [CopyPlace],
+    places: &'a [CopyPosition],
 }
 
 impl CopyComparison<'_> {
@@ -161,13 +161,13 @@ impl CopyComparison<'_> {
 
     /// Returns true if two corresponding ranks of two copies have the same graph and NPU class, and equivalent groups
     /// and peers.
-    fn are_alike(&self, a: &RankInstance, b: &RankInstance) -> bool {
-        let class = |of: &RankInstance| self.machine.class(self.npu(of.rank));
+    fn are_equal_instances(&self, a: &RankInstance, b: &RankInstance) -> bool {
+        let class = |of: &RankInstance| self.machine.class_of_npu(self.npu_of_rank(of.rank));
         let groups = || {
             let mut pairs = a.groups.iter().zip(&b.groups);
             pairs.all(|(a, b)| {
                 let [a, b] = [a, b].map(|group| &self.workload.groups()[group.index()].members);
-                a == b || self.lie_alike(a, b)
+                a == b || self.are_placed_alike(a, b)
             })
         };
         let peers = || {
@@ -179,7 +179,7 @@ impl CopyComparison<'_> {
                 of_a.0 == own_a.0
                     && of_b.0 == own_b.0
                     && of_a.1 == of_b.1
-                    && self.lie_alike(&[a.rank, to_a], &[b.rank, to_b])
+                    && self.are_placed_alike(&[a.rank, to_a], &[b.rank, to_b])
             })
         };
         a.graph == b.graph
@@ -190,26 +190,27 @@ impl CopyComparison<'_> {
             && peers()
     }
 
-    fn npu(&self, rank: Rank) -> Npu {
-        self.machine.npu_of_rank(rank.0, self.workload.ranks())
+    fn npu_of_rank(&self, rank: Rank) -> Npu {
+        self.machine.npu_of_rank(rank.0, self.workload.rank_count())
     }
 
     /// Returns true if two lists of ranks have equivalent placements in every dimension of the machine.
-    fn lie_alike(&self, a: &[Rank], b: &[Rank]) -> bool {
+    fn are_placed_alike(&self, a: &[Rank], b: &[Rank]) -> bool {
         let topology = self.machine.topology();
-        let npus = |ranks: &[Rank]| Vec::from_iter(ranks.iter().map(|&rank| self.npu(rank)));
+        let npus =
+            |ranks: &[Rank]| Vec::from_iter(ranks.iter().map(|&rank| self.npu_of_rank(rank)));
         let (a, b) = (npus(a), npus(b));
-        let along = |d: usize| layout(topology, &a, d) == layout(topology, &b, d);
+        let along = |d: usize| distances_along(topology, &a, d) == distances_along(topology, &b, d);
         a.len() == b.len() && (0..topology.dimensions().len()).all(along)
     }
 }
 
 /// Returns the layout of `npus` along dimension `d`. In switched dimensions only equality matters, so equal coordinates
 /// get the same number, in order of first use. In wired dimensions the result is the distance from the first NPU.
-fn layout(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
+fn distances_along(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()
-        .map(|&npu| topology.coordinate(npu, d))
+        .map(|&npu| topology.coordinate_of(npu, d))
         .collect();
     let of = &topology.dimensions()[d];
     if !of.shape.has_ports() {
@@ -257,18 +258,22 @@ mod tests {
                 dimensions: None,
                 host: false,
             };
-            graph.node(&kernel, &[]).unwrap();
-            graph.node(&NodeView::new(2, "sum", sum), &[1]).unwrap();
-            let (graph, binding) = graph.finish().unwrap();
-            (builder.graph(graph), binding)
+            graph.receive_node(&kernel, &[]).unwrap();
+            graph
+                .receive_node(&NodeView::new(2, "sum", sum), &[1])
+                .unwrap();
+            let (graph, binding) = graph.finish_graph().unwrap();
+            (builder.add_graph(graph), binding)
         });
         for rank in 0..4 {
             let (graph, binding) = graphs[rank as usize % 2].clone();
             builder
-                .rank(Rank(rank), graph, binding, Time::ZERO)
+                .add_rank(Rank(rank), graph, binding, Time::ZERO)
                 .unwrap();
         }
-        builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+        builder
+            .finish_workload(None, MissingRankPolicy::Refuse)
+            .unwrap()
     }
 
     /// Returns the number of ranks in each replay, and true if the result equals a replay of all ranks.
@@ -278,13 +283,13 @@ mod tests {
             name = \"all\"\nshape = \"switch\"\nsize = 4\nbandwidth = \"100 GB/s\"\nlatency = \"1 us\"\n\
             algorithm = \"ring\"\n";
         let machine = Machine::parse(machine, "machine").unwrap();
-        let options = ReplayOptions::with(|options| options.network = Some(network));
+        let options = ReplayOptions::with_changes(|options| options.network = Some(network));
         let sizes = RefCell::new(Vec::new());
         let replay = |workload: &Workload| {
             sizes.borrow_mut().push(workload.instances().len());
             let compiled = CompiledReplay::new(workload, &machine, &options)?;
             let (outcome, check) = compiled.run(RepresentativeCheck::new(&compiled))?;
-            Ok::<_, ReplayError>((outcome.makespan, check.stands_for_all()))
+            Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
         };
         let workload = job(even);
         let copies = [vec![0, 1], vec![2, 3]];

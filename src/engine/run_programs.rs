@@ -2,7 +2,7 @@
 
 use super::compiled_replay::CompiledReplay;
 use super::failures;
-use super::feed::{Feed, SingleLaunch};
+use super::feed::{LaunchFeed, SingleLaunch};
 use super::host_launches::ResolvedPrices;
 use super::processor::ProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
@@ -19,14 +19,14 @@ use chakram_hardware::network::{
 /// The programs of a run, their feeds and their processor model.
 pub(super) struct LaunchSource<'a> {
     pub programs: &'a [CompiledReplay<'a>],
-    pub feeds: Vec<&'a mut dyn Feed>,
+    pub feeds: Vec<&'a mut dyn LaunchFeed>,
     pub processors: Option<&'a mut dyn ProcessorModel>,
     /// True if there may be more than one launch.
     pub many: bool,
 }
 
 impl<'a> LaunchSource<'a> {
-    pub fn one(program: &'a CompiledReplay<'a>, feed: &'a mut SingleLaunch) -> Self {
+    pub fn of_program(program: &'a CompiledReplay<'a>, feed: &'a mut SingleLaunch) -> Self {
         Self {
             programs: std::slice::from_ref(program),
             feeds: vec![feed],
@@ -36,7 +36,7 @@ impl<'a> LaunchSource<'a> {
     }
 
     /// Returns the same source with a shorter lifetime, because the compiler does not shorten lifetimes behind `&mut`.
-    fn shortened<'s>(self) -> LaunchSource<'s>
+    fn reborrow<'s>(self) -> LaunchSource<'s>
     where
         'a: 's,
     {
@@ -62,7 +62,7 @@ impl<'a> LaunchSource<'a> {
 /// deadlock, or if simulated time overflows.
 pub fn run_launches<'a>(
     programs: &'a [CompiledReplay<'a>],
-    feeds: &mut [&mut dyn Feed],
+    feeds: &mut [&mut dyn LaunchFeed],
     processors: Option<&mut dyn ProcessorModel>,
     observer: &mut dyn Observer,
 ) -> Result<ReplayOutcome, ReplayError> {
@@ -71,8 +71,8 @@ pub fn run_launches<'a>(
     };
     let alike = |program: &CompiledReplay<'_>| {
         std::ptr::eq(program.machine, first.machine)
-            && (program.network(), program.comm, program.host)
-                == (first.network(), first.comm, first.host)
+            && (program.network_kind(), program.comm, program.host)
+                == (first.network_kind(), first.comm, first.host)
             && (program.stepwise, program.as_issued) == (first.stepwise, false)
     };
     if !programs.iter().all(alike) {
@@ -97,7 +97,7 @@ pub fn run_launches<'a>(
 
 /// Returns the collective backend of `machine` with the `custom` algorithms. The backend reuses the chunk counts in
 /// `chosen`, which were chosen earlier on this machine, and adds its own choices.
-pub(super) fn native<'a>(
+pub(super) fn create_native_backend<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
     splits: impl Iterator<Item = &'a PeerSizes>,
@@ -107,7 +107,7 @@ pub(super) fn native<'a>(
     NativeBackend {
         algorithms: machine.algorithms(),
         topology: machine.topology(),
-        pipeline: machine.pipeline(),
+        pipeline: machine.chunk_pipeline(),
         custom,
         correction: prices.correction,
         curves: if prices.measured_collectives {
@@ -131,15 +131,16 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
     source: LaunchSource<'_>,
     observer: &mut O,
 ) -> Result<ReplayOutcome, ReplayError> {
-    let source = source.shortened();
+    let source = source.reborrow();
     let of = &source.programs[0];
     let topology = of.machine.topology();
     let splits = source
         .programs
         .iter()
         .flat_map(|program| &program.plan.splits);
-    let backend = &mut native(of.machine, &of.custom, splits, &of.prices, &of.chosen);
-    match of.network() {
+    let backend =
+        &mut create_native_backend(of.machine, &of.custom, splits, &of.prices, &of.chosen);
+    match of.network_kind() {
         NetworkKind::ContentionFree => {
             let network = ContentionFreeNetwork::new(topology);
             Engine::new(source, observer, network, backend).run()
@@ -157,7 +158,7 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };
-            if failures::lose_links(&of.failures) {
+            if failures::include_links(&of.failures) {
                 network.expect_failures();
             }
             Engine::new(source, observer, network, backend).run()

@@ -30,7 +30,7 @@ pub(super) struct RunSettings<'a> {
 
 impl<'a> RunSettings<'a> {
     /// Creates the settings of a run of `prepared`.
-    pub fn of<N: NetworkBackend, M: CollectiveModel>(
+    pub fn for_program<N: NetworkBackend, M: CollectiveModel>(
         prepared: &'a CompiledReplay<'a>,
         many: bool,
     ) -> Self {
@@ -41,7 +41,7 @@ impl<'a> RunSettings<'a> {
             collectives_alone: M::Order::AT_ONCE
                 && N::SHARED
                 && !many
-                && collectives_are_alone(prepared),
+                && can_run_collectives_alone(prepared),
             aggregate: prepared.aggregate,
             comm: prepared.comm,
             sends_end_on_arrival: M::Order::SENDS_END_ON_ARRIVAL
@@ -55,7 +55,7 @@ impl<'a> RunSettings<'a> {
 /// Returns true if NPUs share a channel to memory. The order in which members complete a collective may then affect
 /// other operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
-    let remote = prepared.machine.remote();
+    let remote = prepared.machine.first_remote_memory();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)
         && prepared.workload().graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
@@ -64,7 +64,7 @@ fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
 }
 
 /// Returns true if all traffic belongs to collectives of all ranks, one at a time per rank.
-fn collectives_are_alone(prepared: &CompiledReplay<'_>) -> bool {
+fn can_run_collectives_alone(prepared: &CompiledReplay<'_>) -> bool {
     let plan = &prepared.plan;
     let ranks = plan.instances.len();
     let groups = plan.groups.iter();
@@ -75,7 +75,7 @@ fn collectives_are_alone(prepared: &CompiledReplay<'_>) -> bool {
         && plan.instances.iter().enumerate().all(|(i, instance)| {
             let graph = prepared
                 .workload()
-                .graph(&prepared.workload().instances()[i]);
+                .graph_of(&prepared.workload().instances()[i]);
             let lanes = &plan.shared[instance.shared as usize].lanes;
             let mut lanes = graph
                 .calls()

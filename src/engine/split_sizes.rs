@@ -16,14 +16,14 @@ use chakram_trace::workload::Workload;
 const MOST_MEMBERS: usize = 1 << 13;
 
 /// Finds the bytes between pairs for the collectives of `group`.
-pub(super) fn gather(
+pub(super) fn gather_split_sizes(
     plan: &mut ReplayPlan,
     workload: &Workload,
     group: usize,
     callers: &[MemberCalls<'_>],
 ) -> Result<(), ReplayRefusal> {
     let graph_of = |caller: &MemberCalls<'_>| -> &Graph {
-        workload.graph(&workload.instances()[caller.rank as usize])
+        workload.graph_of(&workload.instances()[caller.rank as usize])
     };
     // Fast path: skip groups without unequal parts.
     if callers
@@ -35,9 +35,9 @@ pub(super) fn gather(
     for k in 0..plan.groups[group].calls.len() {
         let of = &plan.groups[group];
         let stated = callers.iter().filter_map(|caller| {
-            let (_, call) = caller.at(k)?;
+            let (_, call) = caller.call_at(k)?;
             let graph = graph_of(caller);
-            let splits = graph.splits(call)?;
+            let splits = graph.splits_of_call(call)?;
             let rank = workload.instances()[caller.rank as usize].rank;
             let place = of.members.iter().position(|&member| member == rank)?;
             Some((place, splits, graph.id(graph.calls()[call as usize].node)))
@@ -47,7 +47,7 @@ pub(super) fn gather(
             continue;
         }
         let equal = of.calls[k].buffer / of.members.len() as u64;
-        let table = table(of, equal, &stated)?;
+        let table = build_peer_table(of, equal, &stated)?;
         let sizes = PeerSizes::new(&of.extent, &table, equal);
         let Some(sizes) = sizes else { continue };
         let known = plan.splits.iter().position(|known| *known == sizes);
@@ -64,7 +64,7 @@ pub(super) fn gather(
 type StatedSplits<'a> = (usize, &'a CallSplits, u64);
 
 /// Returns the bytes between each pair of positions, row by row. `equal` is the size of a part that no member states.
-fn table(
+fn build_peer_table(
     group: &GroupPlan,
     equal: u64,
     stated: &[StatedSplits<'_>],

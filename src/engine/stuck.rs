@@ -2,16 +2,16 @@
 
 use super::CommTiming;
 use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
-use super::dataflow::{Dataflow, HELD, node_of};
+use super::dataflow::{Dataflow, HELD, unpack_node};
 use super::error::{NodeRef, Stuck, WaitingNode};
 use super::failures::RunFailures;
-use super::frames::Launches;
+use super::frames::ProgramLaunches;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
 use super::lanes::{FREE, Lanes};
 use super::launch::LaunchSerial;
 use super::plan::NONE;
 use chakram_base::ids::{MemberIndex, NodeIndex};
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use chakram_trace::graph::NodeKind;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ const NAMED: usize = 24;
 /// The struct does not depend on the loop's generic types, so the diagnosis is compiled only once.
 pub(super) struct StuckDiagnosis<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
-    pub launches: &'x Launches<'a>,
+    pub launches: &'x ProgramLaunches<'a>,
     pub lanes: &'x Lanes,
     pub groups: &'x RunningGroups<'a>,
     pub failures: &'x RunFailures<'a>,
@@ -41,7 +41,7 @@ pub(super) struct StuckDiagnosis<'x, 'a> {
 
 impl StuckDiagnosis<'_, '_> {
     /// Describes the deadlock, which `failures` may have caused.
-    pub(super) fn diagnose(&self, failures: Vec<String>) -> Stuck {
+    pub(super) fn diagnose_deadlock(&self, failures: Vec<String>) -> Stuck {
         let mut waiting = Vec::new();
         let mut unnamed = 0;
         let mut first = None;
@@ -64,14 +64,14 @@ impl StuckDiagnosis<'_, '_> {
                 }
                 named += 1;
                 waiting.push(WaitingNode {
-                    node: self.reference(vertex),
+                    node: self.node_reference(vertex),
                     why: self.wait_of(vertex).0,
                 });
             }
         }
         Stuck {
-            completed: self.flow.completed().0,
-            total: self.launches.nodes(),
+            completed: self.flow.completed_nodes_and_time().0,
+            total: self.launches.node_count(),
             failures,
             waiting,
             unnamed,
@@ -79,17 +79,17 @@ impl StuckDiagnosis<'_, '_> {
         }
     }
 
-    fn reference(&self, InstanceNode { instance, node }: InstanceNode) -> NodeRef {
+    fn node_reference(&self, InstanceNode { instance, node }: InstanceNode) -> NodeRef {
         let running = self.flow.instance(instance);
         let graph = running.graph;
         NodeRef {
             launch: self
                 .launches
                 .are_many()
-                .then_some(LaunchSerial(self.flow.serial(instance))),
+                .then_some(LaunchSerial(self.flow.launch_serial(instance))),
             rank: self.flow.rank_of(instance).rank,
             id: graph.id(node),
-            name: escape(graph.name(node)),
+            name: escape_name(graph.name(node)),
             index: node,
         }
     }
@@ -112,10 +112,10 @@ impl StuckDiagnosis<'_, '_> {
                         instant, and a rank searches for ready nodes only when a later node ends";
             return (text.to_owned(), None);
         }
-        if self.flow.instance(instance).has(HELD) {
+        if self.flow.instance(instance).has_flag(HELD) {
             return ("its feed to release the rank".to_owned(), None);
         }
-        if self.flow.instance(instance).serves(kind) {
+        if self.flow.instance(instance).serves_kind(kind) {
             return (
                 "its processor, which has not scheduled the node".to_owned(),
                 None,
@@ -169,7 +169,9 @@ impl StuckDiagnosis<'_, '_> {
                 node: messages[found].node,
             }
         });
-        let what = half.map_or_else(String::new, |half| format!(", {}", self.state(half)));
+        let what = half.map_or_else(String::new, |half| {
+            format!(", {}", self.describe_state(half))
+        });
         let (bytes, tag) = (graph.bytes(node), message.tag);
         let text = if message.receive {
             format!("{bytes} bytes from rank {peer} with tag {tag}{what}")
@@ -187,11 +189,13 @@ impl StuckDiagnosis<'_, '_> {
         if self.comm.waits_for_nobody(graph, node) {
             return None;
         }
-        let (slot, sequence) = self.flow.call(instance, node);
+        let (slot, sequence) = self.flow.call_of_node(instance, node);
         let group = &self.groups[slot.group];
         let before = group.blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
-        let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
+        let text = other.map_or_else(String::new, |other| {
+            format!(": {}", self.describe_state(other))
+        });
         Some((
             format!("its turn, which comes after the group's collective {before}{text}"),
             other,
@@ -200,15 +204,18 @@ impl StuckDiagnosis<'_, '_> {
 
     fn wait_for_lane(&self, vertex: InstanceNode) -> Option<(String, Option<InstanceNode>)> {
         let InstanceNode { instance, node } = vertex;
-        let lane = self.flow.instance(instance).lane(node)?;
-        let holder = match self.lanes.holder(lane) {
+        let lane = self.flow.instance(instance).lane_of_node(node)?;
+        let holder = match self.lanes.holder_of_lane(lane) {
             FREE => return self.wait_for_launch(vertex, lane),
-            holder => node_of(holder),
+            holder => unpack_node(holder),
         };
         if holder == vertex {
             return None;
         }
-        let text = format!("its lane, which is occupied by {}", self.reference(holder));
+        let text = format!(
+            "its lane, which is occupied by {}",
+            self.node_reference(holder)
+        );
         Some((text, Some(holder)))
     }
 
@@ -218,20 +225,25 @@ impl StuckDiagnosis<'_, '_> {
         InstanceNode { instance, .. }: InstanceNode,
         lane: u32,
     ) -> Option<(String, Option<InstanceNode>)> {
-        let turn = self.lanes.turn(lane).filter(|&turn| turn != instance)?;
+        let turn = self
+            .lanes
+            .current_turn(lane)
+            .filter(|&turn| turn != instance)?;
         let running = self.flow.instance(turn);
         let of_turn = |node| InstanceNode {
             instance: turn,
             node,
         };
         let holds = |node: &NodeIndex| {
-            running.lane(*node) == Some(lane) && !self.is_complete(of_turn(*node))
+            running.lane_of_node(*node) == Some(lane) && !self.is_complete(of_turn(*node))
         };
         let before = running.graph.nodes().find(holds).map(of_turn);
-        let state = before.map_or_else(String::new, |before| format!(": {}", self.state(before)));
+        let state = before.map_or_else(String::new, |before| {
+            format!(": {}", self.describe_state(before))
+        });
         let text = format!(
             "its lane, which is reserved for launch {}{state}",
-            self.flow.serial(turn)
+            self.flow.launch_serial(turn)
         );
         Some((text, before))
     }
@@ -241,16 +253,19 @@ impl StuckDiagnosis<'_, '_> {
         InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
-        let (slot, sequence) = self.flow.call(instance, node);
+        let (slot, sequence) = self.flow.call_of_node(instance, node);
         let running = &self.groups[slot.group];
         let group = running.plan;
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
             let member = MemberIndex(member as u32);
-            let Some(other) = running.instance(*rank) else {
+            let Some(other) = running.instance_of_rank(*rank) else {
                 continue;
             };
-            if !self.comm.awaits(running, sequence, slot.member, member) {
+            if !self
+                .comm
+                .waits_for_recorded_end(running, sequence, slot.member, member)
+            {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
@@ -277,7 +292,7 @@ impl StuckDiagnosis<'_, '_> {
             group.members.len(),
         );
         for vertex in missing.iter().take(SHOWN) {
-            text += &format!("; {}", self.state(*vertex));
+            text += &format!("; {}", self.describe_state(*vertex));
         }
         if missing.len() > SHOWN {
             text += "; …";
@@ -294,7 +309,7 @@ impl StuckDiagnosis<'_, '_> {
     ) -> Option<InstanceNode> {
         let calls = self.flow.instance(instance).graph.calls();
         let of = |node| {
-            let (slot, own) = self.flow.call(instance, node);
+            let (slot, own) = self.flow.call_of_node(instance, node);
             (slot.group, own) == (group, sequence)
         };
         let call = calls.iter().find(|call| of(call.node))?;
@@ -305,14 +320,14 @@ impl StuckDiagnosis<'_, '_> {
     }
 
     /// Formats a node and its state.
-    fn state(&self, vertex: InstanceNode) -> String {
+    fn describe_state(&self, vertex: InstanceNode) -> String {
         let left = match self.flow.waits_for(vertex.instance, vertex.node) {
             None => "is complete".to_owned(),
             Some(0) => "is ready".to_owned(),
             Some(1) => "waits for 1 dependency".to_owned(),
             Some(n) => format!("waits for {n} dependencies"),
         };
-        format!("{} {left}", self.reference(vertex))
+        format!("{} {left}", self.node_reference(vertex))
     }
 
     /// Follows waits from `start` until they close a cycle. Returns the cycle without the nodes that only link
@@ -328,7 +343,7 @@ impl StuckDiagnosis<'_, '_> {
             let next = if self.is_posted(at) {
                 self.wait_of(at).1
             } else {
-                blockers.of(self, at)
+                blockers.find_blocking_node(self, at)
             };
             match next.filter(|&v| !self.is_complete(v)) {
                 Some(next) => at = next,
@@ -342,13 +357,15 @@ impl StuckDiagnosis<'_, '_> {
             let before = cycle[(i + cycle.len() - 1) % cycle.len()];
             self.is_posted(vertex) || self.is_posted(before)
         });
-        named.map(|(_, &vertex)| self.reference(vertex)).collect()
+        named
+            .map(|(_, &vertex)| self.node_reference(vertex))
+            .collect()
     }
 
     /// Returns true if a member of a collective has arrived, or `None` if no member has.
     fn has_arrived(&self, group: GroupIndex, sequence: u32, member: MemberIndex) -> Option<bool> {
         let run = self.groups[group].run(sequence)?;
-        Some(self.runs[run].nodes()[member.index()] != NONE)
+        Some(self.runs[run].nodes_of_members()[member.index()] != NONE)
     }
 
     /// Returns true if all dependencies of a node are complete and the node is not.
@@ -362,7 +379,7 @@ impl StuckDiagnosis<'_, '_> {
 struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
 
 impl BlockingDependencies {
-    fn of(
+    fn find_blocking_node(
         &mut self,
         diagnosis: &StuckDiagnosis<'_, '_>,
         InstanceNode { instance, node }: InstanceNode,

@@ -2,23 +2,23 @@
 //! because cores have no ports.
 
 use super::error::ReplayRefusal;
-use super::matching::describe;
+use super::matching::describe_node;
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{ReplayPlan, group_text};
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{MemoryAttachment, RemoteMemory};
-use chakram_hardware::topology::tile_grid::shown;
+use chakram_hardware::topology::tile_grid::format_coordinates;
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::{RankInstance, Workload};
 
 /// Returns the NPU of each rank, or `None` unless traces name cores and the machine has tiles.
-pub(super) fn cores(
+pub(super) fn place_ranks_on_cores(
     workload: &Workload,
     machine: &Machine,
 ) -> Result<Option<Vec<Npu>>, ReplayRefusal> {
-    let Some(tiles) = machine.topology().tiles() else {
+    let Some(tiles) = machine.topology().tile_grid() else {
         return Ok(None);
     };
     let named = |instance: &RankInstance| instance.core.is_some();
@@ -31,7 +31,7 @@ pub(super) fn cores(
             SettingKey::Map
         )
     };
-    if workload.instances().len() != workload.ranks() as usize {
+    if workload.instances().len() != workload.rank_count() as usize {
         let found = "traces state the cores of their ranks, but some ranks have no trace";
         return Err(ReplayRefusal::new(found, hint()));
     }
@@ -42,13 +42,13 @@ pub(super) fn cores(
             None => refuse(format!(
                 "the trace of rank {rank} names no core, but other traces do"
             )),
-            Some(at) if (0..2).any(|d| at[d] >= tiles.size(d)) => refuse(format!(
+            Some(at) if (0..2).any(|d| at[d] >= tiles.core_count(d)) => refuse(format!(
                 "the trace of rank {rank} names core {}, but machine `{}` has cores from (0, 0) to {}",
-                shown(at),
+                format_coordinates(at),
                 machine.name(),
-                shown([0, 1].map(|d| tiles.size(d) - 1))
+                format_coordinates([0, 1].map(|d| tiles.core_count(d) - 1))
             )),
-            Some(at) => Ok(Npu(tiles.core(at))),
+            Some(at) => Ok(Npu(tiles.core_at(at))),
         }
     };
     let cores = workload.instances().iter().map(core);
@@ -56,20 +56,23 @@ pub(super) fn cores(
 }
 
 /// Fails if a job cannot run on a machine of tiles. Accepts all jobs on other machines.
-pub(super) fn check(
+pub(super) fn check_tile_machine(
     plan: &ReplayPlan,
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
 ) -> Result<(), ReplayRefusal> {
     let topology = machine.topology();
-    let Some(tiles) = topology.tiles() else {
+    let Some(tiles) = topology.tile_grid() else {
         return Ok(());
     };
     let name = machine.name();
     for (instance, planned) in workload.instances().iter().zip(&plan.instances) {
         if tiles.faulty_cores.contains(&planned.npu.0) {
-            let (rank, at) = (instance.rank, shown(tiles.place(planned.npu.0)));
+            let (rank, at) = (
+                instance.rank,
+                format_coordinates(tiles.coordinates_of_core(planned.npu.0)),
+            );
             return Err(ReplayRefusal::new(
                 format!("rank {rank} is placed on core {at} of machine `{name}`, which is faulty"),
                 format!(
@@ -99,7 +102,7 @@ pub(super) fn check(
     }
     let closed = |a: Npu, b: Npu| {
         let fault = topology.first_dimension(a, b).err()?;
-        let [from, to] = [a, b].map(|npu| shown(tiles.place(npu.0)));
+        let [from, to] = [a, b].map(|npu| format_coordinates(tiles.coordinates_of_core(npu.0)));
         Some(format!(
             "no route from core {from} to core {to} of machine `{name}`, neither along x first nor \
              along y first: the link {} is faulty",
@@ -119,14 +122,14 @@ pub(super) fn check(
         }
     }
     for (instance, planned) in workload.instances().iter().zip(&plan.instances) {
-        let graph = workload.graph(instance);
+        let graph = workload.graph_of(instance);
         for message in graph.messages() {
             let peer: Rank = instance.peers[message.peer as usize];
             let other = plan.npu_of.get(peer.index()).copied();
             let ends = other.map(|other| [(planned.npu, other), (other, planned.npu)]);
             let why = ends.into_iter().flatten().find_map(|(a, b)| closed(a, b));
             if let Some(why) = why {
-                let node = describe(instance.rank, graph, message.node);
+                let node = describe_node(instance.rank, graph, message.node);
                 return Err(ReplayRefusal::new(format!("{node}: {why}"), hint));
             }
         }
@@ -138,16 +141,16 @@ pub(super) fn check(
         let named = named.filter_map(|name| machine.named_memory(name));
         let named = named.map(|index| &machine.named_memories()[index].memory);
         let mut reached = machine
-            .remote()
+            .first_remote_memory()
             .filter(|_| unnamed)
             .into_iter()
             .chain(named);
         let is_closed = |memory: &RemoteMemory| match &memory.attachment {
-            MemoryAttachment::Ports(ports) => ports.nearest(planned.npu, topology).is_none(),
+            MemoryAttachment::Ports(ports) => ports.nearest_port(planned.npu, topology).is_none(),
             _ => false,
         };
         if reached.any(is_closed) {
-            let at = shown(tiles.place(planned.npu.0));
+            let at = format_coordinates(tiles.coordinates_of_core(planned.npu.0));
             return Err(ReplayRefusal::new(
                 format!(
                     "rank {} on core {at} of machine `{name}` cannot reach a memory port without crossing a faulty link",

@@ -33,7 +33,7 @@ use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
 
 pub(crate) use rank_differences::check_groups;
-pub(super) use split::{LeftToPost, PartStep};
+pub(super) use split::{GroupPartStep, UnpostedNodes};
 
 /// Flag of an instance: it is a member of a tile group.
 pub(super) const GROUPED: u8 = 32;
@@ -81,7 +81,7 @@ pub(super) enum MemberStep {
 
 /// A node whose step only some members have taken so far.
 #[derive(Debug)]
-struct OpenNode {
+struct IncompleteStep {
     node: NodeIndex,
     step: MemberStep,
     /// Members that have taken the step. If the step is `Announced`, each entry also has the time of the member's end.
@@ -97,7 +97,7 @@ struct TileGroup {
     parked: u32,
     /// Members in ascending order (empty once the group has been split).
     members: Vec<InstanceIndex>,
-    open: Vec<OpenNode>,
+    open: Vec<IncompleteStep>,
     /// Nodes for which one event at the leader ends all members.
     whole: Vec<NodeIndex>,
 }
@@ -132,13 +132,13 @@ pub(super) struct TileGroups {
 
 impl TileGroups {
     /// Returns the statistics; `events` is the number of events that the loop handled.
-    pub fn counts(&self, events: u64) -> LoopCounts {
+    pub fn count_events(&self, events: u64) -> LoopCounts {
         let counts = self.counts.clone();
         LoopCounts { events, ..counts }
     }
 
     /// Returns true if there are any groups.
-    pub fn exist(&self) -> bool {
+    pub fn has_groups(&self) -> bool {
         !self.groups.is_empty()
     }
 
@@ -158,7 +158,7 @@ impl TileGroups {
 
     /// Records that `instance` has taken a step of a node. When all members have taken the step, returns the members
     /// with the times of their ends.
-    fn gather(
+    fn gather_step(
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
         at: Time,
@@ -169,7 +169,7 @@ impl TileGroups {
         let mut open = group.open.iter();
         let place = open.position(|open| (open.node, open.step) == (node, step));
         let place = place.unwrap_or_else(|| {
-            group.open.push(OpenNode {
+            group.open.push(IncompleteStep {
                 node,
                 step,
                 present: Vec::with_capacity(group.members.len()),
@@ -196,15 +196,15 @@ pub(super) fn is_shared(kind: NodeKind) -> bool {
 
 impl TileGroups {
     /// Forms the groups of a launch with `count` instances from `first` on.
-    pub fn form(&mut self, flow: &mut Dataflow<'_>, first: InstanceIndex, count: u32) {
+    pub fn form_groups(&mut self, flow: &mut Dataflow<'_>, first: InstanceIndex, count: u32) {
         let last = first.0 + count;
         self.of.resize(last as usize, NONE);
         self.origin_of.resize(last as usize, NONE);
         let mut start = first;
         while start.0 < last {
-            let mut end = start.after(1);
-            while end.0 < last && joins(flow, start, end) {
-                end = end.after(1);
+            let mut end = start.nth_after(1);
+            while end.0 < last && can_join_group(flow, start, end) {
+                end = end.nth_after(1);
             }
             let members = start.0..end.0;
             if members.len() > 1 {
@@ -232,18 +232,18 @@ impl TileGroups {
     }
 
     /// Returns the number of instances that the leader simulates, including the leader.
-    pub fn members(&self, leader: InstanceIndex) -> usize {
+    pub fn member_count(&self, leader: InstanceIndex) -> usize {
         self.groups[self.group_of(leader)].members.len()
     }
 
     /// Returns one of the instances that the leader simulates; index 0 is the leader.
-    pub fn member(&self, leader: InstanceIndex, index: usize) -> InstanceIndex {
+    pub fn nth_member(&self, leader: InstanceIndex, index: usize) -> InstanceIndex {
         self.groups[self.group_of(leader)].members[index]
     }
 
     /// Returns true if another instance simulates this one.
-    pub fn follows(&self, flow: &Dataflow<'_>, instance: InstanceIndex) -> bool {
-        flow.instance(instance).has(GROUPED) && self.leader_of(instance) != instance
+    pub fn is_follower(&self, flow: &Dataflow<'_>, instance: InstanceIndex) -> bool {
+        flow.instance(instance).has_flag(GROUPED) && self.leader_of(instance) != instance
     }
 
     /// Stores a load or store until all accesses of the current dispatch are known.
@@ -262,19 +262,19 @@ impl TileGroups {
     /// Schedules the end of a node that is carried out for each member separately. If all members of a group end
     /// together, one event ends all.
     #[inline]
-    pub fn announce(
+    pub fn schedule_group_end(
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
         at: Time,
         member @ InstanceNode { instance, node }: InstanceNode,
     ) {
-        if !flow.instance(instance).has(GROUPED) {
-            effects.end_at(at, instance, node);
+        if !flow.instance(instance).has_flag(GROUPED) {
+            effects.end_node_at(at, instance, node);
             return;
         }
         let step = MemberStep::Announced;
-        if let Some(ends) = self.gather(member, at, step) {
+        if let Some(ends) = self.gather_step(member, at, step) {
             let number = self.group_of(instance);
             self.announce_all(effects, number, node, &ends);
         }
@@ -289,7 +289,7 @@ impl TileGroups {
         ends: &[(InstanceIndex, Time)],
     ) {
         match *ends {
-            [(alone, at)] => effects.end_at(at, alone, node),
+            [(alone, at)] => effects.end_node_at(at, alone, node),
             _ => self.announce_all(effects, self.group_of(leader), node, ends),
         }
     }
@@ -308,32 +308,32 @@ impl TileGroups {
         if ends.iter().all(|&(_, at)| at == first) {
             let group = &mut self.groups[group];
             group.whole.push(node);
-            effects.end_at(first, group.members[0], node);
+            effects.end_node_at(first, group.members[0], node);
             return;
         }
         for &(member, at) in ends {
-            effects.end_at(at, member, node);
+            effects.end_node_at(at, member, node);
         }
     }
 
     /// Records that a leader's collective is ready.
     pub fn note_ready(&mut self, flow: &Dataflow<'_>, leader: InstanceIndex, node: NodeIndex) {
-        if flow.instance(leader).gathers(node) {
+        if flow.instance(leader).gathers_shared_lane(node) {
             let number = self.group_of(leader);
             self.groups[number].parked += 1;
         }
     }
 
     /// Records that a member may queue for the lane of a node. When the last member may queue, returns the leader.
-    pub fn queued(
+    pub fn record_queued(
         &mut self,
         flow: &Dataflow<'_>,
         now: Time,
         member @ InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
-        self.gather(member, now, MemberStep::Queued)?;
-        if flow.instance(leader).gathers(node) {
+        self.gather_step(member, now, MemberStep::Queued)?;
+        if flow.instance(leader).gathers_shared_lane(node) {
             let number = self.group_of(leader);
             self.groups[number].parked -= 1;
         }
@@ -341,7 +341,7 @@ impl TileGroups {
     }
 
     /// Records that a member has ended a node. When the last member has ended it, returns the leader.
-    pub fn ended(
+    pub fn record_ended(
         &mut self,
         flow: &Dataflow<'_>,
         now: Time,
@@ -355,7 +355,7 @@ impl TileGroups {
                 // One event ended all members, so no further member has to end the node.
                 whole.swap_remove(place);
             } else {
-                self.gather(member, now, MemberStep::Ended)?;
+                self.gather_step(member, now, MemberStep::Ended)?;
             }
         }
         Some(leader)
@@ -363,7 +363,7 @@ impl TileGroups {
 }
 
 /// Returns true if, according to the plan, `next` does the same work as the instances from `start` up to it.
-fn joins(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
+fn can_join_group(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (first, second) = (flow.rank_of(start), flow.rank_of(next));
     a.flags == b.flags

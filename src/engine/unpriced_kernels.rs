@@ -64,7 +64,7 @@ impl UnpricedKernels {
 
     /// Adds the kernels that were collected for a graph as kernels of `rank` on its NPU class. Ranks must be added in
     /// ascending order.
-    pub fn add(&mut self, graph: &Self, rank: Rank, class: usize) {
+    pub fn add_kernels(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
             let first = UnpricedFormat {
                 count: 0,
@@ -80,7 +80,7 @@ impl UnpricedKernels {
 
     /// Fails on arithmetic without a known duration. Otherwise returns the number of kernels that take no time. Also
     /// returns an error for reports if most kernels take no time. `basis` counts all other kernels.
-    pub fn settle(
+    pub fn settle_unpriced(
         &self,
         workload: &Workload,
         machine: &Machine,
@@ -91,7 +91,11 @@ impl UnpricedKernels {
         if compute.allows_free_kernels() {
             return Ok((computing, None));
         }
-        let recorded = if compute.computes() { 0 } else { basis.priced };
+        let recorded = if compute.reads_machine() {
+            0
+        } else {
+            basis.priced
+        };
         let priced = basis.estimated + basis.by_curves + basis.fell_back + basis.kept;
         let others = priced + basis.unknown + computing;
         let mut classes = self.formats.keys().map(|&(class, _)| class);
@@ -110,7 +114,7 @@ impl UnpricedKernels {
         let first: Vec<_> = self
             .bare
             .iter()
-            .map(|&(rank, node)| describe(workload, rank, node))
+            .map(|&(rank, node)| describe_node(workload, rank, node))
             .collect();
         ReplayRefusal::new(
             format!(
@@ -135,7 +139,7 @@ impl UnpricedKernels {
             .min_by_key(|(_, kernels)| (kernels.rank, kernels.node));
         let (&(class, dtype), kernels) = lowest.expect("there are some");
         let class = &machine.classes()[class];
-        let first = describe(workload, kernels.rank, kernels.node);
+        let first = describe_node(workload, kernels.rank, kernels.node);
         if class.memory.is_none() {
             let all: u64 = self.formats.values().map(|kernels| kernels.count).sum();
             let found = format!(
@@ -144,7 +148,11 @@ impl UnpricedKernels {
             let (found, hint) = without_npu(machine, &found);
             return ReplayRefusal::new(found, hint);
         }
-        let has: Vec<_> = class.peaks.formats().map(|(d, _)| d.to_string()).collect();
+        let has: Vec<_> = class
+            .peaks
+            .iter_peaks()
+            .map(|(d, _)| d.to_string())
+            .collect();
         let has = if has.is_empty() {
             "has no peaks".to_owned()
         } else {
@@ -198,10 +206,10 @@ pub(super) fn without_npu(machine: &Machine, found: &str) -> (String, String) {
 }
 
 /// Returns a readable name of a node of `rank`.
-fn describe(workload: &Workload, rank: Rank, node: NodeIndex) -> String {
+fn describe_node(workload: &Workload, rank: Rank, node: NodeIndex) -> String {
     let mut instances = workload.instances().iter();
     let instance = instances.find(|instance| instance.rank == rank);
     instance.map_or_else(String::new, |instance| {
-        matching::describe(rank, workload.graph(instance), node)
+        matching::describe_node(rank, workload.graph_of(instance), node)
     })
 }

@@ -28,15 +28,15 @@ enum MatchedOperation {
 }
 
 /// Returns the nodes of untimed communication.
-pub(super) fn find(plan: &ReplayPlan, workload: &Workload) -> Vec<(Rank, NodeIndex)> {
+pub(super) fn find_untimed_nodes(plan: &ReplayPlan, workload: &Workload) -> Vec<(Rank, NodeIndex)> {
     let mut timed = BTreeSet::new();
     let mut bare = Vec::new();
     for (i, instance) in workload.instances().iter().enumerate() {
-        let graph = workload.graph(instance);
+        let graph = workload.graph_of(instance);
         let nodes = graph.nodes().filter(|&node| graph.size_unknown(node));
         for node in nodes {
             let operation = operation_of(plan, i, graph, node);
-            match graph.recorded(node) + graph.wait(node) {
+            match graph.recorded_duration(node) + graph.recorded_wait(node) {
                 Span::ZERO => bare.push((instance.rank, node, operation)),
                 _ => {
                     timed.insert(operation);
@@ -58,7 +58,7 @@ fn operation_of(
     let own = &plan.instances[instance];
     match graph.kind(node) {
         NodeKind::Collective => {
-            let call = graph.call(node);
+            let call = graph.collective_of(node);
             let index = graph.call_index(node);
             let sequence = own
                 .sequences
@@ -74,12 +74,12 @@ fn operation_of(
 }
 
 /// Builds the error about the untimed `nodes`, of which there must be at least one.
-pub(super) fn refuse(workload: &Workload, nodes: &[(Rank, NodeIndex)]) -> ReplayRefusal {
+pub(super) fn refuse_untimed(workload: &Workload, nodes: &[(Rank, NodeIndex)]) -> ReplayRefusal {
     let first = nodes.iter().take(NAMED).map(|&(rank, node)| {
         let mut instances = workload.instances().iter();
         let instance = instances.find(|instance| instance.rank == rank);
         instance.map_or_else(String::new, |instance| {
-            matching::describe(rank, workload.graph(instance), node)
+            matching::describe_node(rank, workload.graph_of(instance), node)
         })
     });
     let first: Vec<String> = first.collect();

@@ -2,7 +2,7 @@
 //! a small program per member computes the member's next step on demand.
 //!
 //! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
-//! that the group spans. [`CollectiveAlgorithm::step`] returns a member's next message, and the number of receptions
+//! that the group spans. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of receptions
 //! that the message depends on. The event loop runs these programs step by step. If members start together on identical
 //! paths, formulas (closed forms) give the times of these programs.
 //!
@@ -40,28 +40,32 @@ mod stage_assignment;
 mod stage_flow;
 mod tree;
 
-pub use algorithm::{AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, OwnAlgorithm};
+pub use algorithm::{AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, UserAlgorithm};
 pub use backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
     CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
     InsertionOrder, IssueDiscipline, OrderChange, ReceiveSource, ScriptAction, ScriptEvent,
-    ScriptPlayer, TransferCause, UncontendedCost,
+    ScriptMember, TransferCause, UncontendedCost,
 };
 pub use chunk_count::ChunkChoices;
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
-pub use curve::{CollectiveCurve, LinkRates, measured as measured_collective, measured_elsewhere};
+pub use curve::{
+    CollectiveCurve, LinkRates, find_measured_time as find_measured_time_collective,
+    measured_elsewhere,
+};
 pub use custom::{
     CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };
 pub use flow_shop::{
-    FlowShopInput, FlowShopResult, IntraDimensionPolicy, StagePassage, schedule, schedule_observed,
+    FlowShopInput, FlowShopResult, IntraDimensionPolicy, StagePassage, simulate_flow_shop,
+    simulate_flow_shop_observed,
 };
 pub use inter_dimension::InterDimensionPolicy;
 pub use native::NativeBackend;
 pub use peer_sizes::PeerSizes;
 pub use pipeline::ChunkPipeline;
-pub use protocol::{CollectiveProtocol, fastest as fastest_protocol};
-pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward};
+pub use protocol::{CollectiveProtocol, find_fastest_time as find_fastest_time_protocol};
+pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward_phases};
 
 /// The operation that a collective performs along one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,13 +117,15 @@ pub struct CollectiveStage {
 impl CollectiveStage {
     /// Returns one of `n` equal parts of the buffer, or half of such a part if a ring is used in both directions.
     #[inline]
-    pub fn part(&self, n: u32) -> BufferShare {
-        self.buffer.part(n).part(1 + u32::from(self.bidirectional))
+    pub fn nth_part(&self, n: u32) -> BufferShare {
+        self.buffer
+            .nth_part(n)
+            .nth_part(1 + u32::from(self.bidirectional))
     }
 }
 
 /// Calls `take` with the stages of `kind` over the phases of `extent`, in order. The stages belong to a chunk whose
-/// share of the buffer ([`CollectiveKind::buffer`]) is `whole`.
+/// share of the buffer ([`CollectiveKind::buffer_bytes`]) is `whole`.
 ///
 /// `order` contains the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter,
 /// all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and use the order of indices.
@@ -131,7 +137,7 @@ impl CollectiveStage {
 /// - all-to-all crosses every dimension with all of S;
 /// - reduce and gather go outward, and broadcast and scatter go inward, along the lines that have data;
 /// - a barrier is an all-gather without data.
-pub fn decompose(
+pub fn decompose_collective(
     kind: CollectiveKind,
     extent: &GroupExtent,
     whole: BufferShare,
@@ -150,13 +156,13 @@ pub fn decompose(
     };
     let size = |d: &usize| extent.phases[*d].size;
     // S divided by the sizes of the first `k` phases of an order.
-    let shrunk = |order: &[usize], k: usize| whole.part(order[..k].iter().map(size).product());
+    let shrunk = |order: &[usize], k: usize| whole.nth_part(order[..k].iter().map(size).product());
     // S divided by the sizes outside phase d.
     let outside = |d: usize| {
         let phase = &extent.phases[d];
-        whole.part(extent.size() / (phase.stride * phase.size))
+        whole.nth_part(extent.member_count() / (phase.stride * phase.size))
     };
-    let identity = outward(extent);
+    let identity = outward_phases(extent);
     // Barriers, broadcasts and scatters ignore `order`, because the order of indices determines the lines that have
     // data.
     let mut inward = |primitive| {

@@ -18,13 +18,15 @@ mod scaled;
 mod systolic;
 mod words;
 
-pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve, WidthFactors};
-pub use curves::{CurveClass, CurvePrice, KeptRates, KernelCurves, MovingCurve};
+pub use attention::{
+    AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve, HeadWidthFactors,
+};
+pub use curves::{CurveClass, CurvePrice, KernelCurves, MemoryBoundCurve, SustainedRates};
 pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
 pub use gemm_table::MeasuredGemms;
 pub use host::HostTiming;
 pub use loop_nest::{
-    FoundMapping, GemminiSettings, LayerShape, LayerTensor, LevelAccesses, LevelCapacity,
+    BestMapping, GemminiSettings, LayerShape, LayerTensor, LevelAccesses, LevelCapacity,
     LoopDimension, LoopMapping, LoopNestAccelerator, LoopNestModel, LoopNestPrice, MappingCost,
     MemoryLevel, SpatialChoice, search_mapping,
 };
@@ -46,7 +48,7 @@ pub struct PeakRates {
 
 impl PeakRates {
     /// Sets the peak rate for the number format `dtype`.
-    pub fn set(&mut self, dtype: Dtype, rate: FlopRate) {
+    pub fn set_peak(&mut self, dtype: Dtype, rate: FlopRate) {
         self.rates[dtype as usize] = Some(rate);
     }
 
@@ -56,12 +58,12 @@ impl PeakRates {
     }
 
     /// Returns the systolic arrays, or `None` if the class has none.
-    pub fn systolic(&self) -> Option<&SystolicArrays> {
+    pub fn systolic_arrays(&self) -> Option<&SystolicArrays> {
         self.systolic.as_ref()
     }
 
     /// Returns the number formats in which the class computes, with their peak rates.
-    pub fn formats(&self) -> impl Iterator<Item = (Dtype, FlopRate)> {
+    pub fn iter_peaks(&self) -> impl Iterator<Item = (Dtype, FlopRate)> {
         let all = Dtype::ALL.into_iter();
         all.filter_map(|(dtype, _)| Some((dtype, self.get(dtype)?)))
     }
@@ -125,7 +127,7 @@ impl RooflineEfficiency {
     }
 
     /// Returns the fraction: more than 0, at most 1.
-    pub fn fraction(self) -> f64 {
+    pub fn as_fraction(self) -> f64 {
         self.fraction
     }
 
@@ -204,7 +206,7 @@ pub enum KernelTiming {
 
 impl KernelTiming {
     /// The duration.
-    pub fn span(self) -> Span {
+    pub fn duration(self) -> Span {
         match self {
             Self::Modeled(span)
             | Self::Fallback(span)
@@ -220,7 +222,7 @@ impl KernelTiming {
 
 impl ComputeModel {
     /// Returns true if the model computes durations from FLOPs and bytes even if a duration was recorded.
-    pub fn computes(self) -> bool {
+    pub fn reads_machine(self) -> bool {
         match self {
             Self::Roofline(_)
             | Self::Curves
@@ -246,7 +248,7 @@ impl ComputeModel {
     /// their recorded durations.
     pub fn on_class(self, name: &str) -> Self {
         match self {
-            Self::RecordedOn(class) => Self::RecordedOn(class.towards(maker_of(name))),
+            Self::RecordedOn(class) => Self::RecordedOn(class.towards_maker(maker_of(name))),
             other => other,
         }
     }
@@ -266,7 +268,7 @@ impl ComputeModel {
 
     /// Returns the same model with roofline durations at `efficiency`, or `None` if the efficiency
     /// would have no effect.
-    pub fn at(self, efficiency: RooflineEfficiency) -> Option<Self> {
+    pub fn with_roofline_efficiency(self, efficiency: RooflineEfficiency) -> Option<Self> {
         match self {
             Self::Scaled(factor, _) => Some(Self::Scaled(factor, efficiency)),
             Self::Roofline(_) => Some(Self::Roofline(efficiency)),
@@ -309,7 +311,7 @@ impl ComputeModel {
 
     /// Returns the duration of `kernel`, with its basis, on a class with these peaks, this memory bandwidth and these
     /// curves. Without a bandwidth, the roofline and the curves give no time.
-    pub fn price(
+    pub fn price_kernel(
         &self,
         kernel: &KernelProfile<'_>,
         peaks: &PeakRates,
@@ -321,24 +323,25 @@ impl ComputeModel {
             Self::Scaled(factor, _) => factor,
             _ => 1.0,
         };
-        let elsewhere = matches!(self, Self::RecordedOn(class) if class.keeps());
-        let keeps = timed && (elsewhere || !self.computes());
+        let elsewhere = matches!(self, Self::RecordedOn(class) if class.keeps_recorded_time());
+        let keeps = timed && (elsewhere || !self.reads_machine());
         if kernel.flops_unknown && !keeps {
             return self.price_without_flops(kernel, memory, factor);
         }
         if (*self == Self::Curves || self.prefers_curves() && !timed)
-            && let Some(price) = memory.and_then(|memory| curves.price(kernel, peaks, memory))
+            && let Some(price) =
+                memory.and_then(|memory| curves.price_kernel(kernel, peaks, memory))
         {
-            let span = scaled::duration(price.span, factor);
+            let span = scaled::scale_recorded(price.span, factor);
             return KernelTiming::Curve {
                 span,
-                deviation: scaled::duration(span, price.error),
+                deviation: scaled::scale_recorded(span, price.error),
                 class: price.class,
             };
         }
         let recorded = timed.then_some(kernel.recorded);
-        let roofline = |efficiency| roofline::duration(kernel, peaks, memory?, efficiency);
-        let times = |factor, span| scaled::duration(span, factor);
+        let roofline = |efficiency| roofline::roofline_duration(kernel, peaks, memory?, efficiency);
+        let times = |factor, span| scaled::scale_recorded(span, factor);
         let priced = match (*self, recorded) {
             (Self::Recorded(_) | Self::RecordedOnly, Some(span)) => {
                 Some(KernelTiming::Modeled(span))
@@ -346,7 +349,7 @@ impl ComputeModel {
             (Self::Scaled(factor, _), Some(span)) => {
                 Some(KernelTiming::Modeled(times(factor, span)))
             }
-            (Self::RecordedOn(class), Some(span)) if class.keeps() => {
+            (Self::RecordedOn(class), Some(span)) if class.keeps_recorded_time() => {
                 Some(KernelTiming::Kept(span))
             }
             // The recording device is unknown, so the recorded duration is kept.
@@ -372,10 +375,12 @@ impl ComputeModel {
                     .map(KernelTiming::Fallback))
             }
             (Self::LoopNest(model), _) => {
-                let found = model.price(kernel).map(|price| KernelTiming::Mapped {
-                    span: model.time(price),
-                    energy: price.energy,
-                });
+                let found = model
+                    .price_kernel(kernel)
+                    .map(|price| KernelTiming::Mapped {
+                        span: model.convert_to_time(price),
+                        energy: price.energy,
+                    });
                 found.or(recorded
                     .filter(|&span| span > Span::ZERO)
                     .map(KernelTiming::Fallback))
@@ -406,8 +411,8 @@ impl ComputeModel {
         }
         match memory {
             Some(memory) if kernel.bytes > 0 && self != Self::RecordedOnly => {
-                let span = memory.serialization(BufferShare::whole(kernel.bytes));
-                KernelTiming::BytesAlone(scaled::duration(span, factor))
+                let span = memory.serialization_time(BufferShare::from_bytes(kernel.bytes));
+                KernelTiming::BytesAlone(scaled::scale_recorded(span, factor))
             }
             _ => KernelTiming::Unknown,
         }
@@ -420,8 +425,8 @@ mod tests {
 
     fn a100() -> (PeakRates, Option<Bandwidth>) {
         let mut peaks = PeakRates::default();
-        peaks.set(Dtype::Bf16, FlopRate::new(312e12).unwrap());
-        peaks.set(Dtype::Fp32, FlopRate::new(19.5e12).unwrap());
+        peaks.set_peak(Dtype::Bf16, FlopRate::new(312e12).unwrap());
+        peaks.set_peak(Dtype::Fp32, FlopRate::new(19.5e12).unwrap());
         (peaks, Bandwidth::new(2e12))
     }
 
@@ -444,7 +449,8 @@ mod tests {
     #[test]
     fn roofline_is_the_longer_of_arithmetic_and_memory() {
         let (peaks, memory) = a100();
-        let price = |k: KernelProfile<'_>| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
+        let price =
+            |k: KernelProfile<'_>| PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default());
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
         assert_eq!(price(KERNEL), KernelTiming::Modeled(Span(1_000_000)));
         // Four times the bytes take 4e6 / 2e12 = 2 us.
@@ -466,7 +472,7 @@ mod tests {
         let (peaks, memory) = a100();
         let at = |fraction: f64, kernel: &KernelProfile<'_>| {
             let efficiency = RooflineEfficiency::new(fraction).unwrap();
-            ComputeModel::Roofline(efficiency).price(
+            ComputeModel::Roofline(efficiency).price_kernel(
                 kernel,
                 &peaks,
                 memory,
@@ -494,7 +500,7 @@ mod tests {
     fn kernels_of_unknown_flops_keep_their_time() {
         let (peaks, memory) = a100();
         let price = |model: ComputeModel, kernel: &KernelProfile<'_>| {
-            model.price(kernel, &peaks, memory, &KernelCurves::default())
+            model.price_kernel(kernel, &peaks, memory, &KernelCurves::default())
         };
         let recorded = ComputeModel::default();
         let attention = KernelProfile {
@@ -529,7 +535,7 @@ mod tests {
         }
         for good in [f64::MIN_POSITIVE, 0.5, 1.0] {
             assert_eq!(
-                RooflineEfficiency::new(good).map(RooflineEfficiency::fraction),
+                RooflineEfficiency::new(good).map(RooflineEfficiency::as_fraction),
                 Some(good)
             );
         }
@@ -539,20 +545,25 @@ mod tests {
         let crawl = ComputeModel::Roofline(RooflineEfficiency::new(1e-300).unwrap());
         assert_eq!(
             crawl
-                .price(&KERNEL, &peaks, memory, &KernelCurves::default())
-                .span(),
+                .price_kernel(&KERNEL, &peaks, memory, &KernelCurves::default())
+                .duration(),
             Span(u64::MAX)
         );
         let none = RooflineEfficiency::new(f64::MIN_POSITIVE).unwrap();
-        let none =
-            ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory, &KernelCurves::default());
-        assert_eq!(none.span(), Span(u64::MAX));
+        let none = ComputeModel::Roofline(none).price_kernel(
+            &KERNEL,
+            &peaks,
+            memory,
+            &KernelCurves::default(),
+        );
+        assert_eq!(none.duration(), Span(u64::MAX));
     }
 
     #[test]
     fn what_the_roofline_cannot_price_falls_back_visibly() {
         let (peaks, memory) = a100();
-        let price = |k: KernelProfile<'_>| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
+        let price =
+            |k: KernelProfile<'_>| PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default());
         let bare = KernelProfile {
             flops: 0,
             bytes: 0,
@@ -576,7 +587,7 @@ mod tests {
             ..generated
         };
         assert_eq!(price(moved), KernelTiming::Modeled(Span(500_000)));
-        let none = PEAK.price(
+        let none = PEAK.price_kernel(
             &KernelProfile {
                 dtype: None,
                 ..generated
@@ -597,7 +608,7 @@ mod tests {
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = a100();
         let quarter = ComputeModel::Scaled(0.25, RooflineEfficiency::default());
-        let price = quarter.price(&KERNEL, &peaks, memory, &KernelCurves::default());
+        let price = quarter.price_kernel(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(price, KernelTiming::Modeled(Span(1_250_000)));
     }
 
@@ -605,8 +616,9 @@ mod tests {
     fn what_was_not_recorded_is_priced_by_what_it_does() {
         let (peaks, memory) = a100();
         let half = RooflineEfficiency::new(0.5).unwrap();
-        let price =
-            |model: ComputeModel, k| model.price(&k, &peaks, memory, &KernelCurves::default());
+        let price = |model: ComputeModel, k| {
+            model.price_kernel(&k, &peaks, memory, &KernelCurves::default())
+        };
         let unrecorded = KernelProfile {
             recorded: Span::ZERO,
             ..KERNEL
@@ -616,7 +628,7 @@ mod tests {
         let estimate = price(recorded, unrecorded);
         assert_eq!(estimate, KernelTiming::Estimated(Span(2_000_000)));
         let roofline = price(ComputeModel::Roofline(half), unrecorded);
-        assert_eq!(roofline.span(), estimate.span());
+        assert_eq!(roofline.duration(), estimate.duration());
         let quarter = price(ComputeModel::Scaled(0.25, half), unrecorded);
         assert_eq!(quarter, KernelTiming::Estimated(Span(500_000)));
         // A recorded kernel is not estimated.

@@ -39,14 +39,14 @@ const PRESETS: [DevicePreset; 7] = [
     (&["tpu", "v4"], &[], ["tpu-v4", "tpu-v4"]),
 ];
 
-fn words(name: &str) -> Vec<String> {
+fn split_words(name: &str) -> Vec<String> {
     let parts = name.split(|c: char| !c.is_ascii_alphanumeric());
     parts.map(str::to_ascii_lowercase).collect()
 }
 
 /// Returns the maker of a device or an NPU class with this name, or `None` if no word of the name identifies one.
 pub fn maker_of(name: &str) -> Option<&'static str> {
-    let words = words(name);
+    let words = split_words(name);
     let has = |known: &&(&str, &[&str])| words.iter().any(|word| known.1.contains(&&**word));
     MAKERS.iter().find(has).map(|(maker, _)| *maker)
 }
@@ -54,7 +54,7 @@ pub fn maker_of(name: &str) -> Option<&'static str> {
 /// Returns the name of the preset whose NPUs are devices of this name, such as `NVIDIA H100 80GB HBM3`, and the name of
 /// their NPU class.
 pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
-    let words = words(name);
+    let words = split_words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);
     let found = PRESETS
         .iter()
@@ -83,7 +83,7 @@ mod tests {
             assert_eq!((maker_of(name), found), (maker, preset), "{name}");
         }
         for (.., [preset, class]) in PRESETS {
-            let machine = Machine::load(preset).expect("it is a preset");
+            let machine = Machine::load_by_name(preset).expect("it is a preset");
             assert_eq!(machine.classes()[0].name, class, "{preset}");
             assert!(machine.classes()[0].as_recording().is_some(), "{preset}");
         }

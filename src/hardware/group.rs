@@ -26,7 +26,7 @@ impl GroupPhase {
 
     /// Returns the position with index `to` in the same line.
     #[inline]
-    pub fn position(&self, position: Position, to: u32) -> Position {
+    pub fn move_position(&self, position: Position, to: u32) -> Position {
         Position(position.0 - self.index(position) * self.stride + to * self.stride)
     }
 }
@@ -64,13 +64,14 @@ impl GroupExtent {
     /// of the outermost dimension that it spans. On tiles every group is one line in the group's own order, because a
     /// plan places the stages of a model freely and not in sub-grids of dimensions.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
-        if topology.tiles().is_some() && npus.len() > 1 {
-            return Self::line(npus, 0);
+        if topology.tile_grid().is_some() && npus.len() > 1 {
+            return Self::along_dimension(npus, 0);
         }
         let dimensions = topology.dimensions().len();
         let coordinates: Vec<Vec<u32>> = (0..dimensions)
             .map(|d| {
-                let mut found: Vec<_> = npus.iter().map(|&n| topology.coordinate(n, d)).collect();
+                let mut found: Vec<_> =
+                    npus.iter().map(|&n| topology.coordinate_of(n, d)).collect();
                 found.sort_unstable();
                 found.dedup();
                 found
@@ -82,7 +83,7 @@ impl GroupExtent {
         // NPUs are distinct, so they fill the grid of their coordinates exactly if there are as many cells as NPUs.
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
-            return Self::line(npus, spanned.unwrap_or(0));
+            return Self::along_dimension(npus, spanned.unwrap_or(0));
         }
         let mut phases = Vec::new();
         // Positions count the innermost phase fastest, as NPU numbers do.
@@ -105,7 +106,7 @@ impl GroupExtent {
             .enumerate()
             .map(|(member, &npu)| {
                 let position = phases.iter().map(|phase| {
-                    let coordinate = topology.coordinate(npu, phase.dimension);
+                    let coordinate = topology.coordinate_of(npu, phase.dimension);
                     let found = &coordinates[phase.dimension];
                     found.partition_point(|&c| c < coordinate) as u32 * phase.stride
                 });
@@ -125,7 +126,7 @@ impl GroupExtent {
     }
 
     /// Creates a single line of all `npus` in their order, with the algorithm of `dimension`.
-    fn line(npus: &[Npu], dimension: usize) -> Self {
+    fn along_dimension(npus: &[Npu], dimension: usize) -> Self {
         let members = 0..npus.len() as u32;
         Self {
             phases: vec![GroupPhase {
@@ -141,7 +142,7 @@ impl GroupExtent {
     }
 
     /// Number of members.
-    pub fn size(&self) -> u32 {
+    pub fn member_count(&self) -> u32 {
         self.npus.len() as u32
     }
 
@@ -154,8 +155,8 @@ impl GroupExtent {
             return false;
         }
         let at = |index| {
-            let npu = self.npus[phase.position(Position(0), index).index()];
-            topology.coordinate(npu, phase.dimension)
+            let npu = self.npus[phase.move_position(Position(0), index).index()];
+            topology.coordinate_of(npu, phase.dimension)
         };
         // Members of a sub-grid are in the order of their coordinates.
         let apart = at(1) - at(0);
@@ -166,18 +167,18 @@ impl GroupExtent {
     /// Returns the path from each member to the next of its line, or `None` if these paths differ.
     pub fn neighbour_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
         // Explicit links may all differ.
-        if topology.graph().is_some() {
+        if topology.explicit_links().is_some() {
             return None;
         }
         // The lines of a sub-grid are translations of one another, so the first represents all.
-        let npu = |index| self.npus[phase.position(Position(0), index % phase.size).index()];
-        let mut paths = (0..phase.size).map(|i| topology.path(npu(i), npu(i + 1)));
+        let npu = |index| self.npus[phase.move_position(Position(0), index % phase.size).index()];
+        let mut paths = (0..phase.size).map(|i| topology.path_between_npus(npu(i), npu(i + 1)));
         let first = paths.next()??;
         paths.all(|path| path == Some(first)).then_some(first)
     }
 
     /// Returns the paths between members of a line along `phase`, if they are equal.
-    pub fn paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
+    pub fn shared_paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
         SharedPaths {
             next: self.neighbour_path(phase, topology),
             any: self.any_path(phase, topology),
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!(e.phases, [phase(0, 1), phase(1, 2)]);
         assert_eq!(e.npus, npus(&[1, 3, 9, 11]));
         assert_eq!(e.position_of, [3, 0, 2, 1].map(Position));
-        assert_eq!(e.phases[1].position(Position(1), 1), Position(3));
+        assert_eq!(e.phases[1].move_position(Position(1), 1), Position(3));
         assert_eq!(e.phases[0].index(Position(3)), 1);
     }
 

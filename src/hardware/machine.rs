@@ -41,12 +41,12 @@ pub use host::{Host, HostWait};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
-    MachineSource, for_ranks, for_ranks_with, is_preset, name_for_ranks, names_file,
-    preset as preset_text, source,
+    MachineSource, find_source, is_preset, load_for_ranks, load_for_ranks_with, name_for_ranks,
+    names_file, read_preset_text as read_preset_text_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::RankDomain;
-pub use relative::{DatasheetNumbers, parse_peak, relative, source_of_npu};
+pub use relative::{DatasheetNumbers, derive_relative_machine, parse_peak, source_of_npu};
 pub use stack_prices::{PricedPart, StackPrices};
 
 /// NPUs with equal rates and memories.
@@ -70,7 +70,7 @@ pub struct NpuClass {
 
 impl NpuClass {
     /// Creates a class for NPUs that the machine does not describe: all their rates are unknown.
-    pub fn unknown() -> Self {
+    pub fn unknown_class() -> Self {
         Self {
             name: "unknown".to_owned(),
             peaks: PeakRates::default(),
@@ -130,7 +130,10 @@ impl Machine {
     /// Fails if `text` is not TOML, has an unknown key, lacks a required key, or describes an impossible machine. Never
     /// panics.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
-        Ok(build::machine(&ConfigDocument::parse(text, file)?, None)?)
+        Ok(build::build_machine(
+            &ConfigDocument::parse(text, file)?,
+            None,
+        )?)
     }
 
     /// Parses the edited file of `original`. Measured times may name the links or NPUs of their measurement. Otherwise
@@ -141,7 +144,7 @@ impl Machine {
     /// Fails like [`Self::parse`].
     pub fn parse_edited(text: &str, file: &str, original: &Self) -> Result<Self, MachineError> {
         let document = ConfigDocument::parse(text, file)?;
-        Ok(build::machine(&document, Some(original))?)
+        Ok(build::build_machine(&document, Some(original))?)
     }
 
     /// Returns the preset `name`. For `NAMExN`, returns the preset `NAME` with `N` NPUs along its outermost dimension.
@@ -149,8 +152,8 @@ impl Machine {
     /// # Errors
     ///
     /// Fails if there is no such preset, the preset has a fixed size, or `N` is zero or too large.
-    pub fn preset(name: &str) -> Result<Self, MachineError> {
-        Self::parse(&preset::preset(name)?, name)
+    pub fn load_preset(name: &str) -> Result<Self, MachineError> {
+        Self::parse(&preset::read_preset_text(name)?, name)
     }
 
     /// Loads the machine called `name`, which has one of these forms:
@@ -158,13 +161,13 @@ impl Machine {
     /// - a file, if the name contains a `/` or ends in `.toml`;
     /// - dimensions in the notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`,
     ///   optionally after a preset that supplies the NPU, `h100:Ring(8):50 GB/s:500 ns`;
-    /// - otherwise a preset, as in [`Machine::preset`].
+    /// - otherwise a preset, as in [`Machine::load_preset`].
     ///
     /// # Errors
     ///
     /// Fails if there is no such preset or file, or the file is invalid.
-    pub fn load(name: &str) -> Result<Self, MachineError> {
-        let source = source(name)?;
+    pub fn load_by_name(name: &str) -> Result<Self, MachineError> {
+        let source = find_source(name)?;
         Self::parse(&source.text, &source.file)
     }
 
@@ -173,7 +176,7 @@ impl Machine {
     /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory has a capacity
     /// of zero, and the remote memory fits the number of NPUs. The class may lack peak rates; a model that needs a
     /// missing peak then reports it.
-    pub fn uniform(
+    pub fn with_uniform_class(
         name: String,
         topology: Topology,
         algorithms: Vec<AlgorithmChoice>,
@@ -184,7 +187,7 @@ impl Machine {
         let lanes = class.lanes > 0 && class.host_lanes > 0;
         // The same rules apply to machine files, for which `build` reports violations with better messages.
         let some = |capacity: Option<Bytes>| capacity.is_none_or(|capacity| capacity.0 > 0);
-        let fits = |r: &RemoteMemory| some(r.capacity) && r.fits(&topology);
+        let fits = |r: &RemoteMemory| some(r.capacity) && r.fits_topology(&topology);
         let own = class.memory.is_none_or(|memory| some(memory.capacity));
         let memory = own && remote.as_ref().is_none_or(fits);
         (dimensions && lanes && memory).then(|| Self {
@@ -192,9 +195,9 @@ impl Machine {
             description: String::new(),
             relative_of: None,
             price_per_npu_hour: None,
-            class_of: ClassAssignment::uniform(topology.npus()),
+            class_of: ClassAssignment::with_uniform_class(topology.npu_count()),
             network: NetworkSettings {
-                switching: topology.switching(),
+                switching: topology.switching_mode(),
                 ..NetworkSettings::default()
             },
             topology: with_memories(topology, remote.as_ref(), &[]),
@@ -235,7 +238,7 @@ impl Machine {
         };
         let algorithms = vec![AlgorithmChoice::Named(CollectiveAlgorithm::Direct)];
         let topology = topology.expect("one dimension of one NPU");
-        Self::uniform(name.to_owned(), topology, algorithms, class, None)
+        Self::with_uniform_class(name.to_owned(), topology, algorithms, class, None)
             .expect("an algorithm for the dimension, lanes and memory")
     }
 
@@ -319,12 +322,12 @@ impl Machine {
     }
 
     /// Chunking of collectives.
-    pub fn pipeline(&self) -> ChunkPipeline {
+    pub fn chunk_pipeline(&self) -> ChunkPipeline {
         self.pipeline
     }
 
     /// Returns true if `NAMExN` may set the size of the outermost dimension.
-    pub fn scalable(&self) -> bool {
+    pub fn is_scalable(&self) -> bool {
         self.scalable
     }
 
@@ -343,7 +346,7 @@ impl Machine {
 
     /// Returns the NPU of `rank` in a job of `ranks` ranks without a placement map.
     pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
-        let placed = |domain: &RankDomain| domain.npu(rank, ranks);
+        let placed = |domain: &RankDomain| domain.npu_of_rank(rank, ranks);
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
@@ -363,7 +366,7 @@ impl Machine {
 
     /// Returns the number of ranks of the largest job without a placement map.
     pub fn max_ranks(&self) -> u32 {
-        let npus = self.topology.npus();
+        let npus = self.topology.npu_count();
         let most = |domain: &RankDomain| domain.max_ranks(npus);
         self.rank_domain.as_ref().map_or(npus, most)
     }
@@ -383,8 +386,8 @@ impl Machine {
                 capacity: Some(capacity),
                 ..
             }) => {
-                let all = u128::from(capacity.0) * u128::from(ports.count());
-                let share = all / u128::from(self.topology.npus());
+                let all = u128::from(capacity.0) * u128::from(ports.port_count());
+                let share = all / u128::from(self.topology.npu_count());
                 Bytes(
                     own.0
                         .saturating_add(u64::try_from(share).unwrap_or(u64::MAX)),
@@ -397,27 +400,29 @@ impl Machine {
     /// Returns the remote memory that can store data beyond the NPUs' own capacity. [`Self::npu_memory`] already
     /// includes memory at ports, so it is not returned here.
     pub fn shared_memory(&self) -> Option<SharedMemory> {
-        self.remote.as_ref()?.shared(self.topology.npus())
+        self.remote
+            .as_ref()?
+            .shared_capacity(self.topology.npu_count())
     }
 
-    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::ports`]. `None` if there are no ports,
+    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::npus_with_ports`]. `None` if there are no ports,
     /// or no route leads to one.
     pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
         match &self.remote.as_ref()?.attachment {
-            MemoryAttachment::Ports(ports) => ports.nearest(npu, &self.topology),
+            MemoryAttachment::Ports(ports) => ports.nearest_port(npu, &self.topology),
             _ => None,
         }
     }
 
     /// Returns the class of `npu` as an index into [`Self::classes`]. `npu` must be an NPU of this machine.
-    pub fn class(&self, npu: Npu) -> usize {
-        self.class_of.class(npu)
+    pub fn class_of_npu(&self, npu: Npu) -> usize {
+        self.class_of.class_of_npu(npu)
     }
 
     /// Returns ranges of consecutive NPUs of one class as (first NPU, last NPU, class), in ascending order. Each NPU is
     /// in exactly one range.
     pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
-        let runs = self.class_of.runs();
+        let runs = self.class_of.iter_runs();
         runs.map(|(first, last, class)| (Npu(first), Npu(last), class))
     }
 
@@ -454,7 +459,7 @@ impl Machine {
     }
 
     /// Returns the remote memory for loads and stores that name no memory, or `None`.
-    pub fn remote(&self) -> Option<&RemoteMemory> {
+    pub fn first_remote_memory(&self) -> Option<&RemoteMemory> {
         self.remote.as_ref()
     }
 
@@ -465,14 +470,14 @@ impl Machine {
 
     /// Returns the remote memories, starting with the unnamed memory. Each memory has its first endpoint, which is
     /// meaningful only if the memory is attached to the network.
-    pub fn memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
+    pub fn all_memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
         let named = self.named_memories.iter().map(|named| Some(&named.memory));
-        let mut next = self.topology.npus();
-        std::iter::once(self.remote())
+        let mut next = self.topology.npu_count();
+        std::iter::once(self.first_remote_memory())
             .chain(named)
             .map(move |memory| {
                 let first = EndpointId(next);
-                next += memory.map_or(0, |memory| memory.endpoints().len() as u32);
+                next += memory.map_or(0, |memory| memory.list_endpoints().len() as u32);
                 (memory, first)
             })
     }
@@ -485,7 +490,7 @@ impl Machine {
 }
 
 /// Returns the same network with the machine's memories as endpoints, in the order of
-/// [`Machine::memories`].
+/// [`Machine::all_memories`].
 fn with_memories(
     topology: Topology,
     remote: Option<&RemoteMemory>,
@@ -493,7 +498,7 @@ fn with_memories(
 ) -> Topology {
     let named = named.iter().map(|named| &named.memory);
     let all = remote.into_iter().chain(named);
-    topology.with_memories(all.flat_map(RemoteMemory::endpoints).collect())
+    topology.with_memories(all.flat_map(RemoteMemory::list_endpoints).collect())
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ impl MemoryAttachment {
 
     /// Returns the name in machine files. One further kind of pool exists only for importers, and has no name in
     /// machine files.
-    pub fn name(&self) -> &'static str {
+    pub fn name_in_file(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
             Self::Pool => "pool",
@@ -138,15 +138,15 @@ impl MemoryAttachment {
     }
 
     /// Returns true if a machine with `npus` NPUs can have this attachment.
-    pub fn fits(&self, npus: u32) -> bool {
+    pub fn fits_npus(&self, npus: u32) -> bool {
         match self {
             Self::PerNpu | Self::Pool => true,
             Self::PerNode(size) => *size > 0,
-            Self::Hierarchical(design) => design.fits(npus),
-            Self::Switch(design) => design.fits(npus),
-            Self::Ring(design) => design.fits(npus),
-            Self::Mesh(design) => design.fits(npus),
-            Self::Ports(ports) => ports.count() > 0,
+            Self::Hierarchical(design) => design.fits_npus(npus),
+            Self::Switch(design) => design.fits_npus(npus),
+            Self::Ring(design) => design.fits_npus(npus),
+            Self::Mesh(design) => design.fits_npus(npus),
+            Self::Ports(ports) => ports.port_count() > 0,
         }
     }
 
@@ -172,8 +172,8 @@ impl MemoryAttachment {
     }
 
     /// Returns the bandwidth of an NPU's port in a pool that is a network, or `None` for other attachments.
-    fn port(&self) -> Option<Bandwidth> {
-        Some(match self.pool()? {
+    fn port_bandwidth(&self) -> Option<Bandwidth> {
+        Some(match self.pool_design()? {
             PoolDesign::Hierarchical(design) => design.in_node_bandwidth,
             PoolDesign::Switch(design) => design.npu_bandwidth,
             PoolDesign::Ring(design) => design.npu_bandwidth,
@@ -182,7 +182,7 @@ impl MemoryAttachment {
     }
 
     /// Returns the design of a pool that is a network, or `None` for other attachments.
-    pub fn pool(&self) -> Option<PoolDesign<'_>> {
+    pub fn pool_design(&self) -> Option<PoolDesign<'_>> {
         Some(match self {
             Self::Hierarchical(design) => PoolDesign::Hierarchical(design),
             Self::Switch(design) => PoolDesign::Switch(design),
@@ -214,12 +214,12 @@ pub enum PoolDesign<'a> {
 
 impl PoolDesign<'_> {
     /// Returns the links of the pool for `npus` NPUs. Each memory has bandwidth `memory`.
-    fn layout(self, memory: Bandwidth, npus: u32) -> pool_layout::PoolLayout {
+    fn build_layout(self, memory: Bandwidth, npus: u32) -> pool_layout::PoolLayout {
         match self {
-            Self::Hierarchical(design) => design.layout(memory, npus),
-            Self::Switch(design) => design.layout(memory, npus),
-            Self::Ring(design) => design.layout(memory, npus),
-            Self::Mesh(design) => design.layout(memory, npus),
+            Self::Hierarchical(design) => design.build_layout(memory, npus),
+            Self::Switch(design) => design.build_layout(memory, npus),
+            Self::Ring(design) => design.build_layout(memory, npus),
+            Self::Mesh(design) => design.build_layout(memory, npus),
         }
     }
 }
@@ -254,7 +254,7 @@ pub struct NamedMemory {
 impl RemoteMemory {
     /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine of `npus` NPUs. A
     /// memory with a channel per NPU has its capacity once per NPU. `None` for ports and for unknown capacity.
-    pub fn shared(&self, npus: u32) -> Option<SharedMemory> {
+    pub fn shared_capacity(&self, npus: u32) -> Option<SharedMemory> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
         Some(SharedMemory {
@@ -268,51 +268,53 @@ impl RemoteMemory {
     }
 
     /// Returns the NPUs at which the memory has ports (empty for other attachments).
-    pub fn ports(&self) -> &[Npu] {
+    pub fn npus_with_ports(&self) -> &[Npu] {
         match &self.attachment {
-            MemoryAttachment::Ports(ports) => ports.npus(),
+            MemoryAttachment::Ports(ports) => ports.port_npus(),
             _ => &[],
         }
     }
 
     /// Returns the memory's endpoints in the network: one per port, or one beyond a dimension's fabric (empty if the
     /// memory is not attached to the network).
-    pub fn endpoints(&self) -> Vec<MemoryEndpoint> {
+    pub fn list_endpoints(&self) -> Vec<MemoryEndpoint> {
         let port = |npu| MemoryEndpoint {
             site: MemorySite::Npu(npu),
             bandwidth: self.bandwidth,
             latency: self.latency,
         };
         match (&self.attachment, &self.through) {
-            (MemoryAttachment::Ports(ports), _) => ports.npus().iter().copied().map(port).collect(),
-            (_, Some(through)) => vec![through.endpoint()],
+            (MemoryAttachment::Ports(ports), _) => {
+                ports.port_npus().iter().copied().map(port).collect()
+            }
+            (_, Some(through)) => vec![through.memory_endpoint()],
             (_, None) => Vec::new(),
         }
     }
 
     /// Returns true if a machine with this network can have this memory.
-    pub fn fits(&self, topology: &Topology) -> bool {
+    pub fn fits_topology(&self, topology: &Topology) -> bool {
         let through = |through: &NetworkAttachment| {
-            let port = self.attachment.port();
+            let port = self.attachment.port_bandwidth();
             // The network's ports serve as the pool's NPU ports, so both descriptions must agree.
-            let same = port.is_none_or(|port| port == through.bandwidth());
-            self.attachment.has_ports() && same && through.fits(topology)
+            let same = port.is_none_or(|port| port == through.port_bandwidth());
+            self.attachment.has_ports() && same && through.fits_topology(topology)
         };
-        self.attachment.fits(topology.npus()) && self.through.as_ref().is_none_or(through)
+        self.attachment.fits_npus(topology.npu_count()) && self.through.as_ref().is_none_or(through)
     }
 
     /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs. `None` if accesses do not
     /// share ports with messages.
-    pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
+    pub fn chunk_count(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let chunk_bytes = match &self.attachment {
             MemoryAttachment::Hierarchical(design) => design.chunk_bytes(npus),
             MemoryAttachment::Switch(design) => design.chunk_bytes(npus),
             // The attachment states the chunk of channels. Ring and mesh have no network ports, so they never reach
             // this arm.
-            _ => through.chunk().0 as f64,
+            _ => through.chunk_size().0 as f64,
         };
-        Some(chunked_access::count(bytes as f64, chunk_bytes))
+        Some(chunked_access::chunk_count(bytes as f64, chunk_bytes))
     }
 }
 
@@ -356,11 +358,11 @@ impl fmt::Display for RemoteMemory {
                 )
             }
             MemoryAttachment::Ports(ports) => {
-                write!(f, "{} ports of {one} GB/s at NPUs", ports.count())
+                write!(f, "{} ports of {one} GB/s at NPUs", ports.port_count())
             }
         }?;
         match &self.through {
-            Some(through) => write!(f, " through {}", through.name()),
+            Some(through) => write!(f, " through {}", through.dimension_name()),
             None => Ok(()),
         }
     }

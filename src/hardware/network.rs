@@ -1,7 +1,7 @@
 //! Times of transfers: the network models and the interface that they share.
 //!
-//! A model owns its state but no event queue. [`NetworkBackend::submit`] accepts a message and schedules its events in
-//! the engine's one agenda. [`NetworkBackend::handle`] is called when such an event is due, and returns
+//! A model owns its state but no event queue. [`NetworkBackend::submit_message`] accepts a message and schedules its events in
+//! the engine's one agenda. [`NetworkBackend::handle_event`] is called when such an event is due, and returns
 //! [`DeliveryNotice`]s. Messages of an operation leave and enter through [`PortHandle`]s that the operation opened.
 //!
 //! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and
@@ -97,7 +97,7 @@ impl SettingChoice for NetworkKind {
 
 impl fmt::Display for NetworkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.choice_name())
     }
 }
 
@@ -120,13 +120,13 @@ impl PortRange {
 
     /// Returns a placeholder for models without ports.
     #[inline]
-    pub fn any(self) -> PortHandle {
+    pub fn placeholder_port(self) -> PortHandle {
         PortHandle(self.first)
     }
 
     /// The `i`-th port.
     #[inline]
-    pub fn port(self, i: u32) -> PortHandle {
+    pub fn nth_port(self, i: u32) -> PortHandle {
         debug_assert!(i < self.count, "an operation uses the ports it opened");
         PortHandle(self.first + i)
     }
@@ -156,12 +156,12 @@ pub struct NetworkMessage {
     pub order: u32,
     /// Place in the receiver's program. Messages of one `strand` that enter one port are received in ascending order of
     /// `step`, so a message that arrives early never delays an earlier step.
-    pub turn: MessageTurn,
+    pub turn: MessagePriority,
 }
 
 /// Place of a message in its receiver's program ([`NetworkMessage::turn`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MessageTurn {
+pub struct MessagePriority {
     /// Identifies the chunk and the member that receive the message.
     pub strand: u32,
     /// Position of the message among the messages of the strand.
@@ -170,7 +170,7 @@ pub struct MessageTurn {
 
 impl NetworkMessage {
     /// Creates a message without a port, for models without ports.
-    pub fn plain(op: OpIndex, ends: (Npu, Npu), amount: BufferShare) -> Self {
+    pub fn without_port(op: OpIndex, ends: (Npu, Npu), amount: BufferShare) -> Self {
         Self {
             op,
             ends,
@@ -181,7 +181,7 @@ impl NetworkMessage {
             tell_injected: false,
             sole_sender: true,
             order: 0,
-            turn: MessageTurn::default(),
+            turn: MessagePriority::default(),
         }
     }
 }
@@ -210,8 +210,8 @@ pub enum DeliveryNotice {
 
 /// Scheduler of network events, which hides the rest of the agenda from models.
 pub trait EventScheduler {
-    /// Schedules a call of [`NetworkBackend::handle`] with `event` at `at`.
-    fn schedule(&mut self, at: Time, event: NetworkEvent);
+    /// Schedules a call of [`NetworkBackend::handle_event`] with `event` at `at`.
+    fn schedule_event(&mut self, at: Time, event: NetworkEvent);
 }
 
 /// An event of a network model, which only the model interprets. Events of one instant are handled in ascending order,
@@ -248,10 +248,10 @@ pub trait LinkReservations {
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool;
 
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
-    fn reserve(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
+    fn set_reservation(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
 
     /// Returns the lowest reservation on the route between `ends` that bytes sent at `now` would disturb, or `None`.
-    fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
+    fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 
 /// Bytes of a message that take another route because a link on their route failed.
@@ -279,7 +279,7 @@ pub struct LinkFailureEffect {
 /// Links that may fail.
 pub trait FailingLinks {
     /// Takes links out of service at `now`, before all other events of that instant.
-    fn fail(
+    fn fail_links(
         &mut self,
         now: Time,
         failed: &[u32],
@@ -287,10 +287,10 @@ pub trait FailingLinks {
     ) -> LinkFailureEffect;
 
     /// Returns the links of the network that are in service.
-    fn graph(&self) -> &Arc<LinkGraph>;
+    fn links_in_service(&self) -> &Arc<LinkGraph>;
 
     /// Returns the pairs of endpoints whose messages have no route since links failed, in ascending order.
-    fn cut_off(&self) -> Vec<(EndpointId, EndpointId)>;
+    fn unreachable_pairs(&self) -> Vec<(EndpointId, EndpointId)>;
 }
 
 /// A model of the network.
@@ -302,26 +302,31 @@ pub trait NetworkBackend {
     const SHARED: bool;
 
     /// Opens `count` idle ports. Networks without state per port number the ports from 0.
-    fn open(&mut self, count: u32) -> PortRange {
+    fn open_ports(&mut self, count: u32) -> PortRange {
         PortRange::new(0, count)
     }
 
     /// Closes ports, so that they can be opened again.
-    fn close(&mut self, _ports: PortRange) {}
+    fn close_ports(&mut self, _ports: PortRange) {}
 
     /// Accepts a message from its sender at `now`.
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler);
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    );
 
     /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns the end of the
     /// access, or `None` if later events may still change the end. In this case, the model sends
     /// [`DeliveryNotice::Delivered`] later. By default accesses contend neither with one another nor with messages.
-    fn access(
+    fn serve_access(
         &mut self,
         now: Time,
         transfer: &MemoryTransfer,
         _agenda: &mut impl EventScheduler,
     ) -> Option<Time> {
-        Some(now + transfer.path.time(transfer.amount))
+        Some(now + transfer.path.time_message(transfer.amount))
     }
 
     /// Returns the busy time of links and memory ports, or `None` if the model does not record it. Models with
@@ -332,7 +337,7 @@ pub trait NetworkBackend {
 
     /// Returns the uncontended time of a message, or `None` if the model does not know it. If [`Self::SHARED`] is
     /// false, other messages of the same operation do not delay the message either.
-    fn uncontended(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
+    fn uncontended_time(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
         None
     }
 
@@ -349,7 +354,7 @@ pub trait NetworkBackend {
 
     /// Returns the model's links or ports if they can be reserved. If messages contend and links cannot be reserved,
     /// every collective is simulated message by message.
-    fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn LinkReservations> {
         None
     }
 
@@ -365,12 +370,12 @@ pub trait NetworkBackend {
 
     /// Returns the servers of NPUs along dimensions in which NPUs have their own ports. Traffic at an NPU other than
     /// messages between NPUs uses these servers. `None` if operations do not contend.
-    fn attachments(&mut self) -> Option<&mut ServerTable> {
+    fn attachment_servers_mut(&mut self) -> Option<&mut ServerTable> {
         None
     }
 
     /// Handles an event that the model scheduled and that is now due.
-    fn handle(
+    fn handle_event(
         &mut self,
         now: Time,
         event: NetworkEvent,

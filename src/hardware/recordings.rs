@@ -24,7 +24,7 @@ fn class_of_device(name: &str) -> Option<RecordingClass> {
     let [preset, _] = preset_of_device(name)?;
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let load = || {
-        Machine::preset(preset)
+        Machine::load_preset(preset)
             .ok()?
             .classes()
             .first()?

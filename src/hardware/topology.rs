@@ -6,7 +6,7 @@
 //!
 //! A dimension's bandwidth B is the bandwidth of one NPU into the dimension over all its links together, in each
 //! direction. A message takes one route, so its rate is the rate of the route's slowest *link*
-//! ([`TopologyDimension::link`]):
+//! ([`TopologyDimension::link_bandwidth`]):
 //!
 //! | shape | links of an NPU | rate of each |
 //! |---|---|---|
@@ -63,7 +63,7 @@ impl DimensionShape {
 
     /// Returns the number of links between coordinates `a` and `b` of a dimension with `size` NPUs.
     #[inline]
-    pub fn hops(self, size: u32, a: u32, b: u32) -> u32 {
+    pub fn hop_count(self, size: u32, a: u32, b: u32) -> u32 {
         let apart = a.abs_diff(b);
         match self {
             _ if apart == 0 => 0,
@@ -133,11 +133,11 @@ pub struct TopologyDimension {
 
 impl TopologyDimension {
     /// Returns the rate of one link, which is also the rate of a message in this dimension.
-    pub fn link(&self) -> Bandwidth {
+    pub fn link_bandwidth(&self) -> Bandwidth {
         if self.shape.has_ports() || self.size <= 2 {
             self.bandwidth
         } else {
-            self.bandwidth.half()
+            self.bandwidth.halve()
         }
     }
 }
@@ -166,13 +166,16 @@ impl NetworkPath {
         if self.others == InverseRate::ZERO {
             return self.latency;
         }
-        self.latency + self.others.serialization(self.switching.segment(amount))
+        self.latency
+            + self
+                .others
+                .serialization_time(self.switching.first_segment(amount))
     }
 
     /// Uncontended time of a message of `amount`: [`Self::first_byte`] + amount / bandwidth.
     #[inline]
-    pub fn time(&self, amount: BufferShare) -> Span {
-        self.first_byte(amount) + self.bandwidth.serialization(amount)
+    pub fn time_message(&self, amount: BufferShare) -> Span {
+        self.first_byte(amount) + self.bandwidth.serialization_time(amount)
     }
 }
 
@@ -211,7 +214,10 @@ impl Topology {
             }
         }
         (!dimensions.is_empty()).then_some(Self {
-            links: dimensions.iter().map(TopologyDimension::link).collect(),
+            links: dimensions
+                .iter()
+                .map(TopologyDimension::link_bandwidth)
+                .collect(),
             dimensions,
             strides,
             npus,
@@ -232,7 +238,7 @@ impl Topology {
     }
 
     /// Returns the explicit links, if the topology has any.
-    pub fn graph(&self) -> Option<&Arc<LinkGraph>> {
+    pub fn explicit_links(&self) -> Option<&Arc<LinkGraph>> {
         self.graph.as_ref()
     }
 
@@ -241,14 +247,14 @@ impl Topology {
     pub fn link_graph(&self) -> Option<Arc<LinkGraph>> {
         match &self.graph {
             Some(graph) => Some(Arc::clone(graph)),
-            None => LinkGraph::stacked(self).map(Arc::new),
+            None => LinkGraph::from_topology(self).map(Arc::new),
         }
     }
 
     /// Creates a topology whose NPUs are the cores of `tiles`, wired as `shape` along x and y. Links on each die have
     /// rate `inside` and latency `latency`. `None` if a size is zero, or if there would be more than [`Self::MAX_NPUS`]
     /// NPUs.
-    pub fn tiled(
+    pub fn with_tiles(
         tiles: TileGrid,
         shape: DimensionShape,
         inside: Bandwidth,
@@ -274,14 +280,14 @@ impl Topology {
 
     /// Returns the dies and cores of a tiled accelerator, or `None` for other machines.
     #[inline]
-    pub fn tiles(&self) -> Option<&TileGrid> {
+    pub fn tile_grid(&self) -> Option<&TileGrid> {
         self.tiles.as_deref()
     }
 
     /// Returns true if both directions between neighbours share one link.
     #[inline]
     pub fn is_half_duplex(&self) -> bool {
-        self.tiles().is_some_and(|tiles| tiles.half_duplex)
+        self.tile_grid().is_some_and(|tiles| tiles.half_duplex)
     }
 
     /// Returns the dimension that messages from `a` to `b` cross first. Messages cross dimensions from the innermost
@@ -293,20 +299,24 @@ impl Topology {
     /// dimension).
     #[inline]
     pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
-        match self.tiles() {
-            Some(tiles) => {
-                tiles.first_dimension(&self.dimensions, [tiles.place(a.0), tiles.place(b.0)])
-            }
+        match self.tile_grid() {
+            Some(tiles) => tiles.first_dimension(
+                &self.dimensions,
+                [
+                    tiles.coordinates_of_core(a.0),
+                    tiles.coordinates_of_core(b.0),
+                ],
+            ),
             None => Ok(0),
         }
     }
 
     /// Returns the number of links that a message from `a` to `b` crosses.
-    pub fn hops(&self, a: Npu, b: Npu) -> u32 {
+    pub fn hop_count(&self, a: Npu, b: Npu) -> u32 {
         let dimensions = self.dimensions.iter().enumerate();
         let hops = dimensions.map(|(d, dimension)| {
-            let [from, to] = [a, b].map(|npu| self.coordinate(npu, d));
-            dimension.shape.hops(dimension.size, from, to)
+            let [from, to] = [a, b].map(|npu| self.coordinate_of(npu, d));
+            dimension.shape.hop_count(dimension.size, from, to)
         });
         hops.sum()
     }
@@ -315,7 +325,7 @@ impl Topology {
     /// `dimension`. Without tiles all links of a dimension are equal, and `lower` is ignored.
     #[inline]
     pub fn link_at(&self, dimension: usize, lower: u32) -> (Bandwidth, Span) {
-        match self.tiles() {
+        match self.tile_grid() {
             Some(tiles) if tiles.is_border(dimension, lower) => {
                 (tiles.borders.bandwidth, tiles.borders.latency)
             }
@@ -329,12 +339,12 @@ impl Topology {
     }
 
     /// Forwarding mode at devices between links.
-    pub fn switching(&self) -> SwitchingMode {
+    pub fn switching_mode(&self) -> SwitchingMode {
         self.switching
     }
 
     /// Number of NPUs.
-    pub fn npus(&self) -> u32 {
+    pub fn npu_count(&self) -> u32 {
         self.npus
     }
 
@@ -345,7 +355,7 @@ impl Topology {
 
     /// Returns the rate of a link of dimension `d`.
     #[inline]
-    pub fn link(&self, d: usize) -> Bandwidth {
+    pub fn link_bandwidth(&self, d: usize) -> Bandwidth {
         self.links[d]
     }
 
@@ -353,7 +363,7 @@ impl Topology {
     /// side on which it enters `b`, along the last dimension. Side 1 is downwards if NPUs are wired to their
     /// neighbours; every other side is 0.
     #[inline]
-    pub fn sides(&self, a: Npu, b: Npu) -> [u32; 2] {
+    pub fn port_directions(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.end_ports(a, b).map(|(_, side)| side)
     }
 
@@ -366,7 +376,7 @@ impl Topology {
         let first = self.first_dimension(a, b).unwrap_or(0);
         for d in (0..count).map(|i| (first + i) % count) {
             let dimension = &self.dimensions[d];
-            let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
+            let (from, to) = (self.coordinate_of(a, d), self.coordinate_of(b, d));
             if from != to {
                 let (shape, size) = (dimension.shape, dimension.size);
                 let down = !shape.has_ports() && !shape.goes_up(size, from, to);
@@ -381,27 +391,30 @@ impl Topology {
 
     /// Coordinate of `npu` along dimension `d`.
     #[inline]
-    pub fn coordinate(&self, npu: Npu, d: usize) -> u32 {
+    pub fn coordinate_of(&self, npu: Npu, d: usize) -> u32 {
         npu.0 / self.strides[d] % self.dimensions[d].size
     }
 
     /// Returns the NPU with the same coordinates as `npu`, except `to` in dimension `d`.
     #[inline]
-    pub fn moved(&self, npu: Npu, d: usize, to: u32) -> Npu {
+    pub fn move_along_dimension(&self, npu: Npu, d: usize, to: u32) -> Npu {
         let stride = self.strides[d];
-        Npu(npu.0 - self.coordinate(npu, d) * stride + to * stride)
+        Npu(npu.0 - self.coordinate_of(npu, d) * stride + to * stride)
     }
 
     /// Returns the path from `a` to `b` in dimension order. Latencies add up, and the slowest link determines the rate.
     /// `None` if both are the same NPU.
     #[inline]
-    pub fn path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
+    pub fn path_between_npus(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
         if let Some(graph) = &self.graph {
-            return graph.path(a, b, self.switching);
+            return graph.find_path(a, b, self.switching);
         }
-        if let Some(tiles) = self.tiles() {
-            let ends = [tiles.place(a.0), tiles.place(b.0)];
-            return tiles.path(&self.dimensions, self.links[0], self.switching, ends);
+        if let Some(tiles) = self.tile_grid() {
+            let ends = [
+                tiles.coordinates_of_core(a.0),
+                tiles.coordinates_of_core(b.0),
+            ];
+            return tiles.find_path(&self.dimensions, self.links[0], self.switching, ends);
         }
         let path = self.ideal_path(a, b)?;
         if self.switching == SwitchingMode::IDEAL {
@@ -411,15 +424,15 @@ impl Topology {
         let mut slowest = Some(path.bandwidth);
         let dimensions = self.dimensions.iter().enumerate();
         let others = dimensions.fold(InverseRate::ZERO, |others, (d, dimension)| {
-            let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
-            let mut links = dimension.shape.hops(dimension.size, from, to);
+            let (from, to) = (self.coordinate_of(a, d), self.coordinate_of(b, d));
+            let mut links = dimension.shape.hop_count(dimension.size, from, to);
             let rate = self.links[d];
             // Skip one link of the slowest rate: its segment is already part of the serialization.
             if links > 0 && slowest == Some(rate) {
                 slowest = None;
                 links -= 1;
             }
-            others.plus(links, rate)
+            others.add_links(links, rate)
         });
         Some(NetworkPath {
             switching: self.switching,
@@ -432,11 +445,11 @@ impl Topology {
     fn ideal_path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
         let mut path: Option<NetworkPath> = None;
         for (d, dimension) in self.dimensions.iter().enumerate() {
-            let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
+            let (from, to) = (self.coordinate_of(a, d), self.coordinate_of(b, d));
             if from == to {
                 continue;
             }
-            let hops = dimension.shape.hops(dimension.size, from, to);
+            let hops = dimension.shape.hop_count(dimension.size, from, to);
             let latency = dimension.latency.times(u64::from(hops));
             let rate = self.links[d];
             path = Some(match path {
@@ -485,29 +498,29 @@ mod tests {
     #[test]
     fn rings_go_the_shorter_way() {
         for (a, b, hops) in [(0, 1, 1), (0, 4, 4), (0, 5, 3), (7, 0, 1), (3, 3, 0)] {
-            assert_eq!(DimensionShape::Ring.hops(8, a, b), hops);
+            assert_eq!(DimensionShape::Ring.hop_count(8, a, b), hops);
         }
     }
 
     #[test]
     fn paths_add_latencies_and_take_the_slowest_rate() {
         let t = stack();
-        assert_eq!(t.npus(), 32);
+        assert_eq!(t.npu_count(), 32);
         // From NPU 0 = (0,0,0) to NPU 3 = (3,0,0): one hop in the shorter direction.
-        let p = t.path(Npu(0), Npu(3)).unwrap();
+        let p = t.path_between_npus(Npu(0), Npu(3)).unwrap();
         assert_eq!(
             (p.latency, p.bandwidth),
             (Span::from_ns(50), Bandwidth::new(200e9).unwrap())
         );
         // NPU 30 = (2, 1, 3): 2 ring hops + 1 + 2 switch links = 100 + 500 + 4000 ns, at 100 GB/s.
-        assert_eq!(t.coordinate(Npu(30), 0), 2);
-        assert_eq!(t.coordinate(Npu(30), 2), 3);
-        let p = t.path(Npu(0), Npu(30)).unwrap();
+        assert_eq!(t.coordinate_of(Npu(30), 0), 2);
+        assert_eq!(t.coordinate_of(Npu(30), 2), 3);
+        let p = t.path_between_npus(Npu(0), Npu(30)).unwrap();
         assert_eq!(
             (p.latency, p.bandwidth),
             (Span::from_ns(4600), Bandwidth::new(100e9).unwrap())
         );
-        assert!(t.path(Npu(5), Npu(5)).is_none());
+        assert!(t.path_between_npus(Npu(5), Npu(5)).is_none());
     }
 
     #[test]
@@ -518,7 +531,7 @@ mod tests {
                 (dimension.shape, dimension.size) = (shape, size);
                 let wired = matches!(shape, DimensionShape::Ring | DimensionShape::Mesh);
                 let gb = if wired && size > 2 { 200e9 } else { 400e9 };
-                assert_eq!(dimension.link(), Bandwidth::new(gb).unwrap());
+                assert_eq!(dimension.link_bandwidth(), Bandwidth::new(gb).unwrap());
             }
         }
     }
@@ -535,14 +548,14 @@ mod tests {
             (8, 0, [0, 0]),
             (5, 5, [0, 0]),
         ] {
-            assert_eq!(t.sides(Npu(a), Npu(b)), sides, "{a} {b}");
+            assert_eq!(t.port_directions(Npu(a), Npu(b)), sides, "{a} {b}");
         }
     }
 
     #[test]
     fn meshes_have_no_way_round() {
         for (a, b, hops) in [(0, 1, 1), (0, 7, 7), (6, 2, 4), (3, 3, 0)] {
-            assert_eq!(DimensionShape::Mesh.hops(8, a, b), hops);
+            assert_eq!(DimensionShape::Mesh.hop_count(8, a, b), hops);
         }
     }
 
@@ -551,7 +564,7 @@ mod tests {
         let t = stack();
         // NPU 30 = (2, 1, 3); (1, 1, 3) is 29, (2, 0, 3) is 26, (2, 1, 0) is 6.
         for (d, to, npu) in [(0, 1, 29), (1, 0, 26), (2, 0, 6), (2, 3, 30)] {
-            assert_eq!(t.moved(Npu(30), d, to), Npu(npu));
+            assert_eq!(t.move_along_dimension(Npu(30), d, to), Npu(npu));
         }
     }
 
@@ -560,10 +573,10 @@ mod tests {
     fn devices_wait_for_a_segment_or_for_all() {
         let time = |switching, bytes| {
             let t = stack().with_switching(switching);
-            let p = t.path(Npu(0), Npu(30)).unwrap();
+            let p = t.path_between_npus(Npu(0), Npu(30)).unwrap();
             (
-                p.first_byte(BufferShare::whole(bytes)),
-                p.time(BufferShare::whole(bytes)),
+                p.first_byte(BufferShare::from_bytes(bytes)),
+                p.time_message(BufferShare::from_bytes(bytes)),
             )
         };
         // The latency is 4,600 ns; at 10 ps/B, 3,000 B take 30 ns.
@@ -582,8 +595,8 @@ mod tests {
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
         // The route has a single link, so no device waits for a segment.
         let t = stack().with_switching(SwitchingMode::StoreAndForward);
-        let p = t.path(Npu(0), Npu(1)).unwrap();
-        assert_eq!(p.first_byte(BufferShare::whole(3000)), ns(50));
+        let p = t.path_between_npus(Npu(0), Npu(1)).unwrap();
+        assert_eq!(p.first_byte(BufferShare::from_bytes(3000)), ns(50));
     }
 
     #[test]

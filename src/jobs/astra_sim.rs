@@ -21,7 +21,7 @@ use chakram_hardware::network::NetworkBackend;
 use chakram_report::summary::HashedInput;
 use chakram_report::{self as report, Observer, Report};
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{PrefixFiles, RankFile, TraceContents, read_text};
+use chakram_trace::format::file::{PrefixedTraceFiles, RankFile, TraceContents, read_text};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::path::{Path, PathBuf};
 
@@ -56,22 +56,22 @@ impl AstraSimJob {
     /// # Errors
     ///
     /// Fails if a file cannot be read or is invalid.
-    pub fn open(flags: &AstraFlags) -> Result<Self, JobError> {
-        Self::load(flags, false, &mut |_, _| {})
+    pub fn open_inputs(flags: &AstraFlags) -> Result<Self, JobError> {
+        Self::load_inputs(flags, false, &mut |_, _| {})
     }
 
     /// Reads all files that `flags` name, and hashes them if `hash` is true.
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::open`] fails.
-    pub fn load(
+    /// Fails where [`Self::open_inputs`] fails.
+    pub fn load_inputs(
         flags: &AstraFlags,
         hash: bool,
         progress: &mut LoadProgress<'_>,
     ) -> Result<Self, JobError> {
         let mut files = Vec::new();
-        let inputs = AstraInputs::read(flags, &mut |role, path| {
+        let inputs = AstraInputs::read_files(flags, &mut |role, path| {
             let file = std::fs::File::open(path)?;
             let text = read_text(&file, file.metadata()?.len())?;
             if hash {
@@ -82,21 +82,21 @@ impl AstraSimJob {
         let mut notes = inputs.notes.clone();
         let mut collectives = AstraCollectives::new(&inputs);
         for prefix in inputs.custom_prefixes() {
-            let algorithm = custom_algorithm(prefix, inputs.network.npus())?;
+            let algorithm = custom_algorithm(prefix, inputs.network.npu_count())?;
             collectives.add_custom(&inputs, prefix, algorithm);
         }
         // Like ASTRA-sim, read one trace per NPU of the network.
-        let (ranks, beyond) = rank_files(&inputs.workload, inputs.network.npus());
+        let (ranks, beyond) = rank_files(&inputs.workload, inputs.network.npu_count());
         if let Some(first) = beyond.first() {
             notes.push(traces_beyond(flags, &inputs, first, beyond.len()));
         }
         let mut builder = WorkloadBuilder::default();
-        builder.declare(inputs.groups.declared());
+        builder.declare_groups(inputs.groups.to_declared());
         let reader = AstraTraceReader::new(&inputs, &collectives, flags.lenient);
         let mut lanes = 1;
         let read = |contents: &[u8], file: &RankFile| {
             let path = file.path.display().to_string();
-            let read = reader.read(contents, file.rank, &path);
+            let read = reader.read_graph(contents, file.rank, &path);
             read.map_err(|e| e.in_file(&file.path))
         };
         let graph_of = |read: AstraRankGraph| {
@@ -107,7 +107,8 @@ impl AstraSimJob {
         let read = (read, graph_of);
         let hashed = hash.then_some(&mut files);
         read_traces(&ranks, &mut builder, |_| Time::ZERO, hashed, read, progress)?;
-        let workload = builder.finish(Some(inputs.network.npus()), MissingRankPolicy::Refuse)?;
+        let workload =
+            builder.finish_workload(Some(inputs.network.npu_count()), MissingRankPolicy::Refuse)?;
         let tensors = if inputs.system.track_memory {
             Some(read_tensors(&ranks, flags.lenient, &mut notes)?)
         } else {
@@ -133,16 +134,16 @@ impl AstraSimJob {
     }
 
     /// Builds the machine that the inputs describe.
-    pub fn machine(&self) -> Machine {
-        astra_sim::machine(&self.inputs, self.lanes)
+    pub fn build_machine(&self) -> Machine {
+        astra_sim::build_machine(&self.inputs, self.lanes)
     }
 
-    /// Compiles the replay for `machine`, which must come from [`Self::machine`].
+    /// Compiles the replay for `machine`, which must come from [`Self::build_machine`].
     ///
     /// # Errors
     ///
     /// Fails if the machine cannot run the job.
-    pub fn prepare<'a>(
+    pub fn compile_replay<'a>(
         &'a self,
         machine: &'a Machine,
         options: &ReplayOptions,
@@ -168,9 +169,9 @@ impl AstraSimJob {
     /// # Errors
     ///
     /// Fails if the machine cannot run the job, or if the replay deadlocks.
-    pub fn replay(&self, options: &ReplayOptions) -> Result<Report, ReplayError> {
-        let machine = self.machine();
-        let prepared = self.prepare(&machine, options)?;
+    pub fn replay_report(&self, options: &ReplayOptions) -> Result<Report, ReplayError> {
+        let machine = self.build_machine();
+        let prepared = self.compile_replay(&machine, options)?;
         let mut collectives = self.collectives.clone();
         let (_, report) = run_inputs(&prepared, &self.inputs, &mut collectives, true, &mut ())?;
         Ok(report.expect("it was asked for"))
@@ -189,8 +190,8 @@ pub fn run_inputs(
     observer: &mut dyn Observer,
 ) -> Result<(ReplayOutcome, Option<Report>), ReplayError> {
     let (file, quirks) = (&inputs.network, inputs.quirks);
-    let shares = !quirks.has(Quirk::FreePorts);
-    let cuts_through = !quirks.has(Quirk::StoreAndForward);
+    let shares = !quirks.has_quirk(Quirk::FreePorts);
+    let cuts_through = !quirks.has_quirk(Quirk::StoreAndForward);
     let replayed = match inputs.model {
         AnalyticalNetwork::Unaware if shares => {
             let network = CutThroughPorts::new(file, quirks);
@@ -209,7 +210,7 @@ pub fn run_inputs(
             replay_over(network, prepared, collectives, full, observer)
         }
     };
-    match collectives.undelayed() {
+    match collectives.first_undelayed() {
         None => replayed,
         Some((npu, node)) => Err(ReplayError::Refused(missing_endpoint_delay(
             inputs, npu, node,
@@ -252,7 +253,9 @@ fn replay_over<N: NetworkBackend>(
 /// Returns the work of each instance. A graph that several instances share is examined only once.
 fn rank_work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
     let graphs = workload.graphs().iter();
-    let graphs: Vec<RankWork> = graphs.map(|graph| RankWork::of(graph, inputs)).collect();
+    let graphs: Vec<RankWork> = graphs
+        .map(|graph| RankWork::sum_work(graph, inputs))
+        .collect();
     let instances = workload.instances().iter();
     instances.map(|i| graphs[i.graph.index()]).collect()
 }
@@ -261,7 +264,7 @@ fn rank_work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
 fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
         let contents = TraceContents::open_verified(file)?;
-        NodeTypes::read(contents.as_slice()).map_err(|e| contents.with_source(e))
+        NodeTypes::read_types(contents.as_slice()).map_err(|e| contents.with_source(e))
     };
     ranks.iter().map(read).collect()
 }
@@ -275,7 +278,7 @@ fn read_tensors(
     let mut read = |file: &RankFile| {
         let contents = TraceContents::open_verified(file)?;
         let path = file.path.display().to_string();
-        let tensors = RankTensors::read(contents.as_slice(), lenient, &path, notes);
+        let tensors = RankTensors::read_tensors(contents.as_slice(), lenient, &path, notes);
         tensors.map_err(|e| contents.with_source(e))
     };
     ranks.iter().map(&mut read).collect()
@@ -284,10 +287,10 @@ fn read_tensors(
 /// Returns each rank's file (it may be compressed or in another format), and the files of ranks that the
 /// network has no NPU for.
 fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
-    let named = PrefixFiles::new(prefix);
-    let file = |rank| RankFile::new(rank, named.path(rank));
+    let named = PrefixedTraceFiles::new(prefix);
+    let file = |rank| RankFile::new(rank, named.path_of_rank(rank));
     let beyond = named.ranks().filter(|&rank| rank >= npus);
-    let beyond = beyond.map(|rank| named.path(rank)).collect();
+    let beyond = beyond.map(|rank| named.path_of_rank(rank)).collect();
     ((0..npus).map(file).collect(), beyond)
 }
 
@@ -298,7 +301,7 @@ fn traces_beyond(
     first: &Path,
     count: usize,
 ) -> InputNote {
-    let npus = inputs.network.npus();
+    let npus = inputs.network.npu_count();
     let first = first.display();
     let traces = if count == 1 {
         format!("1 trace of another rank, {first}, has")
@@ -318,10 +321,15 @@ fn traces_beyond(
 /// Reads the custom algorithm from the files that begin with `prefix`: one per position, and at most as many
 /// as there are NPUs.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
-    let named = PrefixFiles::new(prefix);
-    let more = (1..npus).take_while(|&rank| named.has(rank));
-    let files: Vec<_> = (0..1).chain(more).map(|rank| named.path(rank)).collect();
-    let contents = files.iter().map(|path| TraceContents::open(path));
+    let named = PrefixedTraceFiles::new(prefix);
+    let more = (1..npus).take_while(|&rank| named.has_rank(rank));
+    let files: Vec<_> = (0..1)
+        .chain(more)
+        .map(|rank| named.path_of_rank(rank))
+        .collect();
+    let contents = files
+        .iter()
+        .map(|path| TraceContents::open_current_schema(path));
     let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
     read_scripts(&contents, ScriptTiming::AstraSim)
 }

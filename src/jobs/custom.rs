@@ -4,7 +4,7 @@ use super::input::hashed_input;
 use chakram_astra_sim::custom_algorithm::{self, ScriptTiming};
 use chakram_hardware::collective::{CustomCollective, ScriptFault, ScriptedAlgorithm};
 use chakram_report::summary::HashedInput;
-use chakram_trace::format::file::{RankFile, TraceContents, discover};
+use chakram_trace::format::file::{RankFile, TraceContents, discover_traces};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ pub fn load_custom(
             inputs.extend(all.map(|(file, c)| hashed_input("custom", &file.path, c.as_slice())));
         }
         let scripts = read_scripts(&contents, ScriptTiming::Recorded)?;
-        let matched = scripts.matched();
+        let matched = scripts.with_matched_labels();
         Ok(CustomCollective {
             kind: arg.kind,
             name: arg.prefix.display().to_string(),
@@ -52,13 +52,13 @@ pub fn read_scripts(
     timing: ScriptTiming,
 ) -> Result<ScriptedAlgorithm, TraceError> {
     let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
-    custom_algorithm::read(&bytes, timing)
+    custom_algorithm::read_algorithm(&bytes, timing)
         .map_err(|(position, error)| contents[position as usize].with_source(error))
 }
 
 /// Returns the files of an algorithm: one per position, counted from 0, and at least two.
 fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
-    let files = discover(prefix)?;
+    let files = discover_traces(prefix)?;
     let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
     let missing = missing.map(|(position, _)| position);
     // A single member has no one to send to, so a single file must be a mistake.
@@ -67,7 +67,7 @@ fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
         return Ok(files);
     };
     let beside = &files[0].path;
-    Err(TraceError::refused_in(
+    Err(TraceError::invalid_file(
         prefix,
         format!(
             "the file {} exists, but there is no file for position {position}",
@@ -118,8 +118,8 @@ fn fault_to_error(
     };
     let place = TraceLocation {
         file: Some(files[position as usize].path.clone()),
-        node: Some(scripts.script(position).id(part)),
+        node: Some(scripts.script_of_position(position).op_id(part)),
         ..TraceLocation::default()
     };
-    TraceError::refused_at(place, found, hint)
+    TraceError::invalid_at(place, found, hint)
 }

@@ -4,9 +4,9 @@
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayOptions};
-use chakram_hardware::machine::{Machine, preset_text};
+use chakram_hardware::machine::{Machine, read_preset_text_text};
 use chakram_report::settings::{
-    RunFacts, SettingWithoutEffect, machine_differences, option_reason, reasons,
+    ReplayedRun, SettingWithoutEffect, explain_differences, machine_differences, option_reason,
 };
 use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
@@ -32,7 +32,7 @@ fn estimate_work(report: &Report, nodes: u64) -> u64 {
 /// The parts of a run that are different without a setting. All parts are `None` if the run without the
 /// setting is the same.
 #[derive(Debug, Default)]
-pub struct RunWithout<'a> {
+pub struct RunWithoutSetting<'a> {
     /// The other workload, if it differs.
     pub workload: Option<Workload>,
     /// The other machine, if it differs.
@@ -52,7 +52,7 @@ pub struct GivenSetting<'a> {
     /// The corresponding option, if the setting is one.
     pub option: Option<SettingKey>,
     /// Creates the run without the setting; returns `None` if no run is possible without it.
-    pub without: Box<dyn Fn() -> Option<RunWithout<'a>> + Sync + 'a>,
+    pub without: Box<dyn Fn() -> Option<RunWithoutSetting<'a>> + Sync + 'a>,
 }
 
 /// Finds the settings in `given` that have no effect on the run `prepared`, and adds notes about them to the
@@ -73,7 +73,7 @@ pub fn note_settings(
             found.unchecked.push(setting.key.clone());
             continue;
         }
-        let run = RunFacts { prepared, report };
+        let run = ReplayedRun { prepared, report };
         let machine = without.machine.as_deref().unwrap_or(prepared.machine());
         let other_options = without.options.as_ref().unwrap_or(options);
         // If the inputs are equal, the results are equal too, and no replay is needed.
@@ -81,17 +81,23 @@ pub fn note_settings(
             && without.options.is_none()
             && machine == prepared.machine();
         if !is_default {
-            let workload = without.workload.as_ref().unwrap_or(prepared.given());
-            if workload.nodes() != prepared.given().nodes() || workload.ranks() != report.ranks {
+            let workload = without
+                .workload
+                .as_ref()
+                .unwrap_or(prepared.workload_as_given());
+            if workload.node_count() != prepared.workload_as_given().node_count()
+                || workload.rank_count() != report.ranks
+            {
                 continue;
             }
-            nodes += estimate_work(report, workload.nodes());
+            nodes += estimate_work(report, workload.node_count());
             if nodes > MAX_REPEATED_NODES {
                 found.unchecked.push(setting.key.clone());
                 continue;
             }
             let repeated = CompiledReplay::new(workload, machine, other_options).ok();
-            let repeated = repeated.and_then(|prepared| report::replay(&prepared, ()).ok());
+            let repeated =
+                repeated.and_then(|prepared| report::replay_to_report(&prepared, ()).ok());
             let is_same = repeated.is_some_and(|(other, ())| report.has_same_results(&other));
             if !is_same {
                 continue;
@@ -101,7 +107,7 @@ pub fn note_settings(
             Some(key) => option_reason(key, is_default, &run),
             None if is_default => "the run is the same without the setting".to_owned(),
             None if without.machine.is_some() => {
-                reasons(&machine_differences(machine, prepared.machine()), &run)
+                explain_differences(&machine_differences(machine, prepared.machine()), &run)
             }
             None => "the job has the same time, memory and traffic without the setting".to_owned(),
         };
@@ -129,7 +135,7 @@ pub struct MachineEdit {
 /// same name. The list is empty for presets, and for files without a preset of the same name. Error messages
 /// name the text `file`.
 pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
-    let Ok(original) = preset_text(machine.name()) else {
+    let Ok(original) = read_preset_text_text(machine.name()) else {
         return Vec::new();
     };
     // Return early for most runs, which use unmodified presets.
@@ -156,15 +162,15 @@ pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit>
 
 impl MachineEdit {
     /// Returns the edit as a setting of a run on the edited machine.
-    pub fn setting(&self) -> GivenSetting<'_> {
+    pub fn to_setting(&self) -> GivenSetting<'_> {
         GivenSetting {
             key: format!("machine.{}", self.path),
             value: self.value.clone(),
             option: None,
             without: Box::new(|| {
-                Some(RunWithout {
+                Some(RunWithoutSetting {
                     machine: Some(Cow::Borrowed(self.without.as_ref()?)),
-                    ..RunWithout::default()
+                    ..RunWithoutSetting::default()
                 })
             }),
         }

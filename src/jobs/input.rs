@@ -28,7 +28,7 @@ pub fn read_text(path: &Path) -> Result<String, TraceError> {
         let file = File::open(path)?;
         file::read_text(&file, file.metadata()?.len())
     };
-    read().map_err(|source| TraceError::io(path.to_owned(), "read", source))
+    read().map_err(|source| TraceError::from_io(path.to_owned(), "read", source))
 }
 
 /// Returns a readable name of the job: the folder, file or prefix that the user gave. If there are several
@@ -65,6 +65,6 @@ pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
     }
     found.jobs.iter().find_map(|(path, job)| {
         let machine = job.machine.as_deref()?;
-        Some(machine_reference::resolved(machine, path))
+        Some(machine_reference::resolve_machine_name(machine, path))
     })
 }

@@ -8,7 +8,7 @@ use chakram_hardware::machine::Machine;
 use chakram_report::edits::EditRow;
 use chakram_report::summary::HashedInput;
 use chakram_report::{self as report, Report};
-use chakram_trace::format::{TraceError, escape};
+use chakram_trace::format::{TraceError, escape_name};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadError};
 use chakram_workloads::generate::{self, GenerateError, WorkloadPattern};
 use std::io;
@@ -31,21 +31,21 @@ pub use astra_sim::AstraSimJob;
 pub use astra_sim::run_inputs;
 pub use custom::{CustomFiles, load_custom};
 pub use given_settings::{
-    GivenSetting, MAX_REPEATED_NODES, MachineEdit, RunWithout, edits_between, edits_of,
+    GivenSetting, MAX_REPEATED_NODES, MachineEdit, RunWithoutSetting, edits_between, edits_of,
     note_settings,
 };
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
 pub use load::{JobOptions, LoadProgress};
-pub use load::{at_step, declared_groups, find, groups_of, load, mark_read};
+pub use load::{at_step, declared_groups, find_traces, groups_of, load_found, mark_read};
 pub use machine_facts::{least_memory, machine_facts};
-pub use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
+pub use outputs::{JobOutputs, SavedJob, list_stale_traces, rename_contents, write_job};
 pub use replay_settings::{
     MachineTextError, MachineValue, REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax,
     ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
 };
 pub use sensitivities::{MachineText, find_sensitivities};
 pub use stack::{STACK_PRESETS, SoftwareStack, StackError, StackPreset};
-pub use traces::{JobTraces, about};
+pub use traces::{JobTraces, merge_declarations};
 
 /// A job that any machine can replay.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub enum JobError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Two jobs declare a group differently.
-    #[error("{}: group `{}` has different ranks in another job of this command\n  try: one job, or {}", .file.display(), escape(.group), SettingKey::Groups)]
+    #[error("{}: group `{}` has different ranks in another job of this command\n  try: one job, or {}", .file.display(), escape_name(.group), SettingKey::Groups)]
     GroupTwice {
         /// The file of the second job.
         file: PathBuf,
@@ -116,24 +116,24 @@ impl Job {
     /// # Errors
     ///
     /// Fails if there are no traces, if a trace is invalid, or if the traces do not form a job.
-    pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
-        Self::open_with(paths, &JobOptions::default())
+    pub fn open_job<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
+        Self::open_job_with(paths, &JobOptions::default())
     }
 
-    /// Like [`Self::open`], with options.
+    /// Like [`Self::open_job`], with options.
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::open`] fails.
-    pub fn open_with<P: AsRef<Path>>(
+    /// Fails where [`Self::open_job`] fails.
+    pub fn open_job_with<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &JobOptions,
     ) -> Result<Self, JobError> {
         let paths = paths.into_iter().map(|path| path.as_ref().to_owned());
         let paths: Vec<PathBuf> = paths.collect();
-        let found = find(&paths, options.verify)?;
+        let found = find_traces(&paths, options.verify)?;
         let name = name_of(&paths, &found.files);
-        load(&found, name, options, &mut |_, _| {})
+        load_found(&found, name, options, &mut |_, _| {})
     }
 
     /// Generates the job that `pattern` describes in memory, without files.
@@ -141,12 +141,12 @@ impl Job {
     /// # Errors
     ///
     /// Fails if the options are invalid, or if the job would exceed the memory limit.
-    pub fn generate(pattern: WorkloadPattern) -> Result<Self, JobError> {
+    pub fn generate_job(pattern: WorkloadPattern) -> Result<Self, JobError> {
         let job = generate::GeneratedJob::new(pattern)?;
         job.check_memory()?;
         Ok(Self {
             name: "job".to_owned(),
-            workload: job.workload()?,
+            workload: job.build_workload()?,
             absent: MissingRankPolicy::Refuse,
             inputs: Vec::new(),
             edits: Vec::new(),
@@ -160,7 +160,7 @@ impl Job {
     /// # Errors
     ///
     /// Fails if the machine cannot run the job, or if the replay deadlocks.
-    pub fn replay(
+    pub fn replay_on(
         &self,
         machine: &Machine,
         options: &ReplayOptions,
@@ -170,7 +170,7 @@ impl Job {
             missing_ranks: absent,
             ..options.clone()
         };
-        replay(&self.workload, machine, &options)
+        replay_workload(&self.workload, machine, &options)
     }
 
     /// Returns a readable name of the job.
@@ -200,7 +200,7 @@ impl Job {
     }
 
     /// Returns the files of the job with their hashes, if [`JobOptions::hash`] asked for them.
-    pub fn inputs(&self) -> &[HashedInput] {
+    pub fn hashed_inputs(&self) -> &[HashedInput] {
         &self.inputs
     }
 }
@@ -209,12 +209,12 @@ impl Job {
 ///
 /// # Errors
 ///
-/// Fails where [`Job::replay`] fails.
-pub fn replay(
+/// Fails where [`Job::replay_on`] fails.
+pub fn replay_workload(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
 ) -> Result<Report, ReplayError> {
     let prepared = CompiledReplay::new(workload, machine, options)?;
-    report::replay(&prepared, ()).map(|(report, ())| report)
+    report::replay_to_report(&prepared, ()).map(|(report, ())| report)
 }

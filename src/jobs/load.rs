@@ -10,7 +10,7 @@ use chakram_base::interrupt;
 use chakram_base::parallel;
 use chakram_base::units::{Span, Time};
 use chakram_report::summary::HashedInput;
-use chakram_trace::files::{OutputSet, identity};
+use chakram_trace::files::{OutputSet, file_identity};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
     FileDigest, FoundTraces, RankFile, StoredTrace, TraceContents, TraceFinder, VerifyLevel,
@@ -55,19 +55,19 @@ pub struct JobOptions {
 pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
 
 /// Finds the files of a job. Several paths must all belong to one job.
-pub fn find<P: AsRef<Path>>(
+pub fn find_traces<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     verify: VerifyLevel,
 ) -> Result<FoundTraces, TraceError> {
     let mut finder = TraceFinder::new(verify);
     let mut stored = FoundTraces::default();
     for path in paths {
-        match archive::find(path.as_ref())? {
+        match archive::find_workload(path.as_ref())? {
             Some(found) => stored.extend(found),
-            None => finder.add(path.as_ref())?,
+            None => finder.add_path(path.as_ref())?,
         }
     }
-    let mut found = finder.finish();
+    let mut found = finder.finish_search();
     found.extend(stored);
     Ok(found)
 }
@@ -77,7 +77,7 @@ pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
     let traces = found.files.iter().map(|file| &file.path);
     traces
         .chain(found.jobs.keys())
-        .for_each(|path| outputs.reads(path));
+        .for_each(|path| outputs.register_input(path));
 }
 
 /// Returns the groups that job files declare.
@@ -128,7 +128,7 @@ pub fn at_step(
 }
 
 /// Loads the job in `found`, and names it `name`.
-pub fn load(
+pub fn load_found(
     found: &FoundTraces,
     name: String,
     options: &JobOptions,
@@ -152,7 +152,7 @@ pub fn load(
         Some(edited) => (&edited.found.clone(), edited.groups, edited.rows),
         None => (found, groups, Vec::new()),
     };
-    builder.declare(groups);
+    builder.declare_groups(groups);
     let read = |contents: &[u8], file: &RankFile| {
         Graph::read_profiled(contents, file.rank, options.dependencies, options.profiler)
             .map_err(|e| e.in_file(&file.path))
@@ -172,7 +172,7 @@ pub fn load(
         return Err(JobError::NobodyToDelay { rank, known });
     }
     for (path, job) in &found.jobs {
-        builder.roles(&job.roles);
+        builder.declare_roles(&job.roles);
         match found.stored_jobs.get(path) {
             _ if !options.hash => {}
             Some(hash) => inputs.push(HashedInput {
@@ -190,7 +190,7 @@ pub fn load(
         }
         (ranks, _) => ranks,
     };
-    let workload = builder.finish(ranks, options.absent)?;
+    let workload = builder.finish_workload(ranks, options.absent)?;
     check_memory(&workload)?;
     let mut graphs = workload.graphs().iter();
     if options.profiler == ProfilerPolicy::Remove && !graphs.any(|graph| graph.profiler().removed) {
@@ -216,7 +216,7 @@ fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     let nodes = workload.instances().iter();
     let nodes = nodes.map(|instance| graphs[instance.graph.index()].len() as u64);
     let nodes = nodes.fold(0, u64::saturating_add);
-    bounds::check(
+    bounds::check_fits(
         format!("a replay of {nodes} nodes"),
         nodes,
         4,
@@ -251,24 +251,24 @@ pub fn read_traces<R: Send>(
 ) -> Result<(), JobError> {
     let is_hashed = inputs.is_some();
     let read = |file: &RankFile| -> Result<ReadTrace<R>, JobError> {
-        interrupt::check()?;
+        interrupt::check_interruption()?;
         let contents = TraceContents::open_verified(file)?;
         let read = read(contents.as_slice(), file).map_err(|e| contents.with_source(e))?;
         let hash = is_hashed.then(|| hashed_input("trace", &file.path, contents.as_slice()));
         Ok(ReadTrace {
             read,
             hash,
-            is_of_member: contents.is_of_member(),
+            is_of_member: contents.is_member_trace(),
         })
     };
-    let threads = parallel::processors();
+    let threads = parallel::processor_count();
     let mut linked = LinkedFiles::default();
     let mut done = 0;
     let total = files.len();
     for files in files.chunks(FILES_OF_THREAD * threads) {
         let keys = files.iter().map(|file| {
             let stored = file.stored.as_ref().map(StoredTrace::identity);
-            let key = stored.or_else(|| identity(&file.path));
+            let key = stored.or_else(|| file_identity(&file.path));
             key.map(|key| (key, file.seal))
         });
         let keys: Vec<Option<LinkKey>> = keys.collect();
@@ -308,14 +308,14 @@ pub fn read_traces<R: Send>(
                         inputs.len() - 1
                     });
                     let (graph, binding) = graph_of(trace.read);
-                    let graph = builder.graph(graph);
+                    let graph = builder.add_graph(graph);
                     if let Some(key) = key.filter(|_| !trace.is_of_member) {
                         linked.0.insert(key, (graph, binding.clone(), index));
                     }
                     (graph, binding)
                 }
             };
-            builder.rank(Rank(file.rank), graph, binding, release(file.rank))?;
+            builder.add_rank(Rank(file.rank), graph, binding, release(file.rank))?;
             done += 1;
             progress(done, total);
         }

@@ -11,14 +11,16 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     MachineFacts {
         capacity: least_memory(machine),
         sram: least_known(classes.iter().map(|class| Some(class.memory?.capacity?.0))),
-        remote: machine.remote().and_then(|memory| Some(memory.capacity?.0)),
+        remote: machine
+            .first_remote_memory()
+            .and_then(|memory| Some(memory.capacity?.0)),
         shared: machine.shared_memory(),
         dimensions: dimensions.map(|d| (d.name.to_string(), d.size)).collect(),
-        cores: topology.tiles().map(|tiles| CoreGrid {
+        cores: topology.tile_grid().map(|tiles| CoreGrid {
             dies: tiles.dies,
             cores: tiles.cores,
             faulty: (tiles.faulty_cores.iter())
-                .map(|core| tiles.place(*core))
+                .map(|core| tiles.coordinates_of_core(*core))
                 .collect(),
         }),
     }

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Converts the machine `name` in the job file `job` to a name that this process can open. If there is no
 /// such file relative to the job file, returns `name` unchanged.
-pub fn resolved(name: &str, job: &Path) -> String {
+pub fn resolve_machine_name(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();
     }
@@ -21,7 +21,7 @@ pub fn resolved(name: &str, job: &Path) -> String {
 }
 
 /// Returns the reference to the machine `name` that the job file `job` must contain.
-pub fn reference(name: &str, job: &Path) -> String {
+pub fn store_machine_reference(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();
     }
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn presets_are_names() {
         let job = Path::new("s/job.job.json");
-        assert_eq!(reference("dgx-h100x4", job), "dgx-h100x4");
-        assert_eq!(resolved("dgx-h100x4", job), "dgx-h100x4");
+        assert_eq!(store_machine_reference("dgx-h100x4", job), "dgx-h100x4");
+        assert_eq!(resolve_machine_name("dgx-h100x4", job), "dgx-h100x4");
         // If there is no such file, the name stays unchanged.
-        assert_eq!(reference("none/m.toml", job), "none/m.toml");
-        assert_eq!(resolved("none/m.toml", job), "none/m.toml");
+        assert_eq!(store_machine_reference("none/m.toml", job), "none/m.toml");
+        assert_eq!(resolve_machine_name("none/m.toml", job), "none/m.toml");
     }
 }

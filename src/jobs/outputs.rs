@@ -1,7 +1,7 @@
 //! Writes a job: files appear only when all are complete, the job file last.
 
 use super::{JobError, machine_reference};
-use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered};
+use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered_path};
 use chakram_trace::format::file::{CompressedWriter, prefix_of};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::{JobFile, JobRank};
@@ -66,13 +66,16 @@ impl JobOutputs {
     }
 
     /// Returns the path of a rank's trace.
-    pub fn path(&self, rank: u32) -> PathBuf {
-        numbered(&self.prefix, rank, &format!(".et{}", self.packed))
+    pub fn path_of_rank(&self, rank: u32) -> PathBuf {
+        numbered_path(&self.prefix, rank, &format!(".et{}", self.packed))
     }
 
     /// Starts to write a rank's trace.
-    pub fn start(&mut self, rank: u32) -> Result<TraceOutput, JobError> {
-        let file = self.files.create(&self.path(rank))?.hashed();
+    pub fn start_trace(&mut self, rank: u32) -> Result<TraceOutput, JobError> {
+        let file = self
+            .files
+            .create_file(&self.path_of_rank(rank))?
+            .with_digest();
         let file = BufWriter::with_capacity(1 << 18, file);
         Ok(CompressedWriter::new(
             file,
@@ -81,40 +84,44 @@ impl JobOutputs {
     }
 
     /// Completes a rank's trace.
-    pub fn finish(&mut self, rank: u32, trace: TraceOutput) -> Result<OutputHandle, JobError> {
+    pub fn finish_trace(
+        &mut self,
+        rank: u32,
+        trace: TraceOutput,
+    ) -> Result<OutputHandle, JobError> {
         let file = trace.finish()?.into_inner();
         let file = file.map_err(io::IntoInnerError::into_error)?;
-        let written = self.files.finish(file)?;
-        let path = self.path(rank);
-        self.add(rank, path, written);
+        let written = self.files.finish_file(file)?;
+        let path = self.path_of_rank(rank);
+        self.add_trace(rank, path, written);
         Ok(written)
     }
 
     /// Writes a rank's trace, which is already complete in memory.
-    pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<OutputHandle, JobError> {
-        let mut file = self.start(rank)?;
+    pub fn write_trace(&mut self, rank: u32, trace: &[u8]) -> Result<OutputHandle, JobError> {
+        let mut file = self.start_trace(rank)?;
         file.write_all(trace)?;
-        self.finish(rank, file)
+        self.finish_trace(rank, file)
     }
 
     /// Uses the `written` trace for `rank` too: as a hard link if `link`, otherwise as a copy. Returns `None`
     /// if this is impossible, so that the caller must write the trace again.
-    pub fn share(
+    pub fn share_trace(
         &mut self,
         rank: u32,
         written: OutputHandle,
         link: bool,
     ) -> Result<Option<OutputHandle>, JobError> {
-        let path = self.path(rank);
+        let path = self.path_of_rank(rank);
         let shared = self.files.duplicate_as(written, &path, link)?;
         if let Some(shared) = shared {
-            self.add(rank, path, shared);
+            self.add_trace(rank, path, shared);
         }
         Ok(shared)
     }
 
     /// Records the `written` file as the trace of `rank`.
-    pub fn add(&mut self, rank: u32, path: PathBuf, written: OutputHandle) {
+    pub fn add_trace(&mut self, rank: u32, path: PathBuf, written: OutputHandle) {
         let file = path.file_name().unwrap_or_default();
         self.ranks.push(JobRank {
             rank,
@@ -126,31 +133,31 @@ impl JobOutputs {
 
     /// Writes the groups to a file of their own, for tools that do not read job files, and returns
     /// its path.
-    pub fn groups(&mut self, declared: &DeclaredGroups) -> Result<PathBuf, JobError> {
-        let path = numbered(&self.prefix, "groups", ".json");
-        let mut file = BufWriter::new(self.files.create(&path)?);
+    pub fn write_groups(&mut self, declared: &DeclaredGroups) -> Result<PathBuf, JobError> {
+        let path = numbered_path(&self.prefix, "groups", ".json");
+        let mut file = BufWriter::new(self.files.create_file(&path)?);
         serde_json::to_writer_pretty(&mut file, declared).map_err(io::Error::from)?;
         file.write_all(b"\n")?;
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        self.files.finish(file)?;
+        self.files.finish_file(file)?;
         Ok(path)
     }
 
     /// Writes the job file from `about` and the ranks, and then gives all files their final names.
-    pub fn commit(mut self, about: JobFile) -> Result<SavedJob, JobError> {
+    pub fn commit_job(mut self, about: JobFile) -> Result<SavedJob, JobError> {
         // Callers may add ranks in any order, but the job file lists them by rank.
         self.ranks.sort_by_key(|row| row.rank);
-        let path = numbered(&self.prefix, "job", ".json");
+        let path = numbered_path(&self.prefix, "job", ".json");
         let job = JobFile {
             ranks: self.ranks,
             ..about
         };
         write_job(&mut self.files, &path, &job)?;
-        self.files.commit()?;
+        self.files.commit_all()?;
         // List other traces only now, because before the commit the job's own files do not have their
         // names yet.
         Ok(SavedJob {
-            others: others(&self.prefix, &job)?,
+            others: list_stale_traces(&self.prefix, &job)?,
             traces: self.names,
             prefix: self.prefix,
         })
@@ -172,12 +179,12 @@ pub struct SavedJob {
 pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let machine = job.machine.as_deref();
     let job = JobFile {
-        machine: machine.map(|machine| machine_reference::reference(machine, path)),
+        machine: machine.map(|machine| machine_reference::store_machine_reference(machine, path)),
         ..job.clone()
     };
-    let mut file = files.create(path)?;
+    let mut file = files.create_file(path)?;
     file.write_all(job.to_text().as_bytes())?;
-    files.finish(file)?;
+    files.finish_file(file)?;
     Ok(())
 }
 
@@ -191,23 +198,24 @@ pub fn rename_contents(
     let Some(prefix) = prefix_of(path) else {
         return Ok(());
     };
-    let beside = numbered(&prefix, "job", ".json");
+    let beside = numbered_path(&prefix, "job", ".json");
     if !beside.is_file() {
         return Ok(());
     }
-    let mut job = JobFile::read(&beside)?;
+    let mut job = JobFile::read_file(&beside)?;
     let named = |row: &&mut JobRank| path.file_name().is_some_and(|name| *name == *row.file);
     if let Some(row) = job.ranks.iter_mut().find(named) {
         row.seal = written.seal;
         let machine = job.machine.as_deref();
-        job.machine = machine.map(|machine| machine_reference::resolved(machine, &beside));
+        job.machine =
+            machine.map(|machine| machine_reference::resolve_machine_name(machine, &beside));
         write_job(files, &beside, &job)?;
     }
     Ok(())
 }
 
 /// Returns the traces with a job's prefix that do not belong to the job.
-pub fn others(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf>> {
+pub fn list_stale_traces(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf>> {
     let folder = match prefix.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -78,14 +78,14 @@ impl ReplayOption {
     };
 
     /// Returns the option `key`, or `None` if it is not an option of replays.
-    pub fn of(key: SettingKey) -> Option<&'static Self> {
+    pub fn find_by_key(key: SettingKey) -> Option<&'static Self> {
         REPLAY_OPTIONS.iter().find(|option| option.key == key)
     }
 
     /// Returns the option that has this key in studies.
     pub fn of_key(key: &str) -> Option<&'static Self> {
         let mut all = REPLAY_OPTIONS.iter();
-        all.find(|option| option.key.key().to_string() == key)
+        all.find(|option| option.key.display_key().to_string() == key)
     }
 
     /// Checks words of this option, without regard to other options.
@@ -93,7 +93,7 @@ impl ReplayOption {
     /// # Errors
     ///
     /// Fails with a description of the expected words.
-    pub fn check(&self, words: &[String]) -> Result<(), String> {
+    pub fn check_words(&self, words: &[String]) -> Result<(), String> {
         (self.set)(&mut ReplaySettings::default(), words)
     }
 
@@ -458,13 +458,13 @@ pub enum ReplaySettingsError {
 
 impl ReplaySettingsError {
     /// Returns the rejected option.
-    pub fn key(&self) -> SettingKey {
+    pub fn rejected_key(&self) -> SettingKey {
         match self {
             Self::Value { key, .. } | Self::Beside(key, _) => *key,
             Self::CustomTwice(_) | Self::File(_) => SettingKey::Custom,
             Self::OwnRates(_) => SettingKey::Bandwidth,
             Self::RateMissing { given, .. } => *given,
-            Self::Option(refusal) => refusal.key(),
+            Self::Option(refusal) => refusal.rejected_key(),
         }
     }
 }
@@ -474,7 +474,7 @@ impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
         let name = |key: &SettingKey| match in_files {
-            true => format!("`{}`", key.key()),
+            true => format!("`{}`", key.display_key()),
             false => key.to_string(),
         };
         match self {
@@ -514,7 +514,7 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails on words that an option does not accept, and on options that contradict each other.
-    pub fn read<'w>(
+    pub fn parse_settings<'w>(
         given: impl IntoIterator<Item = (SettingKey, &'w [String])>,
     ) -> Result<Self, ReplaySettingsError> {
         let given: Vec<_> = given.into_iter().collect();
@@ -524,7 +524,7 @@ impl ReplaySettings {
             found.map(|(_, words)| *words)
         };
         let is_given = |key| {
-            let option = ReplayOption::of(key);
+            let option = ReplayOption::find_by_key(key);
             option.is_some_and(|option| words_of(option).is_some_and(|words| !option.is_off(words)))
         };
         for option in REPLAY_OPTIONS {
@@ -547,13 +547,13 @@ impl ReplaySettings {
 
     /// Returns the options of the replay, without options that need files. The efficiency is not yet
     /// applied.
-    pub fn replay(&self) -> &ReplayOptions {
+    pub fn replay_options_without_files(&self) -> &ReplayOptions {
         &self.replay
     }
 
     /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank per NPU of
     /// the machine, which has `npus`.
-    pub fn job(&self, npus: u32) -> JobOptions {
+    pub fn job_options(&self, npus: u32) -> JobOptions {
         // With recorded communication, the replay must show the capture unchanged, including the
         // profiler's cost.
         let default = match self.replay.comm {
@@ -591,7 +591,7 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails where [`Self::options_without_files`] fails, and on unreadable files.
-    pub fn options(
+    pub fn replay_options(
         &self,
         inputs: Option<&mut Vec<HashedInput>>,
     ) -> Result<ReplayOptions, ReplaySettingsError> {
@@ -656,7 +656,7 @@ impl ReplaySettings {
     /// # Errors
     ///
     /// Fails if jobs on the machine occupy all NPUs anyway.
-    pub fn filled(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
+    pub fn with_npus_filled(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
         match (self.fill_domains, machine.rank_domain()) {
             (false, _) => Ok(machine),
             (true, Some(_)) => Ok(machine.with_all_npus_used()),
@@ -678,7 +678,7 @@ mod tests {
             .iter()
             .map(|(key, word)| (*key, vec![(*word).to_owned()]))
             .collect();
-        ReplaySettings::read(words.iter().map(|(key, words)| (*key, &words[..])))
+        ReplaySettings::parse_settings(words.iter().map(|(key, words)| (*key, &words[..])))
     }
 
     #[test]
@@ -689,12 +689,12 @@ mod tests {
             (SettingKey::Compute, "roofline"),
             (SettingKey::Map, "1-2,7"),
         ]);
-        let options = settings.unwrap().options(None).unwrap();
+        let options = settings.unwrap().replay_options(None).unwrap();
         let half = RooflineEfficiency::new(0.5).unwrap();
         assert_eq!(options.compute, ComputeModel::Roofline(half));
         assert_eq!(options.map, Some(vec![Npu(1), Npu(2), Npu(7)]));
         assert_eq!(options.network, Some(NetworkKind::ContentionFree));
-        let keys = REPLAY_OPTIONS.iter().map(|option| option.key.key());
+        let keys = REPLAY_OPTIONS.iter().map(|option| option.key.display_key());
         let mut keys: Vec<String> = keys.map(|key| key.to_string()).collect();
         keys.sort();
         keys.dedup();
@@ -724,7 +724,7 @@ mod tests {
 
     #[test]
     fn replays_as_captured_keep_the_profiler_unless_told() {
-        let of = |given| read(given).unwrap().job(4).profiler;
+        let of = |given| read(given).unwrap().job_options(4).profiler;
         assert_eq!(of(&[(SettingKey::Comm, "captured")]), ProfilerPolicy::Keep);
         let told = [
             (SettingKey::Comm, "captured"),

@@ -44,8 +44,8 @@ pub fn find_sensitivities(
     run: &SensitivityRun<'_>,
     machine: MachineText<'_>,
 ) -> Result<SensitivityReport, ReplayError> {
-    let nodes = run.workload.nodes();
-    let mut report = run.find(nodes <= CONFIRMED_NODES)?;
+    let nodes = run.workload.node_count();
+    let mut report = run.find_sensitivities(nodes <= CONFIRMED_NODES)?;
     if nodes > super::MAX_REPEATED_NODES {
         report.notes.push(
             "the machine's rates and latencies were not varied: with this many nodes a replay for each takes too long".to_owned(),
@@ -80,7 +80,7 @@ pub fn find_sensitivities(
             report.rows.push(row);
         }
     }
-    report.sort();
+    report.sort_by_gain();
     Ok(report)
 }
 

@@ -4,7 +4,8 @@
 //! files), and plan options (`[plan]`). Options that the user gives take precedence over the stack's options.
 
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, nearest, quoted, read,
+    ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
+    read_input,
 };
 use chakram_hardware::machine::{Machine, StackPrices};
 use chakram_report::stack::{StackDecision, StackReport};
@@ -91,7 +92,7 @@ pub struct SoftwareStack {
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// No stack has this name.
-    #[error("no stack is called {}{}\n  try: one of {}, or a file NAME.toml", quoted(.name), did_you_mean(.closest.as_deref()), .all)]
+    #[error("no stack is called {}{}\n  try: one of {}, or a file NAME.toml", quote_for_message(.name), did_you_mean(.closest.as_deref()), .all)]
     Unknown {
         /// Name for which no stack was found.
         name: String,
@@ -112,7 +113,7 @@ pub enum StackError {
     #[error(transparent)]
     Refused(#[from] ConfigError),
     /// The stack has no plan options, and durations only for NPUs that the machine does not have.
-    #[error("stack {} has kernel times for {known}, but {machine} has none of these NPUs\n  try: another machine or stack", quoted(.stack))]
+    #[error("stack {} has kernel times for {known}, but {machine} has none of these NPUs\n  try: another machine or stack", quote_for_message(.stack))]
     OtherNpus {
         /// Name of the stack, for the message.
         stack: String,
@@ -130,9 +131,9 @@ impl SoftwareStack {
     /// # Errors
     ///
     /// Fails if there is no such stack, or if its file cannot be read or is invalid.
-    pub fn load(name: &str) -> Result<Self, StackError> {
+    pub fn load_by_name(name: &str) -> Result<Self, StackError> {
         if name.contains('/') || name.ends_with(".toml") {
-            let text = read(name).map_err(|source| StackError::Read {
+            let text = read_input(name).map_err(|source| StackError::Read {
                 file: name.to_owned(),
                 source,
             })?;
@@ -142,7 +143,7 @@ impl SoftwareStack {
         let Some(preset) = STACK_PRESETS.iter().find(|preset| preset.name == name) else {
             let shown: String = name.chars().take(80).collect();
             return Err(StackError::Unknown {
-                closest: nearest(&shown, names()).map(str::to_owned),
+                closest: find_nearest(&shown, names()).map(str::to_owned),
                 name: shown,
                 all: names().collect::<Vec<_>>().join(", "),
             });
@@ -158,30 +159,32 @@ impl SoftwareStack {
     /// stack.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root(ROOT)?;
-        let name = root.need("name", "the stack's name")?;
+        let root = document.root_table(ROOT)?;
+        let name = root.require_field("name", "the stack's name")?;
         let stack = Self {
-            name: name.line()?.to_owned(),
-            description: root.or("description", "", |field| field.line())?.to_owned(),
+            name: name.read_line()?.to_owned(),
+            description: root
+                .read_or_default("description", "", |field| field.read_line())?
+                .to_owned(),
             prices: match root.get("npu") {
-                Some(field) => StackPrices::read(&field)?,
+                Some(field) => StackPrices::parse_stack(&field)?,
                 None => StackPrices::default(),
             },
             options: match root.get("plan") {
-                Some(field) => read_options(&field.table(Some(OF_STACKS))?)?,
+                Some(field) => read_options(&field.read_table(Some(OF_STACKS))?)?,
                 None => Vec::new(),
             },
         };
         let is_empty = stack.options.is_empty() && stack.prices.is_empty();
         if is_empty && stack.name != StackReport::REFERENCE {
             let expected = "a table [plan] or [npu.CLASS], because a stack must set something";
-            return Err(name.refuse("only a name", expected));
+            return Err(name.invalid_value_error("only a name", expected));
         }
         Ok(stack)
     }
 
     /// Returns the name of the stack.
-    pub fn name(&self) -> &str {
+    pub fn stack_name(&self) -> &str {
         &self.name
     }
 
@@ -197,7 +200,7 @@ impl SoftwareStack {
     ///
     /// Fails if the stack has no plan options, and durations only for NPUs that the machine does
     /// not have.
-    pub fn price(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
+    pub fn price_machine(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
             return Err(StackError::OtherNpus {
@@ -279,8 +282,8 @@ fn read_options(
         else {
             continue;
         };
-        option.read(&mut draft, &field)?;
-        let words = match field.literal()? {
+        option.read_option(&mut draft, &field)?;
+        let words = match field.read_literal()? {
             ConfigLiteral::List(items) => items.iter().map(ToString::to_string).collect(),
             one => vec![one.to_string()],
         };
@@ -288,7 +291,7 @@ fn read_options(
     }
     if found.is_empty() {
         let expected = format!("at least one of {}", OF_STACKS.join(", "));
-        return Err(table.refuse("nothing", expected));
+        return Err(table.invalid_table_error("nothing", expected));
     }
     Ok(found)
 }
@@ -312,8 +315,8 @@ mod tests {
     #[test]
     fn every_preset_is_a_stack_of_its_name() {
         for preset in STACK_PRESETS {
-            let stack = SoftwareStack::load(preset.name).unwrap();
-            assert_eq!(stack.name(), preset.name);
+            let stack = SoftwareStack::load_by_name(preset.name).unwrap();
+            assert_eq!(stack.stack_name(), preset.name);
             assert!(!stack.description().is_empty(), "{}", preset.name);
         }
     }
@@ -340,15 +343,17 @@ mod tests {
             let found = refusal(text);
             assert!(found.contains(expected), "{found}\n{expected}");
         }
-        let unknown = SoftwareStack::load("llm-fondry").unwrap_err().to_string();
+        let unknown = SoftwareStack::load_by_name("llm-fondry")
+            .unwrap_err()
+            .to_string();
         assert!(unknown.contains("did you mean `llm-foundry`"), "{unknown}");
     }
 
     #[test]
     fn a_stack_changes_the_kernels_of_classes_that_it_names() {
-        let stack = SoftwareStack::load("llm-foundry").unwrap();
-        let machine = Machine::preset("dgx-h100").unwrap();
-        let (priced, report) = stack.price(&machine).unwrap();
+        let stack = SoftwareStack::load_by_name("llm-foundry").unwrap();
+        let machine = Machine::load_preset("dgx-h100").unwrap();
+        let (priced, report) = stack.price_machine(&machine).unwrap();
         assert_eq!(attention_of(&machine), 0.58);
         assert_eq!(attention_of(&priced), 0.272);
         assert!(
@@ -364,17 +369,17 @@ mod tests {
         };
         assert_eq!(of(&machine), of(&priced));
         // A power limit of 500 W, not 700 W, also slows the stack's kernels.
-        let capped = Machine::preset("grand-teton-h100").unwrap();
-        let (priced, _) = stack.price(&capped).unwrap();
+        let capped = Machine::load_preset("grand-teton-h100").unwrap();
+        let (priced, _) = stack.price_machine(&capped).unwrap();
         let kept = capped.classes()[0].curves.kept.attention;
         assert!(kept < 0.9 && (attention_of(&priced) - 0.272 * kept).abs() < 1e-12);
     }
 
     #[test]
     fn a_stack_without_prices_for_a_machine_says_so() {
-        let stack = SoftwareStack::load("llm-foundry").unwrap();
-        let machine = Machine::preset("tpu-v4").unwrap();
-        let (priced, report) = stack.price(&machine).unwrap();
+        let stack = SoftwareStack::load_by_name("llm-foundry").unwrap();
+        let machine = Machine::load_preset("tpu-v4").unwrap();
+        let (priced, report) = stack.price_machine(&machine).unwrap();
         assert_eq!(priced, machine);
         assert!(
             report.to_line().contains("not prices for tpu-v4"),
@@ -383,13 +388,13 @@ mod tests {
         );
         let text = "name = \"a\"\n[npu.h100.moving]\nfraction = 0.5\nfloor = \"1 us\"\ngap = \"1 us\"\nerror = 0.1";
         let alone = SoftwareStack::parse(text, "s.toml").unwrap();
-        let error = alone.price(&machine).unwrap_err().to_string();
+        let error = alone.price_machine(&machine).unwrap_err().to_string();
         assert!(error.contains("has kernel times for h100"), "{error}");
     }
 
     #[test]
     fn options_that_are_given_go_before_those_of_the_stack() {
-        let stack = SoftwareStack::load("megatron-te").unwrap();
+        let stack = SoftwareStack::load_by_name("megatron-te").unwrap();
         let mut report = stack.begin_report();
         let mut plan = ParallelismPlan::new();
         stack.decide_options(&mut plan, |key| key == "loss", &mut report);
@@ -404,9 +409,9 @@ mod tests {
 
     #[test]
     fn the_reference_stack_changes_nothing() {
-        let stack = SoftwareStack::load(StackReport::REFERENCE).unwrap();
-        let machine = Machine::preset("dgx-a100").unwrap();
-        let (priced, report) = stack.price(&machine).unwrap();
+        let stack = SoftwareStack::load_by_name(StackReport::REFERENCE).unwrap();
+        let machine = Machine::load_preset("dgx-a100").unwrap();
+        let (priced, report) = stack.price_machine(&machine).unwrap();
         assert_eq!(priced, machine);
         assert_eq!(report.to_line(), "reference: attention FlashAttention-2");
     }

@@ -1,7 +1,7 @@
 //! Access to single traces of a job, for transformations of traces, or to one trace from a pipe.
 
 use super::JobError;
-use super::load::{at_step, find};
+use super::load::{at_step, find_traces};
 use super::machine_reference;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
@@ -41,17 +41,17 @@ impl OpenedTrace<'_> {
     }
 
     /// Converts an error about the bytes to an error that names their file or pipe.
-    pub fn blame(&self, error: TraceError) -> TraceError {
+    pub fn locate_error(&self, error: TraceError) -> TraceError {
         self.trace_contents().with_source(error)
     }
 }
 
 impl JobTraces {
     /// Finds the trace files at `paths`.
-    pub fn find(paths: &[PathBuf], verify: VerifyLevel) -> Result<Self, TraceError> {
-        let found = find(paths, verify)?;
+    pub fn find_traces(paths: &[PathBuf], verify: VerifyLevel) -> Result<Self, TraceError> {
+        let found = find_traces(paths, verify)?;
         let stream = found.stream.as_deref();
-        let piped = stream.map(TraceContents::open).transpose()?;
+        let piped = stream.map(TraceContents::open_current_schema).transpose()?;
         Ok(Self { found, piped })
     }
 
@@ -79,17 +79,17 @@ impl JobTraces {
     }
 
     /// Returns the files in ascending order of ranks.
-    pub fn files(&self) -> &[RankFile] {
+    pub fn rank_files(&self) -> &[RankFile] {
         &self.found.files
     }
 
     /// Returns the job file's declarations with these groups, but without its ranks.
-    pub fn about(&self, groups: DeclaredGroups) -> JobFile {
-        about(&self.found, groups)
+    pub fn describe_job(&self, groups: DeclaredGroups) -> JobFile {
+        merge_declarations(&self.found, groups)
     }
 
     /// Opens one of the files. For a pipe, returns the contents that were read.
-    pub fn open(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
+    pub fn open_file(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
         Ok(match &self.piped {
             Some(contents) if self.found.stream.as_ref() == Some(&file.path) => {
                 OpenedTrace::Pipe(contents)
@@ -100,7 +100,7 @@ impl JobTraces {
 }
 
 /// Merges the declarations of the job files in `found`, with these groups, but without their ranks.
-pub fn about(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
+pub fn merge_declarations(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
     let mut about = JobFile {
         groups,
         ..JobFile::default()
@@ -110,7 +110,7 @@ pub fn about(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
         about.roles.extend(&job.roles);
         about.machine = about.machine.or_else(|| {
             let machine = job.machine.as_deref()?;
-            Some(machine_reference::resolved(machine, path))
+            Some(machine_reference::resolve_machine_name(machine, path))
         });
     }
     about

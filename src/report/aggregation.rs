@@ -2,7 +2,7 @@
 //! the number of groups, and how long the ranks of a group behaved identically.
 
 use super::Observer;
-use super::summary::thousands;
+use super::summary::format_thousands;
 use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -52,18 +52,21 @@ pub struct RankDifference {
 pub(super) struct LoopObserver(Option<LoopCounts>);
 
 impl Observer for LoopObserver {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn collective(&mut self, _: &CollectiveRecord) {}
-    fn counted(&mut self, counts: &LoopCounts) {
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
+    fn on_loop_counted(&mut self, counts: &LoopCounts) {
         self.0 = Some(counts.clone());
     }
 }
 
 impl LoopObserver {
     /// Returns the results for the groups of `prepared`, if the replay detected groups.
-    pub(super) fn finish(self, prepared: &CompiledReplay<'_>) -> Option<RankAggregation> {
-        let counts = self.0.filter(|_| prepared.aggregates())?;
+    pub(super) fn summarize_aggregation(
+        self,
+        prepared: &CompiledReplay<'_>,
+    ) -> Option<RankAggregation> {
+        let counts = self.0.filter(|_| prepared.aggregates_tiles())?;
         Some(RankAggregation {
             groups: counts.groups,
             ranks: counts.ranks,
@@ -82,10 +85,10 @@ impl LoopObserver {
 
 impl RankAggregation {
     /// Returns the lines about aggregation for the report's text.
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(super) fn describe_lines(&self) -> Vec<String> {
         let [groups, ranks, together] =
-            [self.groups, self.ranks, self.together].map(|n| thousands(n.into()));
-        let events = thousands(self.events);
+            [self.groups, self.ranks, self.together].map(|n| format_thousands(n.into()));
+        let events = format_thousands(self.events);
         let mut lines = vec![format!(
             "{ranks} ranks in {groups} groups; in {together} one rank ran for all to the end; {events} events"
         )];
@@ -98,7 +101,7 @@ impl RankAggregation {
             } = split;
             lines.push(format!(
                 "others were told apart, the first at {at}: rank {ahead} came to `{node}` before rank {behind}; joined again {} times",
-                thousands(self.rejoined)
+                format_thousands(self.rejoined)
             ));
         }
         lines

@@ -29,7 +29,7 @@ const KINDS: usize = CollectiveKind::ALL.len();
 /// State of one NPU; the size is at most two cache lines.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
-struct NpuTracker {
+struct NpuTimeTracker {
     /// Time up to which everything has been attributed.
     until: Time,
     /// Number of nodes in progress, by category. The bubble has no entry, because no node is a bubble.
@@ -72,7 +72,7 @@ pub struct ChargedTime {
 
 impl ChargedTime {
     /// Returns the exposed communication (waiting and transfer) without the bubble.
-    pub fn exposed(&self) -> Span {
+    pub fn exposed_time(&self) -> Span {
         self.exposed_waiting - self.bubble + self.exposed_transferring
     }
 }
@@ -97,7 +97,7 @@ pub struct NpuTime {
 #[derive(Debug)]
 pub struct BreakdownObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
-    npus: Vec<NpuTracker>,
+    npus: Vec<NpuTimeTracker>,
     /// Time charged to each group and kind of collective, then to messages between ranks, then to unknown
     /// communication.
     charged: Vec<ChargedTime>,
@@ -108,13 +108,13 @@ impl<'a> BreakdownObserver<'a> {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
-        let npus = workload.instances().iter().map(|instance| NpuTracker {
-            open: OpenComms::new(workload.graph(instance)),
-            ..NpuTracker::default()
+        let npus = workload.instances().iter().map(|instance| NpuTimeTracker {
+            open: OpenComms::new(workload.graph_of(instance)),
+            ..NpuTimeTracker::default()
         });
         Self {
             npus: npus.collect(),
-            charged: vec![ChargedTime::default(); prepared.groups().count() * KINDS + 2],
+            charged: vec![ChargedTime::default(); prepared.group_views().count() * KINDS + 2],
             stages: PipelineStages::new(prepared),
             prepared,
         }
@@ -123,10 +123,10 @@ impl<'a> BreakdownObserver<'a> {
     /// Returns the time of each instance's NPU up to `makespan`, and the charged times. The charged times are sorted by
     /// group and kind (in the order of [`CollectiveKind::ALL`]), followed by messages between ranks and unknown
     /// communication.
-    pub fn finish(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
+    pub fn into_times(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
         let end = Time::ZERO + makespan;
         for npu in &mut self.npus {
-            npu.attribute(end, &mut self.charged);
+            npu.charge_until(end, &mut self.charged);
         }
         let times = self.npus.iter().map(|npu| {
             let [compute, communication, bubble, memory, host] = npu.parts;
@@ -141,9 +141,9 @@ impl<'a> BreakdownObserver<'a> {
     }
 }
 
-impl NpuTracker {
+impl NpuTimeTracker {
     #[inline]
-    fn attribute(&mut self, now: Time, charged: &mut [ChargedTime]) {
+    fn charge_until(&mut self, now: Time, charged: &mut [ChargedTime]) {
         let elapsed = now.since(self.until);
         if elapsed == Span::ZERO {
             return;
@@ -151,7 +151,7 @@ impl NpuTracker {
         self.until = now;
         let mut part = self.active.iter().position(|&count| count > 0);
         let exposed = part == Some(TimeCategory::Communication as usize);
-        if let Some((label, progress)) = self.open.charged() {
+        if let Some((label, progress)) = self.open.charged_comm() {
             self.communicating += elapsed;
             let charged = &mut charged[label];
             let (all, not_hidden) = match progress {
@@ -177,27 +177,27 @@ impl NpuTracker {
 
 impl BreakdownObserver<'_> {
     #[inline]
-    fn graph(&self, instance: InstanceId) -> &Graph {
+    fn graph_of_instance(&self, instance: InstanceId) -> &Graph {
         let workload = self.prepared.workload();
-        workload.graph(&workload.instances()[instance.index()])
+        workload.graph_of(&workload.instances()[instance.index()])
     }
 }
 
 impl Observer for BreakdownObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        let Some(part) = TimeCategory::of(kind) else {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        let Some(part) = TimeCategory::from_node_kind(kind) else {
             return;
         };
         let npu = &mut self.npus[instance.index()];
-        npu.attribute(now, &mut self.charged);
+        npu.charge_until(now, &mut self.charged);
         npu.active[part as usize] += 1;
         if part == TimeCategory::Communication {
-            let graph = self.graph(instance);
+            let graph = self.graph_of_instance(instance);
             let label = match kind {
                 NodeKind::Collective => {
                     let group = self.prepared.group_of(instance, node).index();
-                    group * KINDS + graph.call(node).kind as usize
+                    group * KINDS + graph.collective_of(node).kind as usize
                 }
                 NodeKind::Communication => self.charged.len() - 1,
                 _ => self.charged.len() - 2,
@@ -205,51 +205,51 @@ impl Observer for BreakdownObserver<'_> {
             let for_stage = self.stages.is_between(instance, node, kind);
             let place = graph.communication_index(node);
             let npu = &mut self.npus[instance.index()];
-            npu.open.start(place, label as u32, for_stage);
+            npu.open.start_comm(place, label as u32, for_stage);
             if kind == NodeKind::Communication {
                 // The partners of this communication are unknown, so the communication counts as transferring from its
                 // start.
-                npu.open.begin(place);
+                npu.open.begin_transfer(place);
             }
         }
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let npu = &mut self.npus[instance.index()];
         npu.finish = now;
-        let Some(part) = TimeCategory::of(kind) else {
+        let Some(part) = TimeCategory::from_node_kind(kind) else {
             return;
         };
-        npu.attribute(now, &mut self.charged);
+        npu.charge_until(now, &mut self.charged);
         npu.active[part as usize] -= 1;
         if part == TimeCategory::Communication {
-            let place = self.graph(instance).communication_index(node);
-            self.npus[instance.index()].open.end(place);
+            let place = self.graph_of_instance(instance).communication_index(node);
+            self.npus[instance.index()].open.end_comm(place);
         }
     }
 
     #[inline]
-    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        let place = self.graph(instance).communication_index(node);
+    fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        let place = self.graph_of_instance(instance).communication_index(node);
         let npu = &mut self.npus[instance.index()];
-        npu.attribute(now, &mut self.charged);
-        npu.open.begin(place);
+        npu.charge_until(now, &mut self.charged);
+        npu.open.begin_transfer(place);
     }
 
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 
     #[inline]
-    fn delayed(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
+    fn on_delay_began(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
         let npu = &mut self.npus[instance.index()];
-        npu.attribute(now, &mut self.charged);
+        npu.charge_until(now, &mut self.charged);
         npu.active[TimeCategory::Host as usize] += 1;
     }
 
     #[inline]
-    fn ready(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
+    fn on_ready(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
         let npu = &mut self.npus[instance.index()];
-        npu.attribute(now, &mut self.charged);
+        npu.charge_until(now, &mut self.charged);
         npu.active[TimeCategory::Host as usize] -= 1;
     }
 }

@@ -63,7 +63,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
     /// [`NodeKind::Compute`] node of an instance is counted.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
         let ranks = workload.instances().iter().map(|instance| RankTracker {
-            left: workload.graph(instance).len(),
+            left: workload.graph_of(instance).len(),
             ..RankTracker::default()
         });
         Self {
@@ -74,7 +74,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
 
     /// Returns the times by instance. For ranks that did not finish, the times do not include the busy period in
     /// progress.
-    pub fn times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
+    pub fn rank_busy_times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
         self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),
             host: rank.total[HOST],
@@ -87,7 +87,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
     }
 
     #[inline]
-    fn sort(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> usize {
+    fn event_sort_position(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> usize {
         let kind = match kind {
             NodeKind::Compute => (self.counts_as)(instance, node),
             other => other,
@@ -107,34 +107,34 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
 impl RankTracker {
     /// Returns whether kernels and communication are both in progress.
     #[inline]
-    fn both(&self) -> bool {
+    fn are_both_busy(&self) -> bool {
         self.active[KERNELS] > 0 && self.active[COMMUNICATION] > 0
     }
 }
 
 impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> Observer for BusyObserver<F> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        let sort = self.sort(instance, node, kind);
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        let sort = self.event_sort_position(instance, node, kind);
         let rank = &mut self.ranks[instance.index()];
         rank.active[sort] += 1;
         if rank.active[sort] == 1 {
             rank.since[sort] = now;
-            if (sort == KERNELS || sort == COMMUNICATION) && rank.both() {
+            if (sort == KERNELS || sort == COMMUNICATION) && rank.are_both_busy() {
                 rank.both_since = now;
             }
         }
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        let sort = self.sort(instance, node, kind);
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        let sort = self.event_sort_position(instance, node, kind);
         let rank = &mut self.ranks[instance.index()];
         rank.left -= 1;
         rank.last = now;
         if rank.active[sort] == 1 {
             rank.total[sort] += now.since(rank.since[sort]);
-            if (sort == KERNELS || sort == COMMUNICATION) && rank.both() {
+            if (sort == KERNELS || sort == COMMUNICATION) && rank.are_both_busy() {
                 rank.overlap += now.since(rank.both_since);
             }
         }
@@ -142,7 +142,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> Observer for BusyObserver<F> {
     }
 
     #[inline]
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 #[cfg(test)]
@@ -176,13 +176,13 @@ mod tests {
         ];
         for (at, node, start, kind) in events {
             if start {
-                busy.issued(Time(at), InstanceId(0), NodeIndex(node), kind)
+                busy.on_issued(Time(at), InstanceId(0), NodeIndex(node), kind)
             } else {
-                busy.completed(Time(at), InstanceId(0), NodeIndex(node), kind)
+                busy.on_completed(Time(at), InstanceId(0), NodeIndex(node), kind)
             }
         }
-        assert_eq!(busy.times().next().unwrap().finish, None);
-        busy.completed(Time(30), InstanceId(0), NodeIndex(5), NodeKind::Host);
+        assert_eq!(busy.rank_busy_times().next().unwrap().finish, None);
+        busy.on_completed(Time(30), InstanceId(0), NodeIndex(5), NodeKind::Host);
         let expected = RankBusyTime {
             finish: Some(Time(30)),
             host: Span(10),
@@ -192,7 +192,7 @@ mod tests {
             nothing: Span::ZERO,
             overlap: Span(9),
         };
-        assert_eq!(busy.times().next(), Some(expected));
+        assert_eq!(busy.rank_busy_times().next(), Some(expected));
     }
 
     #[test]
@@ -204,9 +204,9 @@ mod tests {
             }],
             counts_as: |_, _| NodeKind::RemoteMemory,
         };
-        busy.issued(Time(2), InstanceId(0), NodeIndex(0), NodeKind::Compute);
-        busy.completed(Time(9), InstanceId(0), NodeIndex(0), NodeKind::Compute);
-        let found = busy.times().next().unwrap();
+        busy.on_issued(Time(2), InstanceId(0), NodeIndex(0), NodeKind::Compute);
+        busy.on_completed(Time(9), InstanceId(0), NodeIndex(0), NodeKind::Compute);
+        let found = busy.rank_busy_times().next().unwrap();
         assert_eq!((found.kernels, found.memory), (Span::ZERO, Span(7)));
     }
 }

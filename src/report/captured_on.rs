@@ -27,14 +27,14 @@ pub struct CapturedOn {
 
 impl CapturedOn {
     /// Collects the facts stated in the traces of `workload`; `None` if there are none.
-    pub fn of(workload: &Workload) -> Option<Self> {
+    pub fn from_workload(workload: &Workload) -> Option<Self> {
         let mut all = Self::default();
         for instance in workload.instances() {
             let CaptureContext {
                 device,
                 host,
                 software,
-            } = workload.graph(instance).captured_on();
+            } = workload.graph_of(instance).captured_on();
             let said = [
                 (&mut all.devices, device),
                 (&mut all.hosts, host),
@@ -68,11 +68,11 @@ impl CapturedOn {
     }
 
     /// Returns advice on how to scale the kernels to the machine, if the kernels keep durations from another device.
-    fn advice(&self) -> Option<String> {
+    fn describe_scaling_advice(&self) -> Option<String> {
         if !self.kernels_stay {
             return None;
         }
-        let option = |machine: &str| SettingKey::RecordedOn.with(machine);
+        let option = |machine: &str| SettingKey::RecordedOn.format_with_value(machine);
         let described = |device: &String| preset_of_device(device).is_some();
         Some(match &self.devices[..] {
             devices if !devices.is_empty() && devices.iter().all(described) => format!(
@@ -96,7 +96,7 @@ impl CapturedOn {
     }
 
     /// Formats devices, hosts and software as one line.
-    pub fn line(&self) -> String {
+    pub fn describe_capture(&self) -> String {
         let hosts = match &self.hosts[..] {
             [] => None,
             [host] => Some(format!("host {host}")),
@@ -107,7 +107,7 @@ impl CapturedOn {
             listed(&self.devices),
             hosts,
             listed(&self.software),
-            self.advice(),
+            self.describe_scaling_advice(),
         ];
         parts
             .into_iter()
@@ -127,11 +127,11 @@ mod tests {
             hosts: vec!["a".to_owned()],
             ..CapturedOn::default()
         };
-        assert_eq!(on.line(), "host a");
+        assert_eq!(on.describe_capture(), "host a");
         on.hosts.push("b".to_owned());
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
-        assert_eq!(on.line(), "Tesla V100; 2 hosts; nccl 2.21.5");
+        assert_eq!(on.describe_capture(), "Tesla V100; 2 hosts; nccl 2.21.5");
         // The kernels were captured on another device, so the line contains advice. The line would contain no advice if
         // the machine's NPU class had the device's name.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
@@ -139,7 +139,7 @@ mod tests {
         on.note_recorded(["h100"]);
         assert!(!on.kernels_stay);
         on.note_recorded(["mi300x"]);
-        let line = on.line();
+        let line = on.describe_capture();
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
         ), "{line}");
@@ -150,11 +150,19 @@ mod tests {
         on.devices[1] = "Tesla V100-SXM2-32GB".to_owned();
         on.note_recorded(["h100"]);
         let differ = "some of these devices have no preset; `recorded_on = MACHINE` scales the kernels of all ranks as if one device had run them";
-        assert!(on.line().ends_with(differ), "{}", on.line());
+        assert!(
+            on.describe_capture().ends_with(differ),
+            "{}",
+            on.describe_capture()
+        );
         on.devices.clear();
         on.note_recorded(["h100"]);
         let unnamed =
             "the capture names no device; `recorded_on = MACHINE` scales them to this machine";
-        assert!(on.line().ends_with(unnamed), "{}", on.line());
+        assert!(
+            on.describe_capture().ends_with(unnamed),
+            "{}",
+            on.describe_capture()
+        );
     }
 }

@@ -55,7 +55,7 @@ pub struct BufferBytes {
 impl CollectiveTally {
     /// Returns buffer bytes per second of transfer; `None` if the transfer time is zero.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
-        let seconds = self.transfer.seconds();
+        let seconds = self.transfer.as_seconds();
         let bytes = self.buffers.sum;
         (bytes > 0 && seconds > 0.0).then(|| bytes as f64 / seconds)
     }
@@ -88,14 +88,18 @@ impl CollectiveObserver {
 
     /// Returns the rank for which the others waited longest in collectives of `kind` in `group`, and the waiting time
     /// summed over calls and members. If there are several such ranks, returns the lowest.
-    pub fn latest(&self, group: ReplayGroupId, kind: CollectiveKind) -> Option<(Rank, Span)> {
+    pub fn most_awaited_rank(
+        &self,
+        group: ReplayGroupId,
+        kind: CollectiveKind,
+    ) -> Option<(Rank, Span)> {
         let late = self.late.get(&(group, kind))?.iter();
         late.max_by_key(|(rank, waited)| (**waited, Reverse(**rank)))
             .map(|(rank, waited)| (*rank, *waited))
     }
 
     /// Returns the tallies by group and kind, in order, omitting tallies without calls.
-    pub fn tallies(
+    pub fn nonzero_tallies(
         &self,
     ) -> impl Iterator<Item = (ReplayGroupId, CollectiveKind, CollectiveTally)> {
         self.by_group.iter().enumerate().flat_map(|(group, kinds)| {
@@ -108,15 +112,15 @@ impl CollectiveObserver {
 }
 
 impl Observer for CollectiveObserver {
-    fn links(&mut self, loads: &[LinkLoad]) {
+    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
         self.loads = Some(loads.to_vec());
     }
 
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
-    fn collective(&mut self, record: &CollectiveRecord) {
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         let tally = &mut self.by_group[record.group.index()][record.kind as usize];
         let buffers = &mut tally.buffers;
         buffers.smallest = match tally.calls {
@@ -216,14 +220,14 @@ pub struct MeasuredLinks {
 impl MeasuredLinks {
     /// Returns the similarity of the measured links and the machine's links, from 0 to 1: the ratio of the smaller to
     /// the larger bandwidth, times the ratio of the smaller to the larger latency.
-    pub(super) fn nearness(&self) -> f64 {
+    pub(super) fn compare_similarity(&self) -> f64 {
         let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
         near(self.bandwidth, self.machine_bandwidth)
-            * near(self.latency.seconds(), self.machine_latency.seconds())
+            * near(self.latency.as_seconds(), self.machine_latency.as_seconds())
     }
 
     /// Formats the keys that differ, each with both values.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn describe_differences(&self) -> String {
         let rate = |rate: f64| format!("{} GB/s", rate / 1e9);
         let mut changes = Vec::new();
         if self.bandwidth != self.machine_bandwidth {
@@ -262,7 +266,7 @@ mod tests {
         // 8 members all-reduce 1 GB in 10 ms: the algorithm bandwidth is 100 GB/s, and the bus bandwidth 100 GB/s * 2
         // * 7 / 8 = 175 GB/s.
         let mut collectives = CollectiveObserver::new(1);
-        collectives.collective(&CollectiveRecord {
+        collectives.on_collective_ended(&CollectiveRecord {
             group: ReplayGroupId(0),
             kind: CollectiveKind::AllReduce,
             buffer: 1_000_000_000,
@@ -276,12 +280,12 @@ mod tests {
             messages: 0,
         });
         assert_eq!(
-            collectives.latest(ReplayGroupId(0), CollectiveKind::AllReduce),
+            collectives.most_awaited_rank(ReplayGroupId(0), CollectiveKind::AllReduce),
             Some((Rank(4), Span(3)))
         );
-        let (_, kind, tally) = collectives.tallies().next().unwrap();
+        let (_, kind, tally) = collectives.nonzero_tallies().next().unwrap();
         assert_eq!(tally.bus_bandwidth(kind, 8), Some(175e9));
         assert_eq!((tally.calls, tally.stepwise, tally.waited), (1, 1, Span(3)));
-        assert_eq!(collectives.tallies().count(), 1);
+        assert_eq!(collectives.nonzero_tallies().count(), 1);
     }
 }

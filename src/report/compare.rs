@@ -8,9 +8,9 @@ use super::Report;
 use super::TimeCategory;
 use super::breakdown::ChargedTime;
 use super::collectives::{CollectiveRow, LatestRank};
-use super::operators::{OperatorTime, table::families};
-use super::settings::{RunFacts, explain_nothing_moved, machine_differences};
-use super::summary::{MESSAGES, UNKNOWN_COMMUNICATION, groups_of, mean, percent_more};
+use super::operators::{OperatorTime, table::combine_families};
+use super::settings::{ReplayedRun, explain_nothing_moved, machine_differences};
+use super::summary::{MESSAGES, UNKNOWN_COMMUNICATION, groups_of, mean_span, percent_more};
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
@@ -27,10 +27,10 @@ mod html;
 mod json;
 mod text;
 
-pub use self::csv::render as csv;
-pub use html::render as html;
-pub use json::{ComparisonDocument, MachineResult, document as json};
-pub use text::render as text;
+pub use self::csv::render_csv as csv;
+pub use html::render_html as html;
+pub use json::{ComparisonDocument, MachineResult, build_document as json};
+pub use text::render_text as text;
 
 /// A machine and the result of the replay on it.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub struct SpanChange {
 
 /// A communication on one machine: collectives of one kind in similar groups.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct CommOnMachine {
+pub struct MachineCommunication {
     /// Mean over NPUs of the time charged to the communication.
     pub mean: ChargedTime,
     /// Transfer time summed over calls, as a mean over groups; zero for messages.
@@ -84,7 +84,7 @@ pub struct CommOnMachine {
 
 /// A communication on two machines; `None` for a machine on which the communication did not happen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CommChange {
+pub struct CommunicationChange {
     /// Description for users, such as `all-reduce, all 8 ranks`.
     pub what: String,
     /// Kind of collective; `None` for messages between ranks.
@@ -92,9 +92,9 @@ pub struct CommChange {
     /// Number of groups that perform this communication.
     pub groups: u32,
     /// The communication on the reference machine.
-    pub before: Option<CommOnMachine>,
+    pub before: Option<MachineCommunication>,
     /// The communication on the other machine.
-    pub after: Option<CommOnMachine>,
+    pub after: Option<MachineCommunication>,
 }
 
 /// Explains why a job takes longer or shorter on another machine. Each list of the explanation is sorted by the
@@ -106,7 +106,7 @@ pub struct MakespanExplanation {
     /// Mean over NPUs of each part of the time.
     pub parts: Vec<(TimeCategory, SpanChange)>,
     /// Exposed communication, by group and kind.
-    pub communication: Vec<CommChange>,
+    pub communication: Vec<CommunicationChange>,
     /// Kernels and memory accesses by name, with their time as a mean over NPUs. If nodes overlap, each is counted in
     /// full.
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
@@ -118,34 +118,34 @@ pub struct MakespanExplanation {
 
 impl SpanChange {
     /// Returns the increase in picoseconds; negative if the time became shorter.
-    pub fn more(&self) -> i128 {
+    pub fn increase_ps(&self) -> i128 {
         i128::from(self.after.0) - i128::from(self.before.0)
     }
 
     /// Returns the speedup of the other machine over the reference machine.
-    pub fn speed(&self) -> Option<f64> {
+    pub fn speedup(&self) -> Option<f64> {
         (self.after > Span::ZERO).then(|| self.before.0 as f64 / self.after.0 as f64)
     }
 
     /// Returns the increase in percent of `before`; `None` if `before` is zero.
-    pub fn percent(&self) -> Option<f64> {
+    pub fn percent_increase(&self) -> Option<f64> {
         percent_more(self.after, self.before)
     }
 
-    fn size(&self) -> u128 {
-        self.more().unsigned_abs()
+    fn absolute_ps(&self) -> u128 {
+        self.increase_ps().unsigned_abs()
     }
 }
 
-impl CommChange {
+impl CommunicationChange {
     /// Returns the exposed communication as a mean over NPUs.
-    pub fn exposed(&self) -> SpanChange {
-        self.of(|side| side.mean.exposed())
+    pub fn exposed_time_change(&self) -> SpanChange {
+        self.time_change(|side| side.mean.exposed_time())
     }
 
     /// Applies `time` to both sides; a missing side counts as zero.
-    pub fn of(&self, time: impl Fn(&CommOnMachine) -> Span) -> SpanChange {
-        let time = |side: &Option<CommOnMachine>| side.as_ref().map_or(Span::ZERO, &time);
+    pub fn time_change(&self, time: impl Fn(&MachineCommunication) -> Span) -> SpanChange {
+        let time = |side: &Option<MachineCommunication>| side.as_ref().map_or(Span::ZERO, &time);
         SpanChange {
             before: time(&self.before),
             after: time(&self.after),
@@ -153,9 +153,9 @@ impl CommChange {
     }
 }
 
-impl CommOnMachine {
+impl MachineCommunication {
     /// Returns the share of the transfer that compute hides.
-    pub fn hidden(&self) -> Option<f64> {
+    pub fn hidden_share(&self) -> Option<f64> {
         let all = self.mean.transferring;
         let exposed = self.mean.exposed_transferring;
         (all > Span::ZERO).then(|| (all - exposed).0 as f64 / all.0 as f64)
@@ -164,12 +164,12 @@ impl CommOnMachine {
 
 impl<'a> MachineComparison<'a> {
     /// Returns the reference column: the first column that has a report.
-    pub fn reference(&self) -> Option<(&MachineColumn<'a>, &Report)> {
-        self.reports().next()
+    pub fn reference_machine(&self) -> Option<(&MachineColumn<'a>, &Report)> {
+        self.replayed_columns().next()
     }
 
     /// Returns the columns that have a report.
-    pub fn reports(&self) -> impl Iterator<Item = (&MachineColumn<'a>, &Report)> {
+    pub fn replayed_columns(&self) -> impl Iterator<Item = (&MachineColumn<'a>, &Report)> {
         let columns = self.columns.iter();
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
@@ -185,7 +185,7 @@ impl<'a> MachineComparison<'a> {
         let differs = machine_differences(other, column.machine);
         match CompiledReplay::new(self.workload, column.machine, self.options) {
             Ok(prepared) => {
-                let run = RunFacts {
+                let run = ReplayedRun {
                     prepared: &prepared,
                     report,
                 };
@@ -197,13 +197,13 @@ impl<'a> MachineComparison<'a> {
     }
 
     /// Compares the makespan of `report` with the reference's makespan.
-    pub fn against(&self, report: &Report) -> SpanChange {
-        let (_, first) = self.reference().expect("there is a report");
-        makespans(first, report)
+    pub fn compare_makespan_with(&self, report: &Report) -> SpanChange {
+        let (_, first) = self.reference_machine().expect("there is a report");
+        compare_makespans(first, report)
     }
 
     /// Returns whether any node accesses memory outside its NPU.
-    fn reaches_out(&self) -> bool {
+    fn uses_remote_memory(&self) -> bool {
         self.workload.graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
             kinds.any(|kind| kind == NodeKind::RemoteMemory)
@@ -211,12 +211,13 @@ impl<'a> MachineComparison<'a> {
     }
 
     /// Returns whether any report has memory rows.
-    fn remembers(&self) -> bool {
-        self.reports().any(|(_, report)| !report.memory.is_empty())
+    fn has_memory_rows(&self) -> bool {
+        self.replayed_columns()
+            .any(|(_, report)| !report.memory.is_empty())
     }
 
     /// Returns the number formats of the job's kernels.
-    fn dtypes(&self) -> Vec<Dtype> {
+    fn kernel_formats(&self) -> Vec<Dtype> {
         let graphs = self.workload.graphs().iter();
         let found = graphs.flat_map(|graph| {
             let kernels = graph
@@ -232,7 +233,7 @@ impl<'a> MachineComparison<'a> {
     }
 }
 
-fn makespans(first: &Report, other: &Report) -> SpanChange {
+fn compare_makespans(first: &Report, other: &Report) -> SpanChange {
     SpanChange {
         before: first.outcome.makespan,
         after: other.outcome.makespan,
@@ -252,20 +253,20 @@ impl MakespanExplanation {
                 (p, change)
             })
             .to_vec();
-        parts.sort_by_key(|(_, change)| Reverse(change.size()));
+        parts.sort_by_key(|(_, change)| Reverse(change.absolute_ps()));
         let after_last = |report: &Report| {
             let makespan = report.outcome.makespan;
-            report.mean(|time| makespan - time.finish)
+            report.mean_over_npus(|time| makespan - time.finish)
         };
         let host = |report: &Report| {
             let host = report.operators.iter().filter(|o| o.kind == NodeKind::Host);
-            mean(host.map(|o| o.total).sum(), report.rows.len())
+            mean_span(host.map(|o| o.total).sum(), report.rows.len())
         };
         Self {
-            makespan: makespans(first, other),
+            makespan: compare_makespans(first, other),
             parts,
-            communication: communication(first, other),
-            operators: operators(first, other),
+            communication: compare_communication(first, other),
+            operators: compare_operators(first, other),
             host: SpanChange {
                 before: host(first),
                 after: host(other),
@@ -278,19 +279,19 @@ impl MakespanExplanation {
     }
 
     /// Returns a part of the time on both machines.
-    pub fn part(&self, part: TimeCategory) -> SpanChange {
+    pub fn category_change(&self, part: TimeCategory) -> SpanChange {
         let found = self.parts.iter().find(|(p, _)| *p == part);
         found.map(|(_, change)| *change).unwrap_or_default()
     }
 }
 
 /// Returns kernels and memory accesses whose time changed, largest change first.
-fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanChange)> {
+fn compare_operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanChange)> {
     let mut changes: BTreeMap<(u8, String), (TimeCategory, SpanChange)> = BTreeMap::new();
     let mut take = |report: &Report, set: fn(&mut SpanChange, Span)| {
         for OperatorTime {
             name, kind, total, ..
-        } in families(&report.operators)
+        } in combine_families(&report.operators)
         {
             let part = match kind {
                 NodeKind::Compute => TimeCategory::Compute,
@@ -299,7 +300,7 @@ fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanC
             };
             let change = changes.entry((kind as u8, name));
             let (_, change) = change.or_insert((part, SpanChange::default()));
-            set(change, mean(total, report.rows.len()));
+            set(change, mean_span(total, report.rows.len()));
         }
     };
     take(first, |change, time| change.before = time);
@@ -307,9 +308,9 @@ fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanC
     let mut changes: Vec<_> = changes
         .into_iter()
         .map(|((_, name), (part, change))| (part, name, change))
-        .filter(|(.., change)| change.more() != 0)
+        .filter(|(.., change)| change.increase_ps() != 0)
         .collect();
-    changes.sort_by_key(|(.., change)| Reverse(change.size()));
+    changes.sort_by_key(|(.., change)| Reverse(change.absolute_ps()));
     changes
 }
 
@@ -317,7 +318,7 @@ fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanC
 /// the same name and kind.
 type CollectiveKey = (String, CollectiveKind, u32);
 
-fn keyed(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
+fn rows_by_key(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
     let mut rows = BTreeMap::new();
     for row in &report.collectives {
         let mut key = (row.group.clone(), row.kind, 0);
@@ -339,8 +340,8 @@ type SimilarGroupsKey<'r> = (
 );
 type CollectiveRowPair<'r> = [Option<&'r CollectiveRow>; 2];
 
-fn communication(first: &Report, other: &Report) -> Vec<CommChange> {
-    let (before, after) = (keyed(first), keyed(other));
+fn compare_communication(first: &Report, other: &Report) -> Vec<CommunicationChange> {
+    let (before, after) = (rows_by_key(first), rows_by_key(other));
     let mut keys: Vec<&CollectiveKey> = before.keys().chain(after.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -357,7 +358,7 @@ fn communication(first: &Report, other: &Report) -> Vec<CommChange> {
     let folded = alike.into_iter().map(|((kind, role, members, ..), pairs)| {
         let [before, after] = [0, 1].map(|i| {
             let rows: Vec<_> = pairs.iter().filter_map(|pair| pair[i]).collect();
-            side(&rows, reports[i])
+            summarize_machine_side(&rows, reports[i])
         });
         let row = pairs[0][0].or(pairs[0][1]).expect("one of them is there");
         let what = match (pairs.len(), role) {
@@ -365,7 +366,7 @@ fn communication(first: &Report, other: &Report) -> Vec<CommChange> {
             (1, None) => format!("{kind}, {}", row.group),
             (n, None) => format!("{kind}, {n} groups of {members} such as {}", row.group),
         };
-        CommChange {
+        CommunicationChange {
             what,
             kind: Some(kind),
             groups: pairs.len() as u32,
@@ -381,12 +382,12 @@ fn communication(first: &Report, other: &Report) -> Vec<CommChange> {
     let of_no_group = of_no_group.into_iter().filter_map(|(what, charged)| {
         let [before, after] = reports.map(|report| {
             let mean = mean_of(charged(report), report.rows.len());
-            (mean != ChargedTime::default()).then(|| CommOnMachine {
+            (mean != ChargedTime::default()).then(|| MachineCommunication {
                 mean,
-                ..CommOnMachine::default()
+                ..MachineCommunication::default()
             })
         });
-        (before.is_some() || after.is_some()).then(|| CommChange {
+        (before.is_some() || after.is_some()).then(|| CommunicationChange {
             what: what.to_owned(),
             kind: None,
             groups: 0,
@@ -395,22 +396,25 @@ fn communication(first: &Report, other: &Report) -> Vec<CommChange> {
         })
     });
     let mut moved: Vec<_> = folded.chain(of_no_group).collect();
-    moved.sort_by_key(|moved| Reverse(moved.exposed().size()));
+    moved.sort_by_key(|moved| Reverse(moved.exposed_time_change().absolute_ps()));
     moved
 }
 
 fn mean_of(sum: ChargedTime, npus: usize) -> ChargedTime {
     ChargedTime {
-        waiting: mean(sum.waiting, npus),
-        exposed_waiting: mean(sum.exposed_waiting, npus),
-        transferring: mean(sum.transferring, npus),
-        exposed_transferring: mean(sum.exposed_transferring, npus),
-        bubble: mean(sum.bubble, npus),
+        waiting: mean_span(sum.waiting, npus),
+        exposed_waiting: mean_span(sum.exposed_waiting, npus),
+        transferring: mean_span(sum.transferring, npus),
+        exposed_transferring: mean_span(sum.exposed_transferring, npus),
+        bubble: mean_span(sum.bubble, npus),
     }
 }
 
 /// Summarizes similar groups on one machine.
-fn side(rows: &[&CollectiveRow], report: &Report) -> Option<CommOnMachine> {
+fn summarize_machine_side(
+    rows: &[&CollectiveRow],
+    report: &Report,
+) -> Option<MachineCommunication> {
     let first = rows.first()?;
     let mut charged = ChargedTime::default();
     let (mut transfer, mut waited, mut bytes, mut present) = (Span::ZERO, Span::ZERO, 0u64, 0);
@@ -434,12 +438,12 @@ fn side(rows: &[&CollectiveRow], report: &Report) -> Option<CommOnMachine> {
     let latest = late
         .into_iter()
         .max_by_key(|(rank, time)| (*time, Reverse(*rank)));
-    Some(CommOnMachine {
+    Some(MachineCommunication {
         mean: mean_of(charged, report.rows.len()),
-        transfer: mean(transfer, rows.len()),
+        transfer: mean_span(transfer, rows.len()),
         bus: together.bus_bandwidth(first.kind, first.members),
         algorithm: first.algorithm.clone(),
-        waited: mean(waited, present),
+        waited: mean_span(waited, present),
         latest: latest
             .filter(|_| waited > Span::ZERO)
             .map(|(rank, time)| (rank, time.0 as f64 / waited.0 as f64)),

@@ -12,8 +12,8 @@
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
-use super::summary::thousands;
-use chakram_base::units::{joules, token_count};
+use super::summary::format_thousands;
+use chakram_base::units::{format_joules, format_token_count};
 use serde::{Deserialize, Serialize};
 
 const HOUR: f64 = 3600.0;
@@ -78,12 +78,12 @@ struct CostBasis {
 }
 
 impl CostBasis {
-    fn around(&self, value: f64) -> Option<[f64; 2]> {
+    fn interval_around(&self, value: f64) -> Option<[f64; 2]> {
         self.ends.map(|ends| ends.map(|end| end * value))
     }
 
     /// Returns the cost at `price` dollars per NPU hour.
-    fn cost(&self, price: f64) -> ReplayCost {
+    fn cost_at_price(&self, price: f64) -> ReplayCost {
         let npu_hours = self.npus * self.makespan / HOUR;
         let per_million = self
             .tokens_per_s
@@ -92,9 +92,10 @@ impl CostBasis {
             dollars_per_npu_hour: price,
             npu_hours,
             dollars: price * npu_hours,
-            dollars_90: self.around(price * npu_hours),
+            dollars_90: self.interval_around(price * npu_hours),
             dollars_per_million_tokens: per_million,
-            dollars_per_million_tokens_90: per_million.and_then(|dollars| self.around(dollars)),
+            dollars_per_million_tokens_90: per_million
+                .and_then(|dollars| self.interval_around(dollars)),
         }
     }
 
@@ -106,10 +107,10 @@ impl CostBasis {
         Some(TokenRun {
             tokens,
             days: seconds / DAY,
-            days_90: self.around(seconds / DAY),
+            days_90: self.interval_around(seconds / DAY),
             npu_hours,
             dollars,
-            dollars_90: dollars.and_then(|dollars| self.around(dollars)),
+            dollars_90: dollars.and_then(|dollars| self.interval_around(dollars)),
             kernel_energy_j: self.watts.map(|watts| watts * seconds),
         })
     }
@@ -119,7 +120,7 @@ impl Report {
     /// Adds to the report the cost of the job's NPUs at `price` dollars per NPU hour, and the requirements of a run of
     /// `tokens` tokens. Omits the run if the job does not state its own tokens.
     pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
-        let makespan = self.outcome.makespan.seconds();
+        let makespan = self.outcome.makespan.as_seconds();
         let ends = self.interval.filter(|_| makespan > 0.0);
         let launch = makespan / self.launches.len().max(1) as f64;
         let energy = self.kernel_energy.filter(|energy| energy.without == 0);
@@ -129,10 +130,10 @@ impl Report {
             npus: f64::from(self.ranks),
             makespan,
             tokens_per_s: self.tokens_per_s(),
-            ends: ends.map(|ends| [ends.low, ends.high].map(|end| end.seconds() / makespan)),
+            ends: ends.map(|ends| [ends.low, ends.high].map(|end| end.as_seconds() / makespan)),
             watts: energy.map(|energy| energy.energy * 1e-12 / launch),
         };
-        self.cost = price.map(|price| basis.cost(price));
+        self.cost = price.map(|price| basis.cost_at_price(price));
         self.run = tokens.and_then(|tokens| basis.run(tokens, price));
     }
 
@@ -151,9 +152,9 @@ impl Report {
 }
 
 /// Formats an amount, such as `$1,234,567`, `$12.35` or `$0.0123`.
-pub fn dollars(amount: f64) -> String {
+pub fn format_dollars(amount: f64) -> String {
     match amount {
-        1000.0.. => format!("${}", thousands(amount.round() as u64)),
+        1000.0.. => format!("${}", format_thousands(amount.round() as u64)),
         1.0.. => format!("${amount:.2}"),
         0.0 => "$0".to_owned(),
         _ => {
@@ -164,21 +165,21 @@ pub fn dollars(amount: f64) -> String {
     }
 }
 
-fn number(amount: f64) -> String {
+fn format_number(amount: f64) -> String {
     match amount {
-        100.0.. => thousands(amount.round() as u64),
+        100.0.. => format_thousands(amount.round() as u64),
         _ => format!("{amount:.1}"),
     }
 }
 
-fn interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
+fn format_interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
     ends.map_or(String::new(), |[low, high]| {
         format!(" (90 %: {} to {})", shown(low), shown(high))
     })
 }
 
 /// Returns the lines about cost in the report's text.
-pub(super) fn lines(report: &Report) -> Vec<String> {
+pub(super) fn describe_cost_lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(cost) = &report.cost {
         let (amount, ends, what) = match cost.dollars_per_million_tokens {
@@ -191,27 +192,34 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
         };
         lines.push(format!(
             "{} {what}{}, at {} for an NPU hour",
-            dollars(amount),
-            interval(ends, dollars),
-            dollars(cost.dollars_per_npu_hour)
+            format_dollars(amount),
+            format_interval(ends, format_dollars),
+            format_dollars(cost.dollars_per_npu_hour)
         ));
     }
     if let Some(run) = &report.run {
         let mut parts = vec![
-            format!("{} days{}", number(run.days), interval(run.days_90, number)),
-            format!("{} NPU hours", number(run.npu_hours)),
+            format!(
+                "{} days{}",
+                format_number(run.days),
+                format_interval(run.days_90, format_number)
+            ),
+            format!("{} NPU hours", format_number(run.npu_hours)),
         ];
-        parts.extend(
-            run.dollars
-                .map(|amount| format!("{}{}", dollars(amount), interval(run.dollars_90, dollars))),
-        );
+        parts.extend(run.dollars.map(|amount| {
+            format!(
+                "{}{}",
+                format_dollars(amount),
+                format_interval(run.dollars_90, format_dollars)
+            )
+        }));
         parts.extend(
             run.kernel_energy_j
-                .map(|energy| format!("{} of kernels", joules(energy))),
+                .map(|energy| format!("{} of kernels", format_joules(energy))),
         );
         lines.push(format!(
             "{} tokens: {}",
-            token_count(run.tokens),
+            format_token_count(run.tokens),
             parts.join(", ")
         ));
     }
@@ -219,79 +227,90 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
 }
 
 /// Formats an amount with nine decimals, enough for prices of single tokens.
-fn decimal<'r>(amount: Option<f64>) -> CsvCell<'r> {
+fn decimal_cell<'r>(amount: Option<f64>) -> CsvCell<'r> {
     amount.map_or(CsvCell::Empty, |amount| CsvCell::Decimal(amount, 9))
 }
 
 /// Columns of the table of costs, also used in comparisons.
 pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
-    ("tokens_per_s", |_, report| decimal(report.tokens_per_s())),
+    ("tokens_per_s", |_, report| {
+        decimal_cell(report.tokens_per_s())
+    }),
     ("dollars_per_npu_hour", |_, report| {
-        decimal(report.cost.map(|cost| cost.dollars_per_npu_hour))
+        decimal_cell(report.cost.map(|cost| cost.dollars_per_npu_hour))
     }),
     ("dollars", |_, report| {
-        decimal(report.cost.map(|cost| cost.dollars))
+        decimal_cell(report.cost.map(|cost| cost.dollars))
     }),
     ("dollars_per_million_tokens", |_, report| {
-        decimal(report.cost.and_then(|cost| cost.dollars_per_million_tokens))
+        decimal_cell(report.cost.and_then(|cost| cost.dollars_per_million_tokens))
     }),
     ("run_tokens", |_, report| {
         report.run.map(|run| run.tokens).into()
     }),
     ("run_days", |_, report| {
-        decimal(report.run.map(|run| run.days))
+        decimal_cell(report.run.map(|run| run.days))
     }),
     ("run_npu_hours", |_, report| {
-        decimal(report.run.map(|run| run.npu_hours))
+        decimal_cell(report.run.map(|run| run.npu_hours))
     }),
     ("run_dollars", |_, report| {
-        decimal(report.run.and_then(|run| run.dollars))
+        decimal_cell(report.run.and_then(|run| run.dollars))
     }),
     ("run_kernel_energy_j", |_, report| {
-        decimal(report.run.and_then(|run| run.kernel_energy_j))
+        decimal_cell(report.run.and_then(|run| run.kernel_energy_j))
     }),
 ];
 
 /// A figure of a page: label, path in the report, value, displayed value, and the note next to the value.
-pub(super) type Figure = (String, &'static str, f64, String, String);
+pub(super) type CostFigure = (String, &'static str, f64, String, String);
 
 /// Returns the figures about cost for pages.
-pub(super) fn figures(report: &Report) -> Vec<Figure> {
+pub(super) fn collect_cost_figures(report: &Report) -> Vec<CostFigure> {
     let mut all = Vec::new();
     let mut add =
         |name: String, path, amount: Option<f64>, shown: fn(f64) -> String, beside: String| {
             all.extend(amount.map(|amount| (name, path, amount, shown(amount), beside)));
         };
     if let Some(cost) = &report.cost {
-        let rate = format!("at {} for an NPU hour", dollars(cost.dollars_per_npu_hour));
+        let rate = format!(
+            "at {} for an NPU hour",
+            format_dollars(cost.dollars_per_npu_hour)
+        );
         let per_million = cost.dollars_per_million_tokens;
         let name = "Per million tokens".to_owned();
         add(
             name,
             "/cost/dollars_per_million_tokens",
             per_million,
-            dollars,
+            format_dollars,
             rate.clone(),
         );
         let whole = Some(cost.dollars).filter(|_| per_million.is_none());
-        add("Money".to_owned(), "/cost/dollars", whole, dollars, rate);
+        add(
+            "Money".to_owned(),
+            "/cost/dollars",
+            whole,
+            format_dollars,
+            rate,
+        );
     }
     if let Some(run) = &report.run {
-        let tokens = token_count(run.tokens);
-        let hours = format!("{} NPU hours", number(run.npu_hours));
+        let tokens = format_token_count(run.tokens);
+        let hours = format!("{} NPU hours", format_number(run.npu_hours));
         add(
             format!("Days for {tokens} tokens"),
             "/run/days",
             Some(run.days),
-            number,
+            format_number,
             hours,
         );
-        let ends = interval(run.dollars_90, dollars);
+        let ends = format_interval(run.dollars_90, format_dollars);
         add(
             format!("Money for {tokens} tokens"),
             "/run/dollars",
             run.dollars,
-            dollars,
+            format_dollars,
             ends,
         );
     }
@@ -299,24 +318,26 @@ pub(super) fn figures(report: &Report) -> Vec<Figure> {
 }
 
 /// A row of comparisons: its name, and the figure from a report.
-pub(super) type ComparedFigure = (&'static str, fn(&Report) -> Option<String>);
+pub(super) type ComparedCostFigure = (&'static str, fn(&Report) -> Option<String>);
 
 /// Rows of comparisons, in order.
-pub(super) const ROWS: [ComparedFigure; 6] = [
+pub(super) const ROWS: [ComparedCostFigure; 6] = [
     ("money per million tokens", |report| {
-        report.cost?.dollars_per_million_tokens.map(dollars)
+        report.cost?.dollars_per_million_tokens.map(format_dollars)
     }),
     ("money for the makespan", |report| {
         let cost = report.cost?;
         let is_all = cost.dollars_per_million_tokens.is_none();
-        is_all.then(|| dollars(cost.dollars))
+        is_all.then(|| format_dollars(cost.dollars))
     }),
     ("run", |report| {
-        Some(format!("{} tokens", token_count(report.run?.tokens)))
+        Some(format!("{} tokens", format_token_count(report.run?.tokens)))
     }),
-    ("  days", |report| Some(number(report.run?.days))),
-    ("  NPU hours", |report| Some(number(report.run?.npu_hours))),
-    ("  money", |report| report.run?.dollars.map(dollars)),
+    ("  days", |report| Some(format_number(report.run?.days))),
+    ("  NPU hours", |report| {
+        Some(format_number(report.run?.npu_hours))
+    }),
+    ("  money", |report| report.run?.dollars.map(format_dollars)),
 ];
 
 #[cfg(test)]

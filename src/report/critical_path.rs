@@ -23,7 +23,7 @@ mod walk;
 
 pub(super) use recorder::RunRecorder;
 pub(super) use scaled_run::{ScaledEnd, ScaledRun};
-pub(super) use table::sections;
+pub(super) use table::build_path_sections;
 
 use super::keyed::by_part;
 use super::node_table::RowLimit;
@@ -31,7 +31,7 @@ use super::operators::OperatorTime;
 use super::{RunSegment, TimeCategory};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
-use chakram_trace::format::of_any_micro_batch;
+use chakram_trace::format::strip_micro_batch;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -100,19 +100,19 @@ pub struct SlackRow {
 
 impl RunRecorder<'_> {
     /// Returns the number of nodes of the run.
-    pub fn nodes(&self) -> usize {
+    pub fn node_count(&self) -> usize {
         self.relations.nodes
     }
 
     /// Returns the number of nodes on the critical path.
     pub fn path_nodes(&self) -> u64 {
-        self.path().len() as u64
+        self.trace_path_segments().len() as u64
     }
 
     /// Follows the critical path of a run that took `makespan`; returns its summary and its segments.
-    pub fn finish(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
+    pub fn find_critical_path(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
         let end = Time::ZERO + makespan;
-        let path = self.path();
+        let path = self.trace_path_segments();
         let mut parts = [Span::ZERO; TimeCategory::COUNT];
         for segment in &path {
             parts[segment.category as usize] += segment.to.since(segment.from);
@@ -124,19 +124,19 @@ impl RunRecorder<'_> {
             segments: path.len() as u64,
             rank_changes: changes.count() as u64,
             parts,
-            operators: self.operators(&path),
-            ranks: self.ranks(&path),
-            slack: slack::rows(self, &path, end),
+            operators: self.sum_path_operators(&path),
+            ranks: self.sum_path_ranks(&path),
+            slack: slack::compute_slack_rows(self, &path, end),
         };
         (summary, path)
     }
 
     /// Returns the name and kind of the activity in a segment: a node, a delay, or nothing.
     fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
-        let graph = self.relations.graph(segment.instance);
+        let graph = self.relations.graph_of(segment.instance);
         let kind = graph.kind(segment.node);
-        if TimeCategory::of(kind) == Some(segment.category) {
-            return (of_any_micro_batch(graph.name(segment.node)), kind);
+        if TimeCategory::from_node_kind(kind) == Some(segment.category) {
+            return (strip_micro_batch(graph.name(segment.node)), kind);
         }
         match segment.category {
             TimeCategory::Host => ("launch delays".into(), NodeKind::Host),
@@ -144,7 +144,7 @@ impl RunRecorder<'_> {
         }
     }
 
-    fn operators(&self, path: &[RunSegment]) -> Vec<OperatorTime> {
+    fn sum_path_operators(&self, path: &[RunSegment]) -> Vec<OperatorTime> {
         let mut by_name: BTreeMap<(Cow<'_, str>, u8), OperatorTime> = BTreeMap::new();
         for segment in path {
             let (name, kind) = self.spent_on(segment);
@@ -166,7 +166,7 @@ impl RunRecorder<'_> {
         rows
     }
 
-    fn ranks(&self, path: &[RunSegment]) -> Vec<PathRank> {
+    fn sum_path_ranks(&self, path: &[RunSegment]) -> Vec<PathRank> {
         let instances = self.relations.prepared.workload().instances();
         let mut times: BTreeMap<Rank, Span> = BTreeMap::new();
         for segment in path {

@@ -1,7 +1,7 @@
 //! CSV files with a header line.
 
 use chakram_base::units::Span;
-use chakram_trace::format::escaped;
+use chakram_trace::format::escape_control_characters;
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter, Write as _};
 
@@ -65,7 +65,7 @@ pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r
 
 /// Returns the text of a cell in a form that spreadsheets do not treat as a formula. A text that begins with `=`, `+`,
 /// `-`, `@`, a tab or a carriage return gets an apostrophe in front, unless it is a number (OWASP, CSV injection).
-pub fn harmless(cell: &str) -> Cow<'_, str> {
+pub fn neutralize_formulas(cell: &str) -> Cow<'_, str> {
     let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
     match is_formula && cell.parse::<f64>().is_err() {
         true => Cow::Owned(format!("'{cell}")),
@@ -85,13 +85,13 @@ pub struct CsvRows {
 impl CsvRows {
     /// Creates rows with a header of column names, separated by commas.
     pub fn new(header: &str) -> Self {
-        let mut rows = Self::empty();
-        rows.add(header.split(','));
+        let mut rows = Self::without_header();
+        rows.add_cells(header.split(','));
         rows
     }
 
     /// Creates rows without a header.
-    pub fn empty() -> Self {
+    pub fn without_header() -> Self {
         Self {
             writer: csv::WriterBuilder::new()
                 .flexible(true)
@@ -101,16 +101,20 @@ impl CsvRows {
     }
 
     /// Adds a row.
-    pub fn row(&mut self, cells: &[&dyn Display]) {
-        self.add(cells);
+    pub fn add_row(&mut self, cells: &[&dyn Display]) {
+        self.add_cells(cells);
     }
 
     /// Adds a row with the cells of an iterator.
-    pub fn add<C: Display>(&mut self, cells: impl IntoIterator<Item = C>) {
+    pub fn add_cells<C: Display>(&mut self, cells: impl IntoIterator<Item = C>) {
         for cell in cells {
             self.cell.clear();
             write!(self.cell, "{cell}").expect("a string grows as needed");
-            let written = self.writer.write_field(&*escaped(&harmless(&self.cell)));
+            let written =
+                self.writer
+                    .write_field(&*escape_control_characters(&neutralize_formulas(
+                        &self.cell,
+                    )));
             written.expect("memory takes what is written");
         }
         let ended = self.writer.write_record(None::<&[u8]>);
@@ -118,21 +122,21 @@ impl CsvRows {
     }
 
     /// Returns the size of all rows so far, bytes.
-    pub fn bytes(&mut self) -> usize {
+    pub fn byte_count(&mut self) -> usize {
         self.writer.flush().expect("memory takes what is written");
         self.writer.get_ref().len()
     }
 
     /// Returns the rows as text.
-    pub fn text(self) -> String {
+    pub fn into_text(self) -> String {
         let bytes = self.writer.into_inner();
         let bytes = bytes.expect("memory takes what is written");
         String::from_utf8(bytes).expect("cells and commas are UTF-8")
     }
 
     /// Adds the names of `columns`, after the column `front`, if given.
-    pub(super) fn header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
-        self.add(
+    pub(super) fn add_header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
+        self.add_cells(
             front
                 .into_iter()
                 .chain(columns.iter().map(|(name, _)| *name)),
@@ -140,7 +144,7 @@ impl CsvRows {
     }
 
     /// Adds `rows` of `whole`, each after the field `front`, if given.
-    pub(super) fn columns<'r, W, R: 'r>(
+    pub(super) fn add_rows<'r, W, R: 'r>(
         &mut self,
         front: Option<&'r str>,
         columns: &[CsvColumn<W, R>],
@@ -149,13 +153,13 @@ impl CsvRows {
     ) {
         for row in rows {
             let cells = columns.iter().map(|(_, cell)| cell(whole, row));
-            self.add(front.map(CsvCell::Text).into_iter().chain(cells));
+            self.add_cells(front.map(CsvCell::Text).into_iter().chain(cells));
         }
     }
 }
 
 /// Returns a number with `digits` decimals, or an empty cell if unknown.
-pub(super) fn decimal<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
+pub(super) fn decimal_cell<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
     number.map_or(CsvCell::Empty, |number| CsvCell::Decimal(number, digits))
 }
 
@@ -165,8 +169,8 @@ mod tests {
 
     #[test]
     fn a_name_is_no_formula_and_a_number_is_one() {
-        let mut rows = CsvRows::empty();
-        rows.add([
+        let mut rows = CsvRows::without_header();
+        rows.add_cells([
             "=1+1",
             "+x",
             "-x",
@@ -178,20 +182,23 @@ mod tests {
             "",
         ]);
         let expected = "'=1+1,'+x,'-x,'@x,-1.5e3,+2,'-2+cmd|' /C calc'!A0,a=b,\n";
-        assert_eq!(rows.text(), expected);
-        assert_eq!([harmless("\tx"), harmless("\rx")], ["'\tx", "'\rx"]);
+        assert_eq!(rows.into_text(), expected);
+        assert_eq!(
+            [neutralize_formulas("\tx"), neutralize_formulas("\rx")],
+            ["'\tx", "'\rx"]
+        );
     }
 
     #[test]
     fn fields_are_quoted_where_they_must_be_and_rows_are_lines() {
         let mut rows = CsvRows::new("name,count");
-        rows.row(&[&"mm", &1]);
-        rows.row(&[&"f(a, b)", &CsvCell::Empty]);
-        assert_eq!(rows.bytes(), 11 + 5 + 11);
-        rows.row(&[&"say \"hi\"", &CsvCell::Decimal(0.5, 2)]);
-        rows.row(&[&"two\nlines", &""]);
+        rows.add_row(&[&"mm", &1]);
+        rows.add_row(&[&"f(a, b)", &CsvCell::Empty]);
+        assert_eq!(rows.byte_count(), 11 + 5 + 11);
+        rows.add_row(&[&"say \"hi\"", &CsvCell::Decimal(0.5, 2)]);
+        rows.add_row(&[&"two\nlines", &""]);
         assert_eq!(
-            rows.text(),
+            rows.into_text(),
             "name,count\nmm,1\n\"f(a, b)\",\n\"say \"\"hi\"\"\",0.50\ntwo\\u{a}lines,\n"
         );
     }

@@ -1,6 +1,6 @@
 //! JSON documents of commands: schema name and version, program version, and the command's results.
 
-use chakram_trace::format::json_escaped;
+use chakram_trace::format::escape_json;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -24,20 +24,20 @@ impl<T: Serialize> VersionedDocument<T> {
     }
 
     /// Renders the document with [`json_text`].
-    pub fn text(&self) -> String {
+    pub fn to_json_text(&self) -> String {
         json_text(self)
     }
 
     /// Writes the document to `out`.
-    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(self.text().as_bytes())
+    pub fn print_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(self.to_json_text().as_bytes())
     }
 }
 
 /// Renders a JSON document with harmful characters escaped, so that a terminal can show it.
 pub fn json_text(document: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(document).expect("maps with names as keys are JSON");
-    json_escaped(&text).into_owned() + "\n"
+    escape_json(&text).into_owned() + "\n"
 }
 
 #[cfg(test)]

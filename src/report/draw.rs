@@ -16,7 +16,7 @@ mod rows;
 pub mod scatter;
 pub mod svg;
 
-pub use svg::{document, escape};
+pub use svg::{escape_markup, standalone_svg};
 
 /// Width of charts in drawing units; pages scale charts to the available width.
 const WIDTH: f64 = 960.0;

@@ -2,8 +2,8 @@
 
 use super::Report;
 use super::head::HeadStyle;
-use super::summary::thousands;
-use chakram_base::units::{Span, counted, percent_change};
+use super::summary::format_thousands;
+use chakram_base::units::{Span, format_count, format_percent_change};
 use chakram_engine::{FailureOutcome, PriceChangeCount};
 use serde::{Deserialize, Serialize};
 
@@ -77,8 +77,8 @@ impl EditRow {
         let note = match of_links {
             true => format!(
                 "{} sent on another way, with {} bytes once more that were on the link",
-                counted(outcome.rerouted_messages, "message"),
-                thousands(outcome.resent_bytes)
+                format_count(outcome.rerouted_messages, "message"),
+                format_thousands(outcome.resent_bytes)
             ),
             false => "all of its work had ended".to_owned(),
         };
@@ -129,7 +129,7 @@ pub struct CompletedInterval {
 
 impl CompletedInterval {
     /// Returns the interval of makespans; `None` if there are none.
-    pub fn of(makespans: &[Span]) -> Option<Self> {
+    pub fn from_makespans(makespans: &[Span]) -> Option<Self> {
         Some(Self {
             low: *makespans.iter().min()?,
             high: *makespans.iter().max()?,
@@ -139,12 +139,15 @@ impl CompletedInterval {
 
 impl EditReport {
     /// Returns the lines for the head of a report whose job takes `makespan`.
-    pub(crate) fn lines(&self, makespan: Span) -> Vec<(&'static str, String, HeadStyle)> {
+    pub(crate) fn describe_head_lines(
+        &self,
+        makespan: Span,
+    ) -> Vec<(&'static str, String, HeadStyle)> {
         let mut lines = Vec::new();
         if let Some(unedited) = self.unedited {
             let more = super::summary::percent_more(makespan, unedited);
             let more = more.map_or(String::new(), |percent| {
-                format!("; edited {}", percent_change(percent))
+                format!("; edited {}", format_percent_change(percent))
             });
             lines.push(("unedited", format!("{unedited}{more}"), HeadStyle::Line));
         }
@@ -158,13 +161,13 @@ impl EditReport {
             let mut text = format!(
                 "{}: {} of {} {} changed",
                 row.edit,
-                thousands(row.changed),
-                thousands(row.matched),
+                format_thousands(row.changed),
+                format_thousands(row.matched),
                 row.counts
             );
             for (count, what) in [(row.added, "added"), (row.removed, "removed")] {
                 if count > 0 {
-                    text += &format!(", {} nodes {what}", thousands(count));
+                    text += &format!(", {} nodes {what}", format_thousands(count));
                 }
             }
             for note in &row.notes {

@@ -14,7 +14,7 @@
 //! A full pipeline outputs the samples of u micro-batches every d. The output rate u / d excludes filling and draining.
 //! The rate u / d is the rate of inference with continuous input.
 
-use super::summary::counted;
+use super::summary::format_count;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,7 @@ pub struct StepExtrapolation {
 
 impl ShorterReplays {
     /// Extrapolates from a replay with the makespan `makespan`.
-    pub fn extrapolate(&self, makespan: Span) -> StepExtrapolation {
+    pub fn extrapolate_steps(&self, makespan: Span) -> StepExtrapolation {
         let [first, second, third] =
             [self.makespans[0], self.makespans[1], makespan].map(|makespan| i128::from(makespan.0));
         let turns = i128::from((self.micro_batches - self.simulated) / self.turn.max(1));
@@ -69,10 +69,10 @@ impl ShorterReplays {
             simulated: self.simulated,
             makespan,
             error: span(turns * (last - before).abs()),
-            samples_per_s: self.samples as f64 / makespan.seconds().max(f64::MIN_POSITIVE),
+            samples_per_s: self.samples as f64 / makespan.as_seconds().max(f64::MIN_POSITIVE),
             full_samples_per_s: (last > 0).then(|| {
                 let turns = f64::from(self.micro_batches) / f64::from(self.turn.max(1));
-                self.samples as f64 / turns / span(last).seconds()
+                self.samples as f64 / turns / span(last).as_seconds()
             }),
         }
     }
@@ -80,17 +80,17 @@ impl ShorterReplays {
 
 impl StepExtrapolation {
     /// Returns a line about the whole step for users.
-    pub fn line(&self) -> String {
+    pub fn describe_extrapolation(&self) -> String {
         let full = self.full_samples_per_s.map(|full| {
-            let full = super::throughput::rate(full);
+            let full = super::throughput::format_rate(full);
             format!(" ({full} while the pipeline is full)")
         });
         format!(
             "{} of the step take {} ± {}, {} samples/s{}, by the last of {} simulated",
-            counted(self.micro_batches.into(), "micro-batch"),
+            format_count(self.micro_batches.into(), "micro-batch"),
             self.makespan,
             self.error,
-            super::throughput::rate(self.samples_per_s),
+            super::throughput::format_rate(self.samples_per_s),
             full.unwrap_or_default(),
             self.simulated
         )
@@ -112,13 +112,13 @@ mod tests {
             micro_batches: 14,
             samples: 14,
         };
-        let found = shorter.extrapolate(Span(158));
+        let found = shorter.extrapolate_steps(Span(158));
         assert_eq!((found.makespan, found.error), (Span(242), Span(6)));
         assert!((found.samples_per_s / (14.0 / 242e-12) - 1.0).abs() < 1e-12);
         // A full pipeline outputs two samples every 28.
         let full = found.full_samples_per_s.unwrap();
         assert!((full / (2.0 / 28e-12) - 1.0).abs() < 1e-12);
-        let without = shorter.extrapolate(Span(130)).full_samples_per_s;
+        let without = shorter.extrapolate_steps(Span(130)).full_samples_per_s;
         assert_eq!(without, None);
     }
 }

@@ -2,9 +2,9 @@
 
 use super::Report;
 use super::cost;
-use super::summary::{counted, percent_more, thousands};
+use super::summary::{format_count, format_thousands, percent_more};
 use super::throughput;
-use chakram_base::units::percent_change;
+use chakram_base::units::format_percent_change;
 
 /// Form of a line of the head in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,50 +43,54 @@ impl HeadLine {
     }
 
     /// Returns whether the line is a warning.
-    pub fn warns(&self) -> bool {
+    pub fn is_warning(&self) -> bool {
         matches!(self.style, HeadStyle::Warning | HeadStyle::WrappedWarning)
     }
 }
 
 /// Formats the size of a replay without its title, as in `8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8
 /// NPUs)`.
-pub(crate) fn scope(report: &Report) -> String {
+pub(crate) fn format_scope(report: &Report) -> String {
     format!(
         "{} of {}, {}, all completed, on {} ({})",
         report.rows.len(),
-        counted(report.ranks.into(), "rank"),
-        counted(report.outcome.nodes, "node"),
+        format_count(report.ranks.into(), "rank"),
+        format_count(report.outcome.nodes, "node"),
         report.machine.name,
-        counted(report.machine.npus.into(), "NPU")
+        format_count(report.machine.npus.into(), "NPU")
     )
 }
 
 /// Returns the lines of the head; `basis` describes the basis of times.
-pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
+pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     use HeadStyle::{Heading, Line, Warning, Wrapped, WrappedWarning};
     let outcome = &report.outcome;
     let mut lines = Vec::new();
     let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));
     if let Some(whole) = &report.extrapolation {
         // If the replay covers only a part of a step, the line about the whole step comes first.
-        put("STEP", whole.line(), Heading);
+        put("STEP", whole.describe_extrapolation(), Heading);
     }
     put("MAKESPAN", outcome.makespan.to_string(), Heading);
     if let Some(edits) = &report.edits {
-        for (lead, text, style) in edits.lines(outcome.makespan) {
+        for (lead, text, style) in edits.describe_head_lines(outcome.makespan) {
             put(lead, text, style);
         }
     }
     if let Some((captured, slowest)) = report.last_captured() {
         let more = match percent_more(outcome.makespan, captured) {
-            Some(percent) => format!("; replay {}", percent_change(percent)),
+            Some(percent) => format!("; replay {}", format_percent_change(percent)),
             None => String::new(),
         };
         let text = format!("{captured} (slowest rank {slowest}){more}");
         put("captured", text, Line);
     }
     if let Some(interval) = &report.interval {
-        put("PREDICTED", interval.text(outcome.makespan), Wrapped);
+        put(
+            "PREDICTED",
+            interval.format_interval(outcome.makespan),
+            Wrapped,
+        );
     }
     if let Some(stack) = &report.stack {
         put("stack", stack.to_line(), Wrapped);
@@ -98,13 +102,13 @@ pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
         put(lead, text, Line);
     }
     if let Some(on) = &report.captured_on {
-        put("captured", format!("on {}", on.line()), Wrapped);
+        put("captured", format!("on {}", on.describe_capture()), Wrapped);
     }
     if let Some(line) = report.unknown_line() {
         put("unknown", line, WrappedWarning);
     }
     if outcome.recorded > 0 {
-        let recorded = counted(outcome.recorded, "collective");
+        let recorded = format_count(outcome.recorded, "collective");
         let how = report.communication.lasts_as;
         put("", format!("{recorded}, as {how}"), Line);
     }
@@ -112,34 +116,34 @@ pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     if collectives + outcome.messages > 0 {
         let text = format!(
             "{} ({} analytical, {} simulated), {}",
-            counted(collectives, "collective"),
-            thousands(outcome.closed),
-            thousands(outcome.stepwise),
-            counted(outcome.messages, "message")
+            format_count(collectives, "collective"),
+            format_thousands(outcome.closed),
+            format_thousands(outcome.stepwise),
+            format_count(outcome.messages, "message")
         );
         put("", text, Line);
     }
     if let Some(aggregation) = &report.aggregation {
-        for line in aggregation.lines() {
+        for line in aggregation.describe_lines() {
             put("", line, Line);
         }
     }
-    for rates in throughput::lines(report) {
+    for rates in throughput::describe_throughput(report) {
         put("", rates, Line);
     }
-    for line in cost::lines(report) {
+    for line in cost::describe_cost_lines(report) {
         put("", line, Wrapped);
     }
     if let Some(energy) = &report.kernel_energy {
-        put("", energy.line(), Line);
+        put("", energy.describe_energy(), Line);
     }
-    if !report.fits() {
+    if !report.fits_memory() {
         let text = format!(
             "{} of {} more than the NPU's capacity",
-            thousands(report.too_large() as u64),
+            format_thousands(report.too_large() as u64),
             match report.rows.len() {
                 1 => "1 rank needs".to_owned(),
-                n => format!("{} ranks need", thousands(n as u64)),
+                n => format!("{} ranks need", format_thousands(n as u64)),
             }
         );
         put("OUT OF MEMORY", text, Warning);

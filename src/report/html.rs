@@ -1,6 +1,6 @@
 //! The report as a page: one self-contained file. The page contains all facts of the text, and pictures.
 //!
-//! Sentences and tables are shared with the text ([`head`](mod@crate::head), [`section`](mod@crate::section)). Numbers
+//! Sentences and tables are shared with the text ([`head`](mod@crate::head), [`render_section`](mod@crate::section)). Numbers
 //! from the report have their JSON pointer and exact value as attributes (`data-path` and `data-value`), so that
 //! programs can compare a page with the report's JSON. A script in the page sorts and searches the tables; without the
 //! script, the page still shows everything.
@@ -17,7 +17,7 @@ pub use sections::time_bars;
 use super::section::{ReportMedium, ReportSection, SectionId};
 use super::{Report, critical_path, head, npus, sensitivity};
 use chakram_base::units::Span;
-use page::{list, number, report_table, section, text};
+use page::{escape_html, render_list, render_report_number, render_section, report_table};
 
 /// A part of a page with a heading.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl ReportChapter {
     ];
 
     /// Returns the chapter that contains a table.
-    fn of(id: SectionId) -> Self {
+    fn of_section(id: SectionId) -> Self {
         match id {
             SectionId::Breakdown | SectionId::Launches | SectionId::Ranks | SectionId::Finishes => {
                 Self::Time
@@ -62,43 +62,49 @@ impl ReportChapter {
     }
 
     /// Returns the chapter's pictures, which precede its tables.
-    fn pictures(self, report: &Report) -> String {
+    fn draw_pictures(self, report: &Report) -> String {
         match self {
-            Self::Time => sections::breakdown(report) + &sections::timeline(report),
-            Self::Path => sections::critical_path(report),
-            Self::Memory => resources::memory(report),
-            Self::Collectives => resources::collectives(report) + &resources::traffic(report),
-            Self::Links => links::render(report),
-            Self::Operators => resources::roofline(report),
+            Self::Time => {
+                sections::render_breakdown_section(report)
+                    + &sections::render_timeline_section(report)
+            }
+            Self::Path => sections::render_critical_path_section(report),
+            Self::Memory => resources::render_memory_section(report),
+            Self::Collectives => {
+                resources::render_collectives_section(report)
+                    + &resources::render_traffic_section(report)
+            }
+            Self::Links => links::render_links(report),
+            Self::Operators => resources::render_roofline_section(report),
             Self::Steps | Self::Modules => String::new(),
         }
     }
 }
 
 /// Renders `report`; `title` and `basis` describe its replay.
-pub fn render(report: &Report, title: &str, basis: &str) -> String {
+pub fn render_html(report: &Report, title: &str, basis: &str) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p>",
-        text(&page::cut(title)),
-        text(&head::scope(report))
+        escape_html(&page::shorten_name(title)),
+        escape_html(&head::format_scope(report))
     );
-    body += &tiles::render(report);
-    body += &facts(report, basis);
-    body += &section("Warnings", "warnings", &warnings(report));
-    for (heading, id, chapter) in chapters(report) {
-        body += &section(heading, id, &chapter);
+    body += &tiles::render_tiles(report);
+    body += &render_facts(report, basis);
+    body += &render_section("Warnings", "warnings", &render_warnings(report));
+    for (heading, id, chapter) in chapters_with_content(report) {
+        body += &render_section(heading, id, &chapter);
     }
-    body += &basis::render(report);
+    body += &basis::render_basis(report);
     page::page_with_tables(title, &body)
 }
 
 /// Returns the sentences of the head, and the warnings.
-pub(crate) fn caveats(report: &Report, basis: &str) -> String {
-    facts(report, basis) + &warnings(report)
+pub(crate) fn render_caveats(report: &Report, basis: &str) -> String {
+    render_facts(report, basis) + &render_warnings(report)
 }
 
 /// Returns heading, id, pictures and tables of each chapter that has pictures or tables.
-pub(crate) fn chapters(
+pub(crate) fn chapters_with_content(
     report: &Report,
 ) -> impl Iterator<Item = (&'static str, &'static str, String)> {
     let tables = all_tables(report);
@@ -106,18 +112,18 @@ pub(crate) fn chapters(
     let chapters = chapters.map(move |(chapter, heading, id)| {
         let own = tables
             .iter()
-            .filter(|table| ReportChapter::of(table.id) == chapter);
+            .filter(|table| ReportChapter::of_section(table.id) == chapter);
         let own: String = own.map(report_table).collect();
-        (heading, id, chapter.pictures(report) + &own)
+        (heading, id, chapter.draw_pictures(report) + &own)
     });
     chapters.filter(|(.., body)| !body.is_empty())
 }
 
 fn all_tables(report: &Report) -> Vec<ReportSection> {
-    let breakdown = npus::breakdown(report);
-    let groups = super::tables::groups(report, ReportMedium::Page).flatten();
-    let path = critical_path::sections(report, ReportMedium::Page);
-    let help = sensitivity::sections(report, ReportMedium::Page);
+    let breakdown = npus::build_breakdown_sections(report);
+    let groups = super::tables::group_tables(report, ReportMedium::Page).flatten();
+    let path = critical_path::build_path_sections(report, ReportMedium::Page);
+    let help = sensitivity::build_sensitivity_sections(report, ReportMedium::Page);
     breakdown
         .into_iter()
         .chain(groups)
@@ -127,31 +133,37 @@ fn all_tables(report: &Report) -> Vec<ReportSection> {
 }
 
 /// Returns the reasons why the numbers may be misleading.
-fn warnings(report: &Report) -> String {
-    let settings = report.settings.sentences();
-    list(settings.chain(report.warnings.iter().cloned()), "warnings")
+fn render_warnings(report: &Report) -> String {
+    let settings = report.settings.to_sentences();
+    render_list(settings.chain(report.warnings.iter().cloned()), "warnings")
 }
 
 /// Returns the sentences of the head, each with a label.
-fn facts(report: &Report, basis: &str) -> String {
-    let lines = head::lines(report, basis).into_iter().map(|line| {
-        let class = if line.warns() { " class=\"warn\"" } else { "" };
-        let rest = match line.rest.is_empty() {
-            true => String::new(),
-            false => format!(" <span class=\"rest\">{}</span>", text(&line.rest)),
-        };
-        format!(
-            "<dt{class}>{}</dt><dd{class}>{}{rest}</dd>",
-            text(line.lead),
-            text(&line.text)
-        )
-    });
+fn render_facts(report: &Report, basis: &str) -> String {
+    let lines = head::build_head_lines(report, basis)
+        .into_iter()
+        .map(|line| {
+            let class = if line.is_warning() {
+                " class=\"warn\""
+            } else {
+                ""
+            };
+            let rest = match line.rest.is_empty() {
+                true => String::new(),
+                false => format!(" <span class=\"rest\">{}</span>", escape_html(&line.rest)),
+            };
+            format!(
+                "<dt{class}>{}</dt><dd{class}>{}{rest}</dd>",
+                escape_html(line.lead),
+                escape_html(&line.text)
+            )
+        });
     format!("<dl class=\"facts\">{}</dl>", lines.collect::<String>())
 }
 
 /// Formats a time of the report.
-fn span(path: &str, value: Span) -> String {
-    number(path, value.0, &value.to_string())
+fn render_span(path: &str, value: Span) -> String {
+    render_report_number(path, value.0, &value.to_string())
 }
 
 /// Formats a time on an axis, given in picoseconds.

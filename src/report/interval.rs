@@ -46,7 +46,7 @@
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.20^2))
 //! ```
 //!
-//! If the machine's [correction](chakram_hardware::machine::PriceCorrection) applies, `s` is the error that remains
+//! If the machine's [correction](chakram_hardware::build_machine::PriceCorrection) applies, `s` is the error that remains
 //! after the correction. The prediction then includes the stragglers of the steps from which the correction was
 //! measured.
 //!
@@ -54,7 +54,7 @@
 //! idle time are consequences of the other parts and have no error of their own.
 
 use super::TimeCategory;
-use super::text::share;
+use super::text::format_share;
 use super::{CollectiveRow, Report};
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
@@ -147,7 +147,7 @@ fn measured_error(report: &Report) -> f64 {
     let time = |row: &CollectiveRow| row.charged.transferring.0 as f64;
     let error = |row: &CollectiveRow| {
         let links = row.derived_from.as_ref();
-        let nearness = links.map_or(1.0, |links| links.nearness());
+        let nearness = links.map_or(1.0, |links| links.compare_similarity());
         libm::hypot(MEASURED_COLLECTIVE, NETWORK * (1.0 - nearness))
     };
     let sum: f64 = rows().map(time).sum();
@@ -161,11 +161,11 @@ impl PredictionInterval {
     /// Returns the interval of `report`, a replay of `prepared`. Returns `None` unless kernels are timed by curves,
     /// kernels were recorded on another NPU, or all kernels are timed by roofline on a machine that is not a wafer of
     /// tiles.
-    pub(super) fn of(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
-        let basis = prepared.basis();
+    pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
+        let basis = prepared.pricing_coverage();
         let by_roofline = basis.roofline_time > 0
             && basis.recorded_time == 0
-            && prepared.machine().topology().tiles().is_none();
+            && prepared.machine().topology().tile_grid().is_none();
         if basis.by_curves == 0 && !by_roofline && !basis.carried {
             return None;
         }
@@ -177,7 +177,7 @@ impl PredictionInterval {
         let part = |category: TimeCategory| parts[category as usize];
         let compute = part(TimeCategory::Compute);
         let kernels = basis.curve_time + basis.roofline_time + basis.recorded_time;
-        let of_kernels = |time: u128| fraction(compute, time as f64, kernels as f64);
+        let of_kernels = |time: u128| scale_span(compute, time as f64, kernels as f64);
         let (curves, roofline) = (
             of_kernels(basis.curve_time),
             of_kernels(basis.roofline_time),
@@ -192,11 +192,11 @@ impl PredictionInterval {
         let measured = transferring(true);
         let others = transferring(false) + report.messages_charged.transferring.0 as f64;
         let communication = part(TimeCategory::Communication);
-        let measured = fraction(communication, measured, measured + others);
+        let measured = scale_span(communication, measured, measured + others);
         let as_recorded = compute - curves - roofline.min(compute - curves);
         let kept = of_kernels(basis.kept_time).min(as_recorded);
         let as_recorded = as_recorded - kept;
-        let (network, recorded) = match prepared.comm() {
+        let (network, recorded) = match prepared.comm_timing() {
             CommTiming::Model => (communication - measured, as_recorded),
             _ => (Span::ZERO, as_recorded + communication - measured),
         };
@@ -225,7 +225,7 @@ impl PredictionInterval {
         let of_curves = basis
             .curve_deviations
             .map(|deviation| part(curves) * deviation as f64 / basis.curve_time.max(1) as f64);
-        let late = lateness(report, prepared) / makespan.seconds();
+        let late = host_lateness_share(report, prepared) / makespan.as_seconds();
         let errors = of_classes.chain(of_curves).chain([late, COMMON]);
         let (deviation, stragglers) = match prepared.corrected_to() {
             Some(left) => (left, 0.0),
@@ -244,7 +244,7 @@ impl PredictionInterval {
         } else {
             0.0
         };
-        let end = |side: f64| Span::from_seconds(makespan.seconds() * libm::exp(side));
+        let end = |side: f64| Span::from_seconds(makespan.as_seconds() * libm::exp(side));
         Some(Self {
             low: end(-side),
             high: end(libm::hypot(side, stragglers) + below_peaks),
@@ -262,7 +262,7 @@ impl PredictionInterval {
     }
 
     /// Returns the time on the critical path for each estimation method.
-    pub(super) fn parts(&self) -> [IntervalPart; 9] {
+    pub(super) fn list_basis_parts(&self) -> [IntervalPart; 9] {
         [
             (self.curves, "kernels_by_curves_ps", "kernels by curves"),
             (
@@ -290,10 +290,11 @@ impl PredictionInterval {
     }
 
     /// Returns the interval as text, with the parts that do not round to zero.
-    pub(super) fn text(&self, makespan: Span) -> String {
+    pub(super) fn format_interval(&self, makespan: Span) -> String {
         let shown = |part: &IntervalPart| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
-        let parts = self.parts().into_iter().filter(shown);
-        let parts = parts.map(|part| format!("{} {}", part.name, share(part.time, makespan)));
+        let parts = self.list_basis_parts().into_iter().filter(shown);
+        let parts =
+            parts.map(|part| format!("{} {}", part.name, format_share(part.time, makespan)));
         let parts: Vec<_> = parts.collect();
         let peaks = match self.at_peaks {
             true => "; kernels run at the machine's stated peaks, which no measurement confirms",
@@ -312,12 +313,12 @@ impl PredictionInterval {
 fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     let topology = prepared.machine().topology();
     let node = topology.dimensions().first().map_or(0, |first| first.size);
-    topology.tiles().is_none() && report.ranks > node
+    topology.tile_grid().is_none() && report.ranks > node
 }
 
 /// Returns the delay of a group's last host relative to the mean host, in seconds, summed over the collectives of the
 /// mean NPU. Returns zero if no host launches collectives.
-fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
+fn host_lateness_share(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
         return 0.0;
@@ -331,7 +332,7 @@ fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let sum: f64 = calls
         .map(|(members, calls)| calls as f64 * expected_maximum(members))
         .sum();
-    host.jitter.seconds() * sum / report.rows.len().max(1) as f64
+    host.jitter.as_seconds() * sum / report.rows.len().max(1) as f64
 }
 
 /// Returns the expected maximum of `n` standard normal variables: the integral of `1 - F(x)^n - F(-x)^n` over `x >
@@ -354,7 +355,7 @@ fn expected_maximum(n: u32) -> f64 {
 }
 
 /// Returns `part / all` of `span`, rounded down.
-fn fraction(span: Span, part: f64, all: f64) -> Span {
+fn scale_span(span: Span, part: f64, all: f64) -> Span {
     if all > 0.0 {
         Span((span.0 as f64 * (part / all)) as u64).min(span)
     } else {

@@ -31,7 +31,7 @@ impl<'a> IssueTimes<'a> {
         let workload = prepared.workload();
         let mut times = 0;
         let instances = workload.instances().iter().map(|instance| {
-            let graph = workload.graph(instance);
+            let graph = workload.graph_of(instance);
             let first = times;
             times += graph.lanes().len() + graph.messages().len();
             TimedInstance { graph, first }
@@ -44,12 +44,12 @@ impl<'a> IssueTimes<'a> {
 
     /// Returns the graph of an instance.
     #[inline]
-    pub fn graph(&self, instance: InstanceId) -> &'a Graph {
+    pub fn graph_of(&self, instance: InstanceId) -> &'a Graph {
         self.instances[instance.index()].graph
     }
 
     #[inline]
-    fn place(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> usize {
+    fn slot_of_node(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> usize {
         let TimedInstance { graph, first } = self.instances[instance.index()];
         first
             + match kind {
@@ -60,14 +60,14 @@ impl<'a> IssueTimes<'a> {
 
     /// Records that `node` is issued at `now`.
     #[inline]
-    pub fn set(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        let place = self.place(instance, node, kind);
+    pub fn set_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        let place = self.slot_of_node(instance, node, kind);
         self.at[place] = now;
     }
 
     /// Returns the issue time of `node`, which must be in progress.
     #[inline]
     pub fn get(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> Time {
-        self.at[self.place(instance, node, kind)]
+        self.at[self.slot_of_node(instance, node, kind)]
     }
 }

@@ -36,12 +36,12 @@ pub enum DocumentError {
 }
 
 impl ReportDocument {
-    /// Reads a document that [`write`](fn@write) wrote.
+    /// Reads a document that [`write_json`](fn@write) wrote.
     ///
     /// # Errors
     ///
     /// Fails if `text` is another kind of document, or a document of another version.
-    pub fn read(text: &str) -> Result<Self, DocumentError> {
+    pub fn parse_report(text: &str) -> Result<Self, DocumentError> {
         #[derive(Deserialize)]
         struct DocumentHead {
             schema: String,
@@ -60,7 +60,7 @@ impl ReportDocument {
 /// # Errors
 ///
 /// Fails if writing to `out` fails.
-pub fn write(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
+pub fn write_json(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, document)?;
     out.write_all(b"\n")
 }
@@ -77,7 +77,7 @@ mod tests {
             .into_generator()
             .into_root_schema_for::<ReportDocument>();
         let mut text = Vec::new();
-        write(&mut text, &schema).unwrap();
+        write_json(&mut text, &schema).unwrap();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report.schema.json");
         if std::env::var_os("BLESS").is_some() {
             std::fs::write(path, &text).unwrap();

@@ -1,7 +1,7 @@
 //! Energy of kernels timed by loop nests, the only model that provides energy.
 
 use crate::summary::KernelBasis;
-use chakram_base::units::{counted, joules};
+use chakram_base::units::{format_count, format_joules};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
@@ -20,26 +20,26 @@ pub struct KernelEnergy {
 
 impl KernelEnergy {
     /// Returns the energy of the kernels of a replay; `None` if loop nests time no kernel.
-    pub(super) fn of(basis: &PricingCoverage, kernels: &KernelBasis) -> Option<Self> {
+    pub(super) fn from_basis(basis: &PricingCoverage, kernels: &KernelBasis) -> Option<Self> {
         (basis.mapped > 0).then(|| Self {
             energy: basis.mapped_energy,
             kernels: basis.mapped,
-            without: kernels.all().saturating_sub(basis.mapped),
+            without: kernels.kernel_count().saturating_sub(basis.mapped),
         })
     }
 
     /// Returns the line about energy in the report's text.
-    pub(super) fn line(&self) -> String {
+    pub(super) fn describe_energy(&self) -> String {
         let known = format!(
             "{} for {} by loop nests",
-            joules(self.energy * 1e-12),
-            counted(self.kernels, "kernel")
+            format_joules(self.energy * 1e-12),
+            format_count(self.kernels, "kernel")
         );
         match self.without {
             0 => known,
             without => format!(
                 "{known}, {} without known energy",
-                counted(without, "kernel")
+                format_count(without, "kernel")
             ),
         }
     }

@@ -5,16 +5,18 @@
 //! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure this), so observers may store state per node.
 
 use super::memory::MemoryObserver;
-use super::replay::{FinishedReplay, ReportObservers, finish, observers};
+use super::replay::{FinishedReplay, ReportObservers, create_observers, finish_report};
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
-use super::summary::thousands;
-use super::table::{left, right};
+use super::summary::format_thousands;
+use super::table::{left_aligned_column, right_aligned_column};
 use super::{CollectiveRecord, Observer};
 use super::{NeighbourReport, Report};
 use chakram_base::ids::NodeIndex;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, Time};
-use chakram_engine::{CommTiming, CompiledReplay, Feed, ReplayError, ReplayOutcome, run_launches};
+use chakram_engine::{
+    CommTiming, CompiledReplay, LaunchFeed, ReplayError, ReplayOutcome, run_launches,
+};
 use chakram_engine::{InstanceId, ReplayGroupId};
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::graph::NodeKind;
@@ -27,14 +29,14 @@ use chakram_trace::graph::NodeKind;
 /// Fails where [`run_launches`] fails, and if most kernels would take no time.
 pub fn replay_launched(
     programs: &[CompiledReplay<'_>],
-    feeds: &mut [Box<dyn Feed>],
+    feeds: &mut [Box<dyn LaunchFeed>],
     extra: &mut dyn Observer,
 ) -> Result<Vec<Report>, ReplayError> {
     for program in programs {
         program.check_prices()?;
     }
     let mut watched = WatchedPrograms::new(programs, extra);
-    let mut all: Vec<&mut dyn Feed> = feeds.iter_mut().map(|feed| &mut **feed as _).collect();
+    let mut all: Vec<&mut dyn LaunchFeed> = feeds.iter_mut().map(|feed| &mut **feed as _).collect();
     let whole = run_launches(programs, &mut all, None, &mut watched)?;
     let reports = watched.programs.into_iter().zip(programs).zip(feeds);
     let reports = reports.map(|((watched, program), feed)| {
@@ -49,22 +51,22 @@ pub fn replay_launched(
             recorded: tally.recorded,
             failures: whole.failures.clone(),
         };
-        let network = program.network().to_string();
-        let launches = feed.steps().to_vec();
+        let network = program.network_kind().to_string();
+        let launches = feed.step_times().to_vec();
         let finished = FinishedReplay {
             prepared: program,
             outcome,
             launches,
             network,
         };
-        finish(finished, watched.observers).0
+        finish_report(finished, watched.observers).0
     });
     Ok(reports.collect())
 }
 
 /// Returns the first of `reports` with the others attached as neighbours under their `names`; `None` if there are no
 /// reports.
-pub fn beside(reports: Vec<Report>, names: &[String]) -> Option<Report> {
+pub fn gather_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> {
     let mut reports = reports.into_iter();
     let mut first = reports.next()?;
     let others = names.iter().zip(reports);
@@ -85,7 +87,7 @@ const SHOWN: usize = 6;
 
 /// Returns the table of launches, if there are several: for each launch its start, its end, and the time from the end
 /// of the previous launch to its end.
-pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let launches = &report.launches;
     if launches.len() < 2 {
         return Vec::new();
@@ -93,11 +95,11 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     let mut section = ReportSection::new(
         SectionId::Launches,
         [
-            left("LAUNCHES", 10),
-            right("began", 14),
-            right("ended", 14),
-            right("took", 14),
-            right("after the one before", 24),
+            left_aligned_column("LAUNCHES", 10),
+            right_aligned_column("began", 14),
+            right_aligned_column("ended", 14),
+            right_aligned_column("took", 14),
+            right_aligned_column("after the one before", 24),
         ],
     );
     let shown = medium.rows_or_all(SHOWN);
@@ -113,8 +115,8 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
             0 => SectionCell::default(),
             _ => after.into(),
         };
-        section.row(vec![
-            SectionCell::number(number, number),
+        section.push_row(vec![
+            SectionCell::number_cell(number, number),
             launch.begin.into(),
             launch.end.into(),
             (launch.end - launch.begin).into(),
@@ -122,14 +124,14 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
         ]);
     }
     if launches.len() > shown {
-        let left_out = thousands((launches.len() - shown) as u64);
+        let left_out = format_thousands((launches.len() - shown) as u64);
         let format = SettingKey::Format;
         section.left_out = Some(format!("… {left_out} before the last: {format} json"));
     }
     let (first, last) = (launches[0].end, launches[launches.len() - 1].end);
     let further = launches.len() as u64 - 1;
     let mean = Span((last - first).0 / further);
-    section.note(SectionNote::line(format!(
+    section.push_note(SectionNote::from_line(format!(
         "one every {mean} after the first, in the mean"
     )));
     vec![section]
@@ -171,12 +173,12 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
         for (number, program) in (0..).zip(programs) {
             let own = program.workload().instances().len() as u32;
             instances.extend((0..own).map(|instance| (number, InstanceId(instance))));
-            let own = program.groups().count() as u32;
+            let own = program.group_views().count() as u32;
             groups.extend((0..own).map(|group| (number, ReplayGroupId(group))));
         }
         let watched = programs.iter().map(|prepared| WatchedProgram {
             prepared,
-            observers: observers(prepared, MemoryObserver::of_first_launch(prepared), ()),
+            observers: create_observers(prepared, MemoryObserver::of_first_launch(prepared), ()),
             tally: LaunchTally::default(),
         });
         Self {
@@ -187,7 +189,10 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
         }
     }
 
-    fn of(&mut self, instance: InstanceId) -> (&mut WatchedProgram<'a>, InstanceId) {
+    fn program_of_instance(
+        &mut self,
+        instance: InstanceId,
+    ) -> (&mut WatchedProgram<'a>, InstanceId) {
         let (program, instance) = self.instances[instance.index()];
         (&mut self.programs[program as usize], instance)
     }
@@ -195,62 +200,64 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
 
 impl Observer for WatchedPrograms<'_, '_> {
     /// Link loads are sums over all programs, so only one report contains them.
-    fn links(&mut self, loads: &[LinkLoad]) {
-        self.extra.links(loads);
+    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
+        self.extra.on_links_measured(loads);
         if let Some(program) = self.programs.first_mut() {
-            program.observers.links(loads);
+            program.observers.on_links_measured(loads);
         }
     }
 
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.extra.issued(now, instance, node, kind);
-        let (program, own) = self.of(instance);
-        program.observers.issued(now, own, node, kind);
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.extra.on_issued(now, instance, node, kind);
+        let (program, own) = self.program_of_instance(instance);
+        program.observers.on_issued(now, own, node, kind);
     }
 
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.extra.completed(now, instance, node, kind);
-        let (program, own) = self.of(instance);
-        program.observers.completed(now, own, node, kind);
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.extra.on_completed(now, instance, node, kind);
+        let (program, own) = self.program_of_instance(instance);
+        program.observers.on_completed(now, own, node, kind);
         program.tally.end = now;
         program.tally.nodes += 1;
         let alone =
             |kind| kind == NodeKind::Receive && program.prepared.pair_of(own, node).is_none();
         // A sender without a trace is simulated as a copy of another rank, so its message is counted at the receiver.
-        if program.prepared.comm() == CommTiming::Model && (kind == NodeKind::Send || alone(kind)) {
+        if program.prepared.comm_timing() == CommTiming::Model
+            && (kind == NodeKind::Send || alone(kind))
+        {
             program.tally.messages += 1;
         }
     }
 
-    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        self.extra.began(now, instance, node);
-        let (program, own) = self.of(instance);
-        program.observers.began(now, own, node);
+    fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.extra.on_transfer_began(now, instance, node);
+        let (program, own) = self.program_of_instance(instance);
+        program.observers.on_transfer_began(now, own, node);
     }
 
-    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        let (program, own) = self.of(instance);
-        program.observers.delayed(now, own, node);
+    fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        let (program, own) = self.program_of_instance(instance);
+        program.observers.on_delay_began(now, own, node);
     }
 
-    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        self.extra.waits(now, instance, node);
+    fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.extra.on_lane_wait(now, instance, node);
     }
 
-    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        let (program, own) = self.of(instance);
-        program.observers.ready(now, own, node);
+    fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        let (program, own) = self.program_of_instance(instance);
+        program.observers.on_ready(now, own, node);
     }
 
-    fn collective(&mut self, record: &CollectiveRecord) {
-        self.extra.collective(record);
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
+        self.extra.on_collective_ended(record);
         let (program, group) = self.groups[record.group.index()];
         let program = &mut self.programs[program as usize];
         let record = CollectiveRecord { group, ..*record };
-        program.observers.collective(&record);
+        program.observers.on_collective_ended(&record);
         let tally = &mut program.tally;
         tally.messages += record.messages;
-        if program.prepared.comm() != CommTiming::Model {
+        if program.prepared.comm_timing() != CommTiming::Model {
             tally.recorded += 1;
         } else if record.stepwise {
             tally.stepwise += 1;

@@ -71,12 +71,12 @@ pub use chakram_engine::{CollectiveRecord, Observer, RunSegment, TimeCategory};
 pub use collectives::CollectiveObserver;
 pub use compare::{MachineColumn, MachineComparison, MachineResult};
 pub use critical_path::CriticalPathSummary;
-pub use launched::{beside, replay_launched};
+pub use launched::{gather_reports, replay_launched};
 pub use memory::{MemoryObserver, MemoryRow};
 pub use node_table::{NodeTable, RowLimit};
 pub use operators::OperatorObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
-pub use replay::{replay, replay_in, replay_with_nodes};
+pub use replay::{replay_in, replay_to_report, replay_to_report_with_nodes};
 pub use spans::{NodeSpan, SpanRecorder};
 pub use summary::HashedInput;
 pub use throughput::Throughput;
@@ -112,8 +112,8 @@ use settings::GivenSettings;
 use stack::StackReport;
 use steps::StepRow;
 use summary::{
-    CommunicationBasis, ExposedRow, KernelBasis, MachineName, Provenance, ReportSchema, mean,
-    percent_more, rounded,
+    CommunicationBasis, ExposedRow, KernelBasis, MachineName, Provenance, ReportSchema, mean_span,
+    percent_more, rounded_mean,
 };
 use tiles::TileUse;
 use unknown::UnknownRow;
@@ -280,17 +280,17 @@ impl Report {
     }
 
     /// Returns the mean of a time over NPUs, rounded to the nearest picosecond.
-    pub fn mean(&self, time: impl Fn(&NpuTime) -> Span) -> Span {
+    pub fn mean_over_npus(&self, time: impl Fn(&NpuTime) -> Span) -> Span {
         let sum: u128 = self
             .rows
             .iter()
             .map(|row| u128::from(time(&row.time).0))
             .sum();
-        rounded(sum, self.rows.len())
+        rounded_mean(sum, self.rows.len())
     }
 
     /// Returns the rows with the shortest and the longest time in `part`.
-    pub fn extremes(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
+    pub fn extreme_rows(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
         let time = |row: &NpuRow| row.time.parts[part as usize];
         let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
         let most = self
@@ -317,7 +317,7 @@ impl Report {
     }
 
     /// Returns the difference of the makespan from the captured time, in percent of the captured time.
-    pub fn difference(&self) -> Option<f64> {
+    pub fn captured_difference_percent(&self) -> Option<f64> {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
@@ -326,7 +326,7 @@ impl Report {
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
         let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);
-        mean(
+        mean_span(
             charged.map(|charged| charged.exposed_waiting).sum(),
             self.rows.len(),
         )
@@ -340,7 +340,7 @@ impl Report {
     }
 
     /// Returns the communication time, including waiting, that is hidden by compute, as a mean over NPUs.
-    pub fn overlapped(&self) -> Span {
+    pub fn overlapped_time(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let exposed = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
         // The means are rounded separately, so the difference may be below zero.

@@ -2,7 +2,7 @@
 //! that limit a job.
 //!
 //! Bytes are counted on request, from messages, loads and stores, with any network model. A transfer is counted on all
-//! links of its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)); loads and stores are also counted on
+//! links of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)); loads and stores are also counted on
 //! the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a fraction of
 //! the makespan. If jobs share a machine, the report of the first job counts the bytes of all jobs together. Loads are
 //! then fractions of the time until the last job ends.
@@ -10,8 +10,8 @@
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
-use super::table::{left, right};
-use chakram_base::units::{Bytes, Span, percent_of};
+use super::table::{left_aligned_column, right_aligned_column};
+use chakram_base::units::{Bytes, Span, format_percent_of};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{LinkLoad, LinkPlace};
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ enum LinkGroup {
 }
 
 impl LinkGroup {
-    fn has(&self, place: LinkPlace) -> bool {
+    fn contains_link(&self, place: LinkPlace) -> bool {
         match (self, place) {
             (Self::Dimension(own), LinkPlace::Dimension(of)) => *own == of,
             (Self::Memory(own), LinkPlace::Memory(of)) => own.contains(&of.0),
@@ -98,17 +98,17 @@ impl LinkGroup {
 }
 
 /// Returns the dimensions of a machine and its memories outside NPUs, with their names.
-fn groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
+fn link_groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
     let dimensions = (0..).zip(machine.topology().dimensions());
     let dimensions = dimensions.map(|(d, of)| (LinkGroup::Dimension(d), of.name.clone()));
     let named = machine.named_memories().iter();
     let named = named.map(|memory| format!("remote {}", memory.name));
     let names = std::iter::once("remote".to_owned()).chain(named);
     let memories = machine
-        .memories()
+        .all_memories()
         .zip(names)
         .map(|((memory, first), name)| {
-            let ports = memory.map_or(0, |memory| memory.endpoints().len() as u32);
+            let ports = memory.map_or(0, |memory| memory.list_endpoints().len() as u32);
             (LinkGroup::Memory(first.0..first.0 + ports), name)
         });
     dimensions.chain(memories).collect()
@@ -118,10 +118,13 @@ impl LinkReport {
     /// Summarizes the loads of the links of `machine`.
     pub fn new(loads: &[LinkLoad], machine: &Machine) -> Self {
         let topology = machine.topology();
-        let npus = u64::from(topology.npus()).max(1);
-        let names = groups(machine);
+        let npus = u64::from(topology.npu_count()).max(1);
+        let names = link_groups(machine);
         let dimensions = names.iter().filter_map(|(group, name)| {
-            let of: Vec<_> = loads.iter().filter(|load| group.has(load.place)).collect();
+            let of: Vec<_> = loads
+                .iter()
+                .filter(|load| group.contains_link(load.place))
+                .collect();
             let count = of.len() as u64;
             if count == 0 && group.is_memory() {
                 return None;
@@ -138,7 +141,7 @@ impl LinkReport {
             })
         });
         let rows = loads.iter().filter(|load| load.bytes > 0);
-        let name = |place| names.iter().find(|(group, _)| group.has(place));
+        let name = |place| names.iter().find(|(group, _)| group.contains_link(place));
         let links = rows.map(|load| LinkRow {
             dimension: name(load.place).map_or_else(String::new, |(_, name)| name.clone()),
             from: load.from.clone(),
@@ -163,16 +166,16 @@ impl LinkReport {
     }
 
     /// Returns the link that was busy longest (the first one if several are equal).
-    pub fn bottleneck(&self) -> Option<&LinkRow> {
+    pub fn bottleneck_link(&self) -> Option<&LinkRow> {
         self.links.iter().rev().max_by_key(|row| row.busy)
     }
 }
 
 /// Formats a busy time in percent of the makespan (a link's load).
-fn load(busy: Span, makespan: Span) -> String {
+fn format_busy_share(busy: Span, makespan: Span) -> String {
     match makespan {
         Span::ZERO => "-".to_owned(),
-        _ => percent_of(busy.seconds(), makespan.seconds()),
+        _ => format_percent_of(busy.as_seconds(), makespan.as_seconds()),
     }
 }
 
@@ -186,46 +189,49 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     ("load", |report, row| {
         let links = report.links.as_ref();
         let over = links.map_or(Span::ZERO, |links| links.counted_over(report));
-        let makespan = over.seconds();
-        let load = (makespan > 0.0).then(|| row.busy.seconds() / makespan);
+        let makespan = over.as_seconds();
+        let load = (makespan > 0.0).then(|| row.busy.as_seconds() / makespan);
         load.map_or(CsvCell::Empty, |load| CsvCell::Decimal(load, 6))
     }),
 ];
 
 /// Returns the tables of dimensions and of the busiest links, if bytes were counted.
-pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let Some(links) = &report.links else {
         return Vec::new();
     };
     let makespan = links.counted_over(report);
     let load_of = |busy: Span| match makespan {
         Span::ZERO => SectionCell::from("-"),
-        _ => SectionCell::number(busy.seconds() / makespan.seconds(), load(busy, makespan)),
+        _ => SectionCell::number_cell(
+            busy.as_seconds() / makespan.as_seconds(),
+            format_busy_share(busy, makespan),
+        ),
     };
     let mut dimensions = ReportSection::new(
         SectionId::Dimensions,
         [
-            left("DIMENSIONS", 34),
-            right("links", 8),
-            right("bytes", 11),
-            right("per NPU", 11),
-            right("mean load", 14),
-            right("most", 14),
+            left_aligned_column("DIMENSIONS", 34),
+            right_aligned_column("links", 8),
+            right_aligned_column("bytes", 11),
+            right_aligned_column("per NPU", 11),
+            right_aligned_column("mean load", 14),
+            right_aligned_column("most", 14),
         ],
     );
     for (i, row) in links.dimensions.iter().enumerate() {
         let at = |field: &str| format!("/links/dimensions/{i}/{field}");
-        dimensions.row(vec![
-            SectionCell::name(&*row.name),
-            SectionCell::number(row.links, row.links).at(at("links")),
-            SectionCell::from(Bytes(row.bytes)).at(at("bytes")),
-            SectionCell::from(Bytes(row.bytes_per_npu)).at(at("bytes_per_npu")),
+        dimensions.push_row(vec![
+            SectionCell::name_cell(&*row.name),
+            SectionCell::number_cell(row.links, row.links).with_pointer(at("links")),
+            SectionCell::from(Bytes(row.bytes)).with_pointer(at("bytes")),
+            SectionCell::from(Bytes(row.bytes_per_npu)).with_pointer(at("bytes_per_npu")),
             load_of(row.mean_busy),
             load_of(row.most_busy),
         ]);
     }
-    let Some(bottleneck) = links.bottleneck() else {
-        dimensions.note(SectionNote::line("no bytes passed a link"));
+    let Some(bottleneck) = links.bottleneck_link() else {
+        dimensions.push_note(SectionNote::from_line("no bytes passed a link"));
         return vec![dimensions];
     };
     let (from, to) = (&bottleneck.from, &bottleneck.to);
@@ -233,18 +239,18 @@ pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
         Span::ZERO => "of the makespan".to_owned(),
         until => format!("of the {until} until the last job ends"),
     };
-    dimensions.note(SectionNote::line(format!(
+    dimensions.push_note(SectionNote::from_line(format!(
         "bottleneck: {}, the link from {from} to {to}, busy {} {part}",
         bottleneck.dimension,
-        load(bottleneck.busy, makespan)
+        format_busy_share(bottleneck.busy, makespan)
     )));
     let mut section = ReportSection::new(
         SectionId::Links,
         [
-            left("LINKS", 46),
-            right("bytes", 18),
-            right("busy", 18),
-            right("load", 14),
+            left_aligned_column("LINKS", 46),
+            right_aligned_column("bytes", 18),
+            right_aligned_column("busy", 18),
+            right_aligned_column("load", 14),
         ],
     );
     let mut rows: Vec<_> = links.links.iter().enumerate().collect();
@@ -252,10 +258,10 @@ pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     let shown = medium.rows_or_all(ROWS);
     for (i, row) in rows.iter().take(shown) {
         let at = |field: &str| format!("/links/links/{i}/{field}");
-        section.row(vec![
-            SectionCell::name(format!("{}: {} to {}", row.dimension, row.from, row.to)),
-            SectionCell::from(Bytes(row.bytes)).at(at("bytes")),
-            SectionCell::from(row.busy).at(at("busy_ps")),
+        section.push_row(vec![
+            SectionCell::name_cell(format!("{}: {} to {}", row.dimension, row.from, row.to)),
+            SectionCell::from(Bytes(row.bytes)).with_pointer(at("bytes")),
+            SectionCell::from(row.busy).with_pointer(at("busy_ps")),
             load_of(row.busy),
         ]);
     }

@@ -8,8 +8,8 @@
 
 use super::Report;
 use super::TimeCategory;
-use super::summary::mean;
-use super::text::share;
+use super::summary::mean_span;
+use super::text::format_share;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
@@ -45,8 +45,8 @@ struct ComputeShares {
 }
 
 impl ComputeShares {
-    fn of(compute: Span, prepared: &CompiledReplay<'_>) -> Self {
-        let basis = prepared.basis();
+    fn from_compute(compute: Span, prepared: &CompiledReplay<'_>) -> Self {
+        let basis = prepared.pricing_coverage();
         let modelled = basis.roofline_time + basis.curve_time;
         let all = basis.recorded_time + modelled;
         // The share is rounded down so that no part exceeds the whole.
@@ -61,17 +61,17 @@ impl ComputeShares {
 
 impl MachineResponse {
     /// Returns the response of `report`, a replay of `prepared`; the mean parts of `report` must be set.
-    pub(super) fn of(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
+    pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
         let part = |part: TimeCategory| report.mean_parts[part as usize];
-        let compute = ComputeShares::of(part(TimeCategory::Compute), prepared);
+        let compute = ComputeShares::from_compute(part(TimeCategory::Compute), prepared);
         let transfers = report.exposed_transferring();
         // Communication of an unknown kind keeps its recorded time on any machine.
-        let unknown = mean(
+        let unknown = mean_span(
             report.unknown_charged.exposed_transferring,
             report.rows.len(),
         );
         let unknown = unknown.min(transfers);
-        let (by_network, as_recorded) = match prepared.comm() {
+        let (by_network, as_recorded) = match prepared.comm_timing() {
             CommTiming::Model => (transfers - unknown, unknown),
             _ => (Span::ZERO, transfers),
         };
@@ -90,7 +90,7 @@ impl MachineResponse {
         let instances = prepared.workload().instances().iter();
         Self {
             kernels_on_cpu: instances
-                .map(|instance| prepared.workload().graph(instance))
+                .map(|instance| prepared.workload().graph_of(instance))
                 .any(|graph| graph.kernels_on_cpu()),
             responds,
             launches: launches.min(responds),
@@ -141,25 +141,28 @@ impl Report {
             ("kernels as recorded", response.fixed_compute),
             ("transfers as recorded", transfers),
         ];
-        let (responds, fixed) = (listed(responds, makespan), listed(fixed, makespan));
+        let (responds, fixed) = (
+            describe_parts(responds, makespan),
+            describe_parts(fixed, makespan),
+        );
         let text = format!(
             "{subject}: {} of the time is the same on every machine{fixed}, {} depends on the machine{responds}, \
              {} is waiting and idle time, which follows from both",
-            share(response.fixed, makespan),
-            share(response.responds, makespan),
-            share(response.follows, makespan),
+            format_share(response.fixed, makespan),
+            format_share(response.responds, makespan),
+            format_share(response.follows, makespan),
         );
         Some((heading, text))
     }
 }
 
 /// Lists the parts of `whole` that do not round to zero, as in ` (host 27.5 %, memory 1.0 %)`.
-fn listed<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
+fn describe_parts<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
     let shown = |part: Span| part.0 as f64 >= 0.0005 * whole.0 as f64;
     let parts: Vec<_> = parts
         .into_iter()
         .filter(|&(_, part)| shown(part))
-        .map(|(name, part)| format!("{name} {}", share(part, whole)))
+        .map(|(name, part)| format!("{name} {}", format_share(part, whole)))
         .collect();
     if parts.is_empty() {
         String::new()

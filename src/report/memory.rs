@@ -12,7 +12,7 @@
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
-use chakram_base::units::{Bytes, Time, percent_of};
+use chakram_base::units::{Bytes, Time, format_percent_of};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::format::TensorClass;
@@ -28,7 +28,7 @@ pub(super) mod port_memory;
 mod table;
 mod tracker;
 
-pub(super) use table::{CSV, runs, sections};
+pub(super) use table::{CSV, build_memory_sections, group_equal_rows};
 pub(super) use tracker::{EndedInstant, MemoryTracker};
 
 /// Totals of one NPU over the whole replay.
@@ -145,14 +145,14 @@ pub struct NamedNode {
 
 impl MemoryRow {
     /// Returns the peak in percent of the capacity, if known.
-    pub fn percent(&self) -> Option<f64> {
+    pub fn peak_percent(&self) -> Option<f64> {
         Some(100.0 * self.peak.0 as f64 / self.capacity?.0 as f64)
     }
 
     /// Returns the peak in percent of the capacity as text; a dash if unknown.
     pub fn percent_text(&self) -> String {
         self.capacity.map_or("-".to_owned(), |capacity| {
-            percent_of(self.peak.0 as f64, capacity.0 as f64)
+            format_percent_of(self.peak.0 as f64, capacity.0 as f64)
         })
     }
 
@@ -168,7 +168,7 @@ impl MemoryRow {
 
 /// Returns the row with the largest filled share of memory. If several rows have the largest share, returns the one
 /// with the lowest rank.
-pub(super) fn fullest(rows: &[MemoryRow]) -> Option<&MemoryRow> {
+pub(super) fn find_fullest_rank(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.by_share(b))
 }
 
@@ -197,20 +197,23 @@ impl<'a> MemoryObserver<'a> {
     }
 
     /// Returns a row for each rank whose trace states allocations or frees, sorted by rank.
-    pub fn finish(mut self) -> Vec<MemoryRow> {
-        self.followed.end();
+    pub fn into_rows(mut self) -> Vec<MemoryRow> {
+        self.followed.end_all_instances();
         let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
-        let followed = workload.instances().iter().zip(self.followed.totals());
+        let followed = workload
+            .instances()
+            .iter()
+            .zip(self.followed.totals_by_instance());
         let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
         let capacities = RankCapacities::new(workload, machine);
         let rows = followed.map(|(instance, (graph, totals))| {
-            let npu = self.prepared.npu(instance.rank);
+            let npu = self.prepared.npu_of_rank(instance.rank);
             let peak = totals.peak;
             let named = |node: NodeIndex| NamedNode {
                 id: graph.id(node),
                 name: graph.name(node).to_owned(),
             };
-            let capacity = capacities.of(instance, npu);
+            let capacity = capacities.capacity_of_instance(instance, npu);
             MemoryRow {
                 rank: instance.rank,
                 npu,
@@ -238,16 +241,16 @@ impl<'a> MemoryObserver<'a> {
 
 impl Observer for MemoryObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
-        self.followed.issued(now, instance, node);
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.followed.on_issued(now, instance, node);
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
-        self.followed.completed(now, instance, node);
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.followed.on_completed(now, instance, node);
     }
 
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 /// Serializes memory rows as an object whose first field states whether all rows fit.

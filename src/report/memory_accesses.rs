@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
-use super::table::{left, right};
+use super::table::{left_aligned_column, right_aligned_column};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
 use chakram_engine::CompiledReplay;
@@ -49,14 +49,14 @@ impl MemoryAccessSums {
     }
 
     /// Adds an access that took `span`; `memory` is the index of the named memory, or `None` for other memory.
-    pub fn add(&mut self, graph: &Graph, node: NodeIndex, memory: Option<u32>, span: Span) {
+    pub fn add_access(&mut self, graph: &Graph, node: NodeIndex, memory: Option<u32>, span: Span) {
         let at = match (graph.kind(node), memory) {
             (NodeKind::LocalMemory, _) => 0,
             (_, None) => 1,
             (_, Some(named)) => 2 + named as usize,
         };
         let row = &mut self.rows[at];
-        if graph.stores(node) {
+        if graph.is_store(node) {
             row.stores += 1;
         } else {
             row.loads += 1;
@@ -66,27 +66,27 @@ impl MemoryAccessSums {
     }
 
     /// Returns the rows of memories that were accessed.
-    pub fn finish(mut self) -> Vec<MemoryAccessRow> {
+    pub fn into_rows(mut self) -> Vec<MemoryAccessRow> {
         self.rows.retain(|row| row.loads + row.stores > 0);
         self.rows
     }
 }
 
 /// Returns the table of loads and stores.
-pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_memory_access_sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
     if report.memory_accesses.is_empty() {
         return Vec::new();
     }
-    let mut section = ReportSection::aligned(
+    let mut section = ReportSection::with_aligned_columns(
         SectionId::MemoryAccesses,
         [
-            left("LOADS AND STORES", 24),
-            right("loads", 10),
-            right("stores", 10),
-            right("bytes", 12),
-            right("total", 12),
-            right("mean", 12),
-            right("GB/s each", 12),
+            left_aligned_column("LOADS AND STORES", 24),
+            right_aligned_column("loads", 10),
+            right_aligned_column("stores", 10),
+            right_aligned_column("bytes", 12),
+            right_aligned_column("total", 12),
+            right_aligned_column("mean", 12),
+            right_aligned_column("GB/s each", 12),
         ],
     );
     for (i, row) in report.memory_accesses.iter().enumerate() {
@@ -95,15 +95,15 @@ pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
         let seconds = row.total.0 as f64 / 1e12;
         let rate = row.bytes as f64 / seconds / 1e9;
         let rate = match seconds > 0.0 {
-            true => SectionCell::number(rate, format!("{rate:.1}")),
+            true => SectionCell::number_cell(rate, format!("{rate:.1}")),
             false => "-".into(),
         };
-        section.row(vec![
-            SectionCell::name(&*row.memory),
-            SectionCell::count(row.loads).at(at("loads")),
-            SectionCell::count(row.stores).at(at("stores")),
-            SectionCell::from(Bytes(row.bytes)).at(at("bytes")),
-            SectionCell::from(row.total).at(at("total_ps")),
+        section.push_row(vec![
+            SectionCell::name_cell(&*row.memory),
+            SectionCell::count_cell(row.loads).with_pointer(at("loads")),
+            SectionCell::count_cell(row.stores).with_pointer(at("stores")),
+            SectionCell::from(Bytes(row.bytes)).with_pointer(at("bytes")),
+            SectionCell::from(row.total).with_pointer(at("total_ps")),
             Span(row.total.0 / count.max(1)).into(),
             rate,
         ]);

@@ -7,7 +7,7 @@
 use super::csv::CsvColumn;
 use super::issue_times::IssueTimes;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
-use super::table::{left, right};
+use super::table::{left_aligned_column, right_aligned_column};
 use super::{CollectiveRecord, Observer, Report};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -65,7 +65,7 @@ struct ModuleFamily {
 }
 
 /// Returns a path with the number of each module replaced by `*`.
-fn family(path: &str) -> String {
+fn family_of_module(path: &str) -> String {
     let parts = path.split('/').map(|part| {
         let stem = part.trim_end_matches(|c: char| c.is_ascii_digit());
         match stem.len() < part.len() && stem.ends_with('_') {
@@ -78,7 +78,7 @@ fn family(path: &str) -> String {
 
 /// Returns the table of modules with the most device time, if there are modules; modules of the same classes are
 /// combined.
-pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.modules.is_empty() {
         return Vec::new();
     }
@@ -90,7 +90,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
             outside = Some((i, row));
             continue;
         }
-        let family = families.entry(family(&row.path)).or_default();
+        let family = families.entry(family_of_module(&row.path)).or_default();
         family.last = i;
         family.modules += 1;
         family.calls = family.calls.saturating_add(row.calls);
@@ -100,42 +100,42 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     }
     let mut families: Vec<_> = families.into_iter().collect();
     families.sort_by_key(|(_, family)| Reverse((family.device, family.host)));
-    let mut section = ReportSection::aligned(
+    let mut section = ReportSection::with_aligned_columns(
         SectionId::Modules,
         [
-            left("MODULES", 40),
-            right("modules", 8),
-            right("calls", 8),
-            right("on devices", 13),
-            right("its own", 13),
-            right("share", 8),
-            right("on hosts", 13),
+            left_aligned_column("MODULES", 40),
+            right_aligned_column("modules", 8),
+            right_aligned_column("calls", 8),
+            right_aligned_column("on devices", 13),
+            right_aligned_column("its own", 13),
+            right_aligned_column("share", 8),
+            right_aligned_column("on hosts", 13),
         ],
     );
     let shown = medium.rows_or_all(ROWS);
     for (path, row) in families.iter().take(shown) {
         // Only rows of a single module get a pointer, because the report contains no numbers of combined modules.
         let at = |field| (row.modules == 1).then(|| format!("/modules/{}/{field}", row.last));
-        section.row(vec![
-            SectionCell::name(path),
-            SectionCell::count(row.modules),
-            SectionCell::count(row.calls).at_some(at("calls")),
-            SectionCell::from(row.device).at_some(at("device_ps")),
-            SectionCell::from(row.own).at_some(at("own_device_ps")),
-            SectionCell::share(row.device, device),
-            SectionCell::from(row.host).at_some(at("host_ps")),
+        section.push_row(vec![
+            SectionCell::name_cell(path),
+            SectionCell::count_cell(row.modules),
+            SectionCell::count_cell(row.calls).with_optional_pointer(at("calls")),
+            SectionCell::from(row.device).with_optional_pointer(at("device_ps")),
+            SectionCell::from(row.own).with_optional_pointer(at("own_device_ps")),
+            SectionCell::share_cell(row.device, device),
+            SectionCell::from(row.host).with_optional_pointer(at("host_ps")),
         ]);
     }
     if let Some((i, row)) = outside {
         let at = |field: &str| format!("/modules/{i}/{field}");
-        section.row(vec![
+        section.push_row(vec![
             "(under no module)".into(),
             SectionCell::default(),
             SectionCell::default(),
-            SectionCell::from(row.device).at(at("device_ps")),
-            SectionCell::from(row.own_device).at(at("own_device_ps")),
-            SectionCell::share(row.device, device),
-            SectionCell::from(row.host).at(at("host_ps")),
+            SectionCell::from(row.device).with_pointer(at("device_ps")),
+            SectionCell::from(row.own_device).with_pointer(at("own_device_ps")),
+            SectionCell::share_cell(row.device, device),
+            SectionCell::from(row.host).with_pointer(at("host_ps")),
         ]);
     }
     section.leave_out(families.len(), shown, "modules");
@@ -145,7 +145,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
 /// Own times of a module. The total delay is stored as the sum of ends minus the sum of starts. Both sums wrap on
 /// overflow, which leaves their difference exact.
 #[derive(Clone, Copy, Debug, Default)]
-struct OwnTimes {
+struct ModuleOwnTimes {
     calls: u64,
     device: Span,
     host: Span,
@@ -172,7 +172,7 @@ struct ModuleTimes<'a> {
     row_of: Vec<Vec<u32>>,
     /// Parent row and module name of each row; the first row is for nodes outside all modules.
     rows: Interner<(u32, &'a str)>,
-    sums: Vec<OwnTimes>,
+    sums: Vec<ModuleOwnTimes>,
 }
 
 impl<'a> ModuleObserver<'a> {
@@ -180,14 +180,14 @@ impl<'a> ModuleObserver<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let mut rows = Interner::default();
-        rows.intern((OUTSIDE, ""));
+        rows.intern_key((OUTSIDE, ""));
         let row_of = workload.graphs().iter();
         let row_of: Vec<_> = row_of.map(|graph| rows_of(graph, &mut rows)).collect();
         if rows.keys().len() == 1 {
             return Self(None);
         }
         let graphs: Vec<u32> = workload.instances().iter().map(|i| i.graph.0).collect();
-        let mut sums = vec![OwnTimes::default(); rows.keys().len()];
+        let mut sums = vec![ModuleOwnTimes::default(); rows.keys().len()];
         for (number, graph) in (0..).zip(workload.graphs()) {
             let ranks = graphs.iter().filter(|&&graph| graph == number).count() as u64;
             let rows = &row_of[number as usize];
@@ -210,8 +210,8 @@ impl<'a> ModuleObserver<'a> {
 
     /// Returns the modules, each before its submodules, with submodules sorted by first call. Nodes outside all
     /// modules come last. The result is empty if there are no modules.
-    pub fn finish(self) -> Vec<ModuleRow> {
-        self.0.map_or_else(Vec::new, |times| times.finish())
+    pub fn into_rows(self) -> Vec<ModuleRow> {
+        self.0.map_or_else(Vec::new, |times| times.into_rows())
     }
 }
 
@@ -219,8 +219,8 @@ impl<'a> ModuleObserver<'a> {
 fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
     let stacks = graph.stacks();
     let mut is_used = vec![false; stacks.calls.len()];
-    for stack in graph.nodes().filter_map(|node| graph.stack(node)) {
-        for call in stacks.outward(stack) {
+    for stack in graph.nodes().filter_map(|node| graph.call_around(node)) {
+        for call in stacks.enclosing_calls(stack) {
             if std::mem::replace(&mut is_used[call as usize], true) {
                 break;
             }
@@ -234,23 +234,23 @@ impl ModuleTimes<'_> {
     /// Returns whether a node's delay is time of a host thread, not of a device.
     #[inline]
     fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {
-        let graph = self.started.graph(instance);
+        let graph = self.started.graph_of(instance);
         graph.kind(node) == NodeKind::Host || graph.kernels_on_cpu()
     }
 
     #[inline]
-    fn of(&mut self, instance: InstanceId, node: NodeIndex) -> &mut OwnTimes {
-        let graph = self.started.graph(instance);
+    fn times_of_node(&mut self, instance: InstanceId, node: NodeIndex) -> &mut ModuleOwnTimes {
+        let graph = self.started.graph_of(instance);
         let rows = &self.row_of[self.graphs[instance.index()] as usize];
         let row = graph
-            .stack(node)
+            .call_around(node)
             .map_or(OUTSIDE, |call| rows[call as usize]);
         &mut self.sums[row as usize]
     }
 
-    fn finish(self) -> Vec<ModuleRow> {
+    fn into_rows(self) -> Vec<ModuleRow> {
         let keys = self.rows.into_keys();
-        let own = |sum: &OwnTimes| (sum.device, sum.host + Span(sum.delays));
+        let own = |sum: &ModuleOwnTimes| (sum.device, sum.host + Span(sum.delays));
         // Adds each row to its parent; parents precede their children.
         let mut whole: Vec<(Span, Span)> = self.sums.iter().map(own).collect();
         let mut under: Vec<Vec<u32>> = vec![Vec::new(); keys.len()];
@@ -301,8 +301,8 @@ fn rows_of<'a>(graph: &'a Graph, rows: &mut Interner<(u32, &'a str)>) -> Vec<u32
     for (number, call) in (0..).zip(&stacks.calls) {
         let around = call.caller.map(|caller| caller as usize);
         let (row, level) = around.map_or((OUTSIDE, 0), |call| (row_of[call], levels[call]));
-        let module = stacks.module(number).filter(|_| level < LEVELS);
-        row_of.push(module.map_or(row, |module| rows.intern((row, module))));
+        let module = stacks.module_of_call(number).filter(|_| level < LEVELS);
+        row_of.push(module.map_or(row, |module| rows.intern_key((row, module))));
         levels.push(level + u32::from(module.is_some()));
     }
     row_of
@@ -310,19 +310,19 @@ fn rows_of<'a>(graph: &'a Graph, rows: &mut Interner<(u32, &'a str)>) -> Vec<u32
 
 impl Observer for ModuleObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(times) = &mut self.0 {
-            times.started.set(now, instance, node, kind);
+            times.started.set_issued(now, instance, node, kind);
         }
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(times) = &mut self.0
             && kind != NodeKind::Nothing
         {
             let span = now.since(times.started.get(instance, node, kind));
-            let sum = times.of(instance, node);
+            let sum = times.times_of_node(instance, node);
             match kind {
                 NodeKind::Host => sum.host += span,
                 _ => sum.device += span,
@@ -330,24 +330,24 @@ impl Observer for ModuleObserver<'_> {
         }
     }
 
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 
     #[inline]
-    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(times) = &mut self.0
             && times.is_on_thread(instance, node)
         {
-            let sum = times.of(instance, node);
+            let sum = times.times_of_node(instance, node);
             sum.delays = sum.delays.wrapping_sub(now.0);
         }
     }
 
     #[inline]
-    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(times) = &mut self.0
             && times.is_on_thread(instance, node)
         {
-            let sum = times.of(instance, node);
+            let sum = times.times_of_node(instance, node);
             sum.delays = sum.delays.wrapping_add(now.0);
         }
     }
@@ -355,14 +355,14 @@ impl Observer for ModuleObserver<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::family;
+    use super::family_of_module;
 
     #[test]
     fn modules_of_one_class_are_a_family() {
-        assert_eq!(family("Net_0/Linear_12"), "Net_*/Linear_*");
-        assert_eq!(family("Conv2d_3"), "Conv2d_*");
+        assert_eq!(family_of_module("Net_0/Linear_12"), "Net_*/Linear_*");
+        assert_eq!(family_of_module("Conv2d_3"), "Conv2d_*");
         for other in ["Conv2d", "Layer12", ""] {
-            assert_eq!(family(other), other);
+            assert_eq!(family_of_module(other), other);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Table with one row per node of a replay: when the node ran, and why it did not start earlier.
 //!
 //! Columns are flat arrays in Apache Arrow's layout: a text is stored as an index into a list of values, and an
-//! unknown value has a zero bit in a bitmap. [`NodeTable::columns`] is the only list of the columns; the writers of
+//! unknown value has a zero bit in a bitmap. [`NodeTable::list_columns`] is the only list of the columns; the writers of
 //! files and other programs use this list.
 
 mod parquet;
 mod text;
 
-use chakram_base::units::{Time, thousands};
+use chakram_base::units::{Time, format_thousands};
 use chakram_engine::ReplayRefusal;
 use std::collections::BTreeMap;
 
@@ -40,14 +40,14 @@ impl StartCause {
 
 /// A column of texts, stored as indices into a list of values; -1 means no text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TextColumn {
+pub struct CodedTextColumn {
     /// Index in `values` for each row.
     pub codes: Vec<i32>,
     /// Distinct values.
     pub values: Vec<String>,
 }
 
-impl TextColumn {
+impl CodedTextColumn {
     /// Returns the text of a row.
     pub fn get(&self, row: usize) -> Option<&str> {
         let code = usize::try_from(self.codes[row]).ok()?;
@@ -98,7 +98,7 @@ pub enum NodeColumn<'t> {
     /// 64-bit integers, some of which are unknown.
     PartialU64(&'t PartialColumn<u64>),
     /// Texts.
-    Text(&'t TextColumn),
+    Text(&'t CodedTextColumn),
 }
 
 /// Table with one row per node of a replay, sorted by rank, then in trace order.
@@ -106,12 +106,12 @@ pub enum NodeColumn<'t> {
 pub struct NodeTable {
     rank: Vec<u32>,
     node: Vec<u64>,
-    name: TextColumn,
-    class: TextColumn,
+    name: CodedTextColumn,
+    class: CodedTextColumn,
     start_ps: Vec<u64>,
     end_ps: Vec<u64>,
-    lane: TextColumn,
-    waited_for: TextColumn,
+    lane: CodedTextColumn,
+    waited_for: CodedTextColumn,
     waited_rank: PartialColumn<u32>,
     waited_node: PartialColumn<u64>,
     partner_rank: PartialColumn<u32>,
@@ -146,7 +146,7 @@ pub struct TextNumbers(BTreeMap<String, i32>);
 
 impl TextNumbers {
     /// Returns the index of `text`, and adds the text if it is new.
-    pub fn number(&mut self, text: &str) -> i32 {
+    pub fn intern_text(&mut self, text: &str) -> i32 {
         if let Some(&number) = self.0.get(text) {
             return number;
         }
@@ -237,7 +237,7 @@ impl NodeTable {
     }
 
     /// Returns the columns in the order of [`Self::COLUMNS`].
-    pub fn columns(&self) -> [NodeColumn<'_>; 12] {
+    pub fn list_columns(&self) -> [NodeColumn<'_>; 12] {
         [
             NodeColumn::U32(&self.rank),
             NodeColumn::U64(&self.node),
@@ -268,14 +268,14 @@ impl RowLimit {
     /// # Errors
     ///
     /// Fails if `nodes` exceeds [`Self::MOST`].
-    pub fn check(nodes: u64) -> Result<(), ReplayRefusal> {
+    pub fn check_row_count(nodes: u64) -> Result<(), ReplayRefusal> {
         if nodes <= Self::MOST {
             return Ok(());
         }
         let found = format!(
             "the replay has {} nodes, and a table of nodes at most {}",
-            thousands(nodes),
-            thousands(Self::MOST)
+            format_thousands(nodes),
+            format_thousands(Self::MOST)
         );
         Err(ReplayRefusal::new(
             found,
@@ -293,8 +293,12 @@ pub(super) mod tests {
         let mut table = NodeTable::default();
         let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
         for i in 0..10_u32 {
-            let name = names.number(["a, b", "=c"][i as usize % 2]);
-            let lane = if i == 4 { -1 } else { lanes.number("compute") };
+            let name = names.intern_text(["a, b", "=c"][i as usize % 2]);
+            let lane = if i == 4 {
+                -1
+            } else {
+                lanes.intern_text("compute")
+            };
             let known = (i % 3 != 0).then_some((i, 7));
             let cause = match known {
                 Some(_) => StartCause::Lane,
@@ -327,7 +331,7 @@ pub(super) mod tests {
             (table.lane.get(3), table.lane.get(4)),
             (Some("compute"), None)
         );
-        assert_eq!(table.columns().len(), NodeTable::COLUMNS.len());
+        assert_eq!(table.list_columns().len(), NodeTable::COLUMNS.len());
         for (number, (cause, _)) in StartCause::ALL.iter().enumerate() {
             assert_eq!(*cause as usize, number);
         }

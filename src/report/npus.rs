@@ -3,14 +3,14 @@
 use super::Report;
 use super::TimeCategory;
 use super::breakdown::NpuTime;
-use super::csv::{CsvColumn, decimal};
+use super::csv::{CsvColumn, decimal_cell};
 use super::section::{
     ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, indexed_runs,
 };
-use super::table::{left, right};
-use super::text::share;
+use super::table::{left_aligned_column, right_aligned_column};
+use super::text::format_share;
 use chakram_base::ids::{Npu, Rank};
-use chakram_base::units::{Span, percent_change};
+use chakram_base::units::{Span, format_percent_change};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of rows in the text; JSON and CSV have all rows.
@@ -44,15 +44,25 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("class", |_, row| row.class.as_str().into()),
     ("compute_ps", |_, row| row.time.parts[0].into()),
     ("communication_ps", |_, row| row.time.parts[1].into()),
-    ("memory_ps", |_, row| part(row, TimeCategory::Memory).into()),
-    ("host_ps", |_, row| part(row, TimeCategory::Host).into()),
-    ("idle_ps", |_, row| part(row, TimeCategory::Idle).into()),
+    ("memory_ps", |_, row| {
+        time_in_category(row, TimeCategory::Memory).into()
+    }),
+    ("host_ps", |_, row| {
+        time_in_category(row, TimeCategory::Host).into()
+    }),
+    ("idle_ps", |_, row| {
+        time_in_category(row, TimeCategory::Idle).into()
+    }),
     ("makespan_ps", |report, _| report.outcome.makespan.into()),
     ("communicating_ps", |_, row| row.time.communicating.into()),
     ("finish_ps", |_, row| row.time.finish.into()),
     ("captured_ps", |_, row| row.captured.into()),
-    ("difference_percent", |_, row| decimal(row.difference, 4)),
-    ("bubble_ps", |_, row| part(row, TimeCategory::Bubble).into()),
+    ("difference_percent", |_, row| {
+        decimal_cell(row.difference, 4)
+    }),
+    ("bubble_ps", |_, row| {
+        time_in_category(row, TimeCategory::Bubble).into()
+    }),
 ];
 
 /// Column that states whether the makespan of the row's report is a lower bound. The table has this column if any of
@@ -61,62 +71,62 @@ pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |repor
     u64::from(report.lower_bound).into()
 });
 
-fn part(row: &NpuRow, part: TimeCategory) -> Span {
+fn time_in_category(row: &NpuRow, part: TimeCategory) -> Span {
     row.time.parts[part as usize]
 }
 
 /// Returns the table with the breakdown of each NPU's time.
-pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     // Only pipelines have a bubble, so other jobs need no column for it.
-    let has_bubble = |row: &NpuRow| part(row, TimeCategory::Bubble) > Span::ZERO;
+    let has_bubble = |row: &NpuRow| time_in_category(row, TimeCategory::Bubble) > Span::ZERO;
     let bubble = report.rows.iter().any(has_bubble);
     let width = if bubble { 12 } else { 14 };
     let mut headings = vec![
-        left("RANKS", 14),
-        left("NPU class", 12),
-        right("compute", width),
-        right("exposed comm", width + 2),
+        left_aligned_column("RANKS", 14),
+        left_aligned_column("NPU class", 12),
+        right_aligned_column("compute", width),
+        right_aligned_column("exposed comm", width + 2),
     ];
-    headings.extend(bubble.then(|| right("bubble", width)));
-    headings.extend(["memory", "host", "idle"].map(|name| right(name, width)));
-    let mut section = ReportSection::aligned(SectionId::Ranks, headings);
+    headings.extend(bubble.then(|| right_aligned_column("bubble", width)));
+    headings.extend(["memory", "host", "idle"].map(|name| right_aligned_column(name, width)));
+    let mut section = ReportSection::with_aligned_columns(SectionId::Ranks, headings);
     // Adjacent equal rows share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
     let runs = indexed_runs(&report.rows, |a, b| {
         a.class == b.class && parts(a) == parts(b)
     });
-    let shown = medium.rows(ROWS);
+    let shown = medium.max_rows_shown(ROWS);
     for (at, run) in runs.iter().take(shown) {
         let first = &run[0];
-        let mut cells = vec![ranks_of(run).into(), SectionCell::name(&*first.class)];
+        let mut cells = vec![ranks_of(run).into(), SectionCell::name_cell(&*first.class)];
         let parts = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
         let parts = parts.filter(|((part, _), _)| bubble || *part != TimeCategory::Bubble);
         cells.extend(parts.map(|((part, _), key)| {
             let time = first.time.parts[*part as usize];
-            SectionCell::from(time).at(format!("/npus/{at}/time_ps/{key}"))
+            SectionCell::from(time).with_pointer(format!("/npus/{at}/time_ps/{key}"))
         }));
-        section.row(cells);
+        section.push_row(cells);
     }
     section.leave_out(runs.len(), shown, "npus");
     vec![section]
 }
 
 /// Returns the table with the breakdown of the mean NPU's time.
-pub(super) fn breakdown(report: &Report) -> Vec<ReportSection> {
+pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
     let makespan = report.outcome.makespan;
     let mut section = ReportSection::new(
         SectionId::Breakdown,
         [
-            left("TIME BREAKDOWN", 24),
-            right("mean of NPUs", 14),
-            right("share", 9),
-            left("min", 24).after(3),
-            left("max", 0),
+            left_aligned_column("TIME BREAKDOWN", 24),
+            right_aligned_column("mean of NPUs", 14),
+            right_aligned_column("share", 9),
+            left_aligned_column("min", 24).with_gap(3),
+            left_aligned_column("max", 0),
         ],
     );
     for ((part, name), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
         let mean = report.mean_parts[*part as usize];
-        let Some((min, max)) = report.extremes(*part) else {
+        let Some((min, max)) = report.extreme_rows(*part) else {
             continue;
         };
         let time = |row: &NpuRow| row.time.parts[*part as usize];
@@ -128,29 +138,29 @@ pub(super) fn breakdown(report: &Report) -> Vec<ReportSection> {
             let at = report.rows.iter().position(same);
             let shown = format!("{} (rank {})", time(row), row.rank);
             let at = at.map(|at| format!("/npus/{at}/time_ps/{key}"));
-            SectionCell::number(time(row).0, shown).at_some(at)
+            SectionCell::number_cell(time(row).0, shown).with_optional_pointer(at)
         };
         let mut cells = vec![
             (*name).into(),
-            SectionCell::from(mean).at(format!("/mean_ps/{key}")),
-            SectionCell::share(mean, makespan),
+            SectionCell::from(mean).with_pointer(format!("/mean_ps/{key}")),
+            SectionCell::share_cell(mean, makespan),
         ];
         match time(min) == time(max) {
             true => cells.push("equal on all NPUs".into()),
             false => cells.extend([bound(min), bound(max)]),
         }
-        section.row(cells);
+        section.push_row(cells);
     }
-    section.row(vec![
+    section.push_row(vec![
         "makespan".into(),
-        SectionCell::from(makespan).at("/makespan_ps"),
+        SectionCell::from(makespan).with_pointer("/makespan_ps"),
         "100.0 %".into(),
     ]);
     let under_way = report.mean_communicating;
     if under_way > Span::ZERO {
-        section.note(SectionNote::line(format!(
+        section.push_note(SectionNote::from_line(format!(
             "communication active for {under_way} (mean), {} of it overlapped with compute",
-            share(report.overlapped(), under_way)
+            format_share(report.overlapped_time(), under_way)
         )));
         let meant = [
             (TimeCategory::Communication, TimeCategory::EXPOSED),
@@ -161,7 +171,7 @@ pub(super) fn breakdown(report: &Report) -> Vec<ReportSection> {
             .filter(|(part, _)| report.mean_parts[*part as usize] > Span::ZERO);
         let shown: Vec<_> = shown.map(|(_, words)| *words).collect();
         if !shown.is_empty() {
-            section.note(SectionNote::line(shown.join("; ")));
+            section.push_note(SectionNote::from_line(shown.join("; ")));
         }
     }
     vec![section]
@@ -183,33 +193,34 @@ pub(super) fn span_of(run: &[Rank]) -> String {
 }
 
 /// Returns the table of finish times in the replay and in the capture, if any trace states its end.
-pub(super) fn finishes(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_finish_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();
     }
     let mut section = ReportSection::new(
         SectionId::Finishes,
         [
-            left("REPLAY AGAINST CAPTURE", 26),
-            right("finish", 14),
-            right("captured", 16),
-            right("difference", 14),
+            left_aligned_column("REPLAY AGAINST CAPTURE", 26),
+            right_aligned_column("finish", 14),
+            right_aligned_column("captured", 16),
+            right_aligned_column("difference", 14),
         ],
     );
     let times = |row: &NpuRow| (row.time.finish, row.captured);
     let runs = indexed_runs(&report.rows, |a, b| times(a) == times(b));
-    let shown = medium.rows(ROWS);
+    let shown = medium.max_rows_shown(ROWS);
     for (i, run) in runs.iter().take(shown) {
         let row = &run[0];
         let at = |field: &str| format!("/npus/{i}/{field}");
         let unknown = || SectionCell::from("-");
-        let captured = |span| SectionCell::from(span).at(at("captured_ps"));
+        let captured = |span| SectionCell::from(span).with_pointer(at("captured_ps"));
         let difference = |percent: f64| {
-            SectionCell::number(percent, percent_change(percent)).at(at("difference_percent"))
+            SectionCell::number_cell(percent, format_percent_change(percent))
+                .with_pointer(at("difference_percent"))
         };
-        section.row(vec![
+        section.push_row(vec![
             ranks_of(run).into(),
-            SectionCell::from(row.time.finish).at(at("finish_ps")),
+            SectionCell::from(row.time.finish).with_pointer(at("finish_ps")),
             row.captured.map_or_else(unknown, captured),
             row.difference.map_or_else(unknown, difference),
         ]);

@@ -55,7 +55,7 @@ impl OpenComms {
 
     /// Starts the communication at `place`, which then waits; its time is charged to `label`.
     #[inline]
-    pub fn start(&mut self, place: usize, label: u32, for_stage: bool) {
+    pub fn start_comm(&mut self, place: usize, label: u32, for_stage: bool) {
         self.place[place] = self.over + self.open.len() as u32;
         let progress = match for_stage {
             true => CommProgress::WaitsForStage,
@@ -66,7 +66,7 @@ impl OpenComms {
 
     /// Returns the started communication at `place`, and its number in order of start.
     #[inline]
-    fn open(&mut self, place: usize) -> Option<(u32, &mut OpenComm)> {
+    fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut OpenComm)> {
         let number = self.place[place];
         let index = number.checked_sub(self.over)?;
         Some((number, self.open.get_mut(index as usize)?))
@@ -74,8 +74,8 @@ impl OpenComms {
 
     /// Records that all partners of the communication at `place` have begun.
     #[inline]
-    pub fn begin(&mut self, place: usize) {
-        if let Some((number, open)) = self.open(place)
+    pub fn begin_transfer(&mut self, place: usize) {
+        if let Some((number, open)) = self.open_comm_at(place)
             && open.label != OVER
             && open.progress != CommProgress::Transfers
         {
@@ -86,8 +86,8 @@ impl OpenComms {
 
     /// Ends the communication at `place`.
     #[inline]
-    pub fn end(&mut self, place: usize) {
-        if let Some((_, open)) = self.open(place) {
+    pub fn end_comm(&mut self, place: usize) {
+        if let Some((_, open)) = self.open_comm_at(place) {
             open.label = OVER;
         }
         while self.open.front().is_some_and(|open| open.label == OVER) {
@@ -98,7 +98,7 @@ impl OpenComms {
 
     /// Returns the label and progress of the charged communication, if a communication is in progress.
     #[inline]
-    pub fn charged(&mut self) -> Option<(usize, CommProgress)> {
+    pub fn charged_comm(&mut self) -> Option<(usize, CommProgress)> {
         let first = self.open.front()?;
         while let Some(&Reverse(number)) = self.transferring.peek() {
             let index = number.checked_sub(self.over);

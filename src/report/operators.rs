@@ -9,7 +9,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
-use chakram_trace::format::of_any_micro_batch;
+use chakram_trace::format::strip_micro_batch;
 use chakram_trace::graph::{Graph, Interner, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,28 +38,28 @@ pub struct OperatorTime {
 impl OperatorTime {
     /// Returns the FLOPs per second of total time, if known.
     pub fn flops_per_s(&self) -> Option<f64> {
-        self.per_second(self.flops?)
+        self.amount_per_second(self.flops?)
     }
 
     /// Returns the bytes per second of total time, if known.
     pub fn bytes_per_s(&self) -> Option<f64> {
-        self.per_second(self.bytes?)
+        self.amount_per_second(self.bytes?)
     }
 
-    fn per_second(&self, amount: u64) -> Option<f64> {
-        (self.total > Span::ZERO).then(|| amount as f64 / self.total.seconds())
+    fn amount_per_second(&self, amount: u64) -> Option<f64> {
+        (self.total > Span::ZERO).then(|| amount as f64 / self.total.as_seconds())
     }
 
     /// Adds the calls, time and work of `other`. A value that is unknown in either operand is unknown in the sum.
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(super) fn add_operator(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.total += other.total;
-        self.flops = both(self.flops, other.flops);
-        self.bytes = both(self.bytes, other.bytes);
+        self.flops = add_if_known(self.flops, other.flops);
+        self.bytes = add_if_known(self.bytes, other.bytes);
     }
 }
 
-fn both(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+fn add_if_known(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     Some(a?.saturating_add(b?))
 }
 
@@ -69,25 +69,27 @@ pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime
     let mut names = Interner::default();
     let mut sums: Vec<OperatorSum> = Vec::new();
     for operator in operators {
-        let key = (of_any_micro_batch(&operator.name), operator.kind as u8);
-        let number = names.intern(key) as usize;
+        let key = (strip_micro_batch(&operator.name), operator.kind as u8);
+        let number = names.intern_key(key) as usize;
         if number == sums.len() {
-            sums.push(OperatorSum::empty(operator.kind));
+            sums.push(OperatorSum::empty_for_kind(operator.kind));
         }
         let sum = &mut sums[number];
         sum.calls = sum.calls.saturating_add(operator.calls);
         sum.total += operator.total;
-        sum.work.add(OperatorWork {
+        sum.work.add_work(OperatorWork {
             flops: operator.flops,
             bytes: operator.bytes,
         });
     }
     let rows = names.into_keys().into_iter().zip(sums);
-    sorted(rows.collect())
+    sort_by_time(rows.collect())
 }
 
 /// Sorts by time, longest first, then by name and kind, a pair that is unique.
-fn sorted<N: AsRef<str> + Into<String>>(sums: Vec<((N, u8), OperatorSum)>) -> Vec<OperatorTime> {
+fn sort_by_time<N: AsRef<str> + Into<String>>(
+    sums: Vec<((N, u8), OperatorSum)>,
+) -> Vec<OperatorTime> {
     // Equal layers and micro-batches take equal times, so most comparisons depend on names. Most names differ in their
     // first bytes, which are therefore compared as a number.
     let mut rows: Vec<_> = sums
@@ -155,7 +157,7 @@ impl OperatorWork {
     };
 
     /// Returns the work of a node. The FLOPs of a kernel are unknown if the trace states none.
-    fn of(graph: &Graph, node: NodeIndex) -> Self {
+    fn of_node(graph: &Graph, node: NodeIndex) -> Self {
         let known = |amount: u64| (amount > 0).then_some(amount);
         match graph.kind(node) {
             NodeKind::Compute => Self {
@@ -173,12 +175,12 @@ impl OperatorWork {
         }
     }
 
-    fn add(&mut self, other: Self) {
-        self.flops = both(self.flops, other.flops);
-        self.bytes = both(self.bytes, other.bytes);
+    fn add_work(&mut self, other: Self) {
+        self.flops = add_if_known(self.flops, other.flops);
+        self.bytes = add_if_known(self.bytes, other.bytes);
     }
 
-    fn times(self, times: u64) -> Self {
+    fn multiply_by(self, times: u64) -> Self {
         let times = |amount: u64| amount.saturating_mul(times);
         Self {
             flops: self.flops.map(times),
@@ -188,7 +190,7 @@ impl OperatorWork {
 }
 
 impl OperatorSum {
-    const fn empty(kind: NodeKind) -> Self {
+    const fn empty_for_kind(kind: NodeKind) -> Self {
         Self {
             calls: 0,
             total: Span::ZERO,
@@ -203,7 +205,7 @@ impl<'a> OperatorObserver<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let graphs = workload.graphs().iter();
-        let empty = OperatorSum::empty(NodeKind::Nothing);
+        let empty = OperatorSum::empty_for_kind(NodeKind::Nothing);
         Self {
             prepared,
             started: IssueTimes::new(prepared),
@@ -217,7 +219,7 @@ impl<'a> OperatorObserver<'a> {
     }
 
     /// Returns the operators (longest first, then by name and kind), and the loads and stores by memory.
-    pub fn finish(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
+    pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
         let graphs = self.prepared.workload().graphs();
         let firsts = (0..).zip(&self.sums).flat_map(|(graph, sums)| {
             let named = (0..).zip(sums);
@@ -225,7 +227,7 @@ impl<'a> OperatorObserver<'a> {
         });
         let others = self.others.iter();
         let others = others.map(|(&(graph, name, _), sum)| (graph, name, *sum));
-        let nodes: Vec<_> = graphs.iter().map(NamedNodes::of).collect();
+        let nodes: Vec<_> = graphs.iter().map(NamedNodes::group_by_name).collect();
         let mut names = Interner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
         for (graph, name, sum) in firsts.chain(others).filter(|(.., sum)| sum.calls > 0) {
@@ -236,17 +238,17 @@ impl<'a> OperatorObserver<'a> {
                 false => &others[&(name, sum.kind as u8)],
             };
             let name = graphs[graph as usize].names().get(name);
-            let number = names.intern((name, sum.kind as u8)) as usize;
+            let number = names.intern_key((name, sum.kind as u8)) as usize;
             if number == sums.len() {
-                sums.push(OperatorSum::empty(sum.kind));
+                sums.push(OperatorSum::empty_for_kind(sum.kind));
             }
             let all = &mut sums[number];
             all.calls += sum.calls;
             all.total += sum.total;
-            all.work.add(work.times(sum.calls / nodes));
+            all.work.add_work(work.multiply_by(sum.calls / nodes));
         }
         let rows = names.into_keys().into_iter().zip(sums);
-        (sorted(rows.collect()), self.accesses.finish())
+        (sort_by_time(rows.collect()), self.accesses.into_rows())
     }
 }
 
@@ -259,7 +261,7 @@ struct NamedNodes {
 }
 
 impl NamedNodes {
-    const fn none(kind: NodeKind) -> Self {
+    const fn empty_for_kind(kind: NodeKind) -> Self {
         Self {
             kind,
             nodes: 0,
@@ -269,8 +271,8 @@ impl NamedNodes {
 
     /// Returns two collections. The first groups the nodes of `graph` by name, for the kind of each name's first node.
     /// The second has the nodes of a name with other kinds.
-    fn of(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
-        let mut firsts = vec![Self::none(NodeKind::Nothing); graph.names().len()];
+    fn group_by_name(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
+        let mut firsts = vec![Self::empty_for_kind(NodeKind::Nothing); graph.names().len()];
         let mut others = BTreeMap::new();
         for node in graph.nodes() {
             let (name, kind) = (graph.name_index(node), graph.kind(node));
@@ -278,10 +280,12 @@ impl NamedNodes {
             if of.nodes == 0 {
                 of.kind = kind;
             } else if of.kind != kind {
-                of = others.entry((name, kind as u8)).or_insert(Self::none(kind));
+                of = others
+                    .entry((name, kind as u8))
+                    .or_insert(Self::empty_for_kind(kind));
             }
             of.nodes += 1;
-            of.work.add(OperatorWork::of(graph, node));
+            of.work.add_work(OperatorWork::of_node(graph, node));
         }
         (firsts, others)
     }
@@ -289,35 +293,38 @@ impl NamedNodes {
 
 impl Observer for OperatorObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.started.set(now, instance, node, kind);
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.started.set_issued(now, instance, node, kind);
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if kind == NodeKind::Nothing {
             return;
         }
         let graph = self.graphs[instance.index()];
-        let name = self.started.graph(instance).name_index(node);
+        let name = self.started.graph_of(instance).name_index(node);
         let mut sum = &mut self.sums[graph as usize][name as usize];
         if sum.calls == 0 {
             sum.kind = kind;
         } else if sum.kind != kind {
             let key = (graph, name, kind as u8);
-            sum = self.others.entry(key).or_insert(OperatorSum::empty(kind));
+            sum = self
+                .others
+                .entry(key)
+                .or_insert(OperatorSum::empty_for_kind(kind));
         }
         let span = now.since(self.started.get(instance, node, kind));
         sum.calls += 1;
         sum.total += span;
         if matches!(kind, NodeKind::LocalMemory | NodeKind::RemoteMemory) {
             let memory = self.prepared.named_memory(instance, node);
-            let graph = self.started.graph(instance);
-            self.accesses.add(graph, node, memory, span);
+            let graph = self.started.graph_of(instance);
+            self.accesses.add_access(graph, node, memory, span);
         }
     }
 
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 #[cfg(test)]
@@ -346,7 +353,7 @@ mod tests {
         };
         assert_eq!(sum.flops_per_s(), Some(2e12));
         assert_eq!(sum.bytes_per_s(), Some(1e9));
-        sum.add(&OperatorTime {
+        sum.add_operator(&OperatorTime {
             flops: None,
             bytes: Some(3_000_000),
             ..row("mm", NodeKind::Compute, 1, 3_000_000_000)

@@ -121,6 +121,6 @@ pub struct TrafficMatrix {
 }
 
 /// Returns the shortest time that a picture of `makespan` with `rows` rows can resolve.
-fn resolution(makespan: Span, rows: usize) -> Span {
+fn choose_resolution(makespan: Span, rows: usize) -> Span {
     Span(makespan.0 / if rows > 24 { 600 } else { 1200 })
 }

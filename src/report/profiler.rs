@@ -12,7 +12,7 @@
 use super::Report;
 use super::summary::percent_more;
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{Span, percent_change};
+use chakram_base::units::{Span, format_percent_change};
 use chakram_trace::format::profiler_cost::{CostBasis, UnprofiledSteps};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -74,7 +74,7 @@ pub struct WithoutProfiler {
 
 impl ProfilerBasis {
     /// Returns the profiler of the job, if its traces state steps without a profiler or the profiler's cost.
-    pub(super) fn of(workload: &Workload) -> Option<Self> {
+    pub(super) fn of_workload(workload: &Workload) -> Option<Self> {
         let graphs = workload.graphs().iter().map(|graph| graph.profiler());
         let removed = graphs.clone().any(|profiler| profiler.removed);
         let charged = graphs.clone().any(|profiler| profiler.charged);
@@ -102,7 +102,7 @@ impl ProfilerBasis {
         } else {
             (own, other)
         };
-        let interval = self.interval(with, without, unprofiled_of(workload));
+        let interval = self.profiling_error_interval(with, without, unprofiled_of(workload));
         self.with = Some(with);
         self.without = Some(WithoutProfiler {
             makespan: without,
@@ -111,7 +111,7 @@ impl ProfilerBasis {
         });
     }
 
-    fn interval(
+    fn profiling_error_interval(
         &self,
         with: Span,
         without: Span,
@@ -121,19 +121,19 @@ impl ProfilerBasis {
         let range = measured.and_then(|steps| Some((steps.range?, steps.step)));
         let [low, high] = match (range, self.record_ns.zip(self.record_interval_ns)) {
             (Some((range, step)), _) => {
-                range.map(|end| without.scaled(end.0 as f64 / step.0.max(1) as f64))
+                range.map(|end| without.scale_by(end.0 as f64 / step.0.max(1) as f64))
             }
             (None, Some((record, [least, most]))) if record > 0 => {
                 let cost = Span(with.0.saturating_sub(without.0));
                 let less = |by: u64| {
-                    let taken = cost.scaled(by as f64 / record as f64);
+                    let taken = cost.scale_by(by as f64 / record as f64);
                     Span(with.0.saturating_sub(taken.0))
                 };
                 [less(most), less(least)]
             }
             (None, _) => return None,
         };
-        Some([low.scaled(1.0 - REPEATS), high.scaled(1.0 + REPEATS)])
+        Some([low.scale_by(1.0 - REPEATS), high.scale_by(1.0 + REPEATS)])
     }
 }
 
@@ -175,7 +175,7 @@ impl Report {
             let step = Span(self.outcome.makespan.0 / steps);
             let more = percent_more(step, measured);
             let more = more.map_or_else(String::new, |percent| {
-                format!("; {}", percent_change(percent))
+                format!("; {}", format_percent_change(percent))
             });
             let text = format!("{measured} a step without a profiler; replay {step} a step{more}");
             lines.push(("measured", text));

@@ -6,7 +6,7 @@
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};
-use chakram_base::interrupt::inherited;
+use chakram_base::interrupt::inherit_token;
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
 use chakram_engine::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
@@ -61,16 +61,16 @@ impl StepRecord {
     }
 
     #[inline]
-    fn deliver(self, observer: &mut impl Observer) {
+    fn deliver_to(self, observer: &mut impl Observer) {
         let Self { at, what, node } = self;
         let instance = InstanceId(what & ((1 << KIND_AT) - 1));
         let kind = NodeKind::ALL[(what >> KIND_AT & 15) as usize];
         match what >> STEP_AT {
-            0 => observer.issued(at, instance, node, kind),
-            1 => observer.completed(at, instance, node, kind),
-            2 => observer.began(at, instance, node),
-            3 => observer.delayed(at, instance, node),
-            _ => observer.ready(at, instance, node),
+            0 => observer.on_issued(at, instance, node, kind),
+            1 => observer.on_completed(at, instance, node, kind),
+            2 => observer.on_transfer_began(at, instance, node),
+            3 => observer.on_delay_began(at, instance, node),
+            _ => observer.on_ready(at, instance, node),
         }
     }
 }
@@ -85,12 +85,12 @@ struct RecordBatch {
 
 impl RecordBatch {
     /// Delivers all events to `observer` and empties the batch.
-    fn deliver(&mut self, observer: &mut impl Observer) {
+    fn deliver_to(&mut self, observer: &mut impl Observer) {
         for step in self.steps.drain(..) {
-            step.deliver(observer);
+            step.deliver_to(observer);
         }
         for record in self.collectives.drain(..) {
-            observer.collective(&record);
+            observer.on_collective_ended(&record);
         }
     }
 }
@@ -119,33 +119,33 @@ pub struct ObserverRelay<'t, 'o> {
 /// Calls `run` with a relay to the observers created by `watch`, for a run of `nodes` nodes. Returns the result of
 /// `run`, and the observers after they have received all events. `watch` is called on the thread that delivers the
 /// events.
-pub fn relayed<W: Observer + Send, T>(
+pub fn run_relayed<W: Observer + Send, T>(
     nodes: u64,
     watch: impl FnOnce() -> W + Send,
     others: Option<&mut dyn Observer>,
     run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
 ) -> (T, W) {
     if nodes < LEAST_NODES {
-        return relayed_here(watch, others, run);
+        return run_relayed_here(watch, others, run);
     }
-    relayed_beside(watch, others, run)
+    run_relayed_beside(watch, others, run)
 }
 
-fn relayed_here<W: Observer, T>(
+fn run_relayed_here<W: Observer, T>(
     watch: impl FnOnce() -> W,
     others: Option<&mut dyn Observer>,
     run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
 ) -> (T, W) {
     let mut watching = watch();
-    let mut here = |batch: &mut RecordBatch| batch.deliver(&mut watching);
+    let mut here = |batch: &mut RecordBatch| batch.deliver_to(&mut watching);
     let mut relay = ObserverRelay::new(RelayTarget::Here(&mut here), others);
     let result = run(&mut relay);
-    let end = relay.end();
-    end.deliver(&mut watching);
+    let end = relay.finish_relay();
+    end.deliver_to(&mut watching);
     (result, watching)
 }
 
-fn relayed_beside<W: Observer + Send, T>(
+fn run_relayed_beside<W: Observer + Send, T>(
     watch: impl FnOnce() -> W + Send,
     others: Option<&mut dyn Observer>,
     run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
@@ -153,10 +153,10 @@ fn relayed_beside<W: Observer + Send, T>(
     let (full, batches) = sync_channel::<RecordBatch>(QUEUED_BATCHES);
     let (back, empty) = channel();
     thread::scope(|scope| {
-        let delivery = scope.spawn(inherited(move || {
+        let delivery = scope.spawn(inherit_token(move || {
             let mut watching = watch();
             for mut batch in batches {
-                batch.deliver(&mut watching);
+                batch.deliver_to(&mut watching);
                 // Sending fails after the end of the run, when no thread receives empty batches any more. The error
                 // can be ignored.
                 let _ = back.send(batch);
@@ -165,10 +165,10 @@ fn relayed_beside<W: Observer + Send, T>(
         }));
         let mut relay = ObserverRelay::new(RelayTarget::Beside { full, empty }, others);
         let result = run(&mut relay);
-        let end = relay.end();
+        let end = relay.finish_relay();
         match delivery.join() {
             Ok(mut watching) => {
-                end.deliver(&mut watching);
+                end.deliver_to(&mut watching);
                 (result, watching)
             }
             Err(cause) => std::panic::resume_unwind(cause),
@@ -177,22 +177,22 @@ fn relayed_beside<W: Observer + Send, T>(
 }
 
 /// Results that the loop delivers only once, at the end of a run.
-struct RunEnd {
+struct RunEndRecord {
     links: Option<Vec<LinkLoad>>,
     network: Option<NetworkOccupancy>,
     counts: Option<LoopCounts>,
 }
 
-impl RunEnd {
-    fn deliver(&self, observer: &mut impl Observer) {
+impl RunEndRecord {
+    fn deliver_to(&self, observer: &mut impl Observer) {
         if let Some(loads) = &self.links {
-            observer.links(loads);
+            observer.on_links_measured(loads);
         }
         if let Some(occupancy) = &self.network {
-            observer.network(occupancy);
+            observer.on_network_measured(occupancy);
         }
         if let Some(counts) = &self.counts {
-            observer.counted(counts);
+            observer.on_loop_counted(counts);
         }
     }
 }
@@ -210,9 +210,9 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
     }
 
     /// Delivers the last batch and ends the other thread.
-    fn end(mut self) -> RunEnd {
-        self.flush();
-        RunEnd {
+    fn finish_relay(mut self) -> RunEndRecord {
+        self.flush_batch();
+        RunEndRecord {
             links: self.links,
             network: self.network,
             counts: self.counts,
@@ -220,15 +220,15 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
     }
 
     #[inline]
-    fn step(&mut self, step: StepRecord) {
+    fn record_step(&mut self, step: StepRecord) {
         self.batch.steps.push(step);
         if self.batch.steps.len() >= BATCH {
-            self.flush();
+            self.flush_batch();
         }
     }
 
     #[cold]
-    fn flush(&mut self) {
+    fn flush_batch(&mut self) {
         match &mut self.target {
             RelayTarget::Here(deliver) => deliver(&mut self.batch),
             RelayTarget::Beside { full, empty } => {
@@ -243,16 +243,16 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
 
 impl Observer for ObserverRelay<'_, '_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.step(StepRecord::new(NodeStep::Issued, now, instance, node, kind));
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.record_step(StepRecord::new(NodeStep::Issued, now, instance, node, kind));
         if let Some(others) = &mut self.others {
-            others.issued(now, instance, node, kind);
+            others.on_issued(now, instance, node, kind);
         }
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.step(StepRecord::new(
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.record_step(StepRecord::new(
             NodeStep::Completed,
             now,
             instance,
@@ -260,34 +260,34 @@ impl Observer for ObserverRelay<'_, '_> {
             kind,
         ));
         if let Some(others) = &mut self.others {
-            others.completed(now, instance, node, kind);
+            others.on_completed(now, instance, node, kind);
         }
     }
 
     #[inline]
-    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Collective;
-        self.step(StepRecord::new(NodeStep::Began, now, instance, node, kind));
+        self.record_step(StepRecord::new(NodeStep::Began, now, instance, node, kind));
         if let Some(others) = &mut self.others {
-            others.began(now, instance, node);
+            others.on_transfer_began(now, instance, node);
         }
     }
 
-    fn collective(&mut self, record: &CollectiveRecord) {
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         self.batch.collectives.push(*record);
         if self.batch.collectives.len() >= BATCH {
-            self.flush();
+            self.flush_batch();
         }
         if let Some(others) = &mut self.others {
-            others.collective(record);
+            others.on_collective_ended(record);
         }
     }
 
     #[inline]
-    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         // Observers do not use the kind of a node that is not issued yet, so any kind suffices here.
         let kind = NodeKind::Nothing;
-        self.step(StepRecord::new(
+        self.record_step(StepRecord::new(
             NodeStep::Delayed,
             now,
             instance,
@@ -295,32 +295,32 @@ impl Observer for ObserverRelay<'_, '_> {
             kind,
         ));
         if let Some(others) = &mut self.others {
-            others.delayed(now, instance, node);
+            others.on_delay_began(now, instance, node);
         }
     }
 
     #[inline]
-    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Nothing;
-        self.step(StepRecord::new(NodeStep::Ready, now, instance, node, kind));
+        self.record_step(StepRecord::new(NodeStep::Ready, now, instance, node, kind));
         if let Some(others) = &mut self.others {
-            others.ready(now, instance, node);
+            others.on_ready(now, instance, node);
         }
     }
 
     // No observer of a report uses waiting nodes.
     #[inline]
-    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(others) = &mut self.others {
-            others.waits(now, instance, node);
+            others.on_lane_wait(now, instance, node);
         }
     }
 
     // Reports of a single launch do not use the three events below.
 
-    fn launched(&mut self, now: Time, launch: &LaunchRecord) {
+    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
         if let Some(others) = &mut self.others {
-            others.launched(now, launch);
+            others.on_launched(now, launch);
         }
     }
 
@@ -330,30 +330,30 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    fn occupied(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+    fn on_kernel_scheduled(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
         if let Some(others) = &mut self.others {
-            others.occupied(now, job, times);
+            others.on_kernel_scheduled(now, job, times);
         }
     }
 
-    fn links(&mut self, loads: &[LinkLoad]) {
+    fn on_links_measured(&mut self, loads: &[LinkLoad]) {
         self.links = Some(loads.to_vec());
         if let Some(others) = &mut self.others {
-            others.links(loads);
+            others.on_links_measured(loads);
         }
     }
 
-    fn network(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
         self.network = Some(occupancy.clone());
         if let Some(others) = &mut self.others {
-            others.network(occupancy);
+            others.on_network_measured(occupancy);
         }
     }
 
-    fn counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &LoopCounts) {
         self.counts = Some(counts.clone());
         if let Some(others) = &mut self.others {
-            others.counted(counts);
+            others.on_loop_counted(counts);
         }
     }
 }
@@ -373,24 +373,30 @@ mod tests {
     }
 
     impl Observer for RecordedCalls {
-        fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
             let row = (0, now.0, instance.0, node.0, kind as u8);
             self.steps.push(row);
         }
-        fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        fn on_completed(
+            &mut self,
+            now: Time,
+            instance: InstanceId,
+            node: NodeIndex,
+            kind: NodeKind,
+        ) {
             let row = (1, now.0, instance.0, node.0, kind as u8);
             self.steps.push(row);
         }
-        fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
             self.steps.push((2, now.0, instance.0, node.0, 0));
         }
-        fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
             self.steps.push((3, now.0, instance.0, node.0, 0));
         }
-        fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
             self.steps.push((4, now.0, instance.0, node.0, 0));
         }
-        fn collective(&mut self, record: &CollectiveRecord) {
+        fn on_collective_ended(&mut self, record: &CollectiveRecord) {
             self.groups.push(record.group.0);
         }
     }
@@ -403,13 +409,13 @@ mod tests {
             let node = NodeIndex(i.wrapping_mul(0x9e37_79b9) >> 1);
             let kind = NodeKind::ALL[i as usize % NodeKind::ALL.len()];
             match i % 5 {
-                0 => observer.issued(now, instance, node, kind),
-                1 => observer.completed(now, instance, node, kind),
-                2 => observer.began(now, instance, node),
-                3 => observer.delayed(now, instance, node),
-                _ => observer.ready(now, instance, node),
+                0 => observer.on_issued(now, instance, node, kind),
+                1 => observer.on_completed(now, instance, node, kind),
+                2 => observer.on_transfer_began(now, instance, node),
+                3 => observer.on_delay_began(now, instance, node),
+                _ => observer.on_ready(now, instance, node),
             }
-            observer.collective(&CollectiveRecord {
+            observer.on_collective_ended(&CollectiveRecord {
                 group: ReplayGroupId(i),
                 kind: CollectiveKind::AllReduce,
                 buffer: 1,
@@ -430,11 +436,11 @@ mod tests {
         let mut direct = RecordedCalls::default();
         report_events(&mut direct);
         let mut others = RecordedCalls::default();
-        let ((), here) = relayed_here(RecordedCalls::default, Some(&mut others), |relay| {
+        let ((), here) = run_relayed_here(RecordedCalls::default, Some(&mut others), |relay| {
             report_events(relay)
         });
         assert_eq!((&here, &others), (&direct, &direct));
-        let (five, beside) = relayed_beside(RecordedCalls::default, None, |relay| {
+        let (five, beside) = run_relayed_beside(RecordedCalls::default, None, |relay| {
             report_events(relay);
             5
         });
@@ -446,12 +452,12 @@ mod tests {
     fn panics_of_observers_reach_the_caller() {
         struct PanickingObserver;
         impl Observer for PanickingObserver {
-            fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
+            fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
                 panic!("the observer's own");
             }
-            fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-            fn collective(&mut self, _: &CollectiveRecord) {}
+            fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+            fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
         }
-        relayed_beside(|| PanickingObserver, None, |relay| report_events(relay));
+        run_relayed_beside(|| PanickingObserver, None, |relay| report_events(relay));
     }
 }

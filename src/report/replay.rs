@@ -19,7 +19,7 @@ use super::node_table::{NodeTable, RowLimit};
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
 use super::profiler::ProfilerBasis;
-use super::relay::relayed;
+use super::relay::run_relayed;
 use super::settings::GivenSettings;
 use super::stack::StackReport;
 use super::steps::StepObserver;
@@ -29,24 +29,24 @@ use super::summary::{
 };
 use super::throughput;
 use super::tiles::TileObserver;
-use super::two_threads::both;
+use super::two_threads::run_both;
 use super::unknown;
-use super::warnings::warnings;
+use super::warnings::collect_warnings;
 use chakram_base::bounds;
 use chakram_base::ids::Rank;
 use chakram_base::interrupt::{self, Interruption};
-use chakram_base::units::{Bytes, Span, thousands};
+use chakram_base::units::{Bytes, Span, format_thousands};
 use chakram_engine::{
     CollectiveModel, CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes,
 };
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::Graph;
-use chakram_trace::workload::shortened;
+use chakram_trace::workload::format_shortened;
 use std::cmp::Reverse;
 
 /// Replays `prepared` with an additional observer, `extra`, and returns the report.
-pub fn replay<O: Observer>(
+pub fn replay_to_report<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
 ) -> Result<(Report, O), ReplayError> {
@@ -54,16 +54,16 @@ pub fn replay<O: Observer>(
     Ok((report, extra))
 }
 
-/// Replays like [`replay`], and also returns a table with one row per node.
+/// Replays like [`replay_to_report`], and also returns a table with one row per node.
 ///
 /// # Errors
 ///
-/// Fails where [`replay`] fails, and if the replay has more than [`RowLimit::MOST`] nodes.
-pub fn replay_with_nodes<O: Observer>(
+/// Fails where [`replay_to_report`] fails, and if the replay has more than [`RowLimit::MOST`] nodes.
+pub fn replay_to_report_with_nodes<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
 ) -> Result<(Report, NodeTable, O), ReplayError> {
-    RowLimit::check(prepared.workload().nodes())?;
+    RowLimit::check_row_count(prepared.workload().node_count())?;
     let (report, table) = replay_watched(prepared, &mut extra, true)?;
     let table = table.expect("a run of so many nodes is recorded");
     Ok((report, table, extra))
@@ -73,12 +73,17 @@ pub fn replay_with_nodes<O: Observer>(
 fn check_memory(nodes: u64) -> Result<(), Interruption> {
     // Bytes per node that the critical path needs, for times, causes, order and partner.
     const BYTES_OF_NODE: u64 = 36;
-    interrupt::check()?;
+    interrupt::check_interruption()?;
     if nodes > RowLimit::MOST {
         return Ok(());
     }
-    let what = format_args!("the times of {} nodes", thousands(nodes));
-    Ok(bounds::check(what, nodes, BYTES_OF_NODE, "a smaller job")?)
+    let what = format_args!("the times of {} nodes", format_thousands(nodes));
+    Ok(bounds::check_fits(
+        what,
+        nodes,
+        BYTES_OF_NODE,
+        "a smaller job",
+    )?)
 }
 
 /// Runs the replay. The function does not depend on the additional observer's type, so the event loop with report
@@ -91,7 +96,7 @@ fn replay_watched(
 ) -> Result<(Report, Option<NodeTable>), ReplayError> {
     prepared.check_prices()?;
     prepared.check_aggregation()?;
-    check_memory(prepared.workload().nodes())?;
+    check_memory(prepared.workload().node_count())?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
     } else {
@@ -100,13 +105,16 @@ fn replay_watched(
     // The loop is compiled for the relay, which does not depend on the report's observers.
     let watch = || {
         let memory = MemoryObserver::new(prepared);
-        (RunRecorder::new(prepared), observers(prepared, memory, ()))
+        (
+            RunRecorder::new(prepared),
+            create_observers(prepared, memory, ()),
+        )
     };
-    let nodes = prepared.workload().nodes();
+    let nodes = prepared.workload().node_count();
     let (outcome, (recorder, observers)) =
-        relayed(nodes, watch, others, |relay| prepared.run_inline(relay));
+        run_relayed(nodes, watch, others, |relay| prepared.run_inline(relay));
     let outcome = outcome?;
-    let network = prepared.network().to_string();
+    let network = prepared.network_kind().to_string();
     let makespan = outcome.makespan;
     let finished = FinishedReplay {
         prepared,
@@ -114,19 +122,19 @@ fn replay_watched(
         launches: Vec::new(),
         network,
     };
-    let ((mut report, _), (path, table)) = both(
+    let ((mut report, _), (path, table)) = run_both(
         nodes as usize,
-        || finish(finished, observers),
+        || finish_report(finished, observers),
         || {
             let path = recorder.as_ref();
-            let path = path.map(|recorder| recorder.finish(makespan));
+            let path = path.map(|recorder| recorder.find_critical_path(makespan));
             let table = recorder.filter(|_| wants_nodes);
             (path, table.map(|recorder| recorder.node_table()))
         },
     );
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
-        report.interval = PredictionInterval::of(&report, prepared);
+        report.interval = PredictionInterval::of_report(&report, prepared);
         // The cost includes the cost at both ends of the prediction interval, so the interval is computed first.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
@@ -134,14 +142,14 @@ fn replay_watched(
     Ok((report, table))
 }
 
-/// Replays like [`replay`], with the given network model and collective model.
+/// Replays like [`replay_to_report`], with the given network model and collective model.
 pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
     prepared: &CompiledReplay<'_>,
     extra: O,
     network: N,
     backend: &mut M,
 ) -> Result<(Report, O), ReplayError> {
-    let mut observers = observers(prepared, MemoryObserver::new(prepared), extra);
+    let mut observers = create_observers(prepared, MemoryObserver::new(prepared), extra);
     let watched: &mut dyn Observer = &mut observers;
     let outcome = prepared.run_with_backend(watched, network, backend)?;
     let finished = FinishedReplay {
@@ -150,7 +158,7 @@ pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
         launches: Vec::new(),
         network: N::NAME.to_owned(),
     };
-    Ok(finish(finished, observers))
+    Ok(finish_report(finished, observers))
 }
 
 /// The observers that a report needs, and one additional observer.
@@ -171,12 +179,12 @@ pub(super) type ReportObservers<'a, O> = (
     ),
 );
 
-pub(super) fn observers<'a, O: Observer>(
+pub(super) fn create_observers<'a, O: Observer>(
     prepared: &'a CompiledReplay<'a>,
     memory: MemoryObserver<'a>,
     extra: O,
 ) -> ReportObservers<'a, O> {
-    let collectives = CollectiveObserver::new(prepared.groups().count());
+    let collectives = CollectiveObserver::new(prepared.group_views().count());
     let operators = OperatorObserver::new(prepared);
     let program = (
         StepObserver::new(prepared),
@@ -197,7 +205,7 @@ pub(super) struct FinishedReplay<'a> {
 }
 
 /// Returns the report of a completed replay.
-pub(super) fn finish<O>(
+pub(super) fn finish_report<O>(
     finished: FinishedReplay<'_>,
     observers: ReportObservers<'_, O>,
 ) -> (Report, O) {
@@ -210,18 +218,18 @@ pub(super) fn finish<O>(
     let times = launches.len().max(1) as u64;
     let (breakdown, (collectives, (operators, (memory, (tiles, (counts, program)))))) = observers;
     let (steps, (modules, extra)) = program;
-    let (operators, memory_accesses) = operators.finish();
-    let (npu_times, mut charged) = breakdown.finish(outcome.makespan);
+    let (operators, memory_accesses) = operators.into_operators();
+    let (npu_times, mut charged) = breakdown.into_times(outcome.makespan);
     let unknown_charged = charged.pop().unwrap_or_default();
     let messages_charged = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
-    let basis = prepared.basis();
+    let basis = prepared.pricing_coverage();
     let mut present = workload.instances().iter().map(|i| i.rank).peekable();
-    let absent = (0..workload.ranks())
+    let absent = (0..workload.rank_count())
         .map(Rank)
         .filter(|rank| present.next_if_eq(rank).is_none())
         .collect();
-    let memory = memory.finish();
+    let memory = memory.into_rows();
     let kernels = KernelBasis {
         priced: basis.priced,
         by_curves: basis.by_curves,
@@ -232,47 +240,47 @@ pub(super) fn finish<O>(
     let mut report = Report {
         schema: ReportSchema::default(),
         provenance: None,
-        machine: MachineName::of(machine),
-        ranks: workload.ranks(),
+        machine: MachineName::from_machine(machine),
+        ranks: workload.rank_count(),
         absent,
         captured: None,
-        captured_on: CapturedOn::of(workload),
+        captured_on: CapturedOn::from_workload(workload),
         unknown: Vec::new(),
         lower_bound: false,
-        kernel_energy: KernelEnergy::of(&basis, &kernels),
+        kernel_energy: KernelEnergy::from_basis(&basis, &kernels),
         kernels,
         response: MachineResponse::default(),
-        profiler: ProfilerBasis::of(workload),
+        profiler: ProfilerBasis::of_workload(workload),
         interval: None,
-        network: (prepared.comm() == CommTiming::Model).then_some(network),
+        network: (prepared.comm_timing() == CommTiming::Model).then_some(network),
         communication: CommunicationBasis {
-            lasts_as: prepared.comm(),
+            lasts_as: prepared.comm_timing(),
             as_recorded: basis.as_recorded,
             unknown: basis.unrecorded,
         },
         mean_parts: Default::default(),
         mean_communicating: Span::ZERO,
-        rows: npus(prepared, npu_times, times > 1),
+        rows: build_npu_rows(prepared, npu_times, times > 1),
         collectives: rows_of_collectives(prepared, &collectives, &charged),
         messages_charged,
         unknown_charged,
-        exposed: exposed(prepared, &charged, messages_charged, unknown_charged),
+        exposed: build_exposed_rows(prepared, &charged, messages_charged, unknown_charged),
         operators,
         // With several launches a step begins several times, so the report has no rows of steps.
         steps: if launches.is_empty() {
-            steps.finish()
+            steps.into_rows()
         } else {
             Vec::new()
         },
-        modules: modules.finish(),
+        modules: modules.into_rows(),
         memory_accesses,
         warnings: Vec::new(),
         settings: GivenSettings::default(),
-        memory_ports: port_memory::of(prepared, &memory),
-        memory_pools: pool_memory::of(prepared, &memory),
+        memory_ports: port_memory::list_port_memories(prepared, &memory),
+        memory_pools: pool_memory::list_pool_memories(prepared, &memory),
         memory,
-        tiles: tiles.finish(prepared),
-        aggregation: counts.finish(prepared),
+        tiles: tiles.summarize_tile_use(prepared),
+        aggregation: counts.summarize_aggregation(prepared),
         sensitivities: None,
         stack: (basis.by_curves > 0)
             .then(|| StackReport::of_machine(machine))
@@ -291,7 +299,7 @@ pub(super) fn finish<O>(
             })
         },
         extrapolation: None,
-        throughput: throughput::of(prepared, Span(outcome.makespan.0 / times)),
+        throughput: throughput::compute_throughput(prepared, Span(outcome.makespan.0 / times)),
         cost: None,
         run: None,
         critical_path: None,
@@ -304,15 +312,15 @@ pub(super) fn finish<O>(
         beside: Vec::new(),
         outcome,
     };
-    report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));
-    report.mean_communicating = report.mean(|time| time.communicating);
+    report.mean_parts = std::array::from_fn(|part| report.mean_over_npus(|time| time.parts[part]));
+    report.mean_communicating = report.mean_over_npus(|time| time.communicating);
     report.state_cost(machine.price_per_npu_hour(), None);
     let captured = report.rows.iter().map(|row| row.captured);
     let captured: Option<u128> = captured
         .map(|span| span.map(|span| u128::from(span.0)))
         .sum();
     let instances = workload.instances().iter();
-    let dropped = instances.map(|instance| workload.graph(instance).dropped_kernels());
+    let dropped = instances.map(|instance| workload.graph_of(instance).dropped_kernels());
     let dropped = dropped.fold(0, u64::saturating_add);
     report.unknown = unknown::list_unknown(&basis, dropped, captured);
     report.lower_bound = report.is_lower_bound();
@@ -327,25 +335,29 @@ pub(super) fn finish<O>(
         on.note_recorded(rows.map(|row| &*row.class));
     }
     report.captured = report.last_captured().map(|(captured, _)| captured);
-    report.response = MachineResponse::of(&report, prepared);
-    report.interval = PredictionInterval::of(&report, prepared);
-    report.warnings = warnings(&report, prepared);
+    report.response = MachineResponse::of_report(&report, prepared);
+    report.interval = PredictionInterval::of_report(&report, prepared);
+    report.warnings = collect_warnings(&report, prepared);
     (report, extra)
 }
 
 /// Returns the rows of NPUs, in the order of instances.
-fn npus(prepared: &CompiledReplay<'_>, times: Vec<NpuTime>, repeated: bool) -> Vec<NpuRow> {
+fn build_npu_rows(
+    prepared: &CompiledReplay<'_>,
+    times: Vec<NpuTime>,
+    repeated: bool,
+) -> Vec<NpuRow> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let rows = workload.instances().iter().zip(times);
     let rows = rows.map(|(instance, time)| {
-        let npu = prepared.npu(instance.rank);
+        let npu = prepared.npu_of_rank(instance.rank);
         // A capture contains one launch, so it is compared only with a single launch.
-        let captured = workload.graph(instance).captured();
+        let captured = workload.graph_of(instance).captured_end();
         let captured = captured.filter(|_| !repeated);
         NpuRow {
             rank: instance.rank,
             npu,
-            class: machine.classes()[machine.class(npu)].name.clone(),
+            class: machine.classes()[machine.class_of_npu(npu)].name.clone(),
             time,
             captured,
             difference: captured.and_then(|captured| percent_more(time.finish, captured)),
@@ -360,11 +372,11 @@ fn rows_of_collectives(
     collectives: &CollectiveObserver,
     charged: &[ChargedTime],
 ) -> Vec<CollectiveRow> {
-    let groups: Vec<GroupView<'_>> = prepared.groups().collect();
-    let rows = collectives.tallies().map(|(index, kind, tally)| {
+    let groups: Vec<GroupView<'_>> = prepared.group_views().collect();
+    let rows = collectives.nonzero_tallies().map(|(index, kind, tally)| {
         let group = &groups[index.index()];
         let members = group.members.len() as u32;
-        let latest = collectives.latest(index, kind);
+        let latest = collectives.most_awaited_rank(index, kind);
         CollectiveRow {
             group: group_label(prepared, group),
             group_index: index.0,
@@ -378,33 +390,33 @@ fn rows_of_collectives(
             latest: latest.map(|(rank, waited)| LatestRank { rank, waited }),
             bus: tally.bus_bandwidth(kind, members),
             charged: charged[index.index() * CollectiveKind::ALL.len() + kind as usize],
-            role: role(prepared, group),
+            role: role_of_group(prepared, group),
         }
     });
     rows.collect()
 }
 
 /// Returns exposed communication by group, largest first.
-fn exposed(
+fn build_exposed_rows(
     prepared: &CompiledReplay<'_>,
     charged: &[ChargedTime],
     messages: ChargedTime,
     unknown: ChargedTime,
 ) -> Vec<ExposedRow> {
     let by_group = prepared
-        .groups()
+        .group_views()
         .zip(charged.chunks(CollectiveKind::ALL.len()))
         .map(|(group, kinds)| ExposedRow {
             what: group_label(prepared, &group),
             members: group.members.len() as u32,
-            exposed: kinds.iter().map(ChargedTime::exposed).sum(),
-            role: role(prepared, &group),
+            exposed: kinds.iter().map(ChargedTime::exposed_time).sum(),
+            role: role_of_group(prepared, &group),
         });
     let of_no_group = [(MESSAGES, messages), (UNKNOWN_COMMUNICATION, unknown)];
     let of_no_group = of_no_group.map(|(what, charged)| ExposedRow {
         what: what.to_owned(),
         members: 0,
-        exposed: charged.exposed(),
+        exposed: charged.exposed_time(),
         role: None,
     });
     let rows = by_group.chain(of_no_group);
@@ -414,14 +426,14 @@ fn exposed(
 }
 
 /// Returns the purpose of a group, if known.
-fn role(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> Option<String> {
+fn role_of_group(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> Option<String> {
     prepared.workload().groups()[group.id.index()].role.clone()
 }
 
 /// Formats a group, as in `all 8`, `tp (0, 1, 2, 3)` or `0, 1 along nvlink`.
 pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> String {
     let name = &prepared.workload().groups()[group.id.index()].name;
-    let members = || shortened(group.members.iter().map(|m| m.0));
+    let members = || format_shortened(group.members.iter().map(|m| m.0));
     match (name, group.dimensions) {
         (None, None) => format!("all {} ranks", group.members.len()),
         (Some(name), None) => format!("{name} ({})", members()),
@@ -438,8 +450,8 @@ pub(super) fn algorithm_label(
     group: &GroupView<'_>,
     bytes: u64,
 ) -> String {
-    match prepared.comm() {
-        CommTiming::Model => prepared.algorithms(kind, group, bytes),
+    match prepared.comm_timing() {
+        CommTiming::Model => prepared.describe_algorithms(kind, group, bytes),
         other => format!("as {other}"),
     }
 }

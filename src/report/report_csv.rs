@@ -36,50 +36,52 @@ pub enum CsvTable {
 }
 
 /// Renders one table of `report`; times are in integer picoseconds.
-pub fn render(report: &Report, table: CsvTable) -> String {
-    of_reports(&[(None, report)], table)
+pub fn render_report(report: &Report, table: CsvTable) -> String {
+    render_reports(&[(None, report)], table)
 }
 
 /// Renders one table of several reports with one header; each row begins with the machine's name if there is a name.
-pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
+pub(super) fn render_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
     match table {
         CsvTable::Npus => {
             let bounded = reports.iter().any(|(_, report)| report.lower_bound);
             let bound = bounded.then_some(npus::LOWER_BOUND);
             let columns: Vec<_> = npus::CSV.iter().copied().chain(bound).collect();
-            each(reports, &columns, |report| &report.rows)
+            render_report_rows(reports, &columns, |report| &report.rows)
         }
-        CsvTable::Collectives => each(reports, collectives::table::CSV, |report| {
+        CsvTable::Collectives => render_report_rows(reports, collectives::table::CSV, |report| {
             &report.collectives
         }),
-        CsvTable::Operators => each(reports, operators::table::CSV, |report| &report.operators),
-        CsvTable::Steps => each(reports, steps::CSV, |report| &report.steps),
-        CsvTable::Modules => each(reports, modules::CSV, |report| &report.modules),
-        CsvTable::Memory => each(reports, memory::CSV, |report| &report.memory),
-        CsvTable::Links => each(reports, links::CSV, |report| {
+        CsvTable::Operators => {
+            render_report_rows(reports, operators::table::CSV, |report| &report.operators)
+        }
+        CsvTable::Steps => render_report_rows(reports, steps::CSV, |report| &report.steps),
+        CsvTable::Modules => render_report_rows(reports, modules::CSV, |report| &report.modules),
+        CsvTable::Memory => render_report_rows(reports, memory::CSV, |report| &report.memory),
+        CsvTable::Links => render_report_rows(reports, links::CSV, |report| {
             report.links.as_ref().map_or(&[], |links| &links.links[..])
         }),
-        CsvTable::Unknown => each(reports, unknown::CSV, |report| &report.unknown),
-        CsvTable::Settings => each(reports, settings::CSV, |report| {
+        CsvTable::Unknown => render_report_rows(reports, unknown::CSV, |report| &report.unknown),
+        CsvTable::Settings => render_report_rows(reports, settings::CSV, |report| {
             &report.settings.without_effect
         }),
-        CsvTable::Sensitivities => each(reports, sensitivity::CSV, |report| {
+        CsvTable::Sensitivities => render_report_rows(reports, sensitivity::CSV, |report| {
             (report.sensitivities.as_ref()).map_or(&[], |found| &found.rows[..])
         }),
-        CsvTable::Cost => each(reports, cost::CSV, std::slice::from_ref),
+        CsvTable::Cost => render_report_rows(reports, cost::CSV, std::slice::from_ref),
     }
 }
 
-fn each<R: 'static>(
+fn render_report_rows<R: 'static>(
     reports: &[(Option<&str>, &Report)],
     columns: &[CsvColumn<Report, R>],
     of: fn(&Report) -> &[R],
 ) -> String {
     let named = reports.first().and_then(|(name, _)| *name);
-    let mut rows = CsvRows::empty();
-    rows.header(named.map(|_| "machine"), columns);
+    let mut rows = CsvRows::without_header();
+    rows.add_header(named.map(|_| "machine"), columns);
     for (name, report) in reports {
-        rows.columns(*name, columns, report, of(report));
+        rows.add_rows(*name, columns, report, of(report));
     }
-    rows.text()
+    rows.into_text()
 }

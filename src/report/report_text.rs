@@ -2,7 +2,7 @@
 
 use super::head::{self, HeadLine, HeadStyle};
 use super::section::ReportMedium;
-use super::text::{TextStyle, paragraph};
+use super::text::{TextStyle, write_paragraph};
 use super::{Report, critical_path, npus, sensitivity, tables};
 use chakram_base::setting::SettingKey;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 const LINES: usize = 58;
 
 /// Renders `report`; `title` and `basis` describe its replay.
-pub fn render(report: &Report, title: &str, basis: &str, style: TextStyle) -> String {
+pub fn render_text(report: &Report, title: &str, basis: &str, style: TextStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, title, basis, style).expect("a string grows as needed");
     out
@@ -25,18 +25,18 @@ fn write_all(
     style: TextStyle,
 ) -> std::fmt::Result {
     let h = style.heading;
-    let head = format!("{title}: {}", head::scope(report));
+    let head = format!("{title}: {}", head::format_scope(report));
     writeln!(out, "{}", style.clip_line(&head, 0))?;
-    for line in head::lines(report, basis) {
+    for line in head::build_head_lines(report, basis) {
         write_head(out, &line, style)?;
     }
-    report.settings.write(out, style)?;
-    let medium = ReportMedium::of(style);
-    for section in npus::breakdown(report) {
+    report.settings.write_notes(out, style)?;
+    let medium = ReportMedium::for_text_style(style);
+    for section in npus::build_breakdown_sections(report) {
         section.write_text(out, style)?;
     }
     let mut sections = Vec::new();
-    for group in tables::groups(report, medium) {
+    for group in tables::group_tables(report, medium) {
         let mut text = String::new();
         for section in group {
             section.write_text(&mut text, style)?;
@@ -44,19 +44,19 @@ fn write_all(
         sections.push(text);
     }
     let mut end = String::new();
-    let path = critical_path::sections(report, medium).into_iter();
-    for section in path.chain(sensitivity::sections(report, medium)) {
+    let path = critical_path::build_path_sections(report, medium).into_iter();
+    for section in path.chain(sensitivity::build_sensitivity_sections(report, medium)) {
         section.write_text(&mut end, style)?;
     }
     if !report.warnings.is_empty() {
         writeln!(end, "\n{h}WARNINGS{h:#}")?;
         for warning in &report.warnings {
-            wrapped(&mut end, warning, style.warning)?;
+            write_wrapped(&mut end, warning, style.warning)?;
         }
     }
     if !style.details {
         let taken = out.lines().count() + end.lines().count();
-        shorten(&mut sections, LINES.saturating_sub(taken));
+        shorten_sections(&mut sections, LINES.saturating_sub(taken));
     }
     sections.iter().for_each(|section| out.push_str(section));
     out.push_str(&end);
@@ -65,7 +65,7 @@ fn write_all(
 
 /// Shortens the longest of `sections` until all together have at most `lines` lines. Each section keeps at least four
 /// lines. A note in each shortened section states the omission.
-fn shorten(sections: &mut [String], lines: usize) {
+fn shorten_sections(sections: &mut [String], lines: usize) {
     let counts: Vec<_> = sections
         .iter()
         .map(|section| section.lines().count())
@@ -97,13 +97,15 @@ fn write_head(out: &mut String, line: &HeadLine, style: TextStyle) -> std::fmt::
     };
     let HeadLine { text, rest, .. } = line;
     match line.style {
-        HeadStyle::Wrapped | HeadStyle::WrappedWarning => paragraph(out, text, &lead, 10, mark),
+        HeadStyle::Wrapped | HeadStyle::WrappedWarning => {
+            write_paragraph(out, text, &lead, 10, mark)
+        }
         _ if rest.is_empty() => writeln!(out, "{mark}{lead}{text}{mark:#}"),
         _ => writeln!(out, "{mark}{lead}{text}{mark:#}   {rest}"),
     }
 }
 
 /// Formats a warning, indented and wrapped at spaces.
-fn wrapped(out: &mut String, text: &str, style: anstyle::Style) -> std::fmt::Result {
-    paragraph(out, text, "  ! ", 4, style)
+fn write_wrapped(out: &mut String, text: &str, style: anstyle::Style) -> std::fmt::Result {
+    write_paragraph(out, text, "  ! ", 4, style)
 }

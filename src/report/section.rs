@@ -2,7 +2,7 @@
 //! facts.
 
 use super::table::{TextColumn, TextTable};
-use super::text::{TextStyle, paragraph};
+use super::text::{TextStyle, write_paragraph};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, Span};
 use std::fmt::{Display, Result, Write as _};
@@ -23,7 +23,7 @@ pub(crate) enum ReportMedium {
 
 impl ReportMedium {
     /// Returns the medium of a text with `style`.
-    pub fn of(style: TextStyle) -> Self {
+    pub fn for_text_style(style: TextStyle) -> Self {
         match style.details {
             true => Self::Details,
             false => Self::Text,
@@ -31,28 +31,28 @@ impl ReportMedium {
     }
 
     /// Returns the number of rows to show; `rows` is the number of rows that a text shows.
-    pub fn rows(self, rows: usize) -> usize {
+    pub fn max_rows_shown(self, rows: usize) -> usize {
         match self {
             Self::Text | Self::Details => rows,
             Self::Page => rows.max(PAGE_ROWS),
         }
     }
 
-    /// Like [`Self::rows`], but a text with all details shows all rows.
+    /// Like [`Self::max_rows_shown`], but a text with all details shows all rows.
     pub fn rows_or_all(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
-            _ => self.rows(rows),
+            _ => self.max_rows_shown(rows),
         }
     }
 
     /// Returns a name for use in a sentence, shortened to `width` columns in a text without details.
-    pub fn clip(self, name: &str, width: usize) -> String {
+    pub fn clip_name(self, name: &str, width: usize) -> String {
         let style = TextStyle {
             details: self != Self::Text,
             ..TextStyle::default()
         };
-        style.clip(name, width)
+        style.clip_to_width(name, width)
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct SectionCell {
 
 impl SectionCell {
     /// Creates a cell with a name from an input.
-    pub fn name(text: impl Into<String>) -> Self {
+    pub fn name_cell(text: impl Into<String>) -> Self {
         Self {
             is_name: true,
             ..Self::from(text.into())
@@ -78,7 +78,7 @@ impl SectionCell {
     }
 
     /// Creates a cell with a number and its displayed form.
-    pub fn number(value: impl Display, shown: impl Display) -> Self {
+    pub fn number_cell(value: impl Display, shown: impl Display) -> Self {
         Self {
             value: Some(value.to_string()),
             ..Self::from(shown.to_string())
@@ -86,21 +86,21 @@ impl SectionCell {
     }
 
     /// Creates a cell that shows `part` in percent of `whole`.
-    pub fn share(part: Span, whole: Span) -> Self {
-        let shown = super::text::share(part, whole);
+    pub fn share_cell(part: Span, whole: Span) -> Self {
+        let shown = super::text::format_share(part, whole);
         match whole {
             Span::ZERO => shown.into(),
-            _ => Self::number(part.0 as f64 / whole.0 as f64, shown),
+            _ => Self::number_cell(part.0 as f64 / whole.0 as f64, shown),
         }
     }
 
     /// Creates a cell with a count.
-    pub fn count(count: u64) -> Self {
-        Self::number(count, super::summary::thousands(count))
+    pub fn count_cell(count: u64) -> Self {
+        Self::number_cell(count, super::summary::format_thousands(count))
     }
 
     /// Sets the JSON pointer to the value in the report.
-    pub fn at(self, pointer: impl Into<String>) -> Self {
+    pub fn with_pointer(self, pointer: impl Into<String>) -> Self {
         Self {
             pointer: Some(pointer.into()),
             ..self
@@ -108,7 +108,7 @@ impl SectionCell {
     }
 
     /// Sets the JSON pointer to the value, if there is one.
-    pub fn at_some(self, pointer: Option<String>) -> Self {
+    pub fn with_optional_pointer(self, pointer: Option<String>) -> Self {
         Self { pointer, ..self }
     }
 }
@@ -130,13 +130,13 @@ impl From<&str> for SectionCell {
 
 impl From<Span> for SectionCell {
     fn from(span: Span) -> Self {
-        Self::number(span.0, span)
+        Self::number_cell(span.0, span)
     }
 }
 
 impl From<Bytes> for SectionCell {
     fn from(bytes: Bytes) -> Self {
-        Self::number(bytes.0, bytes)
+        Self::number_cell(bytes.0, bytes)
     }
 }
 
@@ -163,14 +163,14 @@ impl From<Vec<SectionCell>> for SectionRow {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionNote {
     pub text: String,
-    fit: NoteFit,
+    fit: NoteOverflow,
     /// Whether the sentence is a warning.
     pub warns: bool,
 }
 
 /// How a text fits a sentence that is longer than a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum NoteFit {
+enum NoteOverflow {
     #[default]
     Stays,
     IsCut,
@@ -179,7 +179,7 @@ enum NoteFit {
 
 impl SectionNote {
     /// Creates a sentence that fits on one line.
-    pub fn line(text: impl Into<String>) -> Self {
+    pub fn from_line(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             ..Self::default()
@@ -187,23 +187,23 @@ impl SectionNote {
     }
 
     /// Creates a sentence with a name, shortened to one line in a text.
-    pub fn cut(text: impl Into<String>) -> Self {
+    pub fn from_clipped_line(text: impl Into<String>) -> Self {
         Self {
-            fit: NoteFit::IsCut,
-            ..Self::line(text)
+            fit: NoteOverflow::IsCut,
+            ..Self::from_line(text)
         }
     }
 
     /// Creates a sentence of any length, wrapped in a text.
-    pub fn wrapped(text: impl Into<String>) -> Self {
+    pub fn from_wrapped_text(text: impl Into<String>) -> Self {
         Self {
-            fit: NoteFit::Wraps,
-            ..Self::line(text)
+            fit: NoteOverflow::Wraps,
+            ..Self::from_line(text)
         }
     }
 
     /// Marks the sentence as a warning if `warns`.
-    pub fn warning(self, warns: bool) -> Self {
+    pub fn as_warning_if(self, warns: bool) -> Self {
         Self { warns, ..self }
     }
 }
@@ -256,7 +256,10 @@ impl ReportSection {
     }
 
     /// Creates an empty table whose rows are aligned with each other in a text.
-    pub fn aligned(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
+    pub fn with_aligned_columns(
+        id: SectionId,
+        columns: impl Into<Vec<TextColumn<'static>>>,
+    ) -> Self {
         Self {
             aligned: true,
             ..Self::new(id, columns)
@@ -264,12 +267,12 @@ impl ReportSection {
     }
 
     /// Adds a row.
-    pub fn row(&mut self, row: impl Into<SectionRow>) {
+    pub fn push_row(&mut self, row: impl Into<SectionRow>) {
         self.rows.push(row.into());
     }
 
     /// Adds a sentence.
-    pub fn note(&mut self, note: SectionNote) {
+    pub fn push_note(&mut self, note: SectionNote) {
         self.notes.push(note);
     }
 
@@ -279,7 +282,7 @@ impl ReportSection {
         self.left_out = (rows > shown).then(|| {
             format!(
                 "… {} more: {} csv {} {table}",
-                super::summary::thousands((rows - shown) as u64),
+                super::summary::format_thousands((rows - shown) as u64),
                 SettingKey::Format,
                 SettingKey::Table
             )
@@ -288,23 +291,23 @@ impl ReportSection {
 
     /// Writes the table and its notes as text.
     pub fn write_text(&self, out: &mut String, style: TextStyle) -> Result {
-        let mut table = TextTable::new(self.columns.clone()).named(style);
+        let mut table = TextTable::new(self.columns.clone()).with_shortened_names(style);
         if !self.aligned {
-            table.heading(out, style)?;
+            table.write_heading(out, style)?;
         }
         for row in &self.rows {
             let texts = row.cells.iter().map(|cell| match cell.is_name {
-                true => style.name(&cell.text),
+                true => style.clip_name(&cell.text),
                 false => cell.text.clone(),
             });
             let texts: Vec<String> = texts.collect();
             let cells: Vec<&dyn Display> = texts.iter().map(|text| text as _).collect();
             let mut note = String::new();
             if let Some(of_row) = &row.note {
-                of_row.write(&mut note, 4, style)?;
+                of_row.write_text(&mut note, 4, style)?;
             }
             if self.aligned {
-                table.add(&cells);
+                table.add_row(&cells);
                 table.add_lines(note);
             } else {
                 let mark = match row.alarm {
@@ -316,27 +319,27 @@ impl ReportSection {
             }
         }
         if self.aligned {
-            write!(out, "\n{}", table.text(style))?;
+            write!(out, "\n{}", table.into_text(style))?;
         }
         if let Some(text) = &self.left_out {
             writeln!(out, "  {text}")?;
         }
         let mut notes = self.notes.iter();
-        notes.try_for_each(|note| note.write(out, 2, style))
+        notes.try_for_each(|note| note.write_text(out, 2, style))
     }
 }
 
 impl SectionNote {
-    fn write(&self, out: &mut String, indent: usize, style: TextStyle) -> Result {
+    fn write_text(&self, out: &mut String, indent: usize, style: TextStyle) -> Result {
         let lead = " ".repeat(indent);
         let mark = match self.warns {
             true => style.warning,
             false => anstyle::Style::new(),
         };
         let text = match self.fit {
-            NoteFit::Wraps => return paragraph(out, &self.text, &lead, 4, mark),
-            NoteFit::IsCut => style.clip_line(&self.text, indent),
-            NoteFit::Stays => self.text.clone(),
+            NoteOverflow::Wraps => return write_paragraph(out, &self.text, &lead, 4, mark),
+            NoteOverflow::IsCut => style.clip_line(&self.text, indent),
+            NoteOverflow::Stays => self.text.clone(),
         };
         writeln!(out, "{mark}{lead}{text}{mark:#}")
     }

@@ -10,8 +10,8 @@
 use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
 use super::csv::{CsvCell, CsvColumn};
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
-use super::table::{left, right};
-use super::{Report, summary::thousands};
+use super::table::{left_aligned_column, right_aligned_column};
+use super::{Report, summary::format_thousands};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_engine::{
@@ -19,7 +19,7 @@ use chakram_engine::{
     ReplayError, ReplayOptions,
 };
 use chakram_hardware::machine::Machine;
-use chakram_trace::format::of_any_micro_batch;
+use chakram_trace::format::strip_micro_batch;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -95,11 +95,11 @@ struct DurationClass {
     setting: String,
     nodes: Vec<bool>,
     of_host: bool,
-    change: ClassChange,
+    change: DurationChange,
 }
 
 /// Change of a class of durations in a replay.
-enum ClassChange {
+enum DurationChange {
     Kernels(String),
     Collectives(String),
     Host,
@@ -119,7 +119,10 @@ pub struct SensitivityRun<'a> {
 
 impl SensitivityRun<'_> {
     /// Returns the makespan with options changed by `change`.
-    fn makespan(&self, change: impl FnOnce(&mut ReplayOptions)) -> Result<Span, ReplayError> {
+    fn replay_makespan_with(
+        &self,
+        change: impl FnOnce(&mut ReplayOptions),
+    ) -> Result<Span, ReplayError> {
         let mut options = self.options.clone();
         change(&mut options);
         let prepared = CompiledReplay::new(self.workload, self.machine, &options)?;
@@ -134,7 +137,7 @@ impl SensitivityRun<'_> {
             machine,
             options: self.options,
         };
-        other.makespan(|_| {})
+        other.replay_makespan_with(|_| {})
     }
 
     /// Computes the sensitivities of each class of durations. If `replays` is true, confirms the results by replays.
@@ -142,7 +145,7 @@ impl SensitivityRun<'_> {
     /// # Errors
     ///
     /// Fails if a replay fails. A run that is too large to be recorded has no rows, and a note says so.
-    pub fn find(&self, replays: bool) -> Result<SensitivityReport, ReplayError> {
+    pub fn find_sensitivities(&self, replays: bool) -> Result<SensitivityReport, ReplayError> {
         let prepared = CompiledReplay::new(self.workload, self.machine, self.options)?;
         let Some(recorder) = RunRecorder::new(&prepared) else {
             return Ok(SensitivityReport {
@@ -156,7 +159,7 @@ impl SensitivityRun<'_> {
         let scaled = ScaledRun::new(&recorder);
         let mut notes = Vec::new();
         let mut rows = Vec::new();
-        let plain = scaled.end(1.0, &vec![false; recorder.nodes()], false);
+        let plain = scaled.compute_scaled_end(1.0, &vec![false; recorder.node_count()], false);
         if plain.end != outcome.makespan {
             notes.push(format!(
                 "replayed from its graph, the run ends at {} instead of {}, because it waits for something \
@@ -164,8 +167,9 @@ impl SensitivityRun<'_> {
                 plain.end, outcome.makespan
             ));
         }
-        for class in classes(&prepared, self.options) {
-            let Some(row) = self.row(&scaled, &class, outcome.makespan, path_nodes, replays)?
+        for class in group_duration_classes(&prepared, self.options) {
+            let Some(row) =
+                self.build_class_row(&scaled, &class, outcome.makespan, path_nodes, replays)?
             else {
                 continue;
             };
@@ -176,12 +180,12 @@ impl SensitivityRun<'_> {
             rows,
             notes,
         };
-        report.sort();
+        report.sort_by_gain();
         Ok(report)
     }
 
     /// Returns the row of a class; `None` if shorter durations of the class would not shorten the makespan.
-    fn row(
+    fn build_class_row(
         &self,
         scaled: &ScaledRun<'_>,
         class: &DurationClass,
@@ -189,7 +193,7 @@ impl SensitivityRun<'_> {
         path_nodes: u64,
         replays: bool,
     ) -> Result<Option<SensitivityRow>, ReplayError> {
-        let at = |factor: f64| scaled.end(factor, &class.nodes, class.of_host);
+        let at = |factor: f64| scaled.compute_scaled_end(factor, &class.nodes, class.of_host);
         let (now, none) = (at(1.0), at(0.0));
         if now.slope == 0 && none.end == now.end {
             return Ok(None);
@@ -212,22 +216,22 @@ impl SensitivityRun<'_> {
         let replay = |factor: f64| -> Option<Result<Span, ReplayError>> {
             let time = ChangedTime::Factor(factor);
             Some(match &class.change {
-                ClassChange::Kernels(glob) => self.makespan(|options| {
+                DurationChange::Kernels(glob) => self.replay_makespan_with(|options| {
                     options
                         .changes
                         .kernels
                         .push(KernelChange::of_pattern(glob, time));
                 }),
-                ClassChange::Collectives(kind) => self.makespan(|options| {
+                DurationChange::Collectives(kind) => self.replay_makespan_with(|options| {
                     options
                         .changes
                         .collectives
                         .push(CollectiveChange::of_kind(kind, time));
                 }),
-                ClassChange::Host => {
-                    self.makespan(|options| options.host = HostTiming::Scaled(factor))
+                DurationChange::Host => {
+                    self.replay_makespan_with(|options| options.host = HostTiming::Scaled(factor))
                 }
-                ClassChange::Nothing => return None,
+                DurationChange::Nothing => return None,
             })
         };
         // With factor 1, the changed replay must equal the run. If collectives are uncontended, it may differ.
@@ -268,7 +272,7 @@ impl SensitivityRun<'_> {
 
 impl SensitivityReport {
     /// Sorts rows by the gain of a tenth less time.
-    pub fn sort(&mut self) {
+    pub fn sort_by_gain(&mut self) {
         self.rows
             .sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));
     }
@@ -303,8 +307,8 @@ fn straight_down_to(
 }
 
 /// Returns a name with each number replaced by `*`.
-fn family(name: &str) -> String {
-    let name = of_any_micro_batch(name);
+fn family_of_name(name: &str) -> String {
+    let name = strip_micro_batch(name);
     let mut out = String::with_capacity(name.len());
     for one in name.chars() {
         match one.is_ascii_digit() {
@@ -318,23 +322,26 @@ fn family(name: &str) -> String {
 
 /// Returns the pattern by which kernels are grouped: the class of the kernel's shape, or the family of its name if the
 /// shape is unknown.
-fn pattern(graph: &Graph, node: NodeIndex) -> String {
+fn kernel_name_pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
-        Some(shape) => format!("class:{}", shape.class()),
-        None => family(graph.name(node)),
+        Some(shape) => format!("class:{}", shape.class_name()),
+        None => family_of_name(graph.name(node)),
     }
 }
 
 /// Returns the classes of durations of a run.
-fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<DurationClass> {
+fn group_duration_classes(
+    prepared: &CompiledReplay<'_>,
+    options: &ReplayOptions,
+) -> Vec<DurationClass> {
     let workload = prepared.workload();
-    let all: usize = workload.nodes() as usize;
+    let all: usize = workload.node_count() as usize;
     let mut kernels: BTreeMap<String, (u128, Vec<bool>)> = BTreeMap::new();
     let mut collectives: BTreeMap<String, Vec<bool>> = BTreeMap::new();
     let [mut all_kernels, mut host, mut memory, mut messages] = [(); 4].map(|()| vec![false; all]);
     let (mut has_host, mut number) = (false, 0);
     for (i, instance) in (0..).zip(workload.instances()) {
-        let graph = workload.graph(instance);
+        let graph = workload.graph_of(instance);
         has_host |= graph.has_delays();
         let patterns: BTreeMap<(u32, _), String> = BTreeMap::new();
         let mut patterns = patterns;
@@ -342,12 +349,14 @@ fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<Durati
             match graph.kind(node) {
                 NodeKind::Compute => {
                     let key = (graph.name_index(node), graph.kernel(node));
-                    let pattern = patterns.entry(key).or_insert_with(|| pattern(graph, node));
+                    let pattern = patterns
+                        .entry(key)
+                        .or_insert_with(|| kernel_name_pattern(graph, node));
                     if !kernels.contains_key(pattern) {
                         kernels.insert(pattern.clone(), (0, vec![false; all]));
                     }
                     let (time, nodes) = kernels.get_mut(pattern).expect("it is there now");
-                    *time += u128::from(prepared.price(InstanceId(i), node).0);
+                    *time += u128::from(prepared.price_of_node(InstanceId(i), node).0);
                     nodes[number] = true;
                     all_kernels[number] = true;
                 }
@@ -358,7 +367,7 @@ fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<Durati
                 NodeKind::LocalMemory | NodeKind::RemoteMemory => memory[number] = true,
                 NodeKind::Send | NodeKind::Receive => messages[number] = true,
                 NodeKind::Collective => {
-                    let kind = graph.call(node).kind.to_string();
+                    let kind = graph.collective_of(node).kind.to_string();
                     let nodes = collectives.entry(kind).or_insert_with(|| vec![false; all]);
                     nodes[number] = true;
                 }
@@ -384,11 +393,11 @@ fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<Durati
             format!("kernels {pattern}"),
             setting,
             nodes,
-            ClassChange::Kernels(pattern),
+            DurationChange::Kernels(pattern),
         ));
     }
     if several {
-        let change = ClassChange::Kernels("*".to_owned());
+        let change = DurationChange::Kernels("*".to_owned());
         found.push(of(
             "all kernels".to_owned(),
             "kernel = *".to_owned(),
@@ -402,10 +411,10 @@ fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<Durati
             format!("collectives {kind}"),
             setting,
             nodes,
-            ClassChange::Collectives(kind),
+            DurationChange::Collectives(kind),
         ));
     }
-    let nothing = || ClassChange::Nothing;
+    let nothing = || DurationChange::Nothing;
     found.push(of(
         "messages".to_owned(),
         String::new(),
@@ -420,8 +429,8 @@ fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<Durati
     ));
     if has_host {
         let change = match options.host {
-            HostTiming::Recorded => ClassChange::Host,
-            HostTiming::Scaled(_) => ClassChange::Nothing,
+            HostTiming::Recorded => DurationChange::Host,
+            HostTiming::Scaled(_) => DurationChange::Nothing,
         };
         let class = of("host".to_owned(), "host = scaled".to_owned(), host, change);
         found.push(DurationClass {
@@ -434,20 +443,23 @@ fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<Durati
 }
 
 /// Returns the table of the speedups that would help most.
-pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(crate) fn build_sensitivity_sections(
+    report: &Report,
+    medium: ReportMedium,
+) -> Vec<ReportSection> {
     let Some(found) = &report.sensitivities else {
         return Vec::new();
     };
-    let mut section = ReportSection::aligned(
+    let mut section = ReportSection::with_aligned_columns(
         SectionId::Sensitivities,
         [
-            left("WHAT WOULD HELP MOST", 40),
-            right("10 % less", 12),
-            right("gains", 9),
-            right("at most", 9),
-            right("per 1 %", 12),
-            right("straight to", 11),
-            left("by", 6),
+            left_aligned_column("WHAT WOULD HELP MOST", 40),
+            right_aligned_column("10 % less", 12),
+            right_aligned_column("gains", 9),
+            right_aligned_column("at most", 9),
+            right_aligned_column("per 1 %", 12),
+            right_aligned_column("straight to", 11),
+            left_aligned_column("by", 6),
         ],
     );
     let makespan = report.outcome.makespan;
@@ -455,9 +467,9 @@ pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     let shown = medium.rows_or_all(ROWS);
     for (i, row) in found.rows.iter().take(shown).enumerate() {
         let at = |field: &str| format!("/sensitivities/rows/{i}/{field}");
-        section.row(vec![
-            SectionCell::name(&*row.what),
-            SectionCell::from(row.tenth_less).at(at("tenth_less_ps")),
+        section.push_row(vec![
+            SectionCell::name_cell(&*row.what),
+            SectionCell::from(row.tenth_less).with_pointer(at("tenth_less_ps")),
             format!("{:.2} %", gain(row.tenth_less)).into(),
             format!("{:.1} %", gain(row.none)).into(),
             SectionCell::from(Span(row.slope_ps.unsigned_abs() / 100)),
@@ -466,14 +478,14 @@ pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
         ]);
     }
     section.leave_out(found.rows.len(), shown, "sensitivities");
-    section.note(SectionNote::wrapped(format!(
+    section.push_note(SectionNote::from_wrapped_text(format!(
         "10 % less: the makespan if these take a tenth less time, and what that gains; at most: if they took none; per 1 %: \
          along the critical path of {} nodes, which holds down to the factor of the next column; by replays with these times, or \
          by the graph of this one",
-        thousands(found.path_nodes)
+        format_thousands(found.path_nodes)
     )));
     for note in &found.notes {
-        section.note(SectionNote::wrapped(note.clone()));
+        section.push_note(SectionNote::from_wrapped_text(note.clone()));
     }
     vec![section]
 }
@@ -484,8 +496,11 @@ mod tests {
 
     #[test]
     fn names_are_of_their_family() {
-        assert_eq!(family("step0/layer12/fwd/qkv"), "step*/layer*/fwd/qkv");
-        assert_eq!(family("gemm_128x64"), "gemm_*x*");
+        assert_eq!(
+            family_of_name("step0/layer12/fwd/qkv"),
+            "step*/layer*/fwd/qkv"
+        );
+        assert_eq!(family_of_name("gemm_128x64"), "gemm_*x*");
     }
 
     /// T(x) = max(10 + 10 x, 14 + 4 x, 15) is 20 at x = 1 and linear down to x = 2/3. Below 2/3, 14 + 4 x is larger

@@ -5,7 +5,7 @@
 
 use super::Report;
 use super::csv::CsvColumn;
-use super::text::{TextStyle, paragraph};
+use super::text::{TextStyle, write_paragraph};
 use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
 use serde::de::IntoDeserializer;
@@ -17,9 +17,9 @@ mod option_reasons;
 mod run_facts;
 
 pub(super) use machine_differences::explain_nothing_moved;
-pub use machine_differences::{MachineDifference, machine_differences, reasons};
+pub use machine_differences::{MachineDifference, explain_differences, machine_differences};
 pub use option_reasons::option_reason;
-pub use run_facts::RunFacts;
+pub use run_facts::ReplayedRun;
 
 /// A given setting that has no effect on the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,14 +48,14 @@ pub struct GivenSettings {
 
 impl SettingWithoutEffect {
     /// Returns a sentence about the setting; a long value is shortened.
-    pub fn text(&self) -> String {
+    pub fn to_sentence(&self) -> String {
         let Self { key, value, reason } = self;
         let mut shown: String = value.chars().take(MAX_VALUE).collect();
         if shown.len() < value.len() {
             shown.push('…');
         }
         let setting = match option_of_key(key) {
-            Some(option) => option.with(shown),
+            Some(option) => option.format_with_value(shown),
             None => format!("`{key} = {shown}`"),
         };
         format!("{setting} has no effect: {reason}")
@@ -85,7 +85,7 @@ impl GivenSettings {
     }
 
     /// Returns a sentence for each setting without effect, and one for the untested settings.
-    pub fn sentences(&self) -> impl Iterator<Item = String> + '_ {
+    pub fn to_sentences(&self) -> impl Iterator<Item = String> + '_ {
         let unchecked = (!self.unchecked.is_empty()).then(|| {
             let keys: Vec<String> = self
                 .unchecked
@@ -98,14 +98,17 @@ impl GivenSettings {
                 if keys.len() == 1 { "it" } else { "them" }
             )
         });
-        let named = self.without_effect.iter().map(SettingWithoutEffect::text);
+        let named = self
+            .without_effect
+            .iter()
+            .map(SettingWithoutEffect::to_sentence);
         named.chain(unchecked)
     }
 
     /// Writes the sentences as notes.
-    pub(super) fn write(&self, out: &mut String, style: TextStyle) -> std::fmt::Result {
-        self.sentences()
-            .try_for_each(|text| paragraph(out, &text, "  ! ", 4, style.warning))
+    pub(super) fn write_notes(&self, out: &mut String, style: TextStyle) -> std::fmt::Result {
+        self.to_sentences()
+            .try_for_each(|text| write_paragraph(out, &text, "  ! ", 4, style.warning))
     }
 }
 
@@ -115,11 +118,11 @@ impl Report {
     pub fn has_same_results(&self, other: &Self) -> bool {
         self.outcome.makespan == other.outcome.makespan
             && self.mean_parts == other.mean_parts
-            && self.results() == other.results()
+            && self.without_settings() == other.without_settings()
     }
 
     /// Returns the report without the parts that are not results.
-    fn results(&self) -> Self {
+    fn without_settings(&self) -> Self {
         let mut kept = self.clone();
         kept.provenance = None;
         kept.machine.name.clear();

@@ -30,7 +30,10 @@ impl SpanRecorder {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &CompiledReplay<'_>) -> Self {
         let workload = prepared.workload();
-        let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
+        let nodes = workload
+            .instances()
+            .iter()
+            .map(|i| workload.graph_of(i).len());
         Self {
             started: nodes.clone().map(|n| vec![Time::ZERO; n]).collect(),
             completed: nodes.map(Vec::with_capacity).collect(),
@@ -38,19 +41,19 @@ impl SpanRecorder {
     }
 
     /// Returns the completed nodes of an instance, in order of completion.
-    pub fn of(&self, instance: usize) -> &[NodeSpan] {
+    pub fn spans_of_instance(&self, instance: usize) -> &[NodeSpan] {
         &self.completed[instance]
     }
 }
 
 impl Observer for SpanRecorder {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.started[instance.index()][node.index()] = now;
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         let start = self.started[instance.index()][node.index()];
         let span = NodeSpan {
             node,
@@ -61,5 +64,5 @@ impl Observer for SpanRecorder {
     }
 
     #[inline]
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }

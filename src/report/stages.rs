@@ -37,7 +37,7 @@ enum StageRole {
 }
 
 impl StageRole {
-    fn of(role: &str) -> Self {
+    fn from_role(role: &str) -> Self {
         let role = role.to_ascii_lowercase();
         let has = |words: [&str; 2]| {
             let mut parts = role.split(|c: char| !c.is_ascii_alphanumeric());
@@ -55,8 +55,8 @@ impl<'a> PipelineStages<'a> {
     /// Reads the roles of the groups of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
-        let is_across = |role: &String| StageRole::of(role) != StageRole::Within;
-        let across = prepared.groups().map(|group| {
+        let is_across = |role: &String| StageRole::from_role(role) != StageRole::Within;
+        let across = prepared.group_views().map(|group| {
             let role = &workload.groups()[group.id.index()].role;
             role.as_ref().is_some_and(is_across)
         });
@@ -64,13 +64,13 @@ impl<'a> PipelineStages<'a> {
             across: across.collect(),
             prepared,
             groups: Vec::new(),
-            of_rank: vec![Vec::new(); workload.ranks() as usize],
+            of_rank: vec![Vec::new(); workload.rank_count() as usize],
             stated: false,
         };
         for group in workload.groups() {
-            let role = group.role.as_deref().map(StageRole::of);
+            let role = group.role.as_deref().map(StageRole::from_role);
             stages.stated |= role == Some(StageRole::Pipeline);
-            let whole = group.members.len() >= workload.ranks() as usize;
+            let whole = group.members.len() >= workload.rank_count() as usize;
             let Some(role) = role.filter(|&role| !whole || role == StageRole::Pipeline) else {
                 continue;
             };
@@ -95,7 +95,7 @@ impl<'a> PipelineStages<'a> {
         }
         let workload = self.prepared.workload();
         let of = &workload.instances()[instance.index()];
-        let graph = workload.graph(of);
+        let graph = workload.graph_of(of);
         let peer = graph.messages()[graph.message_index(node)].peer;
         self.are_apart(of.rank, of.peers[peer as usize])
     }
@@ -128,7 +128,7 @@ mod tests {
             ("dp_cp", StageRole::Within),
             ("shipping", StageRole::Within),
         ] {
-            assert_eq!(StageRole::of(role), expected, "{role}");
+            assert_eq!(StageRole::from_role(role), expected, "{role}");
         }
     }
 }

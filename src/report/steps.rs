@@ -7,8 +7,8 @@
 
 use super::csv::CsvColumn;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
-use super::summary::rounded;
-use super::table::{left, right};
+use super::summary::rounded_mean;
+use super::table::{left_aligned_column, right_aligned_column};
 use super::{CollectiveRecord, Observer, Report, TimeCategory};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -69,29 +69,30 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
 const ROWS: usize = 12;
 
 /// Returns the table of steps, if there are several.
-pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.steps.len() < 2 {
         return Vec::new();
     }
-    let mut section = ReportSection::aligned(
+    let mut section = ReportSection::with_aligned_columns(
         SectionId::Steps,
         [
-            left("STEPS", 10),
-            right("start", 13),
-            right("time", 13),
-            right("compute", 13),
-            right("exposed comm.", 14),
-            right("all comm.", 13),
-            right("host", 13),
-            right("idle", 13),
+            left_aligned_column("STEPS", 10),
+            right_aligned_column("start", 13),
+            right_aligned_column("time", 13),
+            right_aligned_column("compute", 13),
+            right_aligned_column("exposed comm.", 14),
+            right_aligned_column("all comm.", 13),
+            right_aligned_column("host", 13),
+            right_aligned_column("idle", 13),
         ],
     );
     let shown = medium.rows_or_all(ROWS);
     for (i, row) in report.steps.iter().take(shown).enumerate() {
         let at = |field: &str| format!("/steps/{i}/{field}");
-        let span = |field, span: Span| SectionCell::from(span).at(at(field));
-        section.row(vec![
-            SectionCell::number(row.step, format!("step {}", row.step)).at(at("step")),
+        let span = |field, span: Span| SectionCell::from(span).with_pointer(at(field));
+        section.push_row(vec![
+            SectionCell::number_cell(row.step, format!("step {}", row.step))
+                .with_pointer(at("step")),
             span("start_ps", row.start),
             span("time_ps", row.time),
             span("compute_ps", row.compute),
@@ -122,7 +123,7 @@ struct StepTracker {
 }
 
 impl StepTracker {
-    fn attribute(&mut self, now: Time) {
+    fn charge_until(&mut self, now: Time) {
         if self.begun.is_none() {
             return;
         }
@@ -152,9 +153,9 @@ impl<'a> StepObserver<'a> {
         let workload = prepared.workload();
         let mut trackers = 0;
         let instances = workload.instances().iter().map(|instance| {
-            let graph = workload.graph(instance);
+            let graph = workload.graph_of(instance);
             let first = trackers;
-            trackers += graph.steps().len();
+            trackers += graph.step_numbers().len();
             (graph, first)
         });
         Self {
@@ -164,20 +165,24 @@ impl<'a> StepObserver<'a> {
     }
 
     #[inline]
-    fn of(&mut self, instance: InstanceId, node: NodeIndex) -> Option<&mut StepTracker> {
+    fn tracker_of_step(
+        &mut self,
+        instance: InstanceId,
+        node: NodeIndex,
+    ) -> Option<&mut StepTracker> {
         if self.trackers.is_empty() {
             return None;
         }
         let (graph, first) = self.instances[instance.index()];
-        let step = graph.step(node)?;
+        let step = graph.step_of(node)?;
         Some(&mut self.trackers[first + step as usize])
     }
 
     /// Returns the steps of all ranks, sorted by number.
-    pub fn finish(self) -> Vec<StepRow> {
+    pub fn into_rows(self) -> Vec<StepRow> {
         let mut of_step: BTreeMap<u64, Vec<StepTracker>> = BTreeMap::new();
         for (graph, first) in self.instances {
-            let numbers = graph.steps().iter().zip(&self.trackers[first..]);
+            let numbers = graph.step_numbers().iter().zip(&self.trackers[first..]);
             for (&number, tracker) in numbers.filter(|(_, tracker)| tracker.begun.is_some()) {
                 of_step.entry(number).or_default().push(*tracker);
             }
@@ -189,7 +194,7 @@ impl<'a> StepObserver<'a> {
             let time = end.since(begun);
             let mean = |of: &dyn Fn(&StepTracker) -> Span| {
                 let sum = ranks.iter().map(|rank| u128::from(of(rank).0)).sum();
-                rounded(sum, ranks.len())
+                rounded_mean(sum, ranks.len())
             };
             let part = |part: TimeCategory| mean(&|rank| rank.parts[part as usize]);
             StepRow {
@@ -211,43 +216,43 @@ impl<'a> StepObserver<'a> {
 
 impl Observer for StepObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        if let Some(step) = self.of(instance, node)
-            && let Some(part) = TimeCategory::of(kind)
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        if let Some(step) = self.tracker_of_step(instance, node)
+            && let Some(part) = TimeCategory::from_node_kind(kind)
         {
             if step.begun.is_none() {
                 (step.begun, step.until) = (Some(now), now);
             }
-            step.attribute(now);
+            step.charge_until(now);
             step.active[part as usize] += 1;
         }
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        if let Some(step) = self.of(instance, node)
-            && let Some(part) = TimeCategory::of(kind)
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        if let Some(step) = self.tracker_of_step(instance, node)
+            && let Some(part) = TimeCategory::from_node_kind(kind)
         {
-            step.attribute(now);
+            step.charge_until(now);
             step.active[part as usize] -= 1;
             step.end = now;
         }
     }
 
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 
     #[inline]
-    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        if let Some(step) = self.of(instance, node) {
-            step.attribute(now);
+    fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if let Some(step) = self.tracker_of_step(instance, node) {
+            step.charge_until(now);
             step.active[TimeCategory::Host as usize] += 1;
         }
     }
 
     #[inline]
-    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        if let Some(step) = self.of(instance, node) {
-            step.attribute(now);
+    fn on_ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if let Some(step) = self.tracker_of_step(instance, node) {
+            step.charge_until(now);
             step.active[TimeCategory::Host as usize] -= 1;
         }
     }

@@ -7,7 +7,7 @@
 //! neither of the further conditions.
 
 use super::collectives::CollectiveRow;
-use super::summary::thousands;
+use super::summary::format_thousands;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay, GroupView};
@@ -24,13 +24,16 @@ struct FamilyPlaces<'r> {
 }
 
 /// Returns a warning for each role and size of straddling groups, with the additional cost of their collectives.
-pub(super) fn warnings(rows: &[CollectiveRow], prepared: &CompiledReplay<'_>) -> Vec<String> {
+pub(super) fn describe_straddling(
+    rows: &[CollectiveRow],
+    prepared: &CompiledReplay<'_>,
+) -> Vec<String> {
     let topology = prepared.machine().topology();
     let dimensions = topology.dimensions();
-    if prepared.comm() != CommTiming::Model || topology.tiles().is_some() {
+    if prepared.comm_timing() != CommTiming::Model || topology.tile_grid().is_some() {
         return Vec::new();
     }
-    let groups: Vec<GroupView<'_>> = prepared.groups().collect();
+    let groups: Vec<GroupView<'_>> = prepared.group_views().collect();
     let mut warnings = Vec::new();
     let mut domain = 1;
     for dimension in &dimensions[..dimensions.len() - 1] {
@@ -66,8 +69,8 @@ pub(super) fn warnings(rows: &[CollectiveRow], prepared: &CompiledReplay<'_>) ->
             let label = &example.group;
             let mut text = format!(
                 "{} of {} {role}groups of {members} ranks are in several domains `{}` of {domain} NPUs, such as {label}: ",
-                thousands(count as u64),
-                thousands(all as u64),
+                format_thousands(count as u64),
+                format_thousands(all as u64),
                 dimension.name,
             );
             let mean = mean_transfer(&across);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-pub use chakram_base::units::{counted, thousands};
+pub use chakram_base::units::{format_count, format_thousands};
 
 /// Schema version of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,10 +68,10 @@ pub struct MachineName {
 
 impl MachineName {
     /// Returns the name and size of `machine`.
-    pub fn of(machine: &Machine) -> Self {
+    pub fn from_machine(machine: &Machine) -> Self {
         Self {
             name: machine.name().to_owned(),
-            npus: machine.topology().npus(),
+            npus: machine.topology().npu_count(),
         }
     }
 }
@@ -134,14 +134,14 @@ pub(super) const UNKNOWN_COMMUNICATION: &str = "unknown communication";
 
 impl KernelBasis {
     /// Returns the number of kernels.
-    pub fn all(&self) -> u64 {
+    pub fn kernel_count(&self) -> u64 {
         self.priced + self.by_curves + self.estimated + self.kept_recorded + self.unknown
     }
 }
 
 /// Formats a number of groups and their size, as in `128 groups of 8`.
 pub(super) fn groups_of(groups: usize, members: u32) -> String {
-    format!("{} of {members}", counted(groups as u64, "group"))
+    format!("{} of {members}", format_count(groups as u64, "group"))
 }
 
 /// Returns the difference of `found` from `expected`, in percent of `expected`; `None` if `expected` is zero.
@@ -151,11 +151,11 @@ pub fn percent_more(found: Span, expected: Span) -> Option<f64> {
 }
 
 /// Returns `sum` over `count`, rounded to the nearest picosecond.
-pub(super) fn mean(sum: Span, count: usize) -> Span {
-    rounded(sum.0.into(), count)
+pub(super) fn mean_span(sum: Span, count: usize) -> Span {
+    rounded_mean(sum.0.into(), count)
 }
 
-pub(super) fn rounded(sum: u128, count: usize) -> Span {
+pub(super) fn rounded_mean(sum: u128, count: usize) -> Span {
     let count = count.max(1) as u128;
     Span(((sum + count / 2) / count) as u64)
 }

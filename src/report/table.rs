@@ -1,6 +1,6 @@
 //! Text tables: headings, and rows of cells in columns below the headings, arranged by `comfy_table` without lines.
 //!
-//! Each column of a table has a minimum width. If all rows are [added](TextTable::add) before the table is written, a
+//! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is written, a
 //! column is as wide as its widest cell. If rows are written one by one, a cell wider than the minimum shifts the
 //! rest of its row. No line is wider than the style's width: names (cells of left-aligned columns) are shortened in
 //! the middle.
@@ -22,7 +22,7 @@ pub struct TextColumn<'h> {
 }
 
 /// Creates a left-aligned column with a minimum width.
-pub const fn left(heading: &str, width: usize) -> TextColumn<'_> {
+pub const fn left_aligned_column(heading: &str, width: usize) -> TextColumn<'_> {
     TextColumn {
         heading,
         width,
@@ -32,21 +32,21 @@ pub const fn left(heading: &str, width: usize) -> TextColumn<'_> {
 }
 
 /// Creates a right-aligned column with a minimum width.
-pub const fn right(heading: &str, width: usize) -> TextColumn<'_> {
+pub const fn right_aligned_column(heading: &str, width: usize) -> TextColumn<'_> {
     TextColumn {
         right: true,
-        ..left(heading, width)
+        ..left_aligned_column(heading, width)
     }
 }
 
 impl TextColumn<'_> {
     /// Sets the number of spaces before the column.
-    pub const fn after(self, gap: usize) -> Self {
+    pub const fn with_gap(self, gap: usize) -> Self {
         Self { gap, ..self }
     }
 
     /// Returns the heading.
-    pub(crate) const fn heading(&self) -> &str {
+    pub(crate) const fn heading_text(&self) -> &str {
         self.heading
     }
 
@@ -57,18 +57,18 @@ impl TextColumn<'_> {
 
     /// Minimum number of spaces between long cells of this column and cells of the next columns. A column with a
     /// minimum width usually has spare room, so one space is enough.
-    const fn separation(&self) -> usize {
+    const fn gap_width(&self) -> usize {
         if self.width > 0 { 1 } else { 2 }
     }
 
     /// Returns the spaces before and after a cell if the following column is `next`.
-    fn padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
+    fn cell_padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
         let before = match self.right && !first {
-            true => self.gap.max(self.separation()),
+            true => self.gap.max(self.gap_width()),
             false => self.gap,
         };
         let after = match next {
-            Some(next) if !next.right => self.separation().saturating_sub(next.gap),
+            Some(next) if !next.right => self.gap_width().saturating_sub(next.gap),
             _ => 0,
         };
         (before as u16, after as u16)
@@ -109,21 +109,21 @@ impl<'h> TextTable<'h> {
     }
 
     /// Shortens names to the width of `style`; a style with all details does not limit names.
-    pub fn named(self, style: TextStyle) -> Self {
+    pub fn with_shortened_names(self, style: TextStyle) -> Self {
         Self {
             longest: style.longest_name(),
-            limit: limit(style),
+            limit: max_line_width(style),
             ..self
         }
     }
 
     /// Sets the indentation of rows.
-    pub fn indented(self, indent: usize) -> Self {
+    pub fn with_indent(self, indent: usize) -> Self {
         Self { indent, ..self }
     }
 
     /// Wraps cells so that no line is wider than `width`.
-    pub fn within(self, width: u16) -> Self {
+    pub fn limit_width(self, width: u16) -> Self {
         Self {
             width: Some(width),
             ..self
@@ -131,8 +131,8 @@ impl<'h> TextTable<'h> {
     }
 
     /// Adds a row. A cell may have several lines.
-    pub fn add(&mut self, cells: &[&dyn Display]) {
-        self.lines.push(TableLine::Row(self.cells(cells)));
+    pub fn add_row(&mut self, cells: &[&dyn Display]) {
+        self.lines.push(TableLine::Row(self.cell_texts(cells)));
     }
 
     /// Adds free text below the last row. Every cell of the table must have one line.
@@ -141,24 +141,29 @@ impl<'h> TextTable<'h> {
     }
 
     /// Returns the headings and the rows that were added.
-    pub fn text(&self, style: TextStyle) -> String {
-        self.whole(Some(self.heading_cells()), style, limit(style))
+    pub fn into_text(&self, style: TextStyle) -> String {
+        self.render_with_headings(Some(self.heading_cells()), style, max_line_width(style))
     }
 
     /// Returns the added rows without headings.
-    pub fn rows(&self) -> String {
-        self.whole(None, TextStyle::default(), self.limit)
+    pub fn render_rows(&self) -> String {
+        self.render_with_headings(None, TextStyle::default(), self.limit)
     }
 
-    fn whole(&self, headings: Option<Vec<String>>, style: TextStyle, limit: usize) -> String {
+    fn render_with_headings(
+        &self,
+        headings: Option<Vec<String>>,
+        style: TextStyle,
+        limit: usize,
+    ) -> String {
         let rows = self.lines.iter().filter_map(|line| match line {
             TableLine::Row(cells) => Some(cells.clone()),
             TableLine::Text(_) => None,
         });
         let headed = headings.is_some();
-        let mut arranged = self.arranged(headings.into_iter().chain(rows).collect(), limit);
+        let mut arranged = self.arrange_rows(headings.into_iter().chain(rows).collect(), limit);
         let first = arranged.next_if(|_| headed);
-        let mut out = first.map_or_else(String::new, |line| styled(&line, style.heading));
+        let mut out = first.map_or_else(String::new, |line| style_line(&line, style.heading));
         for line in &self.lines {
             match line {
                 TableLine::Row(_) => out.extend(arranged.next().map(|line| line + "\n")),
@@ -171,26 +176,26 @@ impl<'h> TextTable<'h> {
 
     /// Returns the line of headings.
     pub fn first_line(&self, style: TextStyle) -> String {
-        self.alone(self.heading_cells(), style.heading)
+        self.render_single_row(self.heading_cells(), style.heading)
     }
 
     /// Returns the line of headings, after an empty line.
-    pub fn headings(&self, style: TextStyle) -> String {
+    pub fn render_headings(&self, style: TextStyle) -> String {
         format!("\n{}", self.first_line(style))
     }
 
     /// Returns the line of a row; missing cells at the end of the row are empty.
-    pub fn line(&self, cells: &[&dyn Display], style: anstyle::Style) -> String {
-        self.alone(self.cells(cells), style)
+    pub fn render_line(&self, cells: &[&dyn Display], style: anstyle::Style) -> String {
+        self.render_single_row(self.cell_texts(cells), style)
     }
 
     /// Writes the headings.
-    pub fn heading(&self, out: &mut dyn Write, style: TextStyle) -> Result {
-        out.write_str(&self.headings(style))
+    pub fn write_heading(&self, out: &mut dyn Write, style: TextStyle) -> Result {
+        out.write_str(&self.render_headings(style))
     }
 
     /// Writes a row.
-    pub fn row(&self, out: &mut dyn Write, cells: &[&dyn Display]) -> Result {
+    pub fn write_row(&self, out: &mut dyn Write, cells: &[&dyn Display]) -> Result {
         self.styled_row(out, cells, anstyle::Style::new())
     }
 
@@ -201,18 +206,20 @@ impl<'h> TextTable<'h> {
         cells: &[&dyn Display],
         style: anstyle::Style,
     ) -> Result {
-        out.write_str(&self.line(cells, style))
+        out.write_str(&self.render_line(cells, style))
     }
 
     fn heading_cells(&self) -> Vec<String> {
         self.columns.iter().map(|c| c.heading.to_owned()).collect()
     }
 
-    fn cells(&self, cells: &[&dyn Display]) -> Vec<String> {
+    fn cell_texts(&self, cells: &[&dyn Display]) -> Vec<String> {
         let mut cells: Vec<String> = cells.iter().map(ToString::to_string).collect();
         if self.width.is_none() {
             let longest = self.longest;
-            cells.iter_mut().for_each(|cell| shorten(cell, longest));
+            cells
+                .iter_mut()
+                .for_each(|cell| shorten_cell(cell, longest));
         }
         if let Some(first) = cells.first_mut() {
             first.insert_str(0, &" ".repeat(self.indent));
@@ -220,16 +227,16 @@ impl<'h> TextTable<'h> {
         cells
     }
 
-    fn alone(&self, cells: Vec<String>, style: anstyle::Style) -> String {
-        let line = self.arranged(vec![cells], self.limit).next();
-        styled(&line.unwrap_or_default(), style)
+    fn render_single_row(&self, cells: Vec<String>, style: anstyle::Style) -> String {
+        let line = self.arrange_rows(vec![cells], self.limit).next();
+        style_line(&line.unwrap_or_default(), style)
     }
 
     /// Returns the lines of `rows`, without trailing spaces.
-    fn arranged(&self, mut rows: Vec<Vec<String>>, limit: usize) -> Peekable<IntoIter<String>> {
+    fn arrange_rows(&self, mut rows: Vec<Vec<String>>, limit: usize) -> Peekable<IntoIter<String>> {
         let least = match self.width {
             Some(_) => self.columns.iter().map(|of| of.gap + of.width).collect(),
-            None => self.fit(&mut rows, limit),
+            None => self.shrink_columns(&mut rows, limit),
         };
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
@@ -245,7 +252,7 @@ impl<'h> TextTable<'h> {
         }
         for (i, column) in table.column_iter_mut().enumerate() {
             let of = &self.columns[i];
-            column.set_padding(of.padding(i == 0, self.columns.get(i + 1)));
+            column.set_padding(of.cell_padding(i == 0, self.columns.get(i + 1)));
             let least = Width::Fixed(least[i] as u16);
             column.set_constraint(ColumnConstraint::LowerBoundary(least));
             column.set_cell_alignment(match of.right {
@@ -259,7 +266,7 @@ impl<'h> TextTable<'h> {
 
     /// Shortens cells of left-aligned columns until no line is wider than `limit`, beginning with the widest column.
     /// Returns the minimum width of each column, including the spaces around its cells.
-    fn fit(&self, rows: &mut [Vec<String>], limit: usize) -> Vec<usize> {
+    fn shrink_columns(&self, rows: &mut [Vec<String>], limit: usize) -> Vec<usize> {
         let mut least: Vec<_> = self.columns.iter().map(|of| of.gap + of.width).collect();
         let mut cells = vec![0; self.columns.len()];
         for row in rows.iter() {
@@ -268,7 +275,7 @@ impl<'h> TextTable<'h> {
             }
         }
         let padding = |i: usize| {
-            let (before, after) = self.columns[i].padding(i == 0, self.columns.get(i + 1));
+            let (before, after) = self.columns[i].cell_padding(i == 0, self.columns.get(i + 1));
             usize::from(before + after)
         };
         // Trailing spaces of a line do not count towards its width.
@@ -303,7 +310,7 @@ impl<'h> TextTable<'h> {
         for row in rows {
             for (i, cell) in row.iter_mut().enumerate() {
                 if cells[i] < natural[i] {
-                    shorten(cell, cells[i]);
+                    shorten_cell(cell, cells[i]);
                 }
             }
         }
@@ -315,7 +322,7 @@ impl<'h> TextTable<'h> {
 const MIN_NAME: usize = 16;
 
 /// Returns the maximum line width of `style`.
-fn limit(style: TextStyle) -> usize {
+fn max_line_width(style: TextStyle) -> usize {
     match style.details {
         true => usize::MAX,
         false => style.width,
@@ -323,7 +330,7 @@ fn limit(style: TextStyle) -> usize {
 }
 
 /// Shortens each line of a cell that is wider than `most`.
-fn shorten(cell: &mut String, most: usize) {
+fn shorten_cell(cell: &mut String, most: usize) {
     if cell.len() > most {
         let lines: Vec<_> = cell
             .split('\n')
@@ -333,7 +340,7 @@ fn shorten(cell: &mut String, most: usize) {
     }
 }
 
-fn styled(line: &str, style: anstyle::Style) -> String {
+fn style_line(line: &str, style: anstyle::Style) -> String {
     format!("{style}{line}{style:#}\n")
 }
 
@@ -343,13 +350,20 @@ mod tests {
 
     #[test]
     fn cells_stand_under_their_headings() {
-        let columns = [left("NAME", 8), right("time", 6), left("most", 6).after(2)];
+        let columns = [
+            left_aligned_column("NAME", 8),
+            right_aligned_column("time", 6),
+            left_aligned_column("most", 6).with_gap(2),
+        ];
         let table = TextTable::new(columns);
         let mut out = String::new();
-        table.heading(&mut out, TextStyle::default()).unwrap();
-        table.row(&mut out, &[&"mm", &7, &"x"]).unwrap();
-        table.row(&mut out, &[&"all", &12]).unwrap();
-        table.indented(0).row(&mut out, &[&"a", &1]).unwrap();
+        table.write_heading(&mut out, TextStyle::default()).unwrap();
+        table.write_row(&mut out, &[&"mm", &7, &"x"]).unwrap();
+        table.write_row(&mut out, &[&"all", &12]).unwrap();
+        table
+            .with_indent(0)
+            .write_row(&mut out, &[&"a", &1])
+            .unwrap();
         assert_eq!(
             out,
             "\nNAME      time  most\n  mm         7  x\n  all       12\na            1\n"
@@ -360,12 +374,16 @@ mod tests {
     /// the table is 6 characters wide, including one space on each side of its cells.
     #[test]
     fn added_rows_widen_their_columns() {
-        let mut table = TextTable::new([left("NAME", 8), right("time", 6), left("most", 0)]);
-        table.add(&[&"mm", &7, &"x"]);
+        let mut table = TextTable::new([
+            left_aligned_column("NAME", 8),
+            right_aligned_column("time", 6),
+            left_aligned_column("most", 0),
+        ]);
+        table.add_row(&[&"mm", &7, &"x"]);
         table.add_lines("    of two\n".to_owned());
-        table.add(&[&"a_longer_name", &12, &"y"]);
+        table.add_row(&[&"a_longer_name", &12, &"y"]);
         assert_eq!(
-            table.text(TextStyle::default()),
+            table.into_text(TextStyle::default()),
             "NAME            time most\n  mm               7 x\n    of two\n  a_longer_name   12 y\n"
         );
     }
@@ -376,9 +394,13 @@ mod tests {
     fn names_are_cut_in_the_middle_so_that_lines_fit() {
         let name = format!("begin{}end", "x".repeat(200));
         let cells = |style| {
-            let mut table = TextTable::new([left("NAME", 8), right("time", 6), left("LANE", 0)]);
-            table.add(&[&name, &7, &"stream 7"]);
-            table.text(style)
+            let mut table = TextTable::new([
+                left_aligned_column("NAME", 8),
+                right_aligned_column("time", 6),
+                left_aligned_column("LANE", 0),
+            ]);
+            table.add_row(&[&name, &7, &"stream 7"]);
+            table.into_text(style)
         };
         let text = cells(TextStyle::default());
         let widths: Vec<_> = text.lines().map(|line| line.chars().count()).collect();
@@ -401,29 +423,37 @@ mod tests {
         assert!(cells(details).contains(&name));
         // Names in rows that are written one by one are cut in the same way.
         let mut out = String::new();
-        let table = TextTable::new([right("time", 6), left("NAME", 8)]).named(narrow);
-        table.row(&mut out, &[&7, &name]).unwrap();
+        let table = TextTable::new([
+            right_aligned_column("time", 6),
+            left_aligned_column("NAME", 8),
+        ])
+        .with_shortened_names(narrow);
+        table.write_row(&mut out, &[&7, &name]).unwrap();
         assert_eq!(out.trim_end().chars().count(), 60, "{out}");
     }
 
     #[test]
     fn columns_without_a_width_are_two_spaces_apart() {
         let columns = [
-            left("NAME", 0),
-            right("N", 0),
-            right("M", 0),
-            left("WHAT", 0),
+            left_aligned_column("NAME", 0),
+            right_aligned_column("N", 0),
+            right_aligned_column("M", 0),
+            left_aligned_column("WHAT", 0),
         ];
-        let mut table = TextTable::new(columns).indented(0);
-        table.add(&[&"mm", &1234, &1, &"a b"]);
-        table.add(&[&"convolution", &7, &22, &"two\nlines"]);
+        let mut table = TextTable::new(columns).with_indent(0);
+        table.add_row(&[&"mm", &1234, &1, &"a b"]);
+        table.add_row(&[&"convolution", &7, &22, &"two\nlines"]);
         let text = "NAME            N   M  WHAT\n\
                     mm           1234   1  a b\n\
                     convolution     7  22  two\n                       lines\n";
-        assert_eq!(table.text(TextStyle::default()), text);
-        let mut table = TextTable::new([left("NAME", 0), left("WHAT", 0)]).within(20);
-        table.add(&[&"mm", &"words that are wrapped"]);
-        let text = table.text(TextStyle::default());
+        assert_eq!(table.into_text(TextStyle::default()), text);
+        let mut table = TextTable::new([
+            left_aligned_column("NAME", 0),
+            left_aligned_column("WHAT", 0),
+        ])
+        .limit_width(20);
+        table.add_row(&[&"mm", &"words that are wrapped"]);
+        let text = table.into_text(TextStyle::default());
         assert!(text.lines().count() > 2);
         assert!(text.lines().all(|line| line.chars().count() <= 20));
     }

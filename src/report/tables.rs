@@ -7,23 +7,23 @@ use super::{
 };
 
 /// Returns the tables between the breakdown and the critical path, in groups that a text shortens together.
-pub(crate) fn groups(
+pub(crate) fn group_tables(
     report: &Report,
     medium: ReportMedium,
 ) -> impl Iterator<Item = Vec<ReportSection>> {
     let all: [fn(&Report, ReportMedium) -> Vec<ReportSection>; 12] = [
-        launched::sections,
-        steps::sections,
-        npus::sections,
-        npus::finishes,
-        memory::sections,
-        table::sections,
-        links::sections,
-        table::exposed,
-        tiles::sections,
-        memory_accesses::sections,
-        modules::sections,
-        operators::table::sections,
+        launched::build_launch_sections,
+        steps::build_step_sections,
+        npus::build_npu_sections,
+        npus::build_finish_sections,
+        memory::build_memory_sections,
+        table::build_collective_sections,
+        links::build_link_sections,
+        table::build_exposed_sections,
+        tiles::build_tile_sections,
+        memory_accesses::build_memory_access_sections,
+        modules::build_module_sections,
+        operators::table::build_operator_sections,
     ];
     all.into_iter()
         .map(move |sections| sections(report, medium))

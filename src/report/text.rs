@@ -1,7 +1,7 @@
 //! Text for users: prose of at most 100 columns, and tables that fit the reader's terminal.
 
-use chakram_base::units::{Span, percent_of};
-use chakram_trace::format::escaped;
+use chakram_base::units::{Span, format_percent_of};
+use chakram_trace::format::escape_control_characters;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use textwrap::core::display_width;
@@ -38,7 +38,7 @@ impl Default for TextStyle {
 
 impl TextStyle {
     /// Returns the style with colours.
-    pub fn coloured() -> Self {
+    pub fn with_colours() -> Self {
         Self {
             heading: anstyle::Style::new().bold(),
             warning: anstyle::AnsiColor::Yellow.on_default(),
@@ -47,21 +47,21 @@ impl TextStyle {
     }
 
     /// Returns `text` for users, shortened to `width` columns unless all details are printed.
-    pub fn clip(&self, text: &str, width: usize) -> String {
+    pub fn clip_to_width(&self, text: &str, width: usize) -> String {
         match self.details {
-            true => self.name(text),
-            false => clip(text, width),
+            true => self.clip_name(text),
+            false => clip_middle(text, width),
         }
     }
 
     /// Returns `text` for a line of its own after `indent` columns, shortened to fit the line.
     pub fn clip_line(&self, text: &str, indent: usize) -> String {
-        self.clip(text, self.width.saturating_sub(indent).max(1))
+        self.clip_to_width(text, self.width.saturating_sub(indent).max(1))
     }
 
     /// Returns a name for a table cell; the table shortens it to the available width.
-    pub fn name(&self, text: &str) -> String {
-        clip(text, self.longest_name())
+    pub fn clip_name(&self, text: &str) -> String {
+        clip_middle(text, self.longest_name())
     }
 
     /// Returns the maximum length of a name in a table, in characters.
@@ -74,16 +74,16 @@ impl TextStyle {
 }
 
 /// Formats a share in percent, as in `31.1 %`.
-pub fn share(part: Span, whole: Span) -> String {
+pub fn format_share(part: Span, whole: Span) -> String {
     if whole == Span::ZERO {
         return "-".to_owned();
     }
-    percent_of(part.0 as f64, whole.0 as f64)
+    format_percent_of(part.0 as f64, whole.0 as f64)
 }
 
 /// Returns `text` in at most `width` columns, shortened in the middle; control characters become spaces.
-pub fn clip(text: &str, width: usize) -> String {
-    cut_middle(&escaped(text), width).into_owned()
+pub fn clip_middle(text: &str, width: usize) -> String {
+    cut_middle(&escape_control_characters(text), width).into_owned()
 }
 
 /// Returns `text` in at most `width` columns. The middle is removed, because names of kernels differ at both
@@ -120,7 +120,7 @@ pub(super) const MAX_NAME: usize = 240;
 const WHOLE_NAME: usize = 1 << 14;
 
 /// Returns `text` after `lead`, wrapped at spaces, with the lines after the first indented.
-pub fn paragraph(
+pub fn write_paragraph(
     out: &mut String,
     text: &str,
     lead: &str,

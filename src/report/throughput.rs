@@ -9,9 +9,9 @@
 //! model's share of all FLOPs.
 
 use super::Report;
-use super::summary::thousands;
+use super::summary::format_thousands;
 use chakram_base::ids::GraphId;
-use chakram_base::units::{Span, percent};
+use chakram_base::units::{Span, format_percent};
 use chakram_engine::CompiledReplay;
 use chakram_trace::format::Dtype;
 use chakram_trace::format::work_amounts::CountedAttention;
@@ -73,16 +73,20 @@ fn flops_of(graph: &Graph) -> FlopsByFormat {
 }
 
 /// Returns the rates of a replay that took `makespan`; `None` if the job does not state its samples.
-pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throughput> {
+pub(super) fn compute_throughput(
+    prepared: &CompiledReplay<'_>,
+    makespan: Span,
+) -> Option<Throughput> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
-    let amounts = workload.amounts()?;
-    let seconds = makespan.seconds();
+    let amounts = workload.work_amounts()?;
+    let seconds = makespan.as_seconds();
     let mut graphs: BTreeMap<GraphId, FlopsByFormat> = BTreeMap::new();
     let (mut flops, mut at_peak) = (0_u128, Some(0.0));
     for instance in workload.instances() {
         let of = graphs.entry(instance.graph);
-        let of = of.or_insert_with(|| flops_of(workload.graph(instance)));
-        let peaks = &machine.classes()[machine.class(prepared.npu(instance.rank))].peaks;
+        let of = of.or_insert_with(|| flops_of(workload.graph_of(instance)));
+        let peaks =
+            &machine.classes()[machine.class_of_npu(prepared.npu_of_rank(instance.rank))].peaks;
         for (format, count) in of.iter().enumerate().filter(|(_, count)| **count > 0) {
             flops += count;
             let peak = Dtype::ALL
@@ -99,7 +103,7 @@ pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throug
     let hfu = at_peak.filter(|_| flops > 0);
     let hfu = hfu.map(|at_peak| at_peak / (present as f64 * seconds));
     let model_flops = amounts.model_flops as f64;
-    let whole = present == workload.ranks() as usize;
+    let whole = present == workload.rank_count() as usize;
     let per_second = |count: u64| count as f64 / seconds;
     let tokens_per_s = amounts.tokens.map(per_second);
     Some(Throughput {
@@ -107,7 +111,7 @@ pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throug
         samples_per_s: per_second(amounts.samples),
         tokens: amounts.tokens,
         tokens_per_s,
-        tokens_per_s_per_npu: tokens_per_s.map(|rate| rate / f64::from(workload.ranks())),
+        tokens_per_s_per_npu: tokens_per_s.map(|rate| rate / f64::from(workload.rank_count())),
         model_flops,
         attention: amounts.attention,
         flops: flops as f64,
@@ -119,9 +123,9 @@ pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throug
 }
 
 /// Formats a rate for users.
-pub(super) fn rate(rate: f64) -> String {
+pub(super) fn format_rate(rate: f64) -> String {
     match rate {
-        100.0.. => thousands(rate.round() as u64),
+        100.0.. => format_thousands(rate.round() as u64),
         1.0.. => format!("{rate:.1}"),
         _ => format!("{rate:.3}"),
     }
@@ -129,7 +133,7 @@ pub(super) fn rate(rate: f64) -> String {
 
 impl Throughput {
     /// Returns reasons to doubt the utilizations.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    pub(super) fn describe_utilization(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         // The tolerance is needed because sums of f64 may differ in their last digits.
         let above = |part: f64, whole: f64| part > whole * (1.0 + 1e-9);
@@ -138,14 +142,14 @@ impl Throughput {
                 "kernels carry out {} of the FLOPs that the peaks of the NPUs allow in the makespan: recorded or measured \
                  durations are shorter than FLOPs over the peak, or kernels have more FLOPs, another number format or \
                  a machine with lower peaks than when they were measured",
-                percent(hfu)
+                format_percent(hfu)
             ));
         }
         if let Some(mfu) = self.mfu.filter(|_| above(self.model_flops, self.flops)) {
             warnings.push(format!(
                 "MFU ({}) is above HFU: the job states {:.4e} model FLOPs and its kernels carry out {:.4e}; nodes were \
                  removed or lack FLOPs, or the job counts attention over the whole square of tokens and its kernels do not",
-                percent(mfu),
+                format_percent(mfu),
                 self.model_flops,
                 self.flops
             ));
@@ -156,13 +160,19 @@ impl Throughput {
 
 /// Returns a line such as `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 %`, and an
 /// explanation of the utilizations.
-pub(super) fn lines(report: &Report) -> Vec<String> {
+pub(super) fn describe_throughput(report: &Report) -> Vec<String> {
     let Some(rates) = report.throughput else {
         return Vec::new();
     };
     let tokens = rates.tokens_per_s.zip(rates.tokens_per_s_per_npu);
-    let tokens = tokens.map(|(all, one)| format!("{} tokens/s ({} per NPU)", rate(all), rate(one)));
-    let samples = format!("{} samples/s", rate(rates.samples_per_s));
+    let tokens = tokens.map(|(all, one)| {
+        format!(
+            "{} tokens/s ({} per NPU)",
+            format_rate(all),
+            format_rate(one)
+        )
+    });
+    let samples = format!("{} samples/s", format_rate(rates.samples_per_s));
     let utilizations = [("MFU", rates.mfu, MFU), ("HFU", rates.hfu, HFU)];
     let known = utilizations
         .iter()
@@ -170,7 +180,7 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     let known: Vec<_> = known.collect();
     let shares = known
         .iter()
-        .map(|(name, part, _)| format!("{name} {}", percent(*part)));
+        .map(|(name, part, _)| format!("{name} {}", format_percent(*part)));
     let parts: Vec<String> = tokens.into_iter().chain([samples]).chain(shares).collect();
     let mut lines = vec![parts.join(", ")];
     if !known.is_empty() {
@@ -180,7 +190,7 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
             .collect();
         let counted = rates
             .attention
-            .map(|counted| format!(" ({} attention)", counted.word()));
+            .map(|counted| format!(" ({} attention)", counted.stable_name()));
         lines.push(meant.join("; ") + &counted.unwrap_or_default());
     }
     lines
@@ -201,12 +211,16 @@ mod tests {
             hfu: Some(hfu),
             ..Throughput::default()
         };
-        assert!(rates(1.0 + f64::EPSILON, 3.0).warnings().is_empty());
-        let [above] = &rates(1.5, 3.0).warnings()[..] else {
+        assert!(
+            rates(1.0 + f64::EPSILON, 3.0)
+                .describe_utilization()
+                .is_empty()
+        );
+        let [above] = &rates(1.5, 3.0).describe_utilization()[..] else {
             panic!("one warning")
         };
         assert!(above.contains("150.0 %"), "{above}");
-        let [more] = &rates(0.6, 4.0).warnings()[..] else {
+        let [more] = &rates(0.6, 4.0).describe_utilization()[..] else {
             panic!("one warning")
         };
         assert!(more.contains("MFU (80.0 %) is above HFU"), "{more}");

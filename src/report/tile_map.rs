@@ -5,16 +5,16 @@
 //! replicas; stages are sorted by their first rank.
 
 use super::Report;
-use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
+use crate::draw::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{Span, percent_of};
+use chakram_base::units::{Span, format_percent_of};
 use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 mod families;
 
-use families::families;
+use families::assign_rank_families;
 
 /// Distance between cores, and side length of a core.
 const PITCH: f64 = 26.0;
@@ -32,10 +32,10 @@ const SHADES: u64 = 8;
 /// # Errors
 ///
 /// Fails if the machine has no tiles or too many cores, or if the network model reports no busy times of links.
-pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, String> {
+pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, String> {
     let machine = prepared.machine();
     let name = machine.name();
-    let Some(tiles) = machine.topology().tiles() else {
+    let Some(tiles) = machine.topology().tile_grid() else {
         return Err(format!(
             "{}: machine `{name}` has no tiles\n  try: a machine such as wafer-5x4",
             SettingKey::TileMap
@@ -48,7 +48,7 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
             SettingKey::Network
         ));
     };
-    let npus = machine.topology().npus();
+    let npus = machine.topology().npu_count();
     if npus > MOST_CORES {
         return Err(format!(
             "{}: machine `{name}` has {npus} cores; at most {MOST_CORES} are drawn",
@@ -57,8 +57,8 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     }
     let along =
         |d: usize, at: u32| MARGIN + f64::from(at) * PITCH + f64::from(at / tiles.cores[d]) * GAP;
-    let size = [0, 1].map(|d| along(d, tiles.size(d) - 1) + PITCH);
-    let (stages, groups) = families(prepared);
+    let size = [0, 1].map(|d| along(d, tiles.core_count(d) - 1) + PITCH);
+    let (stages, groups) = assign_rank_families(prepared);
     let mut cores_of_stage: BTreeMap<u32, usize> = BTreeMap::new();
     for stage in &stages {
         *cores_of_stage.entry(*stage).or_default() += 1;
@@ -66,14 +66,14 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     let width = size[0].max(580.0) + MARGIN;
     let legend = StageLegend::new(&cores_of_stage, width);
     let foot = size[1] + MARGIN;
-    let mut svg = SvgDrawing::new(width, foot + legend.height() + 5.5 * LINE);
+    let mut svg = SvgDrawing::new(width, foot + legend.legend_height() + 5.5 * LINE);
     let mut occupant = BTreeMap::new();
     for instance in prepared.workload().instances() {
-        occupant.insert(prepared.npu(instance.rank).0, instance.rank.0);
+        occupant.insert(prepared.npu_of_rank(instance.rank).0, instance.rank.0);
     }
     for core in 0..npus {
-        let at = tiles.place(core);
-        let frame = Frame {
+        let at = tiles.coordinates_of_core(core);
+        let frame = DrawingRect {
             x: along(0, at[0]),
             y: along(1, at[1]),
             width: CORE,
@@ -89,12 +89,12 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
                     ("stage", stage.to_string()),
                     ("group", group.to_string()),
                 ];
-                svg.rect(frame, &format!("s{stage} t{}", group % 2), &title, &data);
+                svg.add_rect(frame, &format!("s{stage} t{}", group % 2), &title, &data);
             }
             None if tiles.faulty_cores.contains(&core) => {
-                svg.rect(frame, "faulty", &format!("{place}: faulty"), &[]);
+                svg.add_rect(frame, "faulty", &format!("{place}: faulty"), &[]);
             }
-            None => svg.rect(frame, "free", &format!("{place}: no rank"), &[]),
+            None => svg.add_rect(frame, "free", &format!("{place}: no rank"), &[]),
         }
     }
     let makespan = report.outcome.makespan;
@@ -127,14 +127,14 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
         // The two directions are drawn on opposite sides.
         let aside = along(1 - d, a[1 - d]) + if up { 3.0 } else { CORE - 6.0 };
         let frame = if d == 0 {
-            Frame {
+            DrawingRect {
                 x: start,
                 y: aside,
                 width: length,
                 height: 3.0,
             }
         } else {
-            Frame {
+            DrawingRect {
                 x: aside,
                 y: start,
                 width: 3.0,
@@ -148,19 +148,19 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
             b[0],
             b[1],
             link.busy,
-            share(link.busy, makespan)
+            format_share(link.busy, makespan)
         );
         let data = [("busy", link.busy.0.to_string())];
-        svg.rect(
+        svg.add_rect(
             frame,
-            &format!("l{}", shade(link.busy, most_link)),
+            &format!("l{}", shade_of_busy_time(link.busy, most_link)),
             &title,
             &data,
         );
     }
     for port in &used.ports {
         let [x, y] = port.core;
-        let frame = Frame {
+        let frame = DrawingRect {
             x: along(0, x) + 4.0,
             y: along(1, y) + 4.0,
             width: CORE - 8.0,
@@ -169,24 +169,24 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
         let title = format!(
             "memory port at ({x}, {y}): busy {}, {}",
             port.busy,
-            share(port.busy, makespan)
+            format_share(port.busy, makespan)
         );
         let data = [("busy", port.busy.0.to_string())];
-        svg.rect(
+        svg.add_rect(
             frame,
-            &format!("p{}", shade(port.busy, most_port)),
+            &format!("p{}", shade_of_busy_time(port.busy, most_port)),
             &title,
             &data,
         );
     }
     let text = format!(
         "{name}, {makespan}: links at most {} busy, memory ports {}",
-        share(most_link, makespan),
-        share(most_port, makespan)
+        format_share(most_link, makespan),
+        format_share(most_port, makespan)
     );
-    svg.text((MARGIN, foot), TextAnchor::Start, "axis", &text);
-    legend.draw(&mut svg, foot + LINE);
-    let below = foot + LINE + legend.height();
+    svg.add_text((MARGIN, foot), TextAnchor::Start, "axis", &text);
+    legend.draw_legend(&mut svg, foot + LINE);
+    let below = foot + LINE + legend.legend_height();
     for (line, name, class, most) in [
         (0.5, "busy links", 'l', most_link),
         (2.0, "busy memory ports", 'p', most_port),
@@ -194,12 +194,15 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
         draw_scale(&mut svg, below + line * LINE, (name, class), most, makespan);
     }
     let count = stages.iter().max().map_or(0, |last| last + 1);
-    let inner = svg.finish(&format!("tiles of {name}"));
+    let inner = svg.into_element(&format!("tiles of {name}"));
     let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
     let inner = inner.replacen("<svg ", head, 1);
     let open = inner.find('>').map_or(0, |at| at + 1);
     let (tag, marks) = inner.split_at(open);
-    Ok(format!("{tag}<style>{}</style>{marks}\n", style(count)))
+    Ok(format!(
+        "{tag}<style>{}</style>{marks}\n",
+        render_style_sheet(count)
+    ))
 }
 
 /// Height of a line of text below the map.
@@ -232,27 +235,27 @@ impl StageLegend {
         Self { names, in_line }
     }
 
-    fn height(&self) -> f64 {
+    fn legend_height(&self) -> f64 {
         self.names.len().div_ceil(self.in_line) as f64 * LINE
     }
 
-    fn draw(&self, svg: &mut SvgDrawing, top: f64) {
+    fn draw_legend(&self, svg: &mut SvgDrawing, top: f64) {
         for (i, (stage, name)) in self.names.iter().enumerate() {
             let x = MARGIN + (i % self.in_line) as f64 * STAGE;
             let y = top + (i / self.in_line) as f64 * LINE;
             if let Some(stage) = stage {
                 // Tensor groups alternate between two shades.
                 for group in 0..2 {
-                    let half = Frame {
+                    let half = DrawingRect {
                         x: x + f64::from(group) * CORE / 2.0,
                         y: y - 10.0,
                         width: CORE / 2.0,
                         height: 12.0,
                     };
-                    svg.rect(half, &format!("s{stage} t{group}"), name, &[]);
+                    svg.add_rect(half, &format!("s{stage} t{group}"), name, &[]);
                 }
             }
-            svg.text((x + CORE + 6.0, y), TextAnchor::Start, "axis", name);
+            svg.add_text((x + CORE + 6.0, y), TextAnchor::Start, "axis", name);
         }
     }
 }
@@ -268,39 +271,44 @@ fn draw_scale(
     if most == Span::ZERO {
         return;
     }
-    svg.text((MARGIN, y), TextAnchor::Start, "axis", name);
+    svg.add_text((MARGIN, y), TextAnchor::Start, "axis", name);
     let (from, width) = (MARGIN + 130.0, 48.0);
     for step in 1..=SHADES {
         let up_to = Span((u128::from(most.0) * u128::from(step) / u128::from(SHADES)) as u64);
-        let frame = Frame {
+        let frame = DrawingRect {
             x: from + (step - 1) as f64 * width,
             y: y - 10.0,
             width,
             height: 8.0,
         };
-        let title = format!("busy up to {up_to}, {}", share(up_to, makespan));
-        svg.rect(frame, &format!("{class}{step}"), &title, &[]);
+        let title = format!("busy up to {up_to}, {}", format_share(up_to, makespan));
+        svg.add_rect(frame, &format!("{class}{step}"), &title, &[]);
         if step % 2 == 0 {
             let at = (frame.x + width, y + 9.0);
-            svg.text(at, TextAnchor::Middle, "axis", &share(up_to, makespan));
+            svg.add_text(
+                at,
+                TextAnchor::Middle,
+                "axis",
+                &format_share(up_to, makespan),
+            );
         }
     }
-    svg.text((from, y + 9.0), TextAnchor::Middle, "axis", "0 %");
+    svg.add_text((from, y + 9.0), TextAnchor::Middle, "axis", "0 %");
 }
 
 /// Formats a busy time in percent of the makespan, as in `12.5 %`.
-fn share(busy: Span, makespan: Span) -> String {
-    percent_of(busy.0 as f64, makespan.0.max(1) as f64)
+fn format_share(busy: Span, makespan: Span) -> String {
+    format_percent_of(busy.0 as f64, makespan.0.max(1) as f64)
 }
 
 /// Returns a shade from 1 to [`SHADES`] (the busiest).
-fn shade(busy: Span, most: Span) -> u64 {
+fn shade_of_busy_time(busy: Span, most: Span) -> u64 {
     let parts = u128::from(busy.0) * u128::from(SHADES);
     (parts.div_ceil(u128::from(most.0.max(1))) as u64).clamp(1, SHADES)
 }
 
 /// Returns the style sheet with the colours of all classes.
-fn style(stages: u32) -> String {
+fn render_style_sheet(stages: u32) -> String {
     let mut style = String::from(
         "text{font:11px sans-serif;fill:#333}.free{fill:#eee}.faulty{fill:#333}svg{background:#fff}",
     );

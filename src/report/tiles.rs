@@ -3,10 +3,10 @@
 use super::Observer;
 use super::Report;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
-use super::table::{left, right};
+use super::table::{left_aligned_column, right_aligned_column};
 use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
-use chakram_base::units::{Span, Time, percent_of};
+use chakram_base::units::{Span, Time, format_percent_of};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_hardware::machine::Machine;
@@ -70,10 +70,10 @@ impl TileUse {
 pub struct TileObserver(Option<NetworkOccupancy>);
 
 impl Observer for TileObserver {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn collective(&mut self, _: &CollectiveRecord) {}
-    fn network(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
+    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
         self.0 = Some(occupancy.clone());
     }
 }
@@ -81,15 +81,17 @@ impl Observer for TileObserver {
 impl TileObserver {
     /// Returns the busy times for the machine of `prepared`, if it has tiles and its network model reports busy
     /// times.
-    pub fn finish(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
+    pub fn summarize_tile_use(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
         let machine = prepared.machine();
-        let (occupancy, tiles) = (self.0?, machine.topology().tiles()?);
+        let (occupancy, tiles) = (self.0?, machine.topology().tile_grid()?);
         let links = occupancy.links.iter().map(|link| LinkUse {
-            from: tiles.place(link.from.0),
-            to: tiles.place(link.to.0),
+            from: tiles.coordinates_of_core(link.from.0),
+            to: tiles.coordinates_of_core(link.to.0),
             busy: link.busy,
         });
-        let cores = machine.remote().map_or(&[][..], |memory| memory.ports());
+        let cores = machine
+            .first_remote_memory()
+            .map_or(&[][..], |memory| memory.npus_with_ports());
         let used = cores.iter().zip(&occupancy.ports);
         let used = used.filter(|(_, busy)| **busy > Span::ZERO);
         Some(TileUse {
@@ -98,7 +100,7 @@ impl TileObserver {
             links: links.collect(),
             ports: used
                 .map(|(core, busy)| PortUse {
-                    core: tiles.place(core.0),
+                    core: tiles.coordinates_of_core(core.0),
                     busy: *busy,
                 })
                 .collect(),
@@ -109,10 +111,10 @@ impl TileObserver {
 /// Returns the number of links between cores that are not faulty.
 fn links_of(machine: &Machine) -> u64 {
     let topology = machine.topology();
-    let Some(tiles) = topology.tiles() else {
+    let Some(tiles) = topology.tile_grid() else {
         return 0;
     };
-    let [x, y] = [0, 1].map(|d| u64::from(tiles.size(d)));
+    let [x, y] = [0, 1].map(|d| u64::from(tiles.core_count(d)));
     let along = |d: usize, size: u64, lines: u64| {
         let closes = !topology.dimensions()[d].shape.is_open() && size > 2;
         (size - 1 + u64::from(closes)) * lines
@@ -122,7 +124,7 @@ fn links_of(machine: &Machine) -> u64 {
 }
 
 /// Returns the table of busy times of links and ports.
-pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
+pub(super) fn build_tile_sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
     let used = report.tiles.as_ref();
     let used = used.filter(|tiles| !(tiles.links.is_empty() && tiles.ports.is_empty()));
     let Some(tiles) = used else {
@@ -131,24 +133,26 @@ pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
     let mut section = ReportSection::new(
         SectionId::Tiles,
         [
-            left("LINKS AND PORTS", 17),
-            right("of machine", 11),
-            right("in use", 9),
-            right("mean busy", 11),
-            right("most busy", 11),
-            left("", 0).after(3),
+            left_aligned_column("LINKS AND PORTS", 17),
+            right_aligned_column("of machine", 11),
+            right_aligned_column("in use", 9),
+            right_aligned_column("mean busy", 11),
+            right_aligned_column("most busy", 11),
+            left_aligned_column("", 0).with_gap(3),
         ],
     );
-    let makespan = report.outcome.makespan.seconds().max(f64::MIN_POSITIVE);
+    let makespan = report.outcome.makespan.as_seconds().max(f64::MIN_POSITIVE);
     let mut row = |name: &str, field: &str, all: u64, busy: Vec<Span>, most: (Span, String)| {
-        let sum: f64 = busy.iter().map(|busy| busy.seconds()).sum();
-        let share = |busy: f64| SectionCell::number(busy / makespan, percent_of(busy, makespan));
-        section.row(vec![
+        let sum: f64 = busy.iter().map(|busy| busy.as_seconds()).sum();
+        let share = |busy: f64| {
+            SectionCell::number_cell(busy / makespan, format_percent_of(busy, makespan))
+        };
+        section.push_row(vec![
             name.into(),
-            SectionCell::count(all).at(format!("/tiles/{field}")),
-            SectionCell::count(busy.len() as u64),
+            SectionCell::count_cell(all).with_pointer(format!("/tiles/{field}")),
+            SectionCell::count_cell(busy.len() as u64),
             share(sum / all.max(1) as f64),
-            share(most.0.seconds()),
+            share(most.0.as_seconds()),
             most.1.into(),
         ]);
     };

@@ -58,12 +58,12 @@ pub enum TimelineFormat {
 
 /// An encoder of one format.
 #[derive(Debug)]
-enum AnyEncoder<W> {
+enum FormatEncoder<W> {
     Chrome(ChromeEncoder<W>),
     Perfetto(Box<PerfettoEncoder<W>>),
 }
 
-impl<W: Write> AnyEncoder<W> {
+impl<W: Write> FormatEncoder<W> {
     fn get(&mut self) -> &mut dyn TimelineEncoder {
         match self {
             Self::Chrome(encoder) => encoder,
@@ -95,7 +95,7 @@ pub struct TimelineWriter<'a, W> {
     origins: TimelineOrigins<'a>,
     /// Ranges around the current node.
     path: Vec<NestingPart<'a>>,
-    encoder: AnyEncoder<W>,
+    encoder: FormatEncoder<W>,
 }
 
 impl<'a, W: Write> TimelineWriter<'a, W> {
@@ -107,10 +107,10 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         selection: TimelineSelection,
     ) -> Self {
         let workload = prepared.workload();
-        let groups = prepared.groups();
+        let groups = prepared.group_views();
         let groups = groups.map(|group| (group_label(prepared, &group), group));
         let lanes = workload.instances().iter().map(|instance| {
-            let lanes = workload.graph(instance).lanes().len();
+            let lanes = workload.graph_of(instance).lanes().len();
             vec![LaneNesting::default(); lanes]
         });
         let mut this = Self {
@@ -128,31 +128,31 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             path: Vec::new(),
             prepared,
             encoder: match format {
-                TimelineFormat::Chrome => AnyEncoder::Chrome(ChromeEncoder::new(out)),
+                TimelineFormat::Chrome => FormatEncoder::Chrome(ChromeEncoder::new(out)),
                 TimelineFormat::Perfetto => {
                     let title = format!("replay on {}", prepared.machine().name());
-                    AnyEncoder::Perfetto(Box::new(PerfettoEncoder::new(out, &title)))
+                    FormatEncoder::Perfetto(Box::new(PerfettoEncoder::new(out, &title)))
                 }
             },
         };
-        this.tracks();
+        this.name_tracks();
         this
     }
 
-    fn encoder(&mut self) -> &mut dyn TimelineEncoder {
+    fn encoder_mut(&mut self) -> &mut dyn TimelineEncoder {
         self.encoder.get()
     }
 
     /// Finishes the timeline; returns `out`, or the first write error.
-    pub fn finish(mut self) -> io::Result<W> {
+    pub fn finish_timeline(mut self) -> io::Result<W> {
         for (instance, mut lanes) in std::mem::take(&mut self.nesting).into_iter().enumerate() {
             for (lane, nesting) in lanes.iter_mut().enumerate() {
-                let track = self.track(instance, lane as u32);
-                nesting.close(self.encoder(), track, 0);
+                let track = self.track_of(instance, lane as u32);
+                nesting.end_ranges(self.encoder_mut(), track, 0);
             }
         }
-        for (instance, over) in self.memory.end() {
-            self.held(instance, over);
+        for (instance, over) in self.memory.end_all_instances() {
+            self.draw_memory(instance, over);
         }
         for instance in (0..self.held_before.len() as u32).map(InstanceId) {
             self.hold_before(instance);
@@ -160,27 +160,27 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         let instances = self.prepared.workload().instances().iter();
         let ranks: Vec<u32> = instances.map(|instance| instance.rank.0).collect();
         self.counters
-            .finish(&ranks, self.encoder.get(), &self.selection);
+            .draw_remaining_counters(&ranks, self.encoder.get(), &self.selection);
         match self.encoder {
-            AnyEncoder::Chrome(encoder) => encoder.finish(),
-            AnyEncoder::Perfetto(encoder) => encoder.finish(),
+            FormatEncoder::Chrome(encoder) => encoder.finish_file(),
+            FormatEncoder::Perfetto(encoder) => encoder.finish_file(),
         }
     }
 
-    fn rank(&self, instance: usize) -> u32 {
+    fn rank_of_instance(&self, instance: usize) -> u32 {
         self.prepared.workload().instances()[instance].rank.0
     }
 
-    fn track(&self, instance: usize, lane: u32) -> TrackId {
-        let rank = self.rank(instance);
+    fn track_of(&self, instance: usize, lane: u32) -> TrackId {
+        let rank = self.rank_of_instance(instance);
         TrackId { rank, lane }
     }
 
     /// Draws the bytes that an instance has allocated after the instant `over`.
     #[inline(never)]
-    fn held(&mut self, instance: InstanceId, over: EndedInstant) {
+    fn draw_memory(&mut self, instance: InstanceId, over: EndedInstant) {
         let (at, selection) = (over.0, &self.selection);
-        if !selection.has(Rank(self.rank(instance.index()))) || at > selection.to {
+        if !selection.has_rank(Rank(self.rank_of_instance(instance.index()))) || at > selection.to {
             return;
         }
         if at < selection.from {
@@ -200,21 +200,22 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
     }
 
     fn draw_held(&mut self, instance: InstanceId, (at, held): EndedInstant) {
-        let classes = self.memory.classes(instance);
+        let classes = self.memory.classes_that_change(instance);
         let held = TensorClass::ALL.iter().zip(held);
         let held = held.zip(classes).filter(|(_, used)| *used);
         let held: Vec<_> = held.map(|(((_, name), bytes), _)| (*name, bytes)).collect();
-        let rank = self.rank(instance.index());
-        self.encoder().memory(rank, at, &held);
+        let rank = self.rank_of_instance(instance.index());
+        self.encoder_mut().draw_memory(rank, at, &held);
     }
 
     /// Draws a segment of the critical path, on the track of the critical path.
     fn path_segment(&mut self, track: TrackId, segment: &RunSegment) {
         let RunSegment { instance, node, .. } = *segment;
-        let rank = self.rank(instance.index());
-        let kind = self.started.graph(instance).kind(node);
-        let (name, mut facts) = describe::node(self.prepared, &self.groups, instance, node, kind);
-        let name = if TimeCategory::of(kind) == Some(segment.category) {
+        let rank = self.rank_of_instance(instance.index());
+        let kind = self.started.graph_of(instance).kind(node);
+        let (name, mut facts) =
+            describe::describe_node(self.prepared, &self.groups, instance, node, kind);
+        let name = if TimeCategory::from_node_kind(kind) == Some(segment.category) {
             format!("rank {rank}: {name}")
         } else {
             format!("rank {rank}: before {name}")
@@ -230,13 +231,18 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             launch: None,
             launched: Vec::new(),
         };
-        self.encoder.get().slice(track, &slice);
+        self.encoder.get().draw_slice(track, &slice);
     }
 
     /// Returns the arrow that begins or ends at the node of a send or receive, if the arrow is drawn.
-    fn arrow(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> Option<ArrowEnd> {
+    fn find_arrow_end(
+        &self,
+        instance: InstanceId,
+        node: NodeIndex,
+        kind: NodeKind,
+    ) -> Option<ArrowEnd> {
         // With captured times ranks do not wait for each other, so an arrow could point back in time.
-        if self.prepared.comm() == CommTiming::Captured {
+        if self.prepared.comm_timing() == CommTiming::Captured {
             return None;
         }
         let pair = || self.prepared.pair_of(instance, node);
@@ -249,22 +255,22 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
 }
 
 impl<W: Write> Observer for TimelineWriter<'_, W> {
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.started.set(now, instance, node, kind);
-        let of = (instance.index(), self.rank(instance.index()));
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.started.set_issued(now, instance, node, kind);
+        let of = (instance.index(), self.rank_of_instance(instance.index()));
         let to = (self.encoder.get(), &self.selection);
-        self.counters.took(of, now, node, to);
-        if let Some(over) = self.memory.issued(now, instance, node) {
-            self.held(instance, over);
+        self.counters.count_issued_node(of, now, node, to);
+        if let Some(over) = self.memory.on_issued(now, instance, node) {
+            self.draw_memory(instance, over);
         }
         if kind == NodeKind::Receive {
             self.take_receive_track(instance, node);
         }
     }
 
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        if let Some(over) = self.memory.completed(now, instance, node) {
-            self.held(instance, over);
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        if let Some(over) = self.memory.on_completed(now, instance, node) {
+            self.draw_memory(instance, over);
         }
         if kind == NodeKind::Nothing {
             return;
@@ -272,41 +278,44 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         if kind == NodeKind::Send {
             let began = self.sends[instance.index()].remove(&node);
             let began = began.unwrap_or_else(|| self.started.get(instance, node, kind));
-            let bytes = self.started.graph(instance).bytes(node);
+            let bytes = self.started.graph_of(instance).bytes(node);
             self.counters
-                .sent(instance.index(), bytes as f64, (began, now));
+                .count_sent_bytes(instance.index(), bytes as f64, (began, now));
         }
         let lane = match kind {
             NodeKind::Receive => self.free_receive_track(instance, node),
-            _ => self.started.graph(instance).lane(node),
+            _ => self.started.graph_of(instance).lane(node),
         };
-        let track = self.track(instance.index(), lane);
+        let track = self.track_of(instance.index(), lane);
         let start = self.started.get(instance, node, kind);
-        if !self.selection.has(Rank(track.rank)) || !self.selection.meets(start, now) {
+        if !self.selection.has_rank(Rank(track.rank))
+            || !self.selection.overlaps_interval(start, now)
+        {
             return;
         }
         self.name_receive_track(instance, track);
-        let arrow = self.arrow(instance, node, kind);
-        let (name, facts) = describe::node(self.prepared, &self.groups, instance, node, kind);
+        let arrow = self.find_arrow_end(instance, node, kind);
+        let (name, facts) =
+            describe::describe_node(self.prepared, &self.groups, instance, node, kind);
         let encoder = self.encoder.get();
-        let step = nesting::step_of(self.started.graph(instance).name(node));
+        let step = nesting::step_of(self.started.graph_of(instance).name(node));
         if step > self.steps[instance.index()] {
             self.steps[instance.index()] = step;
             let name = format!("step {}", step.unwrap_or_default());
-            encoder.marker(track.rank, &name, start);
+            encoder.draw_marker(track.rank, &name, start);
         }
         let nests = &mut self.nesting[instance.index()];
         let is_visible = encoder.is_visible(start, now);
         self.path.clear();
-        self.origins.path(instance, node, &mut self.path);
+        self.origins.append_ranges(instance, node, &mut self.path);
         let name = match nests.get_mut(lane as usize) {
             Some(nesting) if is_visible => {
-                nesting.enter(encoder, track, &self.path, &name, (start, now))
+                nesting.begin_ranges(encoder, track, &self.path, &name, (start, now))
             }
             _ => &name,
         };
         let (launch, launched) = match is_visible {
-            true => self.origins.arrows(instance, node),
+            true => self.origins.launch_arrows(instance, node),
             false => (None, Vec::new()),
         };
         let slice = TimelineSlice {
@@ -319,41 +328,43 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             launch,
             launched,
         };
-        encoder.slice(track, &slice);
+        encoder.draw_slice(track, &slice);
     }
 
-    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        if self.started.graph(instance).kind(node) == NodeKind::Send {
+    fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if self.started.graph_of(instance).kind(node) == NodeKind::Send {
             self.sends[instance.index()].insert(node, now);
         }
     }
 
-    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        let of = (instance.index(), self.rank(instance.index()));
+    fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        let of = (instance.index(), self.rank_of_instance(instance.index()));
         let to = (self.encoder.get(), &self.selection);
-        self.counters.waits(of, now, node, to);
+        self.counters.count_waiting_node(of, now, node, to);
     }
 
-    fn collective(&mut self, record: &CollectiveRecord) {
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         let (_, group) = &self.groups[record.group.index()];
         let bytes = bus_factor(record.kind, group.members.len() as u32) * record.buffer as f64;
         let from = Time(record.end.0.saturating_sub(record.transfer.0));
         for member in group.members {
             let instances = self.prepared.workload().instances();
             if let Ok(instance) = instances.binary_search_by_key(member, |one| one.rank) {
-                self.counters.sent(instance, bytes, (from, record.end));
+                self.counters
+                    .count_sent_bytes(instance, bytes, (from, record.end));
             }
         }
     }
 
     fn critical_path(&mut self, path: &[RunSegment]) {
         // Ranks are numbered from 0, so the number of ranks is free for the critical path's process.
-        let rank = self.prepared.workload().ranks();
+        let rank = self.prepared.workload().rank_count();
         let track = TrackId { rank, lane: 0 };
-        self.encoder().rank(rank, "critical path of the replay");
-        self.encoder().track(track, "critical path", 0);
+        self.encoder_mut()
+            .name_rank(rank, "critical path of the replay");
+        self.encoder_mut().name_track(track, "critical path", 0);
         for segment in path {
-            if self.selection.meets(segment.from, segment.to) {
+            if self.selection.overlaps_interval(segment.from, segment.to) {
                 self.path_segment(track, segment);
             }
         }

@@ -1,6 +1,6 @@
 //! Runs two independent computations over the nodes of a run on two threads.
 
-use chakram_base::interrupt::inherited;
+use chakram_base::interrupt::inherit_token;
 use std::thread;
 
 /// Minimum number of nodes for which a thread is started. Summing so many nodes takes a millisecond, and starting a
@@ -9,7 +9,7 @@ const LEAST_NODES: usize = 50_000;
 
 /// Returns the results of `here` and `beside`, which both iterate over the `nodes` of a run. `beside` runs on another
 /// thread if there are many nodes.
-pub fn both<A, B: Send>(
+pub fn run_both<A, B: Send>(
     nodes: usize,
     here: impl FnOnce() -> A,
     beside: impl FnOnce() -> B + Send,
@@ -18,7 +18,7 @@ pub fn both<A, B: Send>(
         return (here(), beside());
     }
     thread::scope(|scope| {
-        let beside = scope.spawn(inherited(beside));
+        let beside = scope.spawn(inherit_token(beside));
         let first = here();
         match beside.join() {
             Ok(second) => (first, second),
@@ -35,7 +35,7 @@ mod tests {
     fn results_do_not_depend_on_threads() {
         for nodes in [0, LEAST_NODES] {
             let numbers: Vec<usize> = (0..100).collect();
-            let sums = both(nodes, || numbers.iter().sum::<usize>(), || numbers.len());
+            let sums = run_both(nodes, || numbers.iter().sum::<usize>(), || numbers.len());
             assert_eq!(sums, (4950, 100));
         }
     }

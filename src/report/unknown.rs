@@ -1,9 +1,9 @@
 //! Facts that the traces of a job do not state, and how the affected nodes were timed.
 
 use super::Report;
-use super::csv::{CsvColumn, decimal};
-use super::summary::{counted, thousands};
-use chakram_base::units::{Span, percent};
+use super::csv::{CsvColumn, decimal_cell};
+use super::summary::{format_count, format_thousands};
+use chakram_base::units::{Span, format_percent};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +56,7 @@ pub enum UnknownFact {
 
 impl UnknownFact {
     /// Returns the name of the fact in JSON.
-    fn word(self) -> &'static str {
+    fn json_name(self) -> &'static str {
         match self {
             Self::Communication => "communication",
             Self::CommunicationSize => "communication_size",
@@ -67,19 +67,21 @@ impl UnknownFact {
         }
     }
 
-    fn text(self, nodes: u64) -> String {
+    fn describe_nodes(self, nodes: u64) -> String {
         match self {
             Self::Communication => format!(
                 "operation or partners of {}",
-                counted(nodes, "communication node")
+                format_count(nodes, "communication node")
             ),
-            Self::CommunicationSize => format!("size of {}", counted(nodes, "communication node")),
-            Self::CommunicationTime => {
-                format!("duration of {}", counted(nodes, "communication node"))
+            Self::CommunicationSize => {
+                format!("size of {}", format_count(nodes, "communication node"))
             }
-            Self::KernelFlops => format!("FLOPs of {}", counted(nodes, "kernel")),
-            Self::DroppedKernels => format!("work of {}", counted(nodes, "dropped kernel")),
-            Self::KernelWork => format!("FLOPs and bytes of {}", counted(nodes, "kernel")),
+            Self::CommunicationTime => {
+                format!("duration of {}", format_count(nodes, "communication node"))
+            }
+            Self::KernelFlops => format!("FLOPs of {}", format_count(nodes, "kernel")),
+            Self::DroppedKernels => format!("work of {}", format_count(nodes, "dropped kernel")),
+            Self::KernelWork => format!("FLOPs and bytes of {}", format_count(nodes, "kernel")),
         }
     }
 }
@@ -142,45 +144,50 @@ pub(super) fn list_unknown(
 
 /// Columns of the table.
 pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
-    ("what", |_, row| row.what.word().into()),
+    ("what", |_, row| row.what.json_name().into()),
     ("nodes", |_, row| row.nodes.into()),
     ("without_time", |_, row| row.without_time.into()),
     ("by_bytes", |_, row| row.by_bytes.into()),
     ("recorded_ps", |_, row| row.recorded.into()),
-    ("share", |_, row| decimal(row.share, 6)),
+    ("share", |_, row| decimal_cell(row.share, 6)),
 ];
 
 impl UnknownRow {
     /// Returns the missing fact and the affected nodes as text.
-    pub(super) fn subject(&self) -> String {
-        self.what.text(self.nodes)
+    pub(super) fn describe_subject(&self) -> String {
+        self.what.describe_nodes(self.nodes)
     }
 
     /// Returns a sentence about the missing fact and its nodes.
-    pub fn text(&self) -> String {
+    pub fn to_sentence(&self) -> String {
         let kept = self.nodes - self.without_time - self.by_bytes;
         let share = self.share.map_or(String::new(), |share| {
-            format!(", {} of the captured time", percent(share))
+            format!(", {} of the captured time", format_percent(share))
         });
-        let kept = (kept > 0)
-            .then(|| format!("{} as recorded, {}{share}", thousands(kept), self.recorded));
+        let kept = (kept > 0).then(|| {
+            format!(
+                "{} as recorded, {}{share}",
+                format_thousands(kept),
+                self.recorded
+            )
+        });
         let free = (self.without_time > 0)
-            .then(|| format!("{} without time", thousands(self.without_time)));
+            .then(|| format!("{} without time", format_thousands(self.without_time)));
         let by_bytes = (self.by_bytes > 0)
-            .then(|| format!("{} by their bytes alone", thousands(self.by_bytes)));
+            .then(|| format!("{} by their bytes alone", format_thousands(self.by_bytes)));
         let how = [kept, by_bytes, free]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()
             .join("; ");
-        format!("{}: {how}", self.subject())
+        format!("{}: {how}", self.describe_subject())
     }
 }
 
 impl Report {
     /// Returns all missing facts in one line; `None` if no fact is missing.
     pub fn unknown_line(&self) -> Option<String> {
-        let rows: Vec<String> = self.unknown.iter().map(UnknownRow::text).collect();
+        let rows: Vec<String> = self.unknown.iter().map(UnknownRow::to_sentence).collect();
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
@@ -221,7 +228,7 @@ mod tests {
         };
         // The recorded times are 96 and 48 ms of 960 ms.
         let found = list_unknown(&basis, 5, Some(960_000_000_000));
-        let texts: Vec<String> = found.iter().map(UnknownRow::text).collect();
+        let texts: Vec<String> = found.iter().map(UnknownRow::to_sentence).collect();
         assert_eq!(
             texts,
             [

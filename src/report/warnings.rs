@@ -1,6 +1,6 @@
 //! Warnings of a report: reasons why its numbers may be misleading.
 
-use super::summary::thousands;
+use super::summary::format_thousands;
 use super::throughput::Throughput;
 use super::{Report, straddling};
 use chakram_base::units::Span;
@@ -8,11 +8,11 @@ use chakram_engine::CompiledReplay;
 use chakram_trace::graph::GraphRepairs;
 
 /// Sums the repairs of the traces of all ranks.
-fn repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {
+fn sum_repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {
     let workload = prepared.workload();
     let mut repairs = GraphRepairs::default();
     for instance in workload.instances() {
-        let of = workload.graph(instance).repairs();
+        let of = workload.graph_of(instance).repairs();
         repairs.dangling_control += of.dangling_control;
         repairs.self_control += of.self_control;
         repairs.cyclic_control += of.cyclic_control;
@@ -23,14 +23,14 @@ fn repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {
 }
 
 /// Returns the warnings about `report`, a replay of `prepared`.
-pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<String> {
+pub(super) fn collect_warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<String> {
     let mut warnings = Vec::from_iter(report.does_not_fit());
     let mut say = |count: u64, text: &str| {
         if count > 0 {
-            warnings.push(text.replace("{}", &thousands(count)));
+            warnings.push(text.replace("{}", &format_thousands(count)));
         }
     };
-    let (repairs, basis) = (repairs(prepared), prepared.basis());
+    let (repairs, basis) = (sum_repairs(prepared), prepared.pricing_coverage());
     say(
         report.absent.len() as u64,
         "{} ranks have no trace: each arrives at collectives with the last rank that has one, \
@@ -104,11 +104,22 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
             machine.name()
         ));
     }
-    warnings.extend(straddling::warnings(&report.collectives, prepared));
+    warnings.extend(straddling::describe_straddling(
+        &report.collectives,
+        prepared,
+    ));
     warnings.extend(report.unknown_memory());
-    warnings.extend(report.throughput.iter().flat_map(Throughput::warnings));
+    warnings.extend(
+        report
+            .throughput
+            .iter()
+            .flat_map(Throughput::describe_utilization),
+    );
     for row in &report.collectives {
-        let text = row.derived_from.as_ref().map(|links| links.text());
+        let text = row
+            .derived_from
+            .as_ref()
+            .map(|links| links.describe_differences());
         warnings.extend(text.filter(|text| !warnings.contains(text)));
     }
     warnings

@@ -4,7 +4,7 @@ use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
 use super::scenario::{ArrivalRate, ArrivalStream, ModelWork, Scenario};
 use super::tables::{ColumnUnit, TableReader};
-use chakram_base::config::{did_you_mean, nearest, quoted};
+use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::DecompressedStream;
 use serde::Deserialize;
@@ -23,12 +23,12 @@ pub struct RequestArrival {
 
 /// Draws the models of requests at random, by their weights.
 #[derive(Debug)]
-pub struct ModelMix {
+pub struct ModelSampler {
     sums: Vec<f64>,
     random: RandomStream,
 }
 
-impl ModelMix {
+impl ModelSampler {
     pub fn new(scenario: &Scenario) -> Self {
         let mut sum = 0.0;
         let sums = scenario.models.iter().map(|model| {
@@ -45,7 +45,7 @@ impl ModelMix {
     pub fn next(&mut self) -> u32 {
         match self.sums.len() {
             1 => 0,
-            _ => self.random.pick(&self.sums) as u32,
+            _ => self.random.pick_index(&self.sums) as u32,
         }
     }
 }
@@ -53,7 +53,7 @@ impl ModelMix {
 /// Arrivals in order of time, for streams whose arrivals do not depend on answers.
 pub struct ArrivalSource<'s> {
     scenario: &'s Scenario,
-    mix: ModelMix,
+    mix: ModelSampler,
     gaps: RandomStream,
     /// Number of requests that arrived so far.
     count: u64,
@@ -69,7 +69,7 @@ impl<'s> ArrivalSource<'s> {
         };
         Ok(Self {
             scenario,
-            mix: ModelMix::new(scenario),
+            mix: ModelSampler::new(scenario),
             gaps: RandomStream::new(scenario.seed, RandomPurpose::Gaps),
             count: 0,
             last: Time::ZERO,
@@ -222,10 +222,10 @@ impl<'s> ArrivalFile<'s> {
         found: impl std::fmt::Display,
         expected: impl std::fmt::Display,
     ) -> ServeError {
-        ServeError::row(&self.path.display().to_string(), line, found, expected)
+        ServeError::invalid_row(&self.path.display().to_string(), line, found, expected)
     }
 
-    fn next(&mut self, mix: &mut ModelMix) -> Result<Option<RequestArrival>, ServeError> {
+    fn next(&mut self, mix: &mut ModelSampler) -> Result<Option<RequestArrival>, ServeError> {
         let row = match self.rows.next(self.path)? {
             Some(row) => row,
             None if self.repeat > 1 && self.last_line > 0 => {
@@ -240,7 +240,7 @@ impl<'s> ArrivalFile<'s> {
             }
             None => return Ok(None),
         };
-        let at = self.offset + row.at.scaled(1.0 / self.speed);
+        let at = self.offset + row.at.scale_by(1.0 / self.speed);
         if at < self.last {
             let found = format!(
                 "an arrival at {}, before the arrival of line {}",
@@ -257,7 +257,7 @@ impl<'s> ArrivalFile<'s> {
                     Some(model) => model as u32,
                     None => {
                         let all = models.iter().map(|model| model.name.as_str());
-                        let closest = nearest(name, all.clone());
+                        let closest = find_nearest(name, all.clone());
                         let expected = format!(
                             "a model of the scenario, one of {}{}",
                             all.collect::<Vec<_>>().join(", "),
@@ -265,7 +265,7 @@ impl<'s> ArrivalFile<'s> {
                         );
                         return Err(self.invalid_row(
                             row.line,
-                            format_args!("model {}", quoted(name)),
+                            format_args!("model {}", quote_for_message(name)),
                             expected,
                         ));
                     }
@@ -281,7 +281,7 @@ impl<'s> ArrivalFile<'s> {
             *to = count as u32;
         }
         if let ModelWork::Steps { prefill, .. } = &self.scenario.models[model as usize].work {
-            let most = prefill.last();
+            let most = prefill.largest_position();
             if f64::from(tokens[0]) > most {
                 let found = format!("a prompt of {} tokens", tokens[0]);
                 let expected = format!("at most {most}, the longest that was measured");
@@ -299,7 +299,7 @@ impl ArrivalRows {
         let name = file.strip_suffix(".gz").unwrap_or(&file);
         let name = name.strip_suffix(".zst").unwrap_or(name);
         if name.ends_with(".jsonl") {
-            let stream = DecompressedStream::open(path).map_err(|error| ServeError::Read {
+            let stream = DecompressedStream::open_path(path).map_err(|error| ServeError::Read {
                 file: file.clone(),
                 source: std::io::Error::other(error.to_string()),
             })?;
@@ -309,7 +309,7 @@ impl ArrivalRows {
                 text: String::new(),
             });
         }
-        let reader = TableReader::open(path)?;
+        let reader = TableReader::open_table(path)?;
         let units = [
             "arrival_s",
             "arrival_ms",
@@ -317,22 +317,23 @@ impl ArrivalRows {
             "arrival_ns",
             "arrival_ps",
         ];
-        let Some(at) = reader.any(&units) else {
-            let found = format!("the columns {}", reader.headings().join(", "));
-            return Err(ServeError::row(
+        let Some(at) = reader.first_column_of(&units) else {
+            let found = format!("the columns {}", reader.column_names().join(", "));
+            return Err(ServeError::invalid_row(
                 &file,
                 1,
                 found,
                 format_args!("one of {}", units.join(", ")),
             ));
         };
-        let unit = ColumnUnit::of(&reader.headings()[at]).unwrap_or(ColumnUnit::MICROSECONDS);
+        let unit = ColumnUnit::from_column_name(&reader.column_names()[at])
+            .unwrap_or(ColumnUnit::MICROSECONDS);
         Ok(Self::Table {
             at: (at, unit),
-            model: reader.any(&["model"]),
+            model: reader.first_column_of(&["model"]),
             tokens: [
-                reader.any(&["input_toks", "prompt_tokens", "ContextTokens"]),
-                reader.any(&["output_toks", "output_tokens", "GeneratedTokens"]),
+                reader.first_column_of(&["input_toks", "prompt_tokens", "ContextTokens"]),
+                reader.first_column_of(&["output_toks", "output_tokens", "GeneratedTokens"]),
             ],
             reader: Box::new(reader),
         })
@@ -346,18 +347,18 @@ impl ArrivalRows {
                 model,
                 tokens,
             } => {
-                if !reader.advance()? {
+                if !reader.advance_row()? {
                     return Ok(None);
                 }
                 let count = |column: &Option<usize>| match column {
-                    Some(column) => reader.number(*column),
+                    Some(column) => reader.cell_number(*column),
                     None => Ok(0.0),
                 };
                 Ok(Some(ArrivalRow {
-                    at: unit.span(reader.number(*column)?),
-                    model: model.map(|column| reader.text(column).to_owned()),
+                    at: unit.to_span(reader.cell_number(*column)?),
+                    model: model.map(|column| reader.cell_text(column).to_owned()),
                     tokens: [count(&tokens[0])?, count(&tokens[1])?],
-                    line: reader.line(),
+                    line: reader.line_number(),
                 }))
             }
             Self::Objects { lines, line, text } => {
@@ -378,7 +379,7 @@ impl ArrivalRows {
                     }
                 }
                 let object: ArrivalObject = serde_json::from_str(text).map_err(|error| {
-                    ServeError::row(
+                    ServeError::invalid_row(
                         &file,
                         *line,
                         error,
@@ -387,7 +388,7 @@ impl ArrivalRows {
                 })?;
                 let numbers = [object.timestamp, object.input_length, object.output_length];
                 if numbers.iter().any(|n| !n.is_finite() || *n < 0.0) {
-                    return Err(ServeError::row(
+                    return Err(ServeError::invalid_row(
                         &file,
                         *line,
                         "a negative number",

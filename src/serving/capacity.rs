@@ -6,7 +6,7 @@ use super::platform::Platform;
 use super::report::ServeReport;
 use super::report::compare::{RatePoint, RateSweep, ServeCapacity};
 use super::scenario::Scenario;
-use super::{ServeOptions, serve};
+use super::{ServeOptions, serve_requests};
 use chakram_base::setting::SettingKey;
 
 /// Number of bisection steps. If the ends of a range differ by a factor of two, ten steps narrow it to
@@ -25,18 +25,18 @@ fn at_rate(
         return Err(ServeError::Unfit(format!(
             "scenario {:?}: the arrivals have no rate to change; found {}, expected poisson or periodic arrivals",
             scenario.name,
-            super::report::describe::stream(&scenario.stream)
+            super::report::describe::describe_stream(&scenario.stream)
         )));
     };
-    serve(&changed, platform, options, &mut NoRequestObserver)
+    serve_requests(&changed, platform, options, &mut NoRequestObserver)
 }
 
 /// Runs `scenario` at each of `rates`, in requests per second.
 ///
 /// # Errors
 ///
-/// Fails like [`serve`], and if the scenario's arrivals have no rate.
-pub fn sweep(
+/// Fails like [`serve_requests`], and if the scenario's arrivals have no rate.
+pub fn sweep_rates(
     scenario: &Scenario,
     platform: Option<&Platform>,
     options: ServeOptions,
@@ -59,7 +59,7 @@ pub fn sweep(
 ///
 /// # Errors
 ///
-/// Fails like [`sweep`], and if requests have no limit, if no rate is low enough, or if no rate is too high.
+/// Fails like [`sweep_rates`], and if requests have no limit, if no rate is low enough, or if no rate is too high.
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -69,7 +69,10 @@ pub fn find_capacity(
     let mut points: Vec<RatePoint> = Vec::new();
     let mut does = |rate_per_s: f64| -> Result<bool, ServeError> {
         let report = at_rate(scenario, platform, options, rate_per_s)?;
-        let Some(all) = report.all().filter(|all| all.attained.is_some()) else {
+        let Some(all) = report
+            .row_of_all_models()
+            .filter(|all| all.attained.is_some())
+        else {
             return Err(ServeError::Unfit(format!(
                 "scenario {:?}: some requests have no time limit\n  try: {}, or a `deadline` for each model",
                 scenario.name,

@@ -15,7 +15,7 @@ use chakram_base::units::{Span, Time};
 
 /// Cores that are free at the same instant: from `first` to the beginning of the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CoreRun {
+struct EqualCores {
     first: u64,
     free: Time,
 }
@@ -26,16 +26,16 @@ pub struct CoreArray {
     cores: u64,
     /// Core that gets the next task.
     pointer: u64,
-    runs: Vec<CoreRun>,
+    runs: Vec<EqualCores>,
     /// Runs under construction; reused to keep the allocation.
-    next: Vec<CoreRun>,
+    next: Vec<EqualCores>,
     /// Total busy time of all cores for the tasks that were assigned so far, ps.
     busy_ps: u128,
 }
 
 /// First start and last end of a job's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DealtJob {
+pub struct JobTimeRange {
     pub start: Time,
     pub end: Time,
 }
@@ -43,7 +43,7 @@ pub struct DealtJob {
 impl CoreArray {
     /// Creates `cores` free cores; at least one is created.
     pub fn new(cores: u64) -> Self {
-        let all = CoreRun {
+        let all = EqualCores {
             first: 0,
             free: Time::ZERO,
         };
@@ -62,7 +62,7 @@ impl CoreArray {
     }
 
     /// Prevents all cores from starting anything before `until`.
-    pub fn block(&mut self, until: Time) {
+    pub fn block_until(&mut self, until: Time) {
         for run in &mut self.runs {
             run.free = run.free.max(until);
         }
@@ -83,9 +83,9 @@ impl CoreArray {
 
     /// Assigns `tasks` tasks of length `each` at `now`, which must not be earlier than in the previous call. A job
     /// without tasks starts and ends at `now`.
-    pub fn deal(&mut self, now: Time, tasks: u64, each: Span) -> DealtJob {
+    pub fn assign_tasks(&mut self, now: Time, tasks: u64, each: Span) -> JobTimeRange {
         if tasks == 0 {
-            return DealtJob {
+            return JobTimeRange {
                 start: now,
                 end: now,
             };
@@ -122,13 +122,13 @@ impl CoreArray {
                     end = end.max(free);
                 }
                 if next.last().is_none_or(|last| last.free != free) {
-                    next.push(CoreRun { first, free });
+                    next.push(EqualCores { first, free });
                 }
                 first = piece_end;
             }
         }
         self.next = std::mem::replace(&mut self.runs, next);
-        DealtJob { start, end }
+        JobTimeRange { start, end }
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
         // Three cores get 4 tasks of 5 at 10: all cores are busy until 15, and core 0 until 20.
         let mut cores = CoreArray::new(3);
         let deal = |cores: &mut CoreArray, now, tasks, each| {
-            let dealt = cores.deal(Time(now), tasks, Span(each));
+            let dealt = cores.assign_tasks(Time(now), tasks, Span(each));
             (dealt.start.0, dealt.end.0)
         };
         assert_eq!(deal(&mut cores, 10, 4, 5), (10, 20));
@@ -160,7 +160,7 @@ mod tests {
         let mut cores = CoreArray::new(1000);
         for job in 0..10_000_u64 {
             // A job every 100 on idle cores never leaves more than three runs of cores.
-            cores.deal(Time(job * 100), 1 + job * 7 % 1500, Span(10));
+            cores.assign_tasks(Time(job * 100), 1 + job * 7 % 1500, Span(10));
             assert!(cores.runs.len() <= 3, "{}", cores.runs.len());
         }
     }

@@ -111,7 +111,7 @@ pub enum ServeError {
 
 impl ServeError {
     /// Builds the error about a row that has `found` instead of `expected`.
-    pub fn row(
+    pub fn invalid_row(
         file: &str,
         line: u64,
         found: impl std::fmt::Display,

@@ -17,7 +17,7 @@ use super::traced;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, Feed, JobTimes, Launch, LaunchQueue, LaunchRecord, ProcessorJob,
+    CompiledReplay, JobTimes, Launch, LaunchFeed, LaunchQueue, LaunchRecord, ProcessorJob,
     ProcessorModel, run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -38,12 +38,12 @@ struct ProgramOrder {
 impl ProgramOrder {
     fn of_models(models: &[PreparedModel<'_>]) -> Self {
         let mut order: Vec<usize> = (0..models.len()).collect();
-        order.sort_by_key(|&model| models[model].trace().is_none());
+        order.sort_by_key(|&model| models[model].traced_model().is_none());
         let mut programs = vec![0; models.len()];
         for (program, &model) in (0..).zip(&order) {
             programs[model] = program;
         }
-        let traces = models.iter().filter(|model| model.trace().is_some());
+        let traces = models.iter().filter(|model| model.traced_model().is_some());
         Self {
             traces: traces.count() as u32,
             models: order,
@@ -65,8 +65,8 @@ struct RequestFeed<'f, 's> {
 
 impl RequestFeed<'_, '_> {
     fn launch_batches(&self, queue: &mut LaunchQueue) {
-        for begun in self.server.borrow_mut().begin() {
-            queue.launch(Launch {
+        for begun in self.server.borrow_mut().take_launches() {
+            queue.begin_launch(Launch {
                 program: self.order.programs[begun.model as usize],
                 npu: begun.npu,
                 tag: begun.flight.into(),
@@ -76,20 +76,20 @@ impl RequestFeed<'_, '_> {
     }
 }
 
-impl Feed for RequestFeed<'_, '_> {
+impl LaunchFeed for RequestFeed<'_, '_> {
     fn wake_at(&self) -> Option<Time> {
-        self.server.borrow().due()
+        self.server.borrow().next_due()
     }
 
-    fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
-        self.server.borrow_mut().wake(now);
+    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
+        self.server.borrow_mut().handle_due(now);
         self.launch_batches(queue);
     }
 
-    fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut LaunchQueue) {
         if self.order.is_trace(ended.program) {
             let mut server = self.server.borrow_mut();
-            server.launch_ended(now, ended.tag as u32);
+            server.on_launch_ended(now, ended.tag as u32);
         }
         self.launch_batches(queue);
     }
@@ -115,13 +115,13 @@ impl CoreProcessors<'_, '_> {
 }
 
 impl ProcessorModel for CoreProcessors<'_, '_> {
-    fn serves(&self, _npu: Npu, program: u32) -> bool {
+    fn serves_program(&self, _npu: Npu, program: u32) -> bool {
         !self.order.is_trace(program)
     }
 
-    fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+    fn submit_job(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
         let mut server = self.server.borrow_mut();
-        server.submit(
+        server.submit_job(
             now,
             job.tag as u32,
             job.node.0,
@@ -132,9 +132,9 @@ impl ProcessorModel for CoreProcessors<'_, '_> {
         self.notify_started(started);
     }
 
-    fn ended(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+    fn on_job_ended(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
         let mut server = self.server.borrow_mut();
-        server.end(now, job.tag as u32, job.node.0, &mut self.answered);
+        server.end_job(now, job.tag as u32, job.node.0, &mut self.answered);
         drop(server);
         self.notify_started(started);
     }
@@ -145,7 +145,12 @@ pub(super) fn run<'s>(
     prepared: &'s PreparedScenario<'s>,
     observer: &'s mut dyn RequestObserver,
 ) -> Result<ServeRecorder<'s>, ServeError> {
-    let traces = || prepared.models.iter().filter_map(PreparedModel::trace);
+    let traces = || {
+        prepared
+            .models
+            .iter()
+            .filter_map(PreparedModel::traced_model)
+    };
     let stand_in;
     let machine = match traces().next() {
         Some(trace) => trace.machine,
@@ -156,14 +161,14 @@ pub(super) fn run<'s>(
     };
     let order = ProgramOrder::of_models(&prepared.models);
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
-    let jobs = models().map(|model| match model.trace() {
+    let jobs = models().map(|model| match model.traced_model() {
         Some(_) => Ok(None),
         None => model_program(model).map(Some),
     });
     let jobs = jobs.collect::<Result<Vec<Option<Workload>>, ServeError>>()?;
     let bare = program::bare_options();
     let programs = models().zip(&jobs).map(|(model, job)| {
-        let compiled = match (model.trace(), job) {
+        let compiled = match (model.traced_model(), job) {
             (Some(trace), _) => {
                 CompiledReplay::new(trace.job.workload(), machine, &traced::replay_options())
             }
@@ -184,12 +189,12 @@ pub(super) fn run<'s>(
         answered: Vec::new(),
     };
     run_launches(&programs, &mut [&mut feed], Some(&mut processors), &mut ())?;
-    server.into_inner().finish()
+    server.into_inner().close_records()
 }
 
 fn model_program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
-    let after = |job: u32| match model.vectors() {
-        Some(vectors) => vectors.after(job).to_vec(),
+    let after = |job: u32| match model.vector_jobs() {
+        Some(vectors) => vectors.dependencies_of(job).to_vec(),
         None => job.checked_sub(1).into_iter().collect(),
     };
     program::of_jobs(&model.served.name, model.job_count(), &after)

@@ -55,8 +55,8 @@ impl MeasurementSummary {
     /// Returns the total minus the sum of the parts, in seconds; positive or negative. `None` if the table
     /// has no total.
     pub fn left_over(&self) -> Option<f64> {
-        let parts = (self.datapath + self.queue + self.compute).seconds();
-        self.total.map(|total| total.seconds() - parts)
+        let parts = (self.datapath + self.queue + self.compute).as_seconds();
+        self.total.map(|total| total.as_seconds() - parts)
     }
 }
 
@@ -69,13 +69,13 @@ struct MeasuredRow {
 }
 
 /// Columns whose times add up to a part.
-struct PartColumns(Vec<(usize, ColumnUnit)>);
+struct TimePartColumns(Vec<(usize, ColumnUnit)>);
 
-impl PartColumns {
+impl TimePartColumns {
     fn sum(&self, table: &TableReader) -> Result<Span, ServeError> {
         let mut sum = Span::ZERO;
         for (column, unit) in &self.0 {
-            sum += unit.span(table.number(*column)?);
+            sum += unit.to_span(table.cell_number(*column)?);
         }
         Ok(sum)
     }
@@ -99,12 +99,15 @@ const TRITON: [&[&str]; 3] = [
 /// # Errors
 ///
 /// Fails if the table lacks columns, or a row is invalid.
-pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSummary>, ServeError> {
-    let mut table = TableReader::open(path)?;
-    let file = table.file().to_owned();
-    let is_triton = table.any(TRITON[2]).is_some();
+pub fn import_measurements(
+    path: &Path,
+    options: &ImportOptions,
+) -> Result<Vec<MeasurementSummary>, ServeError> {
+    let mut table = TableReader::open_table(path)?;
+    let file = table.file_name().to_owned();
+    let is_triton = table.first_column_of(TRITON[2]).is_some();
     let named = |table: &TableReader, name: &str| {
-        let all = table.headings().iter().enumerate();
+        let all = table.column_names().iter().enumerate();
         let found: Vec<_> = all
             .filter(|(_, heading)| {
                 let heading = heading.to_lowercase();
@@ -112,14 +115,16 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
                     .rsplit_once('_')
                     .is_some_and(|(front, _)| front == name)
             })
-            .filter_map(|(at, heading)| Some((at, ColumnUnit::of(heading)?)))
+            .filter_map(|(at, heading)| Some((at, ColumnUnit::from_column_name(heading)?)))
             .collect();
-        PartColumns(found)
+        TimePartColumns(found)
     };
     let (datapath, queue, compute, total) = if is_triton {
         let part = |names: &[&str]| {
-            let columns = names.iter().filter_map(|name| table.any(&[name]));
-            PartColumns(columns.map(|at| (at, ColumnUnit::MICROSECONDS)).collect())
+            let columns = names
+                .iter()
+                .filter_map(|name| table.first_column_of(&[name]));
+            TimePartColumns(columns.map(|at| (at, ColumnUnit::MICROSECONDS)).collect())
         };
         let total = part(&["Avg latency"]);
         (part(TRITON[0]), part(TRITON[1]), part(TRITON[2]), total)
@@ -133,34 +138,34 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
         )
     };
     if compute.0.is_empty() || (!is_triton && total.0.is_empty() && datapath.0.is_empty()) {
-        let found = format!("the columns {}", table.headings().join(", "));
+        let found = format!("the columns {}", table.column_names().join(", "));
         let expected = "the columns of Triton's performance analyzer, or compute_us and total_us (or _ns, _ms, _s)";
-        return Err(ServeError::row(&file, 1, found, expected));
+        return Err(ServeError::invalid_row(&file, 1, found, expected));
     }
     let [model, batch, concurrency, platform] =
-        ["model", "batch", "concurrency", "platform"].map(|name| table.any(&[name]));
+        ["model", "batch", "concurrency", "platform"].map(|name| table.first_column_of(&[name]));
     let mut groups: Vec<((String, u32, u32), Vec<MeasuredRow>)> = Vec::new();
-    while table.advance()? {
-        if platform.is_some_and(|column| table.text(column) != options.platform) {
+    while table.advance_row()? {
+        if platform.is_some_and(|column| table.cell_text(column) != options.platform) {
             continue;
         }
         let count = |column: Option<usize>, default: u32| match column {
             None => Ok(default),
             Some(column) => {
-                let number = table.number(column)?;
+                let number = table.cell_number(column)?;
                 let whole = number.fract() == 0.0 && (1.0..=1e9).contains(&number);
                 if whole {
                     Ok(number as u32)
                 } else {
-                    Err(table.refuse(number, "a whole number, 1 or more"))
+                    Err(table.invalid_row(number, "a whole number, 1 or more"))
                 }
             }
         };
         let name = match (model, &options.model) {
-            (Some(column), _) => table.text(column).to_owned(),
+            (Some(column), _) => table.cell_text(column).to_owned(),
             (None, Some(model)) => model.clone(),
             (None, None) => {
-                return Err(ServeError::row(
+                return Err(ServeError::invalid_row(
                     &file,
                     1,
                     "no column `model`",
@@ -185,7 +190,7 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
             (true, Some(total)) => {
                 let left = total.0.checked_sub((queue + compute).0);
                 Span(left.ok_or_else(|| {
-                    table.refuse(
+                    table.invalid_row(
                         format_args!(
                             "a total of {total}, less than {} for queue and compute",
                             queue + compute
@@ -211,7 +216,7 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
             Some(_) => format!("rows of platform {:?}", options.platform),
             None => "one at least".to_owned(),
         };
-        return Err(ServeError::row(&file, 1, "no rows", expected));
+        return Err(ServeError::invalid_row(&file, 1, "no rows", expected));
     }
     groups.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(groups.into_iter().map(summarize_group).collect())

@@ -18,7 +18,7 @@
 //! tables count, the products of an interaction do not, because the publication that counts the tables of DLRM counts
 //! no products of vectors (2,505,926,848).
 
-use chakram_workloads::model::{ChainRole, LayerOperator, Model, ModelLayer, OperatorSpec};
+use chakram_workloads::model::{ChainInput, LayerOperator, Model, ModelLayer, OperatorSpec};
 
 /// Equal tasks that become ready together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct VectorJob {
 
 impl VectorJob {
     /// Returns the number of multiplications.
-    pub fn multiplications(&self) -> u64 {
+    pub fn multiplication_count(&self) -> u64 {
         self.tasks.saturating_mul(self.length)
     }
 }
@@ -117,7 +117,7 @@ impl Default for JobGraph {
 
 impl JobGraph {
     /// Adds a job that depends on the earlier jobs `after`, and returns its index.
-    pub fn add(&mut self, job: VectorJob, after: &[u32]) -> u32 {
+    pub fn add_job(&mut self, job: VectorJob, after: &[u32]) -> u32 {
         let number = self.jobs.len() as u32;
         self.jobs.push(job);
         self.sources.extend_from_slice(after);
@@ -131,7 +131,7 @@ impl JobGraph {
     }
 
     /// Returns the jobs on which `job` depends.
-    pub fn after(&self, job: u32) -> &[u32] {
+    pub fn dependencies_of(&self, job: u32) -> &[u32] {
         let at = job as usize;
         &self.sources[self.offsets[at] as usize..self.offsets[at + 1] as usize]
     }
@@ -140,14 +140,14 @@ impl JobGraph {
     /// time.
     pub fn is_chain(&self) -> bool {
         (0..self.jobs.len() as u32).all(|job| match job.checked_sub(1) {
-            None => self.after(job).is_empty(),
-            Some(before) => self.after(job) == [before],
+            None => self.dependencies_of(job).is_empty(),
+            Some(before) => self.dependencies_of(job) == [before],
         })
     }
 
     /// Returns the number of layers of the model that have jobs. If the model lists its jobs one by one,
     /// returns their number.
-    pub fn layers(&self) -> u32 {
+    pub fn layer_count(&self) -> u32 {
         self.layers.max(1)
     }
 
@@ -157,13 +157,13 @@ impl JobGraph {
     }
 
     /// Returns the number of multiplications of a request.
-    pub fn multiplications(&self) -> u64 {
-        let each = self.jobs.iter().map(VectorJob::multiplications);
+    pub fn multiplication_count(&self) -> u64 {
+        let each = self.jobs.iter().map(VectorJob::multiplication_count);
         each.fold(0, u64::saturating_add)
     }
 
     /// Returns the number of tasks of a request.
-    pub fn tasks(&self) -> u64 {
+    pub fn task_count(&self) -> u64 {
         let each = self.jobs.iter().map(|job| job.tasks);
         each.fold(0, u64::saturating_add)
     }
@@ -216,7 +216,7 @@ impl JobEmitter {
                 length: merge,
             };
         }
-        self.graph.add(job, after)
+        self.graph.add_job(job, after)
     }
 
     /// Adds a job that depends on the frontier. The job becomes the new frontier.
@@ -229,7 +229,7 @@ impl JobEmitter {
     }
 
     fn emit_layer(&mut self, layer: &ModelLayer) {
-        let works = layer.operators.iter().map(|one| one.work.spec());
+        let works = layer.operators.iter().map(|one| one.work.to_spec());
         let works: Vec<OperatorSpec> = works.collect();
         self.entry.clone_from(&self.frontier);
         self.begin_block();
@@ -237,7 +237,7 @@ impl JobEmitter {
         while let Some(work) = works.get(at) {
             let operator = &layer.operators[at];
             at += 1;
-            let behind = works.get(at).filter(|behind| behind.attends());
+            let behind = works.get(at).filter(|behind| behind.is_attention());
             if let (true, true, Some(behind)) = (self.lowering.heads, work.is_linear(), behind) {
                 self.emit_heads(work, behind);
                 at += 1;
@@ -257,18 +257,18 @@ impl JobEmitter {
                 self.emit_operator(work);
                 std::mem::swap(&mut self.frontier, &mut self.around);
             }
-            (_, ChainRole::Table) => {
+            (_, ChainInput::Table) => {
                 let before = std::mem::replace(&mut self.frontier, self.entry.clone());
                 self.set_aside(before);
                 self.emit_operator(work);
             }
-            (_, ChainRole::Beside) => {
+            (_, ChainInput::Beside) => {
                 let chain = std::mem::replace(&mut self.frontier, self.entry.clone());
                 self.emit_operator(work);
                 let own = std::mem::replace(&mut self.frontier, chain);
                 self.set_aside(own);
             }
-            (_, ChainRole::Join | ChainRole::Collect) => {
+            (_, ChainInput::Join | ChainInput::Collect) => {
                 if self.around != self.fork {
                     let around = std::mem::take(&mut self.around);
                     self.set_aside(around);
@@ -277,7 +277,7 @@ impl JobEmitter {
                 self.emit_operator(work);
                 self.begin_block();
             }
-            (_, ChainRole::Next) => self.emit_operator(work),
+            (_, ChainInput::Next) => self.emit_operator(work),
         }
     }
 
@@ -307,9 +307,9 @@ impl JobEmitter {
     }
 
     fn emit_operator(&mut self, work: &OperatorSpec) {
-        let count = |axes: &str| u64::try_from(work.volume(axes)).unwrap_or(u64::MAX);
+        let count = |axes: &str| u64::try_from(work.tensor_volume(axes)).unwrap_or(u64::MAX);
         let counts_tables = self.lowering.tables;
-        if work.role == ChainRole::Collect && counts_tables {
+        if work.role == ChainInput::Collect && counts_tables {
             return;
         }
         for product in work.products.iter().filter(|one| one.multiplies) {
@@ -323,15 +323,15 @@ impl JobEmitter {
             }
         }
         if work.looks_up() && counts_tables {
-            self.push_in_chain(work.extent('n'), work.extent('k'));
+            self.push_in_chain(work.extent_of_axis('n'), work.extent_of_axis('k'));
         }
     }
 
     /// Adds the jobs for each head's queries, keys and values, and for their products.
     fn emit_heads(&mut self, projection: &OperatorSpec, attention: &OperatorSpec) {
-        let inputs = projection.extent('k');
+        let inputs = projection.extent_of_axis('k');
         let [tokens, heads, kv_heads, width] =
-            ['m', 'n', 'g', 'w'].map(|letter| attention.extent(letter));
+            ['m', 'n', 'g', 'w'].map(|letter| attention.extent_of_axis(letter));
         let before = std::mem::take(&mut self.frontier);
         let rows = tokens.saturating_mul(width);
         let shared = heads / kv_heads.max(1);

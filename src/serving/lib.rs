@@ -39,9 +39,9 @@ mod trace_job;
 mod traced;
 mod unloaded;
 
-pub use capacity::{find_capacity, sweep};
+pub use capacity::{find_capacity, sweep_rates};
 pub use error::ServeError;
-pub use import::{ImportOptions, MeasurementSummary, import, platform_file};
+pub use import::{ImportOptions, MeasurementSummary, import_measurements, platform_file};
 pub use jobs::{ConvolutionTasks, JobBranches, JobGraph, JobLowering, VectorJob};
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
 pub use platform::{CoreClock, MeasuredLatency, Platform, platform_text};
@@ -52,7 +52,7 @@ pub use report::{
     text,
 };
 pub use scenario::{
-    ArrivalRate, ArrivalStream, ModelPlace, ModelWork, PolicyChoice, PolicyKind, Scenario,
+    ArrivalRate, ArrivalStream, ModelValueLocation, ModelWork, PolicyChoice, PolicyKind, Scenario,
     ServedModel, StopRule,
 };
 pub use statistics::{IntervalEstimate, LevelSummary};
@@ -84,7 +84,7 @@ impl ServeOptions {
 ///
 /// Fails if the platform lacks a value that a model needs, if a file of arrivals is invalid, or if `observer`
 /// fails.
-pub fn serve(
+pub fn serve_requests(
     scenario: &Scenario,
     platform: Option<&Platform>,
     options: ServeOptions,
@@ -93,5 +93,5 @@ pub fn serve(
     let mut prepared = PreparedScenario::new(scenario, platform)?;
     prepared.slo = options.slo;
     let recorder = feed::run(&prepared, observer)?;
-    Ok(ServeReport::of(recorder))
+    Ok(ServeReport::build_report(recorder))
 }

@@ -37,7 +37,7 @@ mod workload;
 pub use deployment::{EnginePlace, LlmDeployment, MemoryPlan, TensorChoice};
 pub use limits::LlmLimits;
 pub use observe::{CompletedLlmRequest, LlmObserver, NoLlmObserver, StepRecord};
-pub use planner::{LimitVerdict, LlmPlan, PlanRow, find_rate, plan};
+pub use planner::{LimitVerdict, LlmPlan, PlanRow, find_rate, plan_capacity};
 pub use report::{
     CacheSummary, CountSummary, GapSummary, LimitValues, LlmReport, LlmRow, LlmThroughput,
     PartShare, RefusedRequests, RequestLife, RuleValue, StepSummary, TimeSummary, html, rows, text,
@@ -46,9 +46,9 @@ pub use rules::{
     BatchingRule, BlockReserve, DEFAULT_RULES, EngineRules, RULE_SETS, SchedulingPolicy,
 };
 pub use scenario::{
-    ClientTimes, FORMATS, LlmScenario, OwnRules, RouterKind, ServedLlm, is_llm_scenario,
+    ClientTimes, FORMATS, LlmScenario, RouterKind, ScenarioRules, ServedLlm, is_llm_scenario,
 };
-pub use scheduler::{EngineStep, PutBack, StepShare};
+pub use scheduler::{EngineStep, PreemptedRequest, StepShare};
 pub use step_cost::{CostPart, StepCost};
 pub use step_load::{LinearStep, StepLoad};
 pub use step_price::StepPrice;
@@ -71,7 +71,7 @@ const MOST_AT_ONCE: u64 = 8192;
 ///
 /// Fails if there is no such model, or the model is not a decoder of identical blocks.
 pub fn check_model(name: &str) -> Result<(), ServeError> {
-    model_sizes::LlmSizes::find(name).map(drop)
+    model_sizes::LlmSizes::load_by_name(name).map(drop)
 }
 
 /// Serves the requests of `scenario` on `machine`, which is not needed if the scenario states step times.
@@ -80,7 +80,7 @@ pub fn check_model(name: &str) -> Result<(), ServeError> {
 ///
 /// Fails if the machine is missing or its memory is too small for the model, a file of requests is invalid, or
 /// `observer` fails.
-pub fn serve(
+pub fn serve_llm(
     scenario: &LlmScenario,
     machine: Option<&Machine>,
     observer: &mut dyn LlmObserver,
@@ -88,7 +88,7 @@ pub fn serve(
     let deployment = LlmDeployment::new(scenario, machine)?;
     let recorder = feed::run(scenario, &deployment, observer)?;
     let few = (1..=MOST_REPEATED).contains(&recorder.completed_in_all);
-    let saturated = match few && scenario.workload.rate().is_some() {
+    let saturated = match few && scenario.workload.mean_rate().is_some() {
         true => saturated_rate(scenario, &deployment)?,
         false => None,
     };
@@ -134,7 +134,9 @@ fn saturated_rate(
     let tokens: f64 = classes
         .map(|class| {
             class.weight
-                * (f64::from(class.shared_prefix) + class.input.mean() + class.output.mean() / 2.0)
+                * (f64::from(class.shared_prefix)
+                    + class.input.mean_length()
+                    + class.output.mean_length() / 2.0)
         })
         .sum();
     let held = f64::from(deployment.blocks) * f64::from(deployment.rules.block_size);

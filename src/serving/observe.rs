@@ -55,15 +55,15 @@ pub trait RequestObserver {
     /// # Errors
     ///
     /// Fails if the request cannot be written. The run then ends with this error.
-    fn completed(&mut self, request: &CompletedRequest) -> io::Result<()>;
+    fn on_completed(&mut self, request: &CompletedRequest) -> io::Result<()>;
 
-    /// Returns true if [`Self::served`] should be called.
+    /// Returns true if [`Self::on_job_served`] should be called.
     fn wants_jobs(&self) -> bool {
         false
     }
 
     /// Receives each job when its times are determined. The times may be in the future.
-    fn served(&mut self, _job: &ServedJob) {}
+    fn on_job_served(&mut self, _job: &ServedJob) {}
 }
 
 /// Ignores all requests and jobs.
@@ -71,7 +71,7 @@ pub trait RequestObserver {
 pub struct NoRequestObserver;
 
 impl RequestObserver for NoRequestObserver {
-    fn completed(&mut self, _request: &CompletedRequest) -> io::Result<()> {
+    fn on_completed(&mut self, _request: &CompletedRequest) -> io::Result<()> {
         Ok(())
     }
 }

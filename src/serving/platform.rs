@@ -15,7 +15,8 @@
 use super::error::ServeError;
 use super::presets::PRESETS;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, nearest, quoted, read,
+    ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, find_nearest, quote_for_message,
+    read_input,
 };
 use chakram_base::units::{Frequency, Span};
 use chakram_hardware::machine::{self, Machine, MachineError};
@@ -105,7 +106,7 @@ const MEASURED: &[&str] = &[
 /// Fails if there is no such preset, or if the file cannot be read.
 pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
-        return match read(name) {
+        return match read_input(name) {
             Ok(text) => Ok(Cow::Owned(text)),
             Err(source) => Err(ServeError::Read {
                 file: name.to_owned(),
@@ -117,7 +118,7 @@ pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
         Some(preset) => Ok(Cow::Borrowed(preset.text)),
         None => Err(ServeError::Platform {
             name: name.chars().take(80).collect(),
-            closest: nearest(name, PRESETS.iter().map(|preset| preset.name)),
+            closest: find_nearest(name, PRESETS.iter().map(|preset| preset.name)),
         }),
     }
 }
@@ -132,7 +133,7 @@ fn path_beside(name: &str, file: &str) -> String {
 
 /// Parses the duration at `key`; zero if absent.
 fn parse_span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
-    table.or(key, Span::ZERO, |field| field.quantity("344 ns"))
+    table.read_or_default(key, Span::ZERO, |field| field.read_quantity("344 ns"))
 }
 
 impl Platform {
@@ -141,13 +142,13 @@ impl Platform {
     /// # Errors
     ///
     /// Fails if no preset or file has this name, or if its text is invalid.
-    pub fn load(name: &str) -> Result<Self, ServeError> {
+    pub fn load_by_name(name: &str) -> Result<Self, ServeError> {
         if machine::is_inline(name) {
-            return Ok(Self::of_machine(Machine::load(name)?));
+            return Ok(Self::of_machine(Machine::load_by_name(name)?));
         }
         match platform_text(name) {
             Ok(text) => Self::parse(&text, name),
-            Err(error @ ServeError::Platform { .. }) => match Machine::load(name) {
+            Err(error @ ServeError::Platform { .. }) => match Machine::load_by_name(name) {
                 Ok(machine) => Ok(Self::of_machine(machine)),
                 Err(MachineError::Unknown { .. }) => Err(error),
                 Err(other) => Err(other.into()),
@@ -179,31 +180,34 @@ impl Platform {
     /// Fails if the text is invalid.
     pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
-        if document.entries().get("npu").is_some() {
+        if document.unchecked_root().get("npu").is_some() {
             return Ok(Self::of_machine(Machine::parse(text, file)?));
         }
-        let root = document.root(ROOT)?;
+        let root = document.root_table(ROOT)?;
         let line = |key: &str, expected: &str| {
-            let field = root.need(key, expected)?;
-            field.line().map(str::to_owned)
+            let field = root.require_field(key, expected)?;
+            field.read_line().map(str::to_owned)
         };
-        let cores = root.optional("cores", |field| {
+        let cores = root.read_optional("cores", |field| {
             Ok(CoreClock {
-                cores: field.count(MOST_CORES)?,
-                clock: root.quantity("clock", "1.41 GHz")?,
+                cores: field.read_count(MOST_CORES)?,
+                clock: root.read_quantity("clock", "1.41 GHz")?,
             })
         })?;
         let mut by_model = Vec::new();
         if let Some(field) = root.get("datapath_by_model") {
-            for (model, latency) in field.table(None)?.fields() {
-                by_model.push((model.to_owned(), latency.quantity("581 us")?));
+            for (model, latency) in field.read_table(None)?.fields() {
+                by_model.push((model.to_owned(), latency.read_quantity("581 us")?));
             }
         }
-        let measured = root.or("measured", Vec::new(), |field| field.tables(MEASURED))?;
+        let measured =
+            root.read_or_default("measured", Vec::new(), |field| field.read_tables(MEASURED))?;
         let measured: Result<Vec<_>, ConfigError> = measured.iter().map(measured_latency).collect();
         let platform = Self {
             name: line("name", "the platform's name")?,
-            description: root.or("description", "", |field| field.line())?.to_owned(),
+            description: root
+                .read_or_default("description", "", |field| field.read_line())?
+                .to_owned(),
             source: line("source", "where the numbers come from")?,
             cores,
             datapath: parse_span(&root, "datapath")?,
@@ -213,10 +217,13 @@ impl Platform {
             machine: root
                 .get("machine")
                 .map(|field| {
-                    let name = field.line()?;
-                    let machine = Machine::load(&path_beside(name, file));
+                    let name = field.read_line()?;
+                    let machine = Machine::load_by_name(&path_beside(name, file));
                     machine.map_err(|source| ServeError::Machine {
-                        place: Box::new(field.refuse(quoted(name), "a machine that can be read")),
+                        place: Box::new(field.invalid_value_error(
+                            quote_for_message(name),
+                            "a machine that can be read",
+                        )),
                         source: Box::new(source),
                     })
                 })
@@ -226,7 +233,7 @@ impl Platform {
         if platform.cores.is_none() && platform.measured.is_empty() && platform.machine.is_none() {
             let expected =
                 "`cores` and `clock`, measured latencies under [[measured]], or a `machine`";
-            return Err(root.missing("cores", expected).into());
+            return Err(root.missing_entry_error("cores", expected).into());
         }
         Ok(platform)
     }
@@ -243,7 +250,7 @@ impl Platform {
     }
 
     /// Returns the datapath latency of a request of `model`, which has `layers` layers.
-    pub fn datapath(&self, model: &str, layers: u32) -> Span {
+    pub fn datapath_latency(&self, model: &str, layers: u32) -> Span {
         let own = self
             .datapath_by_model
             .iter()
@@ -256,7 +263,7 @@ impl Platform {
 
     /// Returns the latencies of `model` that were measured with one request at a time, in ascending
     /// order of batch.
-    pub fn measurements(&self, model: &str) -> Vec<&MeasuredLatency> {
+    pub fn measured_latencies(&self, model: &str) -> Vec<&MeasuredLatency> {
         let rows = self.measured.iter();
         let mut rows: Vec<_> = rows.filter(|row| row.model == model).collect();
         let least = rows.iter().map(|row| row.concurrency).min();
@@ -275,14 +282,17 @@ impl Platform {
 }
 
 fn measured_latency(table: &ConfigTable<'_>) -> Result<MeasuredLatency, ConfigError> {
-    let count = |key: &str| table.or(key, 1, |field| field.count(1 << 30));
+    let count = |key: &str| table.read_or_default(key, 1, |field| field.read_count(1 << 30));
     Ok(MeasuredLatency {
-        model: table.need("model", "a model's name")?.line()?.to_owned(),
+        model: table
+            .require_field("model", "a model's name")?
+            .read_line()?
+            .to_owned(),
         batch: count("batch")?,
         concurrency: count("concurrency")?,
         datapath: parse_span(table, "datapath")?,
         queue: parse_span(table, "queue")?,
-        compute: table.quantity("compute", "581 us")?,
+        compute: table.read_quantity("compute", "581 us")?,
         rows: count("rows")?,
     })
 }
@@ -308,22 +318,25 @@ mod tests {
             ("lightning-sigcomm23", 576, 97.0, 0),
         ];
         for (name, cores, ghz, datapath) in figures {
-            let platform = Platform::load(name).unwrap();
+            let platform = Platform::load_by_name(name).unwrap();
             assert_eq!(platform.name, name);
             let clock = platform.cores.unwrap();
             assert_eq!(clock.cores, cores, "{name}");
-            assert!((clock.clock.hertz() / 1e9 - ghz).abs() < 1e-9, "{name}");
+            assert!((clock.clock.as_hertz() / 1e9 - ghz).abs() < 1e-9, "{name}");
             assert_eq!(platform.datapath, Span::from_ns(datapath), "{name}");
         }
         // The thesis of LIGHTSPEED counts cores as 6912 x 8 + 432 x 3 and 2560 x 8.
         assert_eq!(6912 * 8 + 432 * 3, 56_592);
         assert_eq!(2560 * 8, 20_480);
-        let successor = Platform::load("lightning-sigcomm23").unwrap();
-        assert_eq!(successor.datapath("vgg-16", 16), Span::from_ns(16 * 115));
-        let a100 = Platform::load("a100-sigcomm23").unwrap();
-        assert_eq!(a100.datapath("gpt2-xl", 49), Span::from_us(6605));
+        let successor = Platform::load_by_name("lightning-sigcomm23").unwrap();
+        assert_eq!(
+            successor.datapath_latency("vgg-16", 16),
+            Span::from_ns(16 * 115)
+        );
+        let a100 = Platform::load_by_name("a100-sigcomm23").unwrap();
+        assert_eq!(a100.datapath_latency("gpt2-xl", 49), Span::from_us(6605));
         for preset in PRESETS {
-            let loaded = Platform::load(preset.name).unwrap();
+            let loaded = Platform::load_by_name(preset.name).unwrap();
             assert!(loaded.source.contains('('), "{}", preset.name);
         }
     }
@@ -340,7 +353,7 @@ mod tests {
         assert!(
             error("name = \"x\"\nsource = \"y\"\ncores = 0\nclock=\"1 GHz\"").contains("p.toml:3")
         );
-        let text = Platform::load("lightnin").unwrap_err().to_string();
+        let text = Platform::load_by_name("lightnin").unwrap_err().to_string();
         assert!(text.contains("did you mean `lightning`?"), "{text}");
     }
 }

@@ -36,13 +36,13 @@ pub struct QueuedRequest {
 /// A queue in which the policy determines the order of service.
 pub trait ServicePolicy {
     /// Adds a request to the queue.
-    fn enqueue(&mut self, request: QueuedRequest);
+    fn enqueue_request(&mut self, request: QueuedRequest);
 
     /// Moves the requests to serve next into `batch`, which must be empty. Moves none if the queue is
     /// empty, or if its requests should wait for others.
-    fn choose(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
+    fn choose_requests(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
 
-    /// Returns the instant at which [`Self::choose`] may choose requests although none has entered the
+    /// Returns the instant at which [`Self::choose_requests`] may choose requests although none has entered the
     /// queue since.
     fn wake_at(&self) -> Option<Time> {
         None
@@ -55,13 +55,13 @@ pub trait ServicePolicy {
 }
 
 /// Creates the queue of a policy, for `models` models.
-pub fn queue(kind: PolicyKind, models: usize) -> Box<dyn ServicePolicy> {
+pub fn create_queue(kind: PolicyKind, models: usize) -> Box<dyn ServicePolicy> {
     match kind {
         PolicyKind::RoundRobin => Box::new(ArrivalQueue::default()),
         PolicyKind::FirstCome
         | PolicyKind::ShortestJob
         | PolicyKind::Priority { .. }
-        | PolicyKind::EarliestDeadline => Box::new(KeyedQueue::new(keyed::key(kind))),
+        | PolicyKind::EarliestDeadline => Box::new(KeyedQueue::new(keyed::key_function_of(kind))),
         PolicyKind::Batching { batch, wait } => Box::new(BatchQueue::new(batch, wait, models)),
     }
 }

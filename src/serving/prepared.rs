@@ -82,7 +82,7 @@ impl<'s> PreparedScenario<'s> {
         let mean: f64 = self
             .models
             .iter()
-            .map(|model| model.served.weight / total * self.occupancy(model))
+            .map(|model| model.served.weight / total * self.occupancy_seconds(model))
             .sum();
         Some(rate * mean / f64::from(scenario.processors))
     }
@@ -92,12 +92,12 @@ impl<'s> PreparedScenario<'s> {
     /// request's work on all cores, and its time without load divided by the number of slots. With one
     /// slot, this is the time without load; if all requests are served at once, it is the time of the
     /// work.
-    pub fn occupancy(&self, model: &PreparedModel<'_>) -> f64 {
+    pub fn occupancy_seconds(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.most_together();
         let work = model.core_seconds(self, together);
         let held = match self.scenario.policy.slots {
             Some(slots) if model.traced.is_none() => {
-                model.typical(together).seconds() / f64::from(slots)
+                model.typical_time(together).as_seconds() / f64::from(slots)
             }
             _ => 0.0,
         };
@@ -180,10 +180,10 @@ impl<'s> PreparedModel<'s> {
                     ));
                 };
                 let jobs = graph.jobs().iter();
-                each.extend(jobs.map(|job| clock.clock.cycles(job.length)));
+                each.extend(jobs.map(|job| clock.clock.time_for_cycles(job.length)));
                 let jobs = UnloadedJobs::new(graph, &served.name)?;
                 let time = |together: u32| {
-                    jobs.time(clock.cores.into(), |job| {
+                    jobs.unloaded_time(clock.cores.into(), |job| {
                         let tasks = graph.jobs()[job as usize].tasks;
                         // Every request skips a whole number of tasks. A fraction of a task is skipped
                         // only in some requests.
@@ -197,7 +197,7 @@ impl<'s> PreparedModel<'s> {
                     together => time(together)?,
                 };
                 unloaded = Some(jobs);
-                graph.layers()
+                graph.layer_count()
             }
             ModelWork::ByBatch(curve) => {
                 by_batch = Some(Cow::Borrowed(curve));
@@ -214,7 +214,7 @@ impl<'s> PreparedModel<'s> {
                         ),
                     ));
                 };
-                let rows = platform.measurements(&served.known_as);
+                let rows = platform.measured_latencies(&served.known_as);
                 let points = rows.iter().map(|row| (f64::from(row.batch), row.compute));
                 by_batch = LatencyCurve::of_means(points.collect()).map(Cow::Owned);
                 datapath = rows.first().map(|row| row.datapath);
@@ -257,10 +257,10 @@ impl<'s> PreparedModel<'s> {
         check_policy(scenario, served, traced.is_some())?;
         if let PolicyKind::Batching { batch, .. } = scenario.policy.kind {
             match (&served.work, &by_batch) {
-                (_, Some(curve)) if f64::from(batch) > curve.last() => {
+                (_, Some(curve)) if f64::from(batch) > curve.largest_position() => {
                     let why = format!(
                         "batches of {batch} were not measured; the largest are of {}",
-                        curve.last()
+                        curve.largest_position()
                     );
                     return Err(refuse(why, "smaller batches, or a table with larger ones"));
                 }
@@ -277,7 +277,7 @@ impl<'s> PreparedModel<'s> {
             served,
             datapath: match (datapath, platform) {
                 (Some(datapath), _) => datapath,
-                (None, Some(platform)) => platform.datapath(&served.known_as, layers),
+                (None, Some(platform)) => platform.datapath_latency(&served.known_as, layers),
                 (None, None) => Span::ZERO,
             },
             each,
@@ -303,12 +303,12 @@ impl<'s> PreparedModel<'s> {
     }
 
     /// Returns the job of traces that the model's requests launch; `None` for other models.
-    pub fn trace(&self) -> Option<&TracedModel<'s>> {
+    pub fn traced_model(&self) -> Option<&TracedModel<'s>> {
         self.traced.as_ref()
     }
 
     /// Returns the model's jobs of vector products; `None` for other models.
-    pub fn vectors(&self) -> Option<&'s JobGraph> {
+    pub fn vector_jobs(&self) -> Option<&'s JobGraph> {
         match &self.served.work {
             ModelWork::Vectors(graph) => Some(graph),
             _ => None,
@@ -341,22 +341,22 @@ impl<'s> PreparedModel<'s> {
                 mean,
                 exponential: true,
             } => single(Span::from_seconds(
-                random().next_exponential(mean.seconds()),
+                random().next_exponential(mean.as_seconds()),
             )),
             ModelWork::Latency { mean, .. } => single(*mean),
             ModelWork::Drawn(all) => {
-                let at = (random().unit() * all.len() as f64) as usize;
+                let at = (random().next_unit() * all.len() as f64) as usize;
                 single(all[at.min(all.len() - 1)])
             }
             ModelWork::Steps { prefill, step } => {
                 let prompts: f64 = requests.iter().map(|one| f64::from(one.tokens[0])).sum();
                 let answers = requests.iter().map(|one| one.tokens[1]);
                 let more = answers.max().unwrap_or(0).saturating_sub(1);
-                let each = step.at(requests.len() as f64);
-                [prefill.at(prompts), each.times(more.into())]
+                let each = step.duration_at(requests.len() as f64);
+                [prefill.duration_at(prompts), each.times(more.into())]
             }
             ModelWork::ByBatch(_) | ModelWork::Platform => match &self.by_batch {
-                Some(curve) => single(curve.at(requests.len() as f64)),
+                Some(curve) => single(curve.duration_at(requests.len() as f64)),
                 None => single(Span::ZERO),
             },
             ModelWork::Trace(_) => single(self.trace_latency()),
@@ -365,14 +365,14 @@ impl<'s> PreparedModel<'s> {
 
     /// Returns the number of tasks of a job, and the length of a task, if the requests with these
     /// numbers form a batch.
-    pub fn size(
+    pub fn size_of_job(
         &self,
         of: &PreparedScenario<'_>,
         job: u32,
         numbers: impl Iterator<Item = u64>,
         lengths: &[Span; 2],
     ) -> (u64, Span) {
-        let Some(graph) = self.vectors() else {
+        let Some(graph) = self.vector_jobs() else {
             return (of.cores, lengths[job as usize & 1]);
         };
         let tasks = graph.jobs()[job as usize].tasks;
@@ -391,7 +391,7 @@ impl<'s> PreparedModel<'s> {
         let skipped = tasks as f64 * sparsity;
         let item = number << 24 ^ u64::from(job);
         let mut random = RandomStream::of_item(of.scenario.seed, RandomPurpose::Sparsity, item);
-        let more = random.unit() < skipped.fract();
+        let more = random.next_unit() < skipped.fract();
         tasks.saturating_sub(skipped as u64 + u64::from(more))
     }
 
@@ -413,10 +413,10 @@ impl<'s> PreparedModel<'s> {
         let numbers = || requests.iter().map(|request| request.number);
         let size = |job| match ended.get(job as usize) {
             Some(true) => (0, Span::ZERO),
-            _ => self.size(of, job, numbers(), &lengths),
+            _ => self.size_of_job(of, job, numbers(), &lengths),
         };
         // If a whole run fits into simulated time, so does a part of it.
-        jobs.time(of.cores, size).unwrap_or(Span::MAX)
+        jobs.unloaded_time(of.cores, size).unwrap_or(Span::MAX)
     }
 
     /// Returns true if the time of a request is the sum of the times of its jobs.
@@ -426,7 +426,7 @@ impl<'s> PreparedModel<'s> {
 
     /// Returns the mean time without load of one request, or of a batch of `together` requests. If
     /// sparsity skips a fraction of a task, the fraction counts as not skipped.
-    pub fn typical(&self, together: u32) -> Span {
+    pub fn typical_time(&self, together: u32) -> Span {
         match &self.served.work {
             ModelWork::Vectors(_) if together == 1 => self.one,
             ModelWork::Vectors(_) => self.largest,
@@ -438,12 +438,13 @@ impl<'s> PreparedModel<'s> {
             ModelWork::Steps { prefill, step } => {
                 let [prompt, answer] = self.served.tokens.unwrap_or(NO_TOKENS);
                 let more = answer.saturating_sub(1);
-                let each = step.at(together.into());
-                prefill.at(f64::from(prompt) * f64::from(together)) + each.times(more.into())
+                let each = step.duration_at(together.into());
+                prefill.duration_at(f64::from(prompt) * f64::from(together))
+                    + each.times(more.into())
             }
             ModelWork::ByBatch(_) | ModelWork::Platform => {
                 let curve = self.by_batch.as_ref();
-                curve.map_or(Span::ZERO, |curve| curve.at(together.into()))
+                curve.map_or(Span::ZERO, |curve| curve.duration_at(together.into()))
             }
             ModelWork::Trace(_) => self.trace_latency(),
         }
@@ -452,17 +453,17 @@ impl<'s> PreparedModel<'s> {
     /// Returns the mean time for which `together` requests occupy all cores, in seconds.
     fn core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
         if let Some(trace) = &self.traced {
-            return trace.interval.seconds();
+            return trace.interval.as_seconds();
         }
-        match self.vectors() {
+        match self.vector_jobs() {
             Some(graph) => {
                 let jobs = graph.jobs().iter().zip(&self.each);
                 let work = |(job, each): (&super::jobs::VectorJob, &Span)| {
-                    job.tasks as f64 * each.seconds() * (1.0 - self.served.sparsity)
+                    job.tasks as f64 * each.as_seconds() * (1.0 - self.served.sparsity)
                 };
                 jobs.map(work).sum::<f64>() * f64::from(together) / of.cores as f64
             }
-            None => self.typical(together).seconds(),
+            None => self.typical_time(together).as_seconds(),
         }
     }
 
@@ -474,7 +475,7 @@ impl<'s> PreparedModel<'s> {
     }
 
     /// Returns the number of multiplications of a request; `None` if unknown.
-    pub fn multiplications(&self) -> Option<u64> {
-        self.vectors().map(JobGraph::multiplications)
+    pub fn multiplication_count(&self) -> Option<u64> {
+        self.vector_jobs().map(JobGraph::multiplication_count)
     }
 }

@@ -12,7 +12,7 @@ use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 /// Returns options for programs whose jobs get their times from the server. No time of the machine
 /// applies.
 pub fn bare_options() -> ReplayOptions {
-    ReplayOptions::with(|options| {
+    ReplayOptions::with_changes(|options| {
         options.launch = LaunchMode::None;
         options.collectives = Some(CollectiveTiming::Algorithms);
     })
@@ -39,15 +39,17 @@ pub fn of_jobs(
         node.micros = 1;
         let after = after(job).into_iter().map(|other| u64::from(other) + 1);
         let after: Vec<u64> = after.collect();
-        graph.node(&node, &after).map_err(|error| unfit(&error))?;
+        graph
+            .receive_node(&node, &after)
+            .map_err(|error| unfit(&error))?;
     }
-    let (graph, binding) = graph.finish().map_err(|error| unfit(&error))?;
+    let (graph, binding) = graph.finish_graph().map_err(|error| unfit(&error))?;
     let mut workload = WorkloadBuilder::default();
-    let graph = workload.graph(graph);
+    let graph = workload.add_graph(graph);
     workload
-        .rank(Rank(0), graph, binding, Time::ZERO)
+        .add_rank(Rank(0), graph, binding, Time::ZERO)
         .map_err(|error| unfit(&error))?;
     workload
-        .finish(None, MissingRankPolicy::Refuse)
+        .finish_workload(None, MissingRankPolicy::Refuse)
         .map_err(|error| unfit(&error))
 }

@@ -42,35 +42,35 @@ impl RandomStream {
     }
 
     /// Returns the next 64 bits.
-    pub fn bits(&mut self) -> u64 {
+    pub fn next_bits(&mut self) -> u64 {
         split_mix(&mut self.0)
     }
 
     /// Returns the next number in [0, 1).
-    pub fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    pub fn next_unit(&mut self) -> f64 {
+        (self.next_bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Returns the next number of an exponential distribution with the mean `mean`.
     pub fn next_exponential(&mut self, mean: f64) -> f64 {
         // libm's logarithm is the same on every machine. 1 - unit() is never 0.
-        -mean * libm::log(1.0 - self.unit())
+        -mean * libm::log(1.0 - self.next_unit())
     }
 
     /// Returns the next number of a log-normal distribution with the mean `mean`; `deviation` is the standard
     /// deviation of the logarithm.
     pub fn next_log_normal(&mut self, mean: f64, deviation: f64) -> f64 {
         // The Box-Muller transform.
-        let (u, v) = (1.0 - self.unit(), self.unit());
+        let (u, v) = (1.0 - self.next_unit(), self.next_unit());
         let turn = libm::cos(2.0 * std::f64::consts::PI * v);
         log_normal_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
     /// Returns a random index, with the probabilities of weights whose running sums are `sums`. The last
     /// sum must be above 0.
-    pub fn pick(&mut self, sums: &[f64]) -> usize {
+    pub fn pick_index(&mut self, sums: &[f64]) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
-        let at = self.unit() * total;
+        let at = self.next_unit() * total;
         sums.partition_point(|&sum| sum <= at).min(sums.len() - 1)
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     fn the_sequence_is_the_published_one() {
         // These are the first numbers of SplitMix64's reference implementation from state 1234567.
         let mut stream = RandomStream(1_234_567);
-        let found: Vec<u64> = (0..3).map(|_| stream.bits()).collect();
+        let found: Vec<u64> = (0..3).map(|_| stream.next_bits()).collect();
         assert_eq!(
             found,
             [
@@ -110,7 +110,7 @@ mod tests {
         assert!((sum / 100_000.0 / 2.5 - 1.0).abs() < 0.01, "{sum}");
         let mut counts = [0_u32; 3];
         for _ in 0..100_000 {
-            counts[stream.pick(&[1.0, 2.0, 3.0])] += 1;
+            counts[stream.pick_index(&[1.0, 2.0, 3.0])] += 1;
         }
         for count in counts {
             assert!(
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn purposes_and_items_have_sequences_of_their_own() {
-        let first = |purpose| RandomStream::new(1, purpose).bits();
+        let first = |purpose| RandomStream::new(1, purpose).next_bits();
         assert_ne!(first(RandomPurpose::Gaps), first(RandomPurpose::Mix));
-        let item = |i| RandomStream::of_item(1, RandomPurpose::Service, i).bits();
+        let item = |i| RandomStream::of_item(1, RandomPurpose::Service, i).next_bits();
         assert_ne!(item(0), item(1));
         assert_eq!(item(5), item(5));
     }

@@ -96,8 +96,8 @@ impl<'s> ServeRecorder<'s> {
     }
 
     /// Records the arrival of a request.
-    pub fn arrived(&mut self, number: u64, model: u32, now: Time) {
-        self.active.change(now, 1);
+    pub fn on_arrived(&mut self, number: u64, model: u32, now: Time) {
+        self.active.change_level(now, 1);
         let first = self.arrivals.map_or(now, |(first, _)| first);
         self.arrivals = Some((first, now));
         if number >= self.prepared.scenario.warmup {
@@ -114,9 +114,9 @@ impl<'s> ServeRecorder<'s> {
     }
 
     /// Records a completed request.
-    pub fn completed(&mut self, request: &CompletedRequest) {
+    pub fn on_completed(&mut self, request: &CompletedRequest) {
         self.end = request.finished;
-        self.active.change(request.finished, -1);
+        self.active.change_level(request.finished, -1);
         self.completed += 1;
         let serve = request.finished.since(request.arrival);
         self.served_ps += u128::from(serve.0);
@@ -134,7 +134,7 @@ impl<'s> ServeRecorder<'s> {
         ];
         for row in self.rows_of(request.model).into_iter().flatten() {
             let row = &mut self.rows[row];
-            row.serve.add(serve);
+            row.serve.add_sample(serve);
             row.met += u64::from(met);
             row.together = row.together.max(request.together);
             for (sum, part) in row.parts_ps.iter_mut().zip(parts) {
@@ -148,9 +148,11 @@ impl<'s> ServeRecorder<'s> {
     /// system.
     pub fn check_little(&mut self, waiting_ps: u128) {
         let over_requests = self.served_ps + waiting_ps;
-        let over_time = self.active.area_until(self.end.max(self.active.since()));
-        let late = u128::from(self.active.level())
-            * u128::from(self.active.since().0.saturating_sub(self.end.0));
+        let over_time = self
+            .active
+            .area_until(self.end.max(self.active.last_change()));
+        let late = u128::from(self.active.current_level())
+            * u128::from(self.active.last_change().0.saturating_sub(self.end.0));
         assert_eq!(
             over_requests,
             over_time - late,

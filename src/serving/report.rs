@@ -148,7 +148,7 @@ pub struct ServeParts {
 
 impl ServeParts {
     /// Returns the parts without their sum: datapath, queue, compute, preempted.
-    pub fn sums(&self) -> [TimeSum; 4] {
+    pub fn parts_without_sum(&self) -> [TimeSum; 4] {
         [
             self.datapath_ps,
             self.queue_ps,
@@ -195,12 +195,12 @@ impl ServeRow {
 
 impl ServeReport {
     /// Returns the row of all requests.
-    pub fn all(&self) -> Option<&ServeRow> {
+    pub fn row_of_all_models(&self) -> Option<&ServeRow> {
         self.rows.last()
     }
 
     /// Returns the row of a model.
-    pub fn model(&self, name: &str) -> Option<&ServeRow> {
+    pub fn row_of_model(&self, name: &str) -> Option<&ServeRow> {
         let mut models = self
             .rows
             .iter()
@@ -215,12 +215,12 @@ impl ServeReport {
     }
 
     /// Creates the report of a run.
-    pub fn of(recorder: ServeRecorder<'_>) -> Self {
+    pub fn build_report(recorder: ServeRecorder<'_>) -> Self {
         let prepared = recorder.prepared;
         let scenario = prepared.scenario;
         let measured = recorder.arrivals.and_then(|(first, last)| {
             let gaps = recorder.arrived_in_all.saturating_sub(1);
-            let span = last.since(first).seconds();
+            let span = last.since(first).as_seconds();
             (gaps > 0 && span > 0.0).then(|| gaps as f64 / span)
         });
         let closed = matches!(
@@ -243,7 +243,7 @@ impl ServeReport {
             seed: scenario.seed,
             platform: prepared.platform.map(PlatformFacts::from_platform),
             processors: scenario.processors,
-            arrivals: describe::stream(&scenario.stream),
+            arrivals: describe::describe_stream(&scenario.stream),
             policy: describe::describe_policy(scenario),
             stop: describe::describe_stop(&scenario.stop),
             warmup: scenario.warmup,
@@ -255,8 +255,8 @@ impl ServeReport {
             preemptions: recorder.preemptions,
             rows,
             utilisation,
-            queue: recorder.queue.summary(recorder.end),
-            active: recorder.active.summary(recorder.end),
+            queue: recorder.queue.summarize_until(recorder.end),
+            active: recorder.active.summarize_until(recorder.end),
             time_in_system_ps: TimeSum(recorder.little_ps),
             warnings: Vec::new(),
         };
@@ -272,9 +272,9 @@ impl PlatformFacts {
             name: platform.name.clone(),
             source: platform.source.clone(),
             cores: platform.cores.map(|cores| cores.cores),
-            clock_hz: platform.cores.map(|cores| cores.clock.hertz()),
+            clock_hz: platform.cores.map(|cores| cores.clock.as_hertz()),
             machine: machine.map(|machine| machine.name().to_owned()),
-            npus: machine.map(|machine| machine.topology().npus()),
+            npus: machine.map(|machine| machine.topology().npu_count()),
         }
     }
 }
@@ -284,10 +284,10 @@ fn serve_rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
     let scenario = prepared.scenario;
     let per_second = |count: u64| match counted {
         Span::ZERO => 0.0,
-        span => count as f64 / span.seconds(),
+        span => count as f64 / span.as_seconds(),
     };
     let row = |name: &str, kind, recorded: &RowRecorder, limited: bool| {
-        let completed = recorded.serve.count();
+        let completed = recorded.serve.sample_count();
         let [datapath, queue, compute, preempted] = recorded.parts_ps.map(TimeSum);
         let percents = PERCENTS.iter();
         ServeRow {
@@ -296,9 +296,9 @@ fn serve_rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
             arrived: recorded.arrived,
             completed,
             throughput_per_s: per_second(completed),
-            mean: recorded.serve.mean(),
+            mean: recorded.serve.mean_estimate(),
             percentiles: percents
-                .filter_map(|percent| recorded.serve.percentile(*percent))
+                .filter_map(|percent| recorded.serve.percentile_estimate(*percent))
                 .collect(),
             alone: None,
             datapath: None,
@@ -320,9 +320,9 @@ fn serve_rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
     for (model, recorded) in prepared.models.iter().zip(&recorder.rows) {
         let served = model.served;
         rows.push(ServeRow {
-            alone: (!model.depends_on_arrivals()).then(|| model.datapath + model.typical(1)),
+            alone: (!model.depends_on_arrivals()).then(|| model.datapath + model.typical_time(1)),
             datapath: Some(model.datapath),
-            multiplications: model.multiplications(),
+            multiplications: model.multiplication_count(),
             ..row(&served.name, ServeRowKind::Model, recorded, limited(served))
         });
     }

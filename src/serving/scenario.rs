@@ -36,7 +36,8 @@ use super::jobs::JobGraph;
 use super::tables::LatencyCurve;
 use super::trace_job::TraceJob;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, nearest, quoted,
+    ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, find_nearest,
+    quote_for_message,
 };
 use chakram_base::units::{Bandwidth, Span};
 use chakram_workloads::model::{ModelError, ModelSource};
@@ -90,12 +91,12 @@ pub struct ServedModel {
     /// The work that a request requires.
     pub work: ModelWork,
     /// Position of the model in its file, for errors.
-    pub place: ModelPlace,
+    pub place: ModelValueLocation,
 }
 
 /// File, line and key of values that a platform or policy may reject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ModelPlace {
+pub struct ModelValueLocation {
     /// Position of the source of work.
     pub work: String,
     /// Position of the deadline, if the model has one.
@@ -224,7 +225,7 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// Returns the policy's name in files and reports.
-    pub fn name(self) -> &'static str {
+    pub fn stable_name(self) -> &'static str {
         match self {
             Self::RoundRobin => "round-robin",
             Self::FirstCome => "first-come",
@@ -250,7 +251,7 @@ fn model_instead(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
     }
-    let (closest, is_preset) = match ModelSource::find(name) {
+    let (closest, is_preset) = match ModelSource::find_source(name) {
         Ok(preset) => (Some(preset.file), true),
         Err(ModelError::OnHub { closest, .. }) => (closest.map(str::to_owned), false),
         Err(_) => return None,
@@ -270,9 +271,9 @@ impl Scenario {
     ///
     /// Fails if the file cannot be read, if its text is invalid, or if a model or table that it names is
     /// invalid.
-    pub fn load(path: &Path) -> Result<Self, ServeError> {
+    pub fn load_file(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
-        let text = chakram_base::config::read(path).map_err(|source| {
+        let text = chakram_base::config::read_input(path).map_err(|source| {
             model_instead(&file).unwrap_or_else(|| ServeError::Read {
                 file: file.clone(),
                 source,
@@ -320,7 +321,7 @@ impl Scenario {
                     bandwidth.bytes_per_second() / (mean / total)
                 }
             }),
-            ArrivalStream::Bursts { burst, every } => Some(f64::from(burst) / every.seconds()),
+            ArrivalStream::Bursts { burst, every } => Some(f64::from(burst) / every.as_seconds()),
             ArrivalStream::Closed { .. } | ArrivalStream::File { .. } => None,
         }
     }
@@ -334,9 +335,9 @@ fn unknown_name<'n>(
     all: impl Iterator<Item = &'n str> + Clone,
 ) -> ConfigError {
     let names: Vec<_> = all.clone().collect();
-    let hint = did_you_mean(nearest(name, all));
-    field.refuse(
-        quoted(name),
+    let hint = did_you_mean(find_nearest(name, all));
+    field.invalid_value_error(
+        quote_for_message(name),
         format_args!("{what}, one of {}{hint}", names.join(", ")),
     )
 }

@@ -11,8 +11,8 @@
 //! Submodules: `admission`, from an arrival to the queue; `dispatch`, assignment of queued requests to processors, and
 //! preemption; `service`, times of jobs and ends of batches; `closing`, the records of a run and their checks.
 
-use super::arrivals::{ArrivalSource, ModelMix, RequestArrival};
-use super::cores::{CoreArray, DealtJob};
+use super::arrivals::{ArrivalSource, ModelSampler, RequestArrival};
+use super::cores::{CoreArray, JobTimeRange};
 use super::error::ServeError;
 use super::observe::RequestObserver;
 use super::policy::{self, QueuedRequest, ServicePolicy};
@@ -51,7 +51,7 @@ struct ProcessorState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnsweredJob {
     pub token: u64,
-    pub times: DealtJob,
+    pub times: JobTimeRange,
 }
 
 /// A batch that begins, in the form that the loop receives.
@@ -72,7 +72,7 @@ pub(super) struct Server<'s> {
     arrivals: ArrivalSource<'s>,
     next_arrival: Option<RequestArrival>,
     /// Draws the models of the users' requests.
-    mix: ModelMix,
+    mix: ModelSampler,
     think: RandomStream,
     /// Number of users' requests that were scheduled so far.
     asked: u64,
@@ -115,10 +115,10 @@ impl<'s> Server<'s> {
             traced_ps: 0,
         };
         let mut server = Self {
-            policy: policy::queue(scenario.policy.kind, scenario.models.len()),
+            policy: policy::create_queue(scenario.policy.kind, scenario.models.len()),
             next_arrival,
             arrivals,
-            mix: ModelMix::new(scenario),
+            mix: ModelSampler::new(scenario),
             think: RandomStream::new(scenario.seed, RandomPurpose::Think),
             asked: 0,
             timers: BinaryHeap::new(),
@@ -146,7 +146,7 @@ impl<'s> Server<'s> {
 
     /// Returns the next instant at which something other than the end of a job happens; `None` if
     /// nothing else will happen.
-    pub fn due(&self) -> Option<Time> {
+    pub fn next_due(&self) -> Option<Time> {
         if self.has_stopped() {
             return None;
         }
@@ -168,12 +168,12 @@ impl<'s> Server<'s> {
     }
 
     /// Returns the batches that begin now; each batch is returned only once.
-    pub fn begin(&mut self) -> impl Iterator<Item = FlightLaunch> {
+    pub fn take_launches(&mut self) -> impl Iterator<Item = FlightLaunch> {
         self.launches.drain(..)
     }
 
     /// Handles everything that is due at `now`.
-    pub fn wake(&mut self, now: Time) {
+    pub fn handle_due(&mut self, now: Time) {
         if self.has_stopped() {
             return;
         }
@@ -186,7 +186,7 @@ impl<'s> Server<'s> {
     }
 
     /// Handles a job of a batch whose dependencies are complete: determines its times, or holds it back.
-    pub fn submit(
+    pub fn submit_job(
         &mut self,
         now: Time,
         flight: u32,
@@ -197,7 +197,7 @@ impl<'s> Server<'s> {
         self.now = now;
         if self.has_stopped() {
             // When the run has ended, jobs take no time.
-            let times = DealtJob {
+            let times = JobTimeRange {
                 start: now,
                 end: now,
             };
@@ -210,7 +210,7 @@ impl<'s> Server<'s> {
     }
 
     /// Ends a job of a batch. Other jobs that were held back may then begin.
-    pub fn end(&mut self, now: Time, flight: u32, job: u32, answered: &mut Vec<AnsweredJob>) {
+    pub fn end_job(&mut self, now: Time, flight: u32, job: u32, answered: &mut Vec<AnsweredJob>) {
         if self.has_stopped() {
             return;
         }
@@ -232,7 +232,7 @@ impl<'s> Server<'s> {
     }
 
     /// Ends a batch whose job is a trace; the loop has run the trace itself.
-    pub fn launch_ended(&mut self, now: Time, flight: u32) {
+    pub fn on_launch_ended(&mut self, now: Time, flight: u32) {
         if self.has_stopped() {
             return;
         }

@@ -77,7 +77,7 @@ impl DurationSketch {
     }
 
     /// Returns the duration below which `percent` of all samples are; `None` without samples.
-    pub fn percentile(&self, percent: f64) -> Option<Span> {
+    pub fn percentile_of(&self, percent: f64) -> Option<Span> {
         let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
         let mut below = 0;
         for (octave, counts) in self.octaves.iter().enumerate() {
@@ -138,7 +138,7 @@ pub struct DurationSamples {
 
 impl DurationSamples {
     /// Adds a sample.
-    pub fn add(&mut self, span: Span) {
+    pub fn add_sample(&mut self, span: Span) {
         if self.all.sketch.count < EXACT as u64 {
             self.exact.push(span);
         } else if !self.exact.is_empty() {
@@ -159,7 +159,7 @@ impl DurationSamples {
     }
 
     /// Returns the number of samples.
-    pub fn count(&self) -> u64 {
+    pub fn sample_count(&self) -> u64 {
         self.all.sketch.count
     }
 
@@ -169,8 +169,8 @@ impl DurationSamples {
     }
 
     /// Returns the mean with its interval; `None` without samples.
-    pub fn mean(&self) -> Option<IntervalEstimate> {
-        let count = u128::from(self.count());
+    pub fn mean_estimate(&self) -> Option<IntervalEstimate> {
+        let count = u128::from(self.sample_count());
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
         Some(IntervalEstimate {
             value: Span(value as u64),
@@ -181,16 +181,16 @@ impl DurationSamples {
     /// Returns a percentile with its interval; `None` without samples. Between two samples, the
     /// percentile is interpolated linearly (position (n - 1) q). With more than 65,536 samples, it is
     /// accurate to one part in 256.
-    pub fn percentile(&self, percent: f64) -> Option<IntervalEstimate> {
-        let value = if self.exact.len() as u64 == self.count() {
+    pub fn percentile_estimate(&self, percent: f64) -> Option<IntervalEstimate> {
+        let value = if self.exact.len() as u64 == self.sample_count() {
             let mut sorted = self.exact.clone();
             sorted.sort_unstable();
             interpolate_percentile(&sorted, percent)?
         } else {
-            self.all.sketch.percentile(percent)?
+            self.all.sketch.percentile_of(percent)?
         };
         let of = |batch: &SampleBatch| {
-            let value = batch.sketch.percentile(percent);
+            let value = batch.sketch.percentile_of(percent);
             value.unwrap_or_default().0 as f64
         };
         // A small batch does not determine a high percentile.
@@ -309,12 +309,12 @@ pub struct LevelSummary {
 
 impl LevelCurve {
     /// Returns the current level.
-    pub fn level(&self) -> u64 {
+    pub fn current_level(&self) -> u64 {
         self.level
     }
 
     /// Returns the instant of the last change.
-    pub fn since(&self) -> Time {
+    pub fn last_change(&self) -> Time {
         self.since
     }
 
@@ -324,7 +324,7 @@ impl LevelCurve {
     }
 
     /// Changes the level by `up` at `now`; `up` may be negative.
-    pub fn change(&mut self, now: Time, up: i64) {
+    pub fn change_level(&mut self, now: Time, up: i64) {
         self.advance_to(now);
         self.level = self.level.saturating_add_signed(up);
         self.most = self.most.max(self.level);
@@ -375,7 +375,7 @@ impl LevelCurve {
     }
 
     /// Returns the summary of the curve until `end`.
-    pub fn summary(mut self, end: Time) -> LevelSummary {
+    pub fn summarize_until(mut self, end: Time) -> LevelSummary {
         self.advance_to(end);
         let (width, intervals) = (self.width.0, self.intervals.len() as u64);
         let length = |i: u64| (end.0 - i * width).min(width).max(1);
@@ -400,14 +400,14 @@ mod tests {
     fn percentiles_are_those_of_sorted_samples() {
         let mut samples = DurationSamples::default();
         for n in (1..=101).rev() {
-            samples.add(Span(n * 1000));
+            samples.add_sample(Span(n * 1000));
         }
         // With 101 samples, the position is 100 q, so p95 is the 96th sample.
-        let at = |percent| samples.percentile(percent).unwrap().value.0;
+        let at = |percent| samples.percentile_estimate(percent).unwrap().value.0;
         assert_eq!([50.0, 95.0, 99.0].map(at), [51_000, 96_000, 100_000]);
         assert_eq!(at(99.5), 100_500);
-        assert_eq!(samples.mean().unwrap().value, Span(51_000));
-        assert_eq!(DurationSamples::default().percentile(50.0), None);
+        assert_eq!(samples.mean_estimate().unwrap().value, Span(51_000));
+        assert_eq!(DurationSamples::default().percentile_estimate(50.0), None);
     }
 
     #[test]
@@ -417,13 +417,13 @@ mod tests {
         let mut random = RandomStream::new(3, RandomPurpose::Service);
         for _ in 0..100_000 {
             let span = Span(random.next_exponential(1e9) as u64);
-            samples.add(span);
+            samples.add_sample(span);
             sorted.push(span);
         }
         sorted.sort_unstable();
         for percent in PERCENTS {
             let exact = interpolate_percentile(&sorted, percent).unwrap().0 as f64;
-            let found = samples.percentile(percent).unwrap();
+            let found = samples.percentile_estimate(percent).unwrap();
             assert!(
                 (found.value.0 as f64 / exact - 1.0).abs() < 1.0 / 256.0,
                 "{percent}"
@@ -446,21 +446,21 @@ mod tests {
             let mut random = RandomStream::new(seed, RandomPurpose::Service);
             let mut samples = DurationSamples::default();
             for _ in 0..4096 {
-                samples.add(Span((random.unit() * 2e6) as u64));
+                samples.add_sample(Span((random.next_unit() * 2e6) as u64));
             }
-            let mean = samples.mean().unwrap();
+            let mean = samples.mean_estimate().unwrap();
             let half = mean.plus_minus.unwrap().0;
             assert!((12_000..27_000).contains(&half), "{half}");
             holds += u32::from(mean.value.0.abs_diff(1_000_000) <= half);
         }
         assert!((34..=40).contains(&holds), "{holds} of 40");
         let mut few = DurationSamples::default();
-        (0..50).for_each(|n| few.add(Span(n)));
-        assert_eq!(few.mean().unwrap().plus_minus, None);
+        (0..50).for_each(|n| few.add_sample(Span(n)));
+        assert_eq!(few.mean_estimate().unwrap().plus_minus, None);
         // Growing values are no steady state, so there is no interval.
         let mut growing = DurationSamples::default();
-        (0..100_000).for_each(|n| growing.add(Span(n)));
-        assert_eq!(growing.mean().unwrap().plus_minus, None);
+        (0..100_000).for_each(|n| growing.add_sample(Span(n)));
+        assert_eq!(growing.mean_estimate().unwrap().plus_minus, None);
     }
 
     #[test]
@@ -478,11 +478,11 @@ mod tests {
         let mut curve = LevelCurve::default();
         // The level is 2 from 10 to 30 us, then 1 until 2 s, then 0 until 4 s, so the areas are 40 us
         // and 1,999,970 us.
-        curve.change(Time(10_000_000), 2);
-        curve.change(Time(30_000_000), -1);
-        curve.change(Time(2_000_000_000_000), -1);
+        curve.change_level(Time(10_000_000), 2);
+        curve.change_level(Time(30_000_000), -1);
+        curve.change_level(Time(2_000_000_000_000), -1);
         assert_eq!(curve.area_until(Time(4_000_000_000_000)), 2_000_010_000_000);
-        let summary = curve.summary(Time(4_000_000_000_000));
+        let summary = curve.summarize_until(Time(4_000_000_000_000));
         assert_eq!(summary.most, 2);
         assert!((summary.mean - 2_000_010.0 / 4_000_000.0).abs() < 1e-9);
         assert!(summary.means.len() <= 256 && summary.means.len() >= 100);

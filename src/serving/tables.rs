@@ -1,7 +1,7 @@
 //! Tables of measurements: CSV with a header line and arbitrary columns, plain or compressed.
 
 use super::error::ServeError;
-use chakram_base::config::{did_you_mean, nearest, quoted};
+use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
 use chakram_base::units::Span;
 use chakram_trace::format::file::DecompressedStream;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub struct ColumnUnit {
 
 impl ColumnUnit {
     /// Returns the unit in the suffix of a column's name; `None` if the name has no unit.
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_column_name(name: &str) -> Option<Self> {
         let lower = name.to_lowercase();
         let units = [
             ("_ps", 1e-12),
@@ -41,16 +41,16 @@ impl ColumnUnit {
     pub const MICROSECONDS: Self = Self { seconds: 1e-6 };
 
     /// Converts a value in this unit to a duration.
-    pub fn span(self, value: f64) -> Span {
+    pub fn to_span(self, value: f64) -> Span {
         Span::from_seconds(value * self.seconds)
     }
 }
 
 impl TableReader {
     /// Opens the table at `path`.
-    pub fn open(path: &Path) -> Result<Self, ServeError> {
+    pub fn open_table(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
-        let stream = DecompressedStream::open(path).map_err(|error| ServeError::Read {
+        let stream = DecompressedStream::open_path(path).map_err(|error| ServeError::Read {
             file: file.clone(),
             source: std::io::Error::other(error.to_string()),
         })?;
@@ -69,25 +69,25 @@ impl TableReader {
     }
 
     /// Returns the name of the file that errors contain.
-    pub fn file(&self) -> &str {
+    pub fn file_name(&self) -> &str {
         &self.file
     }
 
     /// Returns the names of the columns.
-    pub fn headings(&self) -> &[String] {
+    pub fn column_names(&self) -> &[String] {
         &self.headings
     }
 
     /// Restricts reading to rows that have `value` in the column `name`.
-    pub fn filter(&mut self, name: &str, value: &str) -> Result<(), ServeError> {
-        let column = self.column(name)?;
+    pub fn filter_rows(&mut self, name: &str, value: &str) -> Result<(), ServeError> {
+        let column = self.column_index(name)?;
         self.filters.push((column, value.to_owned()));
         Ok(())
     }
 
     /// Tries `names` in order, and returns the index of the first column found; `None` if no name is a
     /// column.
-    pub fn any(&self, names: &[&str]) -> Option<usize> {
+    pub fn first_column_of(&self, names: &[&str]) -> Option<usize> {
         let place = |name: &&str| {
             self.headings
                 .iter()
@@ -97,14 +97,14 @@ impl TableReader {
     }
 
     /// Returns the index of the column `name`; fails if there is none.
-    pub fn column(&self, name: &str) -> Result<usize, ServeError> {
-        self.any(&[name]).ok_or_else(|| {
+    pub fn column_index(&self, name: &str) -> Result<usize, ServeError> {
+        self.first_column_of(&[name]).ok_or_else(|| {
             let all = self.headings.iter().map(String::as_str);
-            let closest = nearest(name, all.clone());
-            ServeError::row(
+            let closest = find_nearest(name, all.clone());
+            ServeError::invalid_row(
                 &self.file,
                 1,
-                format_args!("no column {}", quoted(name)),
+                format_args!("no column {}", quote_for_message(name)),
                 format_args!(
                     "one of {}{}",
                     all.collect::<Vec<_>>().join(", "),
@@ -115,7 +115,7 @@ impl TableReader {
     }
 
     /// Moves to the next row that matches the filters; returns false at the end of the table.
-    pub fn advance(&mut self) -> Result<bool, ServeError> {
+    pub fn advance_row(&mut self) -> Result<bool, ServeError> {
         loop {
             let more = self.rows.read_record(&mut self.record);
             if !more.map_err(|error| csv_error(&self.file, &error))? {
@@ -129,36 +129,36 @@ impl TableReader {
     }
 
     /// Returns the line of the current row, counted from 1.
-    pub fn line(&self) -> u64 {
+    pub fn line_number(&self) -> u64 {
         self.record.position().map_or(0, csv::Position::line)
     }
 
     /// Returns the text in a column of the current row.
-    pub fn text(&self, column: usize) -> &str {
+    pub fn cell_text(&self, column: usize) -> &str {
         self.record.get(column).unwrap_or_default()
     }
 
     /// Returns the number in a column of the current row; it must be finite and not negative.
-    pub fn number(&self, column: usize) -> Result<f64, ServeError> {
-        let text = self.text(column);
+    pub fn cell_number(&self, column: usize) -> Result<f64, ServeError> {
+        let text = self.cell_text(column);
         let number = text.parse::<f64>().ok();
         let number = number.filter(|n| n.is_finite() && *n >= 0.0);
         number.ok_or_else(|| {
             let name = &self.headings[column];
-            self.refuse(
-                format_args!("{} in column `{name}`", quoted(text)),
+            self.invalid_row(
+                format_args!("{} in column `{name}`", quote_for_message(text)),
                 "a number of 0 or more",
             )
         })
     }
 
     /// Builds an error about the current row.
-    pub fn refuse(
+    pub fn invalid_row(
         &self,
         found: impl std::fmt::Display,
         expected: impl std::fmt::Display,
     ) -> ServeError {
-        ServeError::row(&self.file, self.line(), found, expected)
+        ServeError::invalid_row(&self.file, self.line_number(), found, expected)
     }
 }
 
@@ -204,13 +204,13 @@ impl LatencyCurve {
     }
 
     /// Returns the largest measured position.
-    pub fn last(&self) -> f64 {
+    pub fn largest_position(&self) -> f64 {
         self.points.last().map_or(0.0, |(x, _)| *x)
     }
 
     /// Returns the duration at `x`. It is interpolated linearly between two positions, constant before
     /// the first, and on the line through the last two positions after the last.
-    pub fn at(&self, x: f64) -> Span {
+    pub fn duration_at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
             return Span::ZERO;
@@ -237,24 +237,28 @@ mod tests {
             LatencyCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))]).unwrap();
         // The mean is 10 at 1, and 10 + 30 / 3 at 2. After 4, the same line continues.
         assert_eq!(
-            [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.at(x)),
+            [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.duration_at(x)),
             [10, 10, 20, 40, 50].map(us)
         );
         let one = LatencyCurve::of_means(vec![(2.0, us(7))]).unwrap();
-        assert_eq!([1.0, 9.0].map(|x| one.at(x)), [us(7); 2]);
+        assert_eq!([1.0, 9.0].map(|x| one.duration_at(x)), [us(7); 2]);
         assert_eq!(LatencyCurve::of_means(Vec::new()), None);
     }
 
     #[test]
     fn units_stand_at_the_end_of_names() {
         assert_eq!(
-            ColumnUnit::of("prompt_ms").unwrap().span(1.5),
+            ColumnUnit::from_column_name("prompt_ms")
+                .unwrap()
+                .to_span(1.5),
             Span::from_us(1500)
         );
         assert_eq!(
-            ColumnUnit::of("arrival_ns").unwrap().span(3.0),
+            ColumnUnit::from_column_name("arrival_ns")
+                .unwrap()
+                .to_span(3.0),
             Span::from_ns(3)
         );
-        assert_eq!(ColumnUnit::of("arrival"), None);
+        assert_eq!(ColumnUnit::from_column_name("arrival"), None);
     }
 }

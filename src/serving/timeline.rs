@@ -116,7 +116,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
     /// # Errors
     ///
     /// Fails if `out` cannot be written.
-    pub fn finish(mut self) -> io::Result<(W, u64)> {
+    pub fn finish_timeline(mut self) -> io::Result<(W, u64)> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -126,7 +126,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
 }
 
 impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
-    fn completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
+    fn on_completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -160,7 +160,7 @@ impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
         true
     }
 
-    fn served(&mut self, job: &ServedJob) {
+    fn on_job_served(&mut self, job: &ServedJob) {
         if self.failed.is_some() || !self.has_room() {
             return;
         }

@@ -23,10 +23,10 @@ impl TraceJob {
     /// # Errors
     ///
     /// Fails if there are no traces, or if they do not form a job.
-    pub fn open(path: &Path) -> Result<Self, JobError> {
+    pub fn open_job(path: &Path) -> Result<Self, JobError> {
         Ok(Self {
             path: path.to_owned(),
-            job: Arc::new(Job::open([path])?),
+            job: Arc::new(Job::open_job([path])?),
         })
     }
 

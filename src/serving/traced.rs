@@ -10,7 +10,7 @@ use super::scenario::{PolicyChoice, Scenario};
 use super::trace_job::TraceJob;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CompiledReplay, Feed, Launch, LaunchQueue, LaunchRecord, ReplayOptions, ReplayRefusal,
+    CompiledReplay, Launch, LaunchFeed, LaunchQueue, LaunchRecord, ReplayOptions, ReplayRefusal,
     run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -47,7 +47,10 @@ impl<'s> TracedModel<'s> {
         scenario: &Scenario,
     ) -> Result<Self, String> {
         let job = trace.job();
-        let (ranks, npus) = (job.workload().instances().len(), machine.topology().npus());
+        let (ranks, npus) = (
+            job.workload().instances().len(),
+            machine.topology().npu_count(),
+        );
         let processors = scenario.processors;
         if processors > 1 && ranks > 1 {
             return Err(format!(
@@ -70,7 +73,7 @@ impl<'s> TracedModel<'s> {
             PolicyChoice { slots: Some(1), .. } => latency,
             PolicyChoice { slots, .. } => {
                 let at_once = slots.map_or(MOST_AT_ONCE, |slots| slots.min(MOST_AT_ONCE));
-                let mut feed = CloseLaunches::new(at_once);
+                let mut feed = BackToBackLaunches::new(at_once);
                 let programs = [program];
                 let run = run_launches(&programs, &mut [&mut feed], None, &mut ());
                 run.map_err(|error| error.to_string())?;
@@ -98,13 +101,13 @@ pub(super) fn replay_options() -> ReplayOptions {
 }
 
 /// Feed that keeps `at_once` launches of one program in service: whenever one ends, another starts.
-struct CloseLaunches {
+struct BackToBackLaunches {
     at_once: u32,
     left: u32,
     ends: Vec<Time>,
 }
 
-impl CloseLaunches {
+impl BackToBackLaunches {
     fn new(at_once: u32) -> Self {
         Self {
             at_once,
@@ -115,7 +118,7 @@ impl CloseLaunches {
 
     fn launch_next(&mut self, queue: &mut LaunchQueue) {
         self.left -= 1;
-        queue.launch(Launch::default());
+        queue.begin_launch(Launch::default());
     }
 
     /// Returns the mean time between the last ends, when the effect of the first launches is over.
@@ -127,7 +130,7 @@ impl CloseLaunches {
     }
 }
 
-impl Feed for CloseLaunches {
+impl LaunchFeed for BackToBackLaunches {
     fn wake_at(&self) -> Option<Time> {
         self.ends
             .is_empty()
@@ -135,11 +138,11 @@ impl Feed for CloseLaunches {
             .filter(|_| self.at_once > 0)
     }
 
-    fn woken(&mut self, _now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, _now: Time, queue: &mut LaunchQueue) {
         (0..std::mem::take(&mut self.at_once)).for_each(|_| self.launch_next(queue));
     }
 
-    fn launch_ended(&mut self, now: Time, _ended: &LaunchRecord, queue: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, _ended: &LaunchRecord, queue: &mut LaunchQueue) {
         self.ends.push(now);
         if self.left > 0 {
             self.launch_next(queue);

@@ -32,7 +32,7 @@ impl UnloadedJobs {
         let program = match graph.is_chain() {
             true => None,
             false => {
-                let after = |job| graph.after(job).to_vec();
+                let after = |job| graph.dependencies_of(job).to_vec();
                 let workload = program::of_jobs(model, count, &after)?;
                 Some((workload, Machine::of_answered_jobs("processors")))
             }
@@ -51,7 +51,11 @@ impl UnloadedJobs {
     /// # Errors
     ///
     /// Fails if the time exceeds simulated time.
-    pub fn time(&self, cores: u64, size: impl Fn(u32) -> (u64, Span)) -> Result<Span, ServeError> {
+    pub fn unloaded_time(
+        &self,
+        cores: u64,
+        size: impl Fn(u32) -> (u64, Span),
+    ) -> Result<Span, ServeError> {
         let Some((workload, machine)) = &self.program else {
             let times = (0..self.count).map(|job| {
                 let (tasks, each) = size(job);
@@ -68,7 +72,7 @@ impl UnloadedJobs {
         let programs = [program];
         let run = run_launches(
             &programs,
-            &mut [&mut SingleLaunch::of(0)],
+            &mut [&mut SingleLaunch::of_program(0)],
             Some(&mut processor),
             &mut (),
         );
@@ -83,13 +87,13 @@ struct IdleCores<F> {
 }
 
 impl<F: Fn(u32) -> (u64, Span)> ProcessorModel for IdleCores<F> {
-    fn serves(&self, _npu: Npu, _program: u32) -> bool {
+    fn serves_program(&self, _npu: Npu, _program: u32) -> bool {
         true
     }
 
-    fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+    fn submit_job(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
         let (tasks, each) = (self.size)(job.node.0);
-        let times = self.cores.deal(now, tasks, each);
+        let times = self.cores.assign_tasks(now, tasks, each);
         started.push(JobTimes {
             token: job.token,
             start: times.start,
@@ -97,5 +101,5 @@ impl<F: Fn(u32) -> (u64, Span)> ProcessorModel for IdleCores<F> {
         });
     }
 
-    fn ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
+    fn on_job_ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
 }

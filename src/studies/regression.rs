@@ -14,7 +14,7 @@ mod measured;
 pub mod page;
 pub mod verdict;
 
-pub use budget::{CoveredWorkload, choose};
+pub use budget::{CoveredWorkload, choose_within};
 pub use cause::ReportCause;
 pub use machine_text::constant_changes;
 pub use measured::{MeasuredVerdict, read_steps};
@@ -24,7 +24,7 @@ use chakram_analysis::diff::reports;
 use chakram_archive::{Archive, ArchiveError, BaselineRecord, WorkloadEntry};
 use chakram_base::units::Span;
 use chakram_engine::OptionRefusal;
-use chakram_hardware::machine::{MachineError, source};
+use chakram_hardware::machine::{MachineError, find_source};
 use chakram_jobs::{self as job, ReplaySettings, ReplaySettingsError};
 use chakram_report::Report;
 use chakram_report::TimeCategory;
@@ -71,13 +71,13 @@ pub fn machine_text(
     entry: &WorkloadEntry,
     name: &str,
 ) -> Result<String, RegressionError> {
-    match entry.file(name) {
+    match entry.find_file(name) {
         Some(row) => {
-            let bytes = archive.read(&row.blake3)?;
+            let bytes = archive.read_object(&row.blake3)?;
             String::from_utf8(bytes)
                 .map_err(|_| RegressionError::Report(format!("{name} is not UTF-8")))
         }
-        None => Ok(source(name)?.text.into_owned()),
+        None => Ok(find_source(name)?.text.into_owned()),
     }
 }
 
@@ -92,7 +92,7 @@ pub struct WorkloadPrediction {
 }
 
 /// Predicts a workload on the machine that the text `machine` describes.
-pub fn predict(
+pub fn predict_run(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     machine: &str,
@@ -101,18 +101,18 @@ pub fn predict(
 ) -> Result<WorkloadPrediction, RegressionError> {
     let mut machine = settings.parse_machine(text, machine)?;
     let mut ineffective = None;
-    match settings.filled(machine.clone()) {
+    match settings.with_npus_filled(machine.clone()) {
         Ok(filled) => machine = filled,
         Err(refusal) => ineffective = Some(refusal),
     }
-    let options = settings.options(None)?;
+    let options = settings.replay_options(None)?;
     options.check_together()?;
     options.check_machine(&machine)?;
-    let loading = settings.job(machine.max_ranks());
+    let loading = settings.job_options(machine.max_ranks());
     let found = chakram_archive::find_in(archive, &entry.name)?;
-    let job = job::load(&found, entry.name.clone(), &loading, &mut |_, _| {})?;
+    let job = job::load_found(&found, entry.name.clone(), &loading, &mut |_, _| {})?;
     let ineffective = ineffective.or(options.check_workload(job.workload()).err());
-    let mut report = job.replay(&machine, &options)?;
+    let mut report = job.replay_on(&machine, &options)?;
     report.sum_micro_batches();
     report.provenance = Some(Provenance::new(serde_json::Map::new(), &[]));
     Ok(WorkloadPrediction {
@@ -123,7 +123,7 @@ pub fn predict(
 
 /// Returns the features that a prediction covers: operators, kinds of collectives by group, size, schema, and
 /// machine.
-pub fn features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
+pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
     let operators = report
         .operators
         .iter()
@@ -149,7 +149,7 @@ pub fn features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<St
 /// Serializes a report for storage.
 pub fn report_text(report: &Report) -> Vec<u8> {
     let mut out = Vec::new();
-    chakram_report::json::write(&mut out, report).expect("a vector grows as needed");
+    chakram_report::json::write_json(&mut out, report).expect("a vector grows as needed");
     out
 }
 
@@ -182,7 +182,7 @@ pub type CategoryTimes = [Span; TimeCategory::COUNT];
 
 impl CheckedPrediction {
     /// Returns the change in percent of the baseline.
-    pub fn percent(&self) -> f64 {
+    pub fn change_percent(&self) -> f64 {
         match (self.before_ps, self.after_ps) {
             (0, 0) => 0.0,
             (0, _) => f64::INFINITY,
@@ -193,7 +193,7 @@ impl CheckedPrediction {
 
 /// Compares a prediction with `baseline`. The prediction moved if the difference exceeds
 /// `threshold` percent.
-pub fn check(
+pub fn check_baseline(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     baseline: &BaselineRecord,
@@ -202,7 +202,7 @@ pub fn check(
     threshold: f64,
 ) -> Result<CheckedPrediction, RegressionError> {
     let text = machine_text(archive, entry, machine)?;
-    let report = predict(archive, entry, machine, &text, settings)?.report;
+    let report = predict_run(archive, entry, machine, &text, settings)?.report;
     let after = report.outcome.makespan.0;
     let mut checked = CheckedPrediction {
         workload: entry.name.clone(),
@@ -221,20 +221,20 @@ pub fn check(
             .as_ref()
             .map(|measured| MeasuredVerdict::new(measured, after)),
     };
-    checked.moved = checked.percent().abs() > threshold;
+    checked.moved = checked.change_percent().abs() > threshold;
     if checked.moved {
         let wrong = |error: reports::ReportError| {
             RegressionError::Report(format!("{}: {error}", entry.name))
         };
-        let before = String::from_utf8_lossy(&archive.read(&baseline.report)?).into_owned();
+        let before = String::from_utf8_lossy(&archive.read_object(&baseline.report)?).into_owned();
         let after = String::from_utf8_lossy(&report_text(&report)).into_owned();
         let before_machine =
-            String::from_utf8_lossy(&archive.read(&baseline.machine_blake3)?).into_owned();
+            String::from_utf8_lossy(&archive.read_object(&baseline.machine_blake3)?).into_owned();
         let found = reports::ReportDiff::new(
-            &reports::read(&before).map_err(wrong)?,
-            &reports::read(&after).map_err(wrong)?,
+            &reports::read_report(&before).map_err(wrong)?,
+            &reports::read_report(&after).map_err(wrong)?,
         );
-        checked.causes = cause::find(
+        checked.causes = cause::find_causes(
             &constant_changes(&before_machine, &text),
             baseline,
             entry,

@@ -3,7 +3,7 @@
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism"
 //! (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A schedule assigns each chip
-//! one sub-layer per step ([`ChipSchedule`]). [`ChipMachine::steps`] tracks which data each chip has, to find
+//! one sub-layer per step ([`ChipSchedule`]). [`ChipMachine::simulate_steps`] tracks which data each chip has, to find
 //! the sources of each step's data. [`ChipMachine::steps`] computes the time and energy of steps that have a
 //! barrier after each stage. For chips without barriers, [`ScheduledJob`] writes traces that can be replayed.
 
@@ -18,11 +18,11 @@ mod traces;
 
 pub use cycles::CycleTable;
 pub use family::{LanguageModel, PartitionRule, PartitionedModel};
-pub use list::{ListRule, schedule};
-pub use partition::CutAlong;
+pub use list::{ListRule, schedule_tasks};
+pub use partition::CutDirection;
 pub use record::{LayerRecord, parse_schedule, write_schedule};
 pub use steps::{
-    ChipMachine, DataName, DataPlace, StepCost, StepError, StepLog, StepTotals, TaskCost,
+    ChipMachine, DataId, StepCost, StepError, StepLog, StepTotals, TaskCost, TransferSource,
 };
 pub use traces::ScheduledJob;
 
@@ -65,12 +65,12 @@ pub struct ChipSchedule {
 
 impl ChipSchedule {
     /// Returns the number of steps.
-    pub fn steps(&self) -> usize {
+    pub fn step_count(&self) -> usize {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)
     }
 
     /// Returns the sub-layer of an accelerator in `step`.
-    pub fn at(&self, accelerator: usize, step: usize) -> Option<u32> {
+    pub fn task_at(&self, accelerator: usize, step: usize) -> Option<u32> {
         self.chips.get(accelerator)?.get(step).copied().flatten()
     }
 
@@ -83,7 +83,7 @@ impl ChipSchedule {
         step: usize,
     ) -> impl Iterator<Item = (usize, u32)> {
         let all = 0..accelerators;
-        all.filter_map(move |own| Some((own, self.at(chip * accelerators + own, step)?)))
+        all.filter_map(move |own| Some((own, self.task_at(chip * accelerators + own, step)?)))
     }
 }
 

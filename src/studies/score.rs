@@ -3,9 +3,9 @@
 //!
 //! A table of runs ([`RunTable`]) is read from CSV. A file of columns ([`RunColumns`]) maps its columns to
 //! options of a model and of its plan. Every run is generated, replayed, and compared with its measurement
-//! ([`score`]). [`ScoreSummary`] has the statistics, also for a null model that knows only FLOPs.
+//! ([`score_runs`]). [`ScoreSummary`] has the statistics, also for a null model that knows only FLOPs.
 
-use chakram_base::interrupt::inherited;
+use chakram_base::interrupt::inherit_token;
 use chakram_base::units::Span;
 use chakram_engine::{
     CompiledReplay, OptionRefusal, ReplayError, ReplayOptions, RepresentativeCheck,
@@ -36,11 +36,11 @@ mod signs;
 mod statistics;
 mod without_effect;
 
-pub use calibration::{StepCalibration, StepCorrection, calibrate};
+pub use calibration::{StepCalibration, StepCorrection, fit_corrections};
 pub use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary};
 pub use columns::RunColumns;
 pub use constants::{FittedConstant, with_factors};
-pub use folds::{FoldFit, fit_in_folds, folds};
+pub use folds::{FoldFit, assign_folds, fit_in_folds};
 pub use gemm_points::{GemmPoints, gemm_points, left_out_errors};
 pub use kernel_times::{KernelTimes, RecordedKernels};
 pub use nccl_log::{left_out_sizes, nccl_log};
@@ -140,7 +140,7 @@ pub struct PredictedRun {
 /// # Errors
 ///
 /// Fails with the first error that `ended` returns. After this error, no more runs begin.
-pub fn score(
+pub fn score_runs(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,
@@ -216,7 +216,7 @@ fn score_in_order<T: Send>(
         let (answer, answers) = answers;
         for _ in 0..threads.get() {
             let (answer, next) = (answer.clone(), &next);
-            scope.spawn(inherited(move || {
+            scope.spawn(inherit_token(move || {
                 while let Some((i, run)) = {
                     let i = order.get(next.fetch_add(1, Ordering::Relaxed));
                     i.map(|&i| (i, &table.runs[i]))
@@ -249,12 +249,13 @@ fn score_in_order<T: Send>(
 
 fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, RunFault> {
     replay_run(run, options, |compiled| {
-        let (report, check) = chakram_report::replay(compiled, RepresentativeCheck::new(compiled))?;
+        let (report, check) =
+            chakram_report::replay_to_report(compiled, RepresentativeCheck::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
         let interval = interval.map(|interval| [interval.low, interval.high]);
         let predicted = PredictedRun { makespan, interval };
-        Ok((predicted, check.stands_for_all()))
+        Ok((predicted, check.represents_all()))
     })
 }
 
@@ -262,7 +263,7 @@ fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRu
 fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
     replay_run(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
-        Ok((outcome.makespan, check.stands_for_all()))
+        Ok((outcome.makespan, check.represents_all()))
     })
 }
 
@@ -278,9 +279,9 @@ fn replay_run<T>(
     let job = GeneratedJob::new(pattern).map_err(refused)?;
     job.check_memory().map_err(|error| error.to_string())?;
     let workload = job
-        .workload()
+        .build_workload()
         .map_err(|error: TraceError| error.to_string())?;
-    options.check(&run.machine, &workload)?;
+    options.check_effects(&run.machine, &workload)?;
     let of = |workload: &Workload| {
         let compiled = CompiledReplay::new(workload, &run.machine, options)
             .map_err(|refusal| ReplayError::from(refusal).to_string())?;
@@ -290,7 +291,7 @@ fn replay_run<T>(
         &workload,
         &run.machine,
         options,
-        &job.copies(),
+        &job.find_independent_copies(),
         of,
     )?)
 }
@@ -315,16 +316,21 @@ mod tests {
         let runs = table.runs.iter().map(|run| {
             let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
             let job = GeneratedJob::new(pattern).unwrap();
-            let workload = job.workload().unwrap();
+            let workload = job.build_workload().unwrap();
             let sizes = RefCell::new(Vec::new());
             let replay = |workload: &Workload| {
                 sizes.borrow_mut().push(workload.instances().len());
                 let compiled = CompiledReplay::new(workload, &run.machine, &options)?;
                 let (outcome, check) = compiled.run(RepresentativeCheck::new(&compiled))?;
-                Ok::<_, ReplayError>((outcome.makespan, check.stands_for_all()))
+                Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
             };
-            let one =
-                replay_representatives(&workload, &run.machine, &options, &job.copies(), replay);
+            let one = replay_representatives(
+                &workload,
+                &run.machine,
+                &options,
+                &job.find_independent_copies(),
+                replay,
+            );
             let whole = CompiledReplay::new(&workload, &run.machine, &options).unwrap();
             let whole = whole.run(()).unwrap().0.makespan;
             let all = workload.instances().len();
@@ -344,7 +350,7 @@ mod tests {
         for threads in [1, 4] {
             let threads = NonZeroUsize::new(threads).unwrap();
             let mut lines = Vec::new();
-            let answers = score(&table, &options, threads, |run, answer| {
+            let answers = score_runs(&table, &options, threads, |run, answer| {
                 lines.push((run.line, answer.is_ok()));
                 Ok(())
             });
@@ -370,7 +376,7 @@ mod tests {
             );
             // An error from the callback ends the run.
             let mut count = 0;
-            let stopped = score(&table, &options, threads, |_, _| {
+            let stopped = score_runs(&table, &options, threads, |_, _| {
                 count += 1;
                 Err(io::Error::other("no room"))
             });
@@ -405,11 +411,14 @@ mod tests {
 
     #[test]
     fn kernels_take_longer_beside_collectives_and_nowhere_else() {
-        let preset = chakram_hardware::machine::source("dgx-a100").unwrap().text;
+        let preset = chakram_hardware::machine::find_source("dgx-a100")
+            .unwrap()
+            .text;
         let stated = "beside_collectives = 1.19";
         assert!(preset.contains(stated));
-        let options =
-            ReplayOptions::with(|options| options.launch = chakram_engine::LaunchMode::None);
+        let options = ReplayOptions::with_changes(|options| {
+            options.launch = chakram_engine::LaunchMode::None
+        });
         let seconds = |overlap: &str, stating: &str| {
             let early = format!("bucket = \"64 kB\"\noverlap = \"{overlap}\"");
             let text = COLUMNS.replace("overlap = \"false\"", &early);
@@ -421,7 +430,7 @@ mod tests {
                 chakram_hardware::machine::Machine::parse(&machine, "machine").unwrap();
             predict_makespan(&table.runs[0], &options)
                 .unwrap()
-                .seconds()
+                .as_seconds()
         };
         // If gradients are reduced during the backward pass, some kernels are slower by a factor of
         // 1.19; after it, none is.

@@ -22,14 +22,14 @@ mod study;
 mod table;
 mod without_effect;
 
-pub use check::{StudyError, load};
-pub use command::{PointCommand, PointWork};
+pub use check::{StudyError, load_study};
+pub use command::{PointCommand, PointWorkload};
 pub use evaluate::PointEvaluator;
-pub use explanation::explain;
+pub use explanation::explain_row;
 pub use journal::{JournalEntry, RESULTS, SweepJournal};
-pub use page::render;
+pub use page::render_sweep_page;
 pub use search::{
-    LayerTurn, StudyExplorer, StudyShard, SweepError, SweepOptions, SweepStep, WorkDone,
+    LayerTurn, NewWorkCounts, StudyExplorer, StudyShard, SweepError, SweepOptions, SweepStep,
 };
 pub use setting::Settings;
 pub use study::Study;

@@ -42,11 +42,14 @@ pub mod write;
 
 pub use chakram_base::collective_kind::CollectiveKind;
 pub use chakram_base::dtype::Dtype;
-pub use chakram_base::kernel_shape::{KernelShape, KernelShapeError, MovingKernel};
+pub use chakram_base::kernel_shape::{KernelShape, KernelShapeError, MemoryBoundKernel};
 pub use error::{TraceError, TraceLocation};
-pub use escape::{escape, escaped, escaped_lines, is_harmful, json_escaped};
-pub use family::{family, of_any_micro_batch};
-pub use file::{FoundTraces, RankFile, TraceContents, VerifyLevel, discover};
+pub use escape::{
+    escape_control_characters, escape_control_characters_in_lines, escape_json, escape_name,
+    is_harmful,
+};
+pub use family::{append_name_family, strip_micro_batch};
+pub use file::{FoundTraces, RankFile, TraceContents, VerifyLevel, discover_traces};
 pub use labels::{NodeLabels, TrainingPhase};
 pub use old_schemas::SchemaGeneration;
 pub use op::{GroupName, MemoryLocation, Op};

@@ -39,10 +39,10 @@ mod visit;
 pub use builder::{DependencyPolicy, GraphBuilder, SlotBinding};
 pub use captured_timeline::CapturedTimeline;
 pub use csr::Csr;
-pub use intern::{IdMap, Interner, NameTable, fingerprint};
+pub use intern::{IdMap, Interner, NameTable, stable_hash};
 pub use raw_trace::RawTrace;
 pub use read::{GraphProfiler, ProfilerPolicy};
-pub use visit::BothDirections;
+pub use visit::BidirectionalEdges;
 
 /// Type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,7 +248,7 @@ impl Graph {
     }
 
     /// Returns the number of dependencies; duplicates count once.
-    pub fn edges(&self) -> usize {
+    pub fn edge_count(&self) -> usize {
         self.successors.len()
     }
 
@@ -297,14 +297,14 @@ impl Graph {
 
     /// Returns the node's recorded duration, or zero if unknown.
     #[inline]
-    pub fn recorded(&self, node: NodeIndex) -> Span {
+    pub fn recorded_duration(&self, node: NodeIndex) -> Span {
         self.recorded[node.index()]
     }
 
     /// Returns the bytes that the node allocates and frees on its NPU, or `None` if it changes no
     /// memory.
     #[inline]
-    pub fn memory(&self, node: NodeIndex) -> Option<&MemoryChanges> {
+    pub fn memory_changes_of(&self, node: NodeIndex) -> Option<&MemoryChanges> {
         let place = self.sparse.memory_of.get(node).checked_sub(1)?;
         Some(&self.changes[place as usize])
     }
@@ -315,7 +315,7 @@ impl Graph {
     }
 
     /// Returns the recorded end of the rank's last event, relative to the start of the job, if the trace states it.
-    pub fn captured(&self) -> Option<Span> {
+    pub fn captured_end(&self) -> Option<Span> {
         self.captured
     }
 
@@ -416,7 +416,7 @@ impl Graph {
 
     /// Returns true if the node is a store, to local or remote memory.
     #[inline]
-    pub fn stores(&self, node: NodeIndex) -> bool {
+    pub fn is_store(&self, node: NodeIndex) -> bool {
         let detail = self.detail[node.index()];
         match self.kinds[node.index()] {
             NodeKind::LocalMemory | NodeKind::RemoteMemory => {
@@ -447,7 +447,7 @@ impl Graph {
     }
 
     /// Returns the successors of all nodes, in a form that petgraph's algorithms accept.
-    pub fn rows(&self) -> &Csr {
+    pub fn successor_rows(&self) -> &Csr {
         &self.successors
     }
 
@@ -458,7 +458,7 @@ impl Graph {
 
     /// Returns the call of a collective node.
     #[inline]
-    pub fn call(&self, node: NodeIndex) -> &CollectiveNode {
+    pub fn collective_of(&self, node: NodeIndex) -> &CollectiveNode {
         debug_assert_eq!(
             self.kind(node),
             NodeKind::Collective,
@@ -514,7 +514,7 @@ impl Graph {
     #[inline]
     pub fn size_unknown(&self, node: NodeIndex) -> bool {
         match self.kind(node) {
-            NodeKind::Collective => self.call(node).size_unknown,
+            NodeKind::Collective => self.collective_of(node).size_unknown,
             NodeKind::Send | NodeKind::Receive => {
                 self.messages[self.message_index(node)].size_unknown
             }
@@ -533,7 +533,7 @@ impl Graph {
     }
 
     /// Returns the bytes that a call exchanges with each member, if the trace states them.
-    pub fn splits(&self, call: u32) -> Option<&CallSplits> {
+    pub fn splits_of_call(&self, call: u32) -> Option<&CallSplits> {
         let found = self
             .splits
             .binary_search_by_key(&call, |splits| splits.call);
@@ -556,7 +556,7 @@ impl Graph {
     }
 
     /// Returns the work of the whole job, if the trace states it.
-    pub fn amounts(&self) -> Option<WorkAmounts> {
+    pub fn work_amounts(&self) -> Option<WorkAmounts> {
         self.amounts
     }
 
@@ -573,7 +573,7 @@ impl Graph {
 
     /// Returns a hash of the graph. Equal graphs have equal hashes; different graphs rarely do.
     pub fn fingerprint(&self) -> u64 {
-        fingerprint(&(
+        stable_hash(&(
             &self.ids,
             &self.name_of,
             &self.recorded,
@@ -587,23 +587,23 @@ impl Graph {
 
     /// Returns the heap memory of the graph in bytes, without names.
     pub fn heap_bytes(&self) -> usize {
-        fn size<T>(v: &Vec<T>) -> usize {
+        fn heap_bytes_of<T>(v: &Vec<T>) -> usize {
             v.capacity() * size_of::<T>()
         }
-        size(&self.ids)
-            + size(&self.name_of)
-            + size(&self.kinds)
-            + size(&self.lane_of)
-            + size(&self.recorded)
+        heap_bytes_of(&self.ids)
+            + heap_bytes_of(&self.name_of)
+            + heap_bytes_of(&self.kinds)
+            + heap_bytes_of(&self.lane_of)
+            + heap_bytes_of(&self.recorded)
             + self.sparse.heap_bytes()
-            + size(&self.changes)
-            + size(&self.kernels)
-            + size(&self.flops)
-            + size(&self.bytes)
-            + size(&self.detail)
+            + heap_bytes_of(&self.changes)
+            + heap_bytes_of(&self.kernels)
+            + heap_bytes_of(&self.flops)
+            + heap_bytes_of(&self.bytes)
+            + heap_bytes_of(&self.detail)
             + self.successors.heap_bytes()
-            + size(&self.in_degree)
-            + size(&self.calls)
-            + size(&self.messages)
+            + heap_bytes_of(&self.in_degree)
+            + heap_bytes_of(&self.calls)
+            + heap_bytes_of(&self.messages)
     }
 }

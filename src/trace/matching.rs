@@ -13,7 +13,7 @@ mod messages;
 mod outlines;
 
 pub use collectives::{
-    CollectiveSignature, MemberCalls, SlotCalls, disagreement, first_difference,
+    CollectiveSignature, MemberCalls, SlotCalls, find_disagreement, first_difference,
 };
 pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
 pub use outlines::{CommChannel, CommMatches, CommStep, RankComms};

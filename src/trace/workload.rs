@@ -3,7 +3,7 @@
 //! A workload is immutable, independent of machines, and shared by all runs of a sweep.
 
 use crate::graph::WorkAmounts;
-use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};
+use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, stable_hash};
 use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_base::units::Time;
@@ -138,12 +138,12 @@ fn missing_text(missing: &[Rank], ranks: u32) -> String {
     };
     format!(
         "{are} {} of {ranks} {these} no trace",
-        shortened(missing.iter().map(|r| r.0))
+        format_shortened(missing.iter().map(|r| r.0))
     )
 }
 
 /// Formats the first few numbers of a list, and the length of the list.
-pub fn shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
+pub fn format_shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
     const SHOWN: usize = 8;
     let total = numbers.len();
     let mut text = String::new();
@@ -195,23 +195,23 @@ pub struct WorkloadBuilder {
 
 impl WorkloadBuilder {
     /// Declares groups, which take precedence over groups declared by traces.
-    pub fn declare(&mut self, groups: DeclaredGroups) {
+    pub fn declare_groups(&mut self, groups: DeclaredGroups) {
         self.declared.extend(groups);
     }
 
     /// Declares the purposes of groups. The first declaration of a group's purpose counts. Declarations in traces come
     /// last.
-    pub fn roles(&mut self, roles: &GroupRoles) {
+    pub fn declare_roles(&mut self, roles: &GroupRoles) {
         self.roles.extend(roles);
     }
 
     /// Declares the work of the whole job, which takes precedence over traces' own statements.
-    pub fn amounts(&mut self, amounts: Option<WorkAmounts>) {
+    pub fn declare_amounts(&mut self, amounts: Option<WorkAmounts>) {
         self.amounts = amounts;
     }
 
     /// Adds a graph that several ranks may share.
-    pub fn graph(&mut self, graph: Graph) -> GraphId {
+    pub fn add_graph(&mut self, graph: Graph) -> GraphId {
         // Fingerprints may collide, so graphs with equal fingerprints are compared in full.
         let alike = self.by_fingerprint.entry(graph.fingerprint()).or_default();
         if let Some(&found) = alike.iter().find(|id| self.graphs[id.index()] == graph) {
@@ -224,7 +224,7 @@ impl WorkloadBuilder {
     }
 
     /// Adds `rank`, which executes `graph` from `release` on.
-    pub fn rank(
+    pub fn add_rank(
         &mut self,
         rank: Rank,
         graph: GraphId,
@@ -233,7 +233,7 @@ impl WorkloadBuilder {
     ) -> Result<(), WorkloadError> {
         let alike = self
             .tables
-            .entry(fingerprint(&*binding.declared))
+            .entry(stable_hash(&*binding.declared))
             .or_default();
         // Ranks usually declare the same table. One shared copy of the table keeps the memory
         // independent of the number of ranks.
@@ -276,7 +276,7 @@ impl WorkloadBuilder {
 
     /// Binds groups and checks that all ranks are present. `ranks` is the size of the job, [`Self::ranks_seen`] if
     /// `None`.
-    pub fn finish(
+    pub fn finish_workload(
         self,
         ranks: Option<u32>,
         absent: MissingRankPolicy,
@@ -312,7 +312,7 @@ impl WorkloadBuilder {
         if let Some(zero) = self.declared.get("0")
             && !groups.is_world(zero)
         {
-            return Err(WorkloadError::Zero(shortened(zero.iter().copied())));
+            return Err(WorkloadError::Zero(format_shortened(zero.iter().copied())));
         }
         let mut instances = Vec::with_capacity(self.ranks.len());
         for (rank, (graph, binding, release)) in self.ranks {
@@ -336,14 +336,14 @@ impl WorkloadBuilder {
                         node: node(),
                         name: name.clone(),
                     })?;
-                let id = groups.intern(name, members)?;
+                let id = groups.intern_group(name, members)?;
                 let group = &groups.list[id.index()];
                 if !group.members.contains(&rank) {
                     return Err(WorkloadError::Outsider {
                         rank,
                         node: node(),
                         name: name.clone(),
-                        members: shortened(group.members.iter().map(|r| r.0)),
+                        members: format_shortened(group.members.iter().map(|r| r.0)),
                     });
                 }
                 Ok(id)
@@ -358,7 +358,7 @@ impl WorkloadBuilder {
                 core: binding.core,
             });
         }
-        let mut said = self.graphs.iter().map(Graph::amounts);
+        let mut said = self.graphs.iter().map(Graph::work_amounts);
         // If traces state different amounts, they come from different jobs, so the amount of this job is unknown.
         let first = said
             .next()
@@ -401,15 +401,15 @@ impl GroupRegistry {
 
     /// Returns true if a declaration of `members` means all ranks.
     fn is_world(&self, members: &[u32]) -> bool {
-        members.is_empty() || self.has(Self::WORLD, members)
+        members.is_empty() || self.has_members(Self::WORLD, members)
     }
 
-    fn has(&self, group: GroupId, members: &[u32]) -> bool {
+    fn has_members(&self, group: GroupId, members: &[u32]) -> bool {
         let known = &self.list[group.index()].members;
         known.len() == members.len() && known.iter().zip(members).all(|(m, o)| m.0 == *o)
     }
 
-    fn intern(&mut self, name: &str, members: &[u32]) -> Result<GroupId, WorkloadError> {
+    fn intern_group(&mut self, name: &str, members: &[u32]) -> Result<GroupId, WorkloadError> {
         // An empty declaration means all ranks.
         let whole = members.is_empty();
         let mut alike = self.by_name.get(name).into_iter().flatten();
@@ -417,7 +417,7 @@ impl GroupRegistry {
             if whole {
                 self.list[id.index()].members == self.list[Self::WORLD.index()].members
             } else {
-                self.has(id, members)
+                self.has_members(id, members)
             }
         }) {
             return Ok(found);
@@ -432,7 +432,7 @@ impl GroupRegistry {
         let id = GroupId(self.list.len() as u32);
         self.list.push(RankGroup {
             name: Some(name.to_owned()),
-            role: self.roles.of(name).map(str::to_owned),
+            role: self.roles.role_of_group(name).map(str::to_owned),
             members: if whole {
                 self.list[Self::WORLD.index()].members.clone()
             } else {
@@ -505,7 +505,7 @@ impl Workload {
 
     /// Returns the same job with only the traces of ranks for which `kept` returns true. The ranks
     /// without a kept trace are treated as missing under [`MissingRankPolicy::Mirror`].
-    pub fn mirrored(&self, kept: impl Fn(Rank) -> bool) -> Self {
+    pub fn mirror_ranks(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&RankInstance| kept(instance.rank);
         Self {
             graphs: self.graphs.clone(),
@@ -522,7 +522,7 @@ impl Workload {
     }
 
     /// Returns the graph of an instance.
-    pub fn graph(&self, instance: &RankInstance) -> &Graph {
+    pub fn graph_of(&self, instance: &RankInstance) -> &Graph {
         &self.graphs[instance.graph.index()]
     }
 
@@ -537,18 +537,18 @@ impl Workload {
     }
 
     /// Returns the work of the whole job, if its producer stated it.
-    pub fn amounts(&self) -> Option<WorkAmounts> {
+    pub fn work_amounts(&self) -> Option<WorkAmounts> {
         self.amounts
     }
 
     /// Returns the number of ranks of the job, including ranks without a trace.
-    pub fn ranks(&self) -> u32 {
+    pub fn rank_count(&self) -> u32 {
         self.ranks
     }
 
     /// Returns the total number of nodes of all instances.
-    pub fn nodes(&self) -> u64 {
-        let of = |i: &RankInstance| self.graph(i).len() as u64;
+    pub fn node_count(&self) -> u64 {
+        let of = |i: &RankInstance| self.graph_of(i).len() as u64;
         self.instances.iter().map(of).sum()
     }
 }

@@ -9,7 +9,7 @@ use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
 use chakram_base::parallel;
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{Span, Time, thousands};
+use chakram_base::units::{Span, Time, format_thousands};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
 use chakram_trace::format::scan::NodeView;
@@ -65,7 +65,7 @@ pub enum WorkloadPattern {
 
 impl WorkloadPattern {
     /// Checks the options without generating anything.
-    pub fn validate(&self) -> Result<(), GenerateError> {
+    pub fn validate_options(&self) -> Result<(), GenerateError> {
         GeneratedJob::new(self.clone()).map(drop)
     }
 }
@@ -89,41 +89,41 @@ impl GeneratedJob {
     }
 
     /// Number of ranks of the job.
-    pub fn ranks(&self) -> u32 {
-        self.0.ranks()
+    pub fn rank_count(&self) -> u32 {
+        self.0.rank_count()
     }
 
     /// The groups that nodes refer to (empty if nodes use only the world group).
-    pub fn groups(&self) -> DeclaredGroups {
-        self.0.groups()
+    pub fn declared_groups(&self) -> DeclaredGroups {
+        self.0.declared_groups()
     }
 
     /// Purposes of the declared groups (empty if all have the same purpose).
-    pub fn roles(&self) -> GroupRoles {
-        self.0.roles()
+    pub fn group_roles(&self) -> GroupRoles {
+        self.0.group_roles()
     }
 
     /// Samples and model FLOPs of the job, or `None` if it does not train or run a model.
-    pub fn amounts(&self) -> Option<WorkAmounts> {
-        self.0.amounts()
+    pub fn work_amounts(&self) -> Option<WorkAmounts> {
+        self.0.work_amounts()
     }
 
     /// Returns the rank that represents all ranks whose nodes are identical to the nodes of `rank`,
     /// so that callers generate one rank and share its nodes. The result may be `rank` itself.
     ///
     /// # Panics
-    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
+    /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
     pub fn class_of(&self, rank: u32) -> u32 {
-        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.class_of(rank)
     }
 
     /// Number of nodes of `rank`, at least 1.
     ///
     /// # Panics
-    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
+    /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
     pub fn node_count(&self, rank: u32) -> u64 {
-        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.node_count(rank)
     }
 
@@ -131,10 +131,10 @@ impl GeneratedJob {
     /// before the nodes that depend on them. Fails only if `sink` fails.
     ///
     /// # Panics
-    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
-    pub fn nodes(&self, rank: u32, sink: &mut dyn Sink) -> Result<(), TraceError> {
-        assert!(rank < self.ranks(), "rank {rank} does not exist");
-        self.0.nodes(rank, &mut TraceEmitter::new(sink))
+    /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
+    pub fn emit_nodes(&self, rank: u32, sink: &mut dyn Sink) -> Result<(), TraceError> {
+        assert!(rank < self.rank_count(), "rank {rank} does not exist");
+        self.0.emit_nodes(rank, &mut TraceEmitter::new(sink))
     }
 
     /// Returns the rank that represents all ranks whose nodes differ from the nodes of `rank` only
@@ -142,23 +142,23 @@ impl GeneratedJob {
     /// [`Self::class_of`]. The result may be `rank` itself.
     ///
     /// # Panics
-    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
+    /// Panics if `rank` is not below [`GeneratedJob::rank_count`].
     pub fn shape_of(&self, rank: u32) -> u32 {
-        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.shape_of(rank)
     }
 
     /// Returns sets of ranks that exchange messages only within their set, for example one pipeline
     /// per replica. All sets have the same length, and ranks at the same index of different sets do
     /// the same work. A job without such sets returns one set of all ranks.
-    pub fn copies(&self) -> Vec<Vec<u32>> {
-        self.0.copies()
+    pub fn find_independent_copies(&self) -> Vec<Vec<u32>> {
+        self.0.find_independent_copies()
     }
 
     /// Returns the coordinates of the core that runs `rank` on a machine of tiles, or `None` if the
     /// pattern assigns no cores.
     pub fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
-        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        assert!(rank < self.rank_count(), "rank {rank} does not exist");
         self.0.core_of(rank)
     }
 
@@ -169,11 +169,13 @@ impl GeneratedJob {
     ///
     /// Fails if the largest trace does not fit.
     pub fn check_traces(&self) -> Result<(), MemoryLimitError> {
-        let nodes = (0..self.ranks()).map(|rank| self.0.least_nodes(rank)).max();
-        check_trace(nodes.unwrap_or(0), self.0.fewer())
+        let nodes = (0..self.rank_count())
+            .map(|rank| self.0.least_nodes(rank))
+            .max();
+        check_trace(nodes.unwrap_or(0), self.0.suggest_smaller())
     }
 
-    /// Checks that the [`workload`](Self::workload) fits into memory.
+    /// Checks that the [`workload`](Self::build_workload) fits into memory.
     ///
     /// # Errors
     ///
@@ -181,7 +183,7 @@ impl GeneratedJob {
     pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
         // Ranks of one shape share a graph, but each rank stores its own state of every node.
         let graphs = self.least_shared_nodes();
-        let states = (0..self.ranks()).map(|rank| self.0.least_nodes(rank));
+        let states = (0..self.rank_count()).map(|rank| self.0.least_nodes(rank));
         let states = states.fold(0, u64::saturating_add);
         // Node counts are lower bounds, so no job that fits is rejected, but a job that passes may still run
         // out of memory.
@@ -189,13 +191,13 @@ impl GeneratedJob {
             .saturating_mul(NODE_BYTES)
             .saturating_add(states.saturating_mul(STATE_BYTES));
         let what = format!("a replay of at least {states} nodes in graphs of {graphs}");
-        bounds::check(
+        bounds::check_fits(
             what,
             bytes,
             1,
             format_args!(
                 "{}, or files from {} without {}",
-                self.0.fewer(),
+                self.0.suggest_smaller(),
                 SettingKey::Output,
                 SettingKey::Machine
             ),
@@ -205,50 +207,54 @@ impl GeneratedJob {
     /// Returns a close lower bound on the number of nodes in the graphs that ranks share (one graph
     /// per shape), without generating the graphs.
     pub fn least_shared_nodes(&self) -> u64 {
-        let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
+        let shapes: BTreeSet<u32> = (0..self.rank_count())
+            .map(|rank| self.shape_of(rank))
+            .collect();
         let nodes = shapes.into_iter().map(|rank| self.0.least_nodes(rank));
         nodes.fold(0, u64::saturating_add)
     }
 
     /// Generates all ranks as a workload, without files. Ranks of one shape share one graph.
-    pub fn workload(&self) -> Result<Workload, TraceError> {
+    pub fn build_workload(&self) -> Result<Workload, TraceError> {
         self.workload_with(&|_| ())
     }
 
-    /// Generates the workload like [`workload`](Self::workload), and calls `made` from time to time with the
+    /// Generates the workload like [`workload`](Self::build_workload), and calls `made` from time to time with the
     /// number of nodes added since the last call.
     pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
-        builder.declare(self.groups());
-        builder.roles(&self.roles());
-        builder.amounts(self.amounts());
+        builder.declare_groups(self.declared_groups());
+        builder.declare_roles(&self.group_roles());
+        builder.declare_amounts(self.work_amounts());
         // Number graphs in the order in which ranks first use them. Sorting shapes would give
         // another order, because a shape's representative need not be its first rank.
-        let mut shapes: Vec<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
+        let mut shapes: Vec<u32> = (0..self.rank_count())
+            .map(|rank| self.shape_of(rank))
+            .collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
         // With fewer nodes, starting a thread costs more time than it saves.
         const LEAST_NODES: u64 = 10_000;
         let threads = match self.least_shared_nodes() < LEAST_NODES {
             true => 1,
-            false => parallel::processors(),
+            false => parallel::processor_count(),
         };
         let graphs =
             parallel::map_in_order(threads, &shapes, |&shape| self.build_graph(shape, made))?;
         let mut built: BTreeMap<u32, (GraphId, SlotBinding)> = BTreeMap::new();
         for (shape, (graph, binding)) in shapes.into_iter().zip(graphs) {
-            built.insert(shape, (builder.graph(graph), binding));
+            built.insert(shape, (builder.add_graph(graph), binding));
         }
-        for rank in 0..self.ranks() {
+        for rank in 0..self.rank_count() {
             let (graph, first) = &built[&self.shape_of(rank)];
             let binding = SlotBinding {
                 core: self.core_of(rank),
-                ..self.0.bind(rank, first)
+                ..self.0.bind_slots(rank, first)
             };
-            let added = builder.rank(Rank(rank), *graph, binding, Time::ZERO);
+            let added = builder.add_rank(Rank(rank), *graph, binding, Time::ZERO);
             added.expect("each rank is added once");
         }
-        let workload = builder.finish(Some(self.ranks()), MissingRankPolicy::Refuse);
+        let workload = builder.finish_workload(Some(self.rank_count()), MissingRankPolicy::Refuse);
         Ok(workload.expect("a job has every rank, and its groups have their members"))
     }
 
@@ -260,15 +266,15 @@ impl GeneratedJob {
     ) -> Result<(Graph, SlotBinding), TraceError> {
         // Ids count from 1 without gaps.
         let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, MOST_NODES);
-        graph.reserve(self.0.least_nodes(rank));
+        graph.reserve_nodes(self.0.least_nodes(rank));
         let mut watched = WatchedSink {
             sink: graph,
             untold: 0,
             made,
         };
-        self.nodes(rank, &mut watched)?;
+        self.emit_nodes(rank, &mut watched)?;
         made(watched.untold);
-        watched.sink.finish()
+        watched.sink.finish_graph()
     }
 }
 
@@ -284,30 +290,30 @@ struct WatchedSink<'m, S> {
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for WatchedSink<'_, S> {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         self.untold += 1;
         if self.untold == TOLD {
             (self.made)(std::mem::take(&mut self.untold));
         }
-        self.sink.node(node, data)
+        self.sink.receive_node(node, data)
     }
 }
 
 /// A prepared pattern. [`GeneratedJob`] documents the methods and calls them only with existing
 /// ranks.
 trait TraceGenerator: Debug + Send + Sync {
-    fn ranks(&self) -> u32;
-    fn groups(&self) -> DeclaredGroups {
+    fn rank_count(&self) -> u32;
+    fn declared_groups(&self) -> DeclaredGroups {
         DeclaredGroups::new()
     }
-    fn roles(&self) -> GroupRoles {
+    fn group_roles(&self) -> GroupRoles {
         GroupRoles::default()
     }
-    fn amounts(&self) -> Option<WorkAmounts> {
+    fn work_amounts(&self) -> Option<WorkAmounts> {
         None
     }
     /// Advice for error messages on how to make the job smaller.
-    fn fewer(&self) -> &'static str {
+    fn suggest_smaller(&self) -> &'static str {
         "a smaller job"
     }
     fn class_of(&self, rank: u32) -> u32;
@@ -319,13 +325,13 @@ trait TraceGenerator: Debug + Send + Sync {
         self.class_of(rank)
     }
     /// Returns sets of ranks that exchange messages only within their set
-    /// ([`GeneratedJob::copies`]).
-    fn copies(&self) -> Vec<Vec<u32>> {
-        vec![(0..self.ranks()).collect()]
+    /// ([`GeneratedJob::find_independent_copies`]).
+    fn find_independent_copies(&self) -> Vec<Vec<u32>> {
+        vec![(0..self.rank_count()).collect()]
     }
     /// Returns the slots of `rank`: the peers and group names that its nodes use, each in order of
     /// first use. `first` contains the slots of the rank that represents the shape of `rank`.
-    fn bind(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
+    fn bind_slots(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;
@@ -333,7 +339,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn least_nodes(&self, rank: u32) -> u64 {
         self.node_count(rank)
     }
-    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;
+    fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;
 }
 
 /// Reasons why options are rejected.
@@ -387,8 +393,8 @@ const MOST_WORK: u64 = i64::MAX as u64;
 ///
 /// Fails if the trace does not fit.
 pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitError> {
-    let what = format!("to read a trace of {} nodes again", thousands(nodes));
-    bounds::check(what, nodes, NODE_BYTES, fewer)
+    let what = format!("to read a trace of {} nodes again", format_thousands(nodes));
+    bounds::check_fits(what, nodes, NODE_BYTES, fewer)
 }
 
 /// Lower bound on a node's size in a graph, in bytes, including its duration on one machine
@@ -504,7 +510,7 @@ impl<'s> TraceEmitter<'s> {
             recorded,
             ..NodeView::new(self.last, &self.name, op)
         };
-        self.sink.node(&node, data)?;
+        self.sink.receive_node(&node, data)?;
         Ok(self.last)
     }
 
@@ -526,7 +532,7 @@ impl<'s> TraceEmitter<'s> {
             labels,
             ..NodeView::new(self.last, &self.name, op)
         };
-        self.sink.node(&node, data)?;
+        self.sink.receive_node(&node, data)?;
         Ok(self.last)
     }
 

@@ -43,8 +43,9 @@ pub use definition::{DefinitionKind, ModelDefinition, ModelSizes};
 pub use error::{ModelError, not_from_hubs};
 pub use preset::{ModelPreset, ModelSource, PRESETS};
 pub use spec::{
-    AxisCut, AxisSpec, ChainRole, ElementBytes, ExpertExchange, KeptTensor, KeptWith, KernelSpec,
-    MovingKernels, MovingSpec, OperatorAxis, OperatorSpec, ProductSpec, WeightSpec, WindowSpec,
+    AxisCut, AxisSpec, ChainInput, ElementBytes, ExpertExchange, KeptByKernels, KeptTensor,
+    KernelSpec, MemoryBoundKernels, MemoryBoundSpec, OperatorAxis, OperatorSpec, ProductSpec,
+    WeightSpec, WindowSpec,
 };
 pub use transformer::{
     ExpertRouting, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
@@ -432,7 +433,7 @@ impl ModelLayer {
     pub fn stands_among_experts(&self, index: usize) -> bool {
         let at = |exchange| {
             let mut operators = self.operators.iter();
-            operators.position(|one| one.work.spec().exchange == Some(exchange))
+            operators.position(|one| one.work.to_spec().exchange == Some(exchange))
         };
         match (at(ExpertExchange::Dispatch), at(ExpertExchange::Combine)) {
             (Some(first), Some(last)) => (first..=last).contains(&index),
@@ -453,7 +454,7 @@ impl LayerOperator {
     }
 
     /// Moves the operator to the skip path.
-    pub fn around(mut self) -> Self {
+    pub fn on_skip_path(mut self) -> Self {
         self.around = true;
         self
     }

@@ -19,27 +19,27 @@ pub mod trace;
 pub mod workload;
 pub mod write;
 
-pub use config::Config;
-pub use load::load;
-pub use random::{overlapping, random};
+pub use config::SimulationConfig;
+pub use load::load_case;
+pub use random::{create_overlapping_config, create_random_config};
 
-use agenda::{Agenda, Call, Event};
-use algorithm::Input;
-use collective::plan::Rotation;
-use collective::{Dataset, Phase};
-use config::Kind;
-use network::Network;
-use post::Post;
-use queues::Queue;
+use agenda::{AgendaEvent, DelayedCall, EventAgenda};
+use algorithm::AlgorithmInput;
+use collective::plan::PartRotation;
+use collective::{ChunkPhase, RunningCollective};
+use config::CollectiveOperation;
+use network::SimulatedNetwork;
+use post::MessageMatching;
+use queues::StreamQueue;
 use std::collections::{BTreeMap, VecDeque};
-use workload::Workload;
+use workload::NpuWorkload;
 
 /// Maximum number of events. A run with more events counts as endless.
 const MOST_EVENTS: u64 = 200_000_000;
 
 /// Result of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct SimulationAnswer {
     /// Completion time of each NPU, ns; `None` if it never completed.
     pub finish: Vec<Option<u64>>,
     /// Time of each NPU without compute nodes on its device, ns; 0 if the NPU never completed.
@@ -50,47 +50,47 @@ pub struct Answer {
 
 /// A chunk of a collective on one NPU.
 #[derive(Debug)]
-struct Stream {
+struct ChunkStream {
     npu: usize,
     dataset: usize,
     tag: u64,
     priority: i64,
-    phases: VecDeque<Phase>,
-    current: Option<Phase>,
+    phases: VecDeque<ChunkPhase>,
+    current: Option<ChunkPhase>,
     started: bool,
 }
 
 /// State of one NPU.
 #[derive(Debug, Default)]
-struct Npu<'c> {
-    workload: Workload<'c>,
-    queues: Vec<Queue>,
-    rotations: Vec<Rotation>,
+struct NpuState<'c> {
+    workload: NpuWorkload<'c>,
+    queues: Vec<StreamQueue>,
+    rotations: Vec<PartRotation>,
     /// How often a tree was used, by kind of collective and dimension; this determines the next tree.
-    trees: BTreeMap<(Kind, usize), u64>,
+    trees: BTreeMap<(CollectiveOperation, usize), u64>,
     priority: i64,
     /// Number of chunks so far, by group and set of dimensions. In ASTRA-sim's numbering, all chunks count for
     /// group 0.
     numbers: BTreeMap<(u64, u64), u64>,
-    sides: [bus::Side; 4],
+    sides: [bus::SharedBusSide; 4],
 }
 
 /// State of a run.
-struct Sim<'c> {
-    config: &'c Config,
-    agenda: Agenda,
-    network: Network,
-    post: Post,
-    npus: Vec<Npu<'c>>,
-    streams: Vec<Stream>,
-    datasets: Vec<Dataset>,
-    servers: memory::Servers,
-    numbering: Numbering,
+struct OracleSimulator<'c> {
+    config: &'c SimulationConfig,
+    agenda: EventAgenda,
+    network: SimulatedNetwork,
+    post: MessageMatching,
+    npus: Vec<NpuState<'c>>,
+    streams: Vec<ChunkStream>,
+    datasets: Vec<RunningCollective>,
+    servers: memory::MemoryServers,
+    numbering: ChunkNumbering,
 }
 
 /// How an NPU numbers its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Numbering {
+enum ChunkNumbering {
     /// As ASTRA-sim 2.x: chunks of a group are counted separately, and chunks of all NPUs are counted together with
     /// all other chunks.
     Original,
@@ -99,40 +99,40 @@ enum Numbering {
     Apart,
 }
 
-impl<'c> Npu<'c> {
-    fn new(config: &Config, trace: &'c [config::Node]) -> Self {
+impl<'c> NpuState<'c> {
+    fn new(config: &SimulationConfig, trace: &'c [config::TraceNode]) -> Self {
         let dims = config.dims.len();
-        let queue = |_| Queue::default();
+        let queue = |_| StreamQueue::default();
         Self {
-            workload: Workload::new(trace),
+            workload: NpuWorkload::new(trace),
             queues: (0..dims * config.queues_per_dim).map(queue).collect(),
-            rotations: vec![Rotation::default(); dims],
+            rotations: vec![PartRotation::default(); dims],
             ..Self::default()
         }
     }
 }
 
 /// Simulates until no event is left.
-pub fn run(config: &Config) -> Answer {
-    simulate(config, Numbering::Original)
+pub fn run(config: &SimulationConfig) -> SimulationAnswer {
+    simulate_config(config, ChunkNumbering::Original)
 }
 
 /// Simulates until no event is left. Chunks are numbered so that no NPU waits only because NPUs have issued different
 /// numbers of chunks.
-pub fn run_numbered_apart(config: &Config) -> Answer {
-    simulate(config, Numbering::Apart)
+pub fn run_numbered_apart(config: &SimulationConfig) -> SimulationAnswer {
+    simulate_config(config, ChunkNumbering::Apart)
 }
 
-fn simulate(config: &Config, numbering: Numbering) -> Answer {
-    let mut sim = Sim {
+fn simulate_config(config: &SimulationConfig, numbering: ChunkNumbering) -> SimulationAnswer {
+    let mut sim = OracleSimulator {
         config,
-        agenda: Agenda::default(),
-        network: Network::new(config),
-        post: Post::default(),
+        agenda: EventAgenda::default(),
+        network: SimulatedNetwork::new(config),
+        post: MessageMatching::default(),
         npus: config
             .ranks
             .iter()
-            .map(|trace| Npu::new(config, trace))
+            .map(|trace| NpuState::new(config, trace))
             .collect(),
         streams: Vec::new(),
         datasets: Vec::new(),
@@ -140,16 +140,16 @@ fn simulate(config: &Config, numbering: Numbering) -> Answer {
         numbering,
     };
     for npu in 0..sim.npus.len() {
-        sim.fire(npu);
+        sim.start_workload(npu);
     }
     for _ in 0..MOST_EVENTS {
         match sim.agenda.next_event() {
-            Some(event) => sim.happens(event),
+            Some(event) => sim.handle_event(event),
             None => break,
         }
     }
-    let finish = |npu: &Npu<'_>| npu.workload.finish;
-    Answer {
+    let finish = |npu: &NpuState<'_>| npu.workload.finish;
+    SimulationAnswer {
         finish: sim.npus.iter().map(|n| finish(n).map(|f| f.0)).collect(),
         exposed: sim
             .npus
@@ -160,31 +160,35 @@ fn simulate(config: &Config, numbering: Numbering) -> Answer {
     }
 }
 
-impl Sim<'_> {
-    fn happens(&mut self, event: Event) {
+impl OracleSimulator<'_> {
+    fn handle_event(&mut self, event: AgendaEvent) {
         match event {
-            Event::Calls(npu) => {
+            AgendaEvent::Calls(npu) => {
                 while let Some(call) = self.agenda.next_call(npu) {
-                    self.call(npu, call);
+                    self.resume_call(npu, call);
                 }
             }
-            Event::Arrival(transfer) => {
-                if let Some(key) = self.network.arrive(transfer, &mut self.agenda) {
-                    self.arrived(key);
+            AgendaEvent::Arrival(transfer) => {
+                if let Some(key) = self.network.advance_transfer(transfer, &mut self.agenda) {
+                    self.on_arrived(key);
                 }
             }
-            Event::LinkFree(from, to) => self.network.link_free(from, to, &mut self.agenda),
-            Event::Received(handler) => self.handle(handler),
+            AgendaEvent::LinkFree(from, to) => self.network.link_free(from, to, &mut self.agenda),
+            AgendaEvent::Received(handler) => self.run_handler(handler),
         }
     }
 
-    fn call(&mut self, npu: usize, call: Call) {
+    fn resume_call(&mut self, npu: usize, call: DelayedCall) {
         match call {
-            Call::NodeEnds(node) | Call::BroadcastEnds(node) => self.node_ends(npu, node),
-            Call::Packet(packet) => self.packet(packet),
-            Call::CustomEnds { stream, node } => self.step(stream, Input::Ended(node)),
-            Call::MemoryNext(server) => self.memory_next(server),
-            Call::Bus(npu, signal) => self.bus_signal(npu, signal),
+            DelayedCall::NodeEnds(node) | DelayedCall::BroadcastEnds(node) => {
+                self.node_ends(npu, node)
+            }
+            DelayedCall::Packet(packet) => self.continue_packet(packet),
+            DelayedCall::CustomEnds { stream, node } => {
+                self.step_stream(stream, AlgorithmInput::Ended(node))
+            }
+            DelayedCall::MemoryNext(server) => self.memory_next(server),
+            DelayedCall::Bus(npu, signal) => self.bus_signal(npu, signal),
         }
     }
 }

@@ -24,11 +24,11 @@
 //! no record of GPU memory allocations. On GPUs, a capture has only the calls that the job needs: launches, copies,
 //! events, and one synchronization per step.
 
-use cost::draw;
-use layout::Layout;
-use meet::{Outcome, clock, pace, simulate};
-use program::Program;
-use simulate::Clock;
+use cost::hash_parts;
+use layout::JobLayout;
+use meet::{SimulationOutcome, create_clock, draw_pace, simulate_job};
+use program::StepProgram;
+use simulate::RankClock;
 use std::fs::File;
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
@@ -58,8 +58,8 @@ mod tests;
 mod truth;
 
 pub use options::{Bound, Device, OptionError, Options, Style};
-pub use simulate::Waiter;
-pub use truth::{MeetingTruth, MemberTruth, RankTruth, Truth, WaitTruth};
+pub use simulate::WaiterKind;
+pub use truth::{JobTruth, MeetingTruth, MemberTruth, RankTruth, WaitTruth};
 
 /// Value of Kineto's `baseTimeNanoseconds`.
 const BASE: u64 = 1_790_857_026_000_000_000;
@@ -70,32 +70,32 @@ const PID: u64 = 19_340;
 
 /// A simulated job whose capture can be written.
 #[derive(Debug)]
-pub struct Capture {
+pub struct SimulatedCapture {
     options: Options,
-    layout: Layout,
+    layout: JobLayout,
     /// One program for all ranks, or one per stage.
-    programs: Vec<Program>,
-    outcome: Outcome,
+    programs: Vec<StepProgram>,
+    outcome: SimulationOutcome,
 }
 
 /// Simulates the job that `options` describe.
-pub fn generate(options: &Options) -> std::result::Result<Capture, OptionError> {
-    options.validate()?;
-    let mut layout = Layout::new(options);
+pub fn generate_capture(options: &Options) -> std::result::Result<SimulatedCapture, OptionError> {
+    options.validate_options()?;
+    let mut layout = JobLayout::new(options);
     let different = match options.style {
         Style::Pipeline => options.ranks,
         _ => 1,
     };
     let mut programs = Vec::new();
     for rank in 0..different {
-        let (mut program, asked) = step::program(options, &layout, rank);
+        let (mut program, asked) = step::build_program(options, &layout, rank);
         if rank == 0 {
-            layout.settle(options, &mut program, &asked);
+            layout.settle_meetings(options, &mut program, &asked);
         }
         programs.push(program);
     }
-    let outcome = simulate(options, &layout, &programs);
-    Ok(Capture {
+    let outcome = simulate_job(options, &layout, &programs);
+    Ok(SimulatedCapture {
         options: options.clone(),
         layout,
         programs,
@@ -103,9 +103,9 @@ pub fn generate(options: &Options) -> std::result::Result<Capture, OptionError> 
     })
 }
 
-impl Capture {
+impl SimulatedCapture {
     /// Returns the number of ranks.
-    pub fn ranks(&self) -> u32 {
+    pub fn rank_count(&self) -> u32 {
         self.options.ranks
     }
 
@@ -117,8 +117,8 @@ impl Capture {
     /// # Panics
     /// Panics if there is no such rank.
     pub fn write_host(&self, rank: u32, sink: impl Write) -> Result<()> {
-        assert!(rank < self.ranks(), "rank {rank} does not exist");
-        host::write(self, rank, sink)
+        assert!(rank < self.rank_count(), "rank {rank} does not exist");
+        host::write_host_file(self, rank, sink)
     }
 
     /// Writes Kineto's file of `rank` to `sink`.
@@ -129,8 +129,8 @@ impl Capture {
     /// # Panics
     /// Panics if there is no such rank.
     pub fn write_kineto(&self, rank: u32, sink: impl Write) -> Result<()> {
-        assert!(rank < self.ranks(), "rank {rank} does not exist");
-        kineto::write(self, rank, sink)
+        assert!(rank < self.rank_count(), "rank {rank} does not exist");
+        kineto::write_kineto_file(self, rank, sink)
     }
 
     /// Writes `host.RANK.json` and `kineto.RANK.json` of every rank into the existing folder
@@ -138,8 +138,8 @@ impl Capture {
     ///
     /// # Errors
     /// Fails if the file system fails.
-    pub fn write(&self, folder: &Path) -> Result<()> {
-        for rank in 0..self.ranks() {
+    pub fn write_files(&self, folder: &Path) -> Result<()> {
+        for rank in 0..self.rank_count() {
             let file = |what| File::create(folder.join(format!("{what}.{rank}.json")));
             let (mut host, mut kineto) = (
                 BufWriter::new(file("host")?),
@@ -153,26 +153,26 @@ impl Capture {
     }
 
     /// Returns the program of `rank`, including the names of its groups and devices.
-    fn program(&self, rank: u32) -> Program {
-        step::program(&self.options, &self.layout, rank).0
+    fn named_program(&self, rank: u32) -> StepProgram {
+        step::build_program(&self.options, &self.layout, rank).0
     }
 
     /// Returns the program of `rank` without names.
-    fn shared_program(&self, rank: u32) -> &Program {
+    fn shared_program(&self, rank: u32) -> &StepProgram {
         &self.programs[(rank as usize).min(self.programs.len() - 1)]
     }
 
-    fn clock(&self, rank: u32) -> Clock {
-        clock(&self.options, rank)
+    fn clock_of_rank(&self, rank: u32) -> RankClock {
+        create_clock(&self.options, rank)
     }
 
     /// Returns how far the clock of `rank` is ahead of the shared clock, in ns.
-    fn offset(&self, rank: u32) -> i64 {
+    fn clock_offset_ns(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {
             return 0;
         }
-        let drawn = draw([self.options.seed, 0x0c10c, rank.into()]) % (2 * skew + 1);
+        let drawn = hash_parts([self.options.seed, 0x0c10c, rank.into()]) % (2 * skew + 1);
         drawn as i64 - skew as i64
     }
 }

@@ -10,11 +10,11 @@ use std::sync::Mutex;
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
 /// Returns a file or folder of the corpus. Without a corpus, returns `None` and counts the calling test as skipped.
-pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
+pub fn corpus_path(part: impl AsRef<Path>) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("CHAKRAM_CORPUS") {
         return Some(Path::new(&folder).join(part));
     }
-    skipped("CHAKRAM_CORPUS names no folder with captures and reference answers");
+    note_skipped("CHAKRAM_CORPUS names no folder with captures and reference answers");
     None
 }
 
@@ -43,21 +43,21 @@ pub fn one_of_each_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
 }
 
 /// Counts the calling test as skipped because of `missing` data.
-pub fn skipped(missing: &'static str) {
+pub fn note_skipped(missing: &'static str) {
     // The test harness names each thread after its test, and ends the process by `exit`, which calls
     // `report`.
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let mut skipped = SKIPPED.lock().unwrap();
     if skipped.is_empty() {
         // SAFETY: `report` is a plain function that never unwinds.
-        unsafe { libc::atexit(report) };
+        unsafe { libc::atexit(report_skipped) };
     }
     if !skipped.contains(&(missing, test.clone())) {
         skipped.push((missing, test));
     }
 }
 
-extern "C" fn report() {
+extern "C" fn report_skipped() {
     if let Ok(mut skipped) = SKIPPED.lock() {
         skipped.sort();
         for of_one in skipped.chunk_by(|a, b| a.0 == b.0) {
@@ -73,13 +73,14 @@ extern "C" fn report() {
 }
 
 /// Contents of each file of a case, by path.
-pub type Case = BTreeMap<String, Vec<u8>>;
+pub type CaseFiles = BTreeMap<String, Vec<u8>>;
 
 /// Returns all cases by name, unpacked in memory. Returns `None` without a corpus.
-pub fn cases() -> Option<BTreeMap<String, Case>> {
-    let packed = std::fs::read(corpus("astra-sim/cases.tar.zst")?).expect("the corpus is there");
+pub fn unpack_cases() -> Option<BTreeMap<String, CaseFiles>> {
+    let packed =
+        std::fs::read(corpus_path("astra-sim/cases.tar.zst")?).expect("the corpus is there");
     let unpacked = zstd::decode_all(&packed[..]).expect("it is zstd");
-    let mut cases: BTreeMap<String, Case> = BTreeMap::new();
+    let mut cases: BTreeMap<String, CaseFiles> = BTreeMap::new();
     for entry in tar::Archive::new(&unpacked[..])
         .entries()
         .expect("it is tar")
@@ -111,7 +112,7 @@ pub fn cases() -> Option<BTreeMap<String, Case>> {
 }
 
 /// Asserts that the results are as expected; prints the differences.
-pub fn compare(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
+pub fn assert_expected(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
     let expected: BTreeMap<_, _> = expected.iter().copied().collect();
     let mut faults = Vec::new();
     for (name, why) in happened {

@@ -5,15 +5,15 @@
 //! that are sorted, and time is a sum.
 
 /// A token, identified by its number.
-pub type Token = u64;
+pub type TokenNumber = u64;
 
 /// A request.
 #[derive(Clone, Debug)]
 pub struct PlainLlmRequest {
     pub arrival: u64,
-    pub prompt: Vec<Token>,
+    pub prompt: Vec<TokenNumber>,
     /// All tokens of the answer to the request.
-    pub answer: Vec<Token>,
+    pub answer: Vec<TokenNumber>,
     pub priority: i64,
 }
 
@@ -70,41 +70,41 @@ pub struct PlainLlmTimes {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Cell {
+struct PlainBlock {
     holders: usize,
     /// All tokens up to the block's last token; `None` if unknown.
-    content: Option<Vec<Token>>,
+    content: Option<Vec<TokenNumber>>,
     /// Logical time at which the block got its content.
     since: u64,
 }
 
-struct Memory {
-    cells: Vec<Cell>,
+struct PlainBlockPool {
+    cells: Vec<PlainBlock>,
     /// Free blocks. The first is used next.
     free: Vec<usize>,
     clock: u64,
 }
 
-impl Memory {
-    fn find(&self, content: &[Token]) -> Option<usize> {
+impl PlainBlockPool {
+    fn find_block(&self, content: &[TokenNumber]) -> Option<usize> {
         let alike =
             (0..self.cells.len()).filter(|&at| self.cells[at].content.as_deref() == Some(content));
         alike.min_by_key(|&at| self.cells[at].since)
     }
 
-    fn hold(&mut self, at: usize) {
+    fn hold_block(&mut self, at: usize) {
         self.free.retain(|&other| other != at);
         self.cells[at].holders += 1;
     }
 
-    fn take(&mut self) -> usize {
+    fn take_block(&mut self) -> usize {
         let at = self.free.remove(0);
         self.cells[at].content = None;
         self.cells[at].holders = 1;
         at
     }
 
-    fn fill(&mut self, at: usize, content: &[Token]) {
+    fn fill_block(&mut self, at: usize, content: &[TokenNumber]) {
         if self.cells[at].content.is_none() {
             self.clock += 1;
             self.cells[at].since = self.clock;
@@ -112,7 +112,7 @@ impl Memory {
         }
     }
 
-    fn release(&mut self, held: &mut Vec<usize>) {
+    fn release_blocks(&mut self, held: &mut Vec<usize>) {
         for at in held.drain(..).rev() {
             self.cells[at].holders -= 1;
             if self.cells[at].holders == 0 {
@@ -122,7 +122,7 @@ impl Memory {
     }
 }
 
-struct Served {
+struct RequestProgress {
     computed: usize,
     answered: usize,
     /// Number of tokens of steps that have not ended.
@@ -140,12 +140,12 @@ pub fn serve_step_by_step(
 ) -> (Vec<PlainStep>, Vec<PlainLlmTimes>) {
     let size = engine.block_size;
     let blocks_for = |tokens: usize| tokens.div_ceil(size);
-    let mut memory = Memory {
-        cells: vec![Cell::default(); engine.blocks],
+    let mut memory = PlainBlockPool {
+        cells: vec![PlainBlock::default(); engine.blocks],
         free: (0..engine.blocks).collect(),
         clock: 0,
     };
-    let mut all: Vec<Served> = requests
+    let mut all: Vec<RequestProgress> = requests
         .iter()
         .map(|request| {
             let room = engine
@@ -155,7 +155,7 @@ pub fn serve_step_by_step(
             let too_long = room == 0;
             let too_wide = !engine.chunked && request.prompt.len() > engine.budget;
             let too_large = blocks_for(request.prompt.len() + target.max(1) - 1) > engine.blocks;
-            Served {
+            RequestProgress {
                 computed: 0,
                 answered: 0,
                 coming: 0,
@@ -169,7 +169,7 @@ pub fn serve_step_by_step(
             }
         })
         .collect();
-    let text = |all: &[Served], who: usize| -> Vec<Token> {
+    let text = |all: &[RequestProgress], who: usize| -> Vec<TokenNumber> {
         let request = &requests[who];
         let mut text = request.prompt.clone();
         text.extend(&request.answer[..all[who].answered]);
@@ -260,7 +260,7 @@ pub fn serve_step_by_step(
                     budget += parts.remove(place).2;
                 }
                 let of = &mut all[victim];
-                memory.release(&mut of.held);
+                memory.release_blocks(&mut of.held);
                 of.computed = 0;
                 of.times.put_back += 1;
                 put_back.push(victim);
@@ -270,14 +270,14 @@ pub fn serve_step_by_step(
                 }
             }
             while all[who].held.len() < needed {
-                let cell = memory.take();
+                let cell = memory.take_block();
                 all[who].held.push(cell);
             }
             if engine.caching {
                 // The contents of tokens that are still to come are not known.
                 let end = (all[who].computed + count).min(known.len());
                 for block in 0..end / size {
-                    memory.fill(all[who].held[block], &known[..(block + 1) * size]);
+                    memory.fill_block(all[who].held[block], &known[..(block + 1) * size]);
                 }
             }
             parts.push((who, all[who].computed, count));
@@ -299,7 +299,7 @@ pub fn serve_step_by_step(
             let mut shared: Vec<usize> = Vec::new();
             if engine.caching {
                 while (shared.len() + 1) * size < known.len() {
-                    match memory.find(&known[..(shared.len() + 1) * size]) {
+                    match memory.find_block(&known[..(shared.len() + 1) * size]) {
                         Some(cell) => shared.push(cell),
                         None => break,
                     }
@@ -336,15 +336,15 @@ pub fn serve_step_by_step(
             }
             waiting.remove(0);
             running.push(who);
-            shared.iter().for_each(|&cell| memory.hold(cell));
+            shared.iter().for_each(|&cell| memory.hold_block(cell));
             all[who].held = shared;
             while all[who].held.len() < blocks_for(first) {
-                let cell = memory.take();
+                let cell = memory.take_block();
                 all[who].held.push(cell);
             }
             if engine.caching {
                 for block in 0..(hit + count) / size {
-                    memory.fill(all[who].held[block], &known[..(block + 1) * size]);
+                    memory.fill_block(all[who].held[block], &known[..(block + 1) * size]);
                 }
             }
             let of = &mut all[who];
@@ -436,8 +436,8 @@ fn deliver(
     step: PlainComposition,
     engine: &PlainEngine,
     requests: &[PlainLlmRequest],
-    all: &mut [Served],
-    memory: &mut Memory,
+    all: &mut [RequestProgress],
+    memory: &mut PlainBlockPool,
     [running, waiting]: [&mut Vec<usize>; 2],
 ) {
     for (at, (who, ..)) in step.parts.into_iter().enumerate() {
@@ -452,7 +452,7 @@ fn deliver(
             let mut text = request.prompt.clone();
             text.extend(&request.answer[..of.answered]);
             for block in 0..(of.computed - of.coming) / engine.block_size {
-                memory.fill(of.held[block], &text[..(block + 1) * engine.block_size]);
+                memory.fill_block(of.held[block], &text[..(block + 1) * engine.block_size]);
             }
         }
         if of.answered == 1 {
@@ -461,7 +461,7 @@ fn deliver(
         if of.answered == of.target {
             of.times.last = end;
             of.times.tokens = of.answered;
-            memory.release(&mut of.held);
+            memory.release_blocks(&mut of.held);
             running.retain(|&other| other != who);
             waiting.retain(|&other| other != who);
         }

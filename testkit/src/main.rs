@@ -6,8 +6,8 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-use testkit::astra_sim::{overlapping, random};
-use testkit::capture::{Options, generate};
+use testkit::astra_sim::{create_overlapping_config, create_random_config};
+use testkit::capture::{Options, generate_capture};
 
 /// References for chakram's tests
 #[derive(Debug, Parser)]
@@ -57,33 +57,33 @@ struct AstraSimArgs {
 
 fn main() -> Result<(), Box<dyn Error>> {
     match Cli::parse() {
-        Cli::Capture(args) => capture(&args),
-        Cli::AstraSim(args) => astra_sim(&args),
+        Cli::Capture(args) => run_capture(&args),
+        Cli::AstraSim(args) => run_astra_sim(&args),
     }
 }
 
-fn astra_sim(args: &AstraSimArgs) -> Result<(), Box<dyn Error>> {
+fn run_astra_sim(args: &AstraSimArgs) -> Result<(), Box<dyn Error>> {
     for seed in args.from..args.to {
         let config = match seed % 3 {
-            2 => overlapping(seed),
-            _ => random(seed),
+            2 => create_overlapping_config(seed),
+            _ => create_random_config(seed),
         };
-        config.write(&args.output.join(seed.to_string()))?;
+        config.write_case(&args.output.join(seed.to_string()))?;
     }
     Ok(())
 }
 
-fn capture(args: &CaptureArgs) -> Result<(), Box<dyn Error>> {
-    let capture = generate(&args.options)?;
+fn run_capture(args: &CaptureArgs) -> Result<(), Box<dyn Error>> {
+    let capture = generate_capture(&args.options)?;
     std::fs::create_dir_all(&args.output)?;
-    capture.write(&args.output)?;
+    capture.write_files(&args.output)?;
     let mut truth = BufWriter::new(File::create(args.output.join("truth.json"))?);
-    serde_json::to_writer(&mut truth, &capture.truth())?;
+    serde_json::to_writer(&mut truth, &capture.compute_truth())?;
     truth.write_all(b"\n")?;
     truth.flush()?;
     println!(
         "wrote {} ranks to {}",
-        capture.ranks(),
+        capture.rank_count(),
         args.output.display()
     );
     Ok(())

@@ -6,14 +6,14 @@
 
 /// Messages and accesses of a test. All times are in ps.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct TransferJob {
     pub npus: usize,
     /// Latency of a link between an NPU and its fabric.
     pub latency: u64,
     /// `true` if a message crosses its last link before it occupies the receiver's port.
     pub last_link_first: bool,
-    pub accesses: Vec<Access>,
-    pub messages: Vec<Message>,
+    pub accesses: Vec<MemoryAccess>,
+    pub messages: Vec<PortMessage>,
     pub pool_latency: u64,
     /// Time that a chunk takes in each stage of the pool; `port` is the time that it takes in a port.
     pub stages: Vec<u64>,
@@ -24,13 +24,13 @@ pub struct Job {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Access {
+pub struct MemoryAccess {
     pub npu: usize,
     pub store: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Message {
+pub struct PortMessage {
     pub at: u64,
     pub from: usize,
     pub to: usize,
@@ -41,7 +41,7 @@ pub struct Message {
 /// An arrival at a server. Arrivals are ordered by time; at the same time, messages come before chunks,
 /// and then lower senders come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Comer {
+struct ServerArrival {
     at: u64,
     chunk: bool,
     number: usize,
@@ -51,7 +51,7 @@ struct Comer {
 }
 
 /// Returns the times at which a server begins to serve its arrivals.
-fn serve(comers: &mut [Comer]) -> Vec<u64> {
+fn serve_in_order(comers: &mut [ServerArrival]) -> Vec<u64> {
     comers.sort();
     let mut free = 0;
     let mut begins = Vec::new();
@@ -65,7 +65,7 @@ fn serve(comers: &mut [Comer]) -> Vec<u64> {
 
 /// Replaces the times `at`, at which successive chunks arrive, with the times at which they have passed these
 /// stages.
-fn cross(stages: &[u64], at: &mut [u64]) {
+fn cross_stages(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
         let mut free = 0;
         for at in &mut *at {
@@ -76,7 +76,7 @@ fn cross(stages: &[u64], at: &mut [u64]) {
 }
 
 /// Returns the ends of all accesses and of all messages, in ps.
-pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
+pub fn end_times(job: &TransferJob) -> (Vec<u64>, Vec<u64>) {
     let set_out = |_| (0..job.chunks).map(|k| k * job.apart).collect::<Vec<_>>();
     let mut chunks: Vec<Vec<u64>> = job.accesses.iter().map(set_out).collect();
     let mut arrivals = vec![0; job.messages.len()];
@@ -90,7 +90,7 @@ pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
                 };
                 if port == npu {
                     let (index, takes) = (number as u64, message.takes);
-                    comers.push(Comer {
+                    comers.push(ServerArrival {
                         at,
                         chunk: false,
                         number: sender,
@@ -104,12 +104,12 @@ pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
                     continue;
                 }
                 if !store {
-                    cross(&job.stages, &mut chunks[number]);
+                    cross_stages(&job.stages, &mut chunks[number]);
                     let before = job.pool_latency + job.latency;
                     chunks[number].iter_mut().for_each(|at| *at += before);
                 }
                 for (index, &at) in (0..).zip(&chunks[number]) {
-                    comers.push(Comer {
+                    comers.push(ServerArrival {
                         at,
                         chunk: true,
                         number,
@@ -118,7 +118,7 @@ pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
                     });
                 }
             }
-            let begins = serve(&mut comers);
+            let begins = serve_in_order(&mut comers);
             for (comer, begin) in comers.iter().zip(begins) {
                 let index = comer.index as usize;
                 match (comer.chunk, store) {
@@ -140,7 +140,7 @@ pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
     for (access, chunks) in job.accesses.iter().zip(&mut chunks) {
         let mut behind = 0;
         if access.store {
-            cross(&job.stages, chunks);
+            cross_stages(&job.stages, chunks);
             behind = job.pool_latency + job.latency;
         }
         ends.push(*chunks.last().unwrap() + behind);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Returns the seeds of `target`, sorted.
-fn seeds(target: &str) -> Vec<PathBuf> {
+fn seed_files(target: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../fuzz/seeds")
         .join(target);
@@ -18,7 +18,7 @@ fn seeds(target: &str) -> Vec<PathBuf> {
 
 /// Runs `body` on every seed of `target`. At least one seed must exist.
 pub fn every_seed(target: &str, body: fn(&[u8])) {
-    for seed in seeds(target) {
+    for seed in seed_files(target) {
         println!("{}", seed.display());
         body(&std::fs::read(seed).expect("a seed can be read"));
     }
@@ -27,7 +27,7 @@ pub fn every_seed(target: &str, body: fn(&[u8])) {
 /// Runs `body` on random mutations of every seed of `target`: some bytes are changed, cut, repeated or
 /// taken from another seed. Each seed is mutated `CHAKRAM_MUTATIONS` times (default 200).
 pub fn every_mutation(target: &str, body: fn(&[u8])) {
-    let seeds: Vec<Vec<u8>> = seeds(target)
+    let seeds: Vec<Vec<u8>> = seed_files(target)
         .iter()
         .map(|path| std::fs::read(path).expect("a seed can be read"))
         .collect();

@@ -59,7 +59,7 @@ pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
 
 /// Returns the waits in the queue of a single server (Lindley, 1952). A request waits for the previous request's wait
 /// plus length, minus the gap between the two arrivals.
-pub fn lindley(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
+pub fn compute_lindley_waits(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
     let mut wait = 0_u64;
     let mut waits = Vec::new();
     let mut before: Option<(u64, u64)> = None;

@@ -3,7 +3,7 @@
 
 /// Memory groups behind out-node switches. Rates are in GB/s.
 #[derive(Clone, Copy, Debug)]
-pub struct Tree {
+pub struct SwitchTree {
     pub groups: u32,
     pub group: u32,
     pub npus_per_node: u32,
@@ -16,7 +16,7 @@ pub struct Tree {
 
 /// A load: its NPU, its start in ps, and its bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct MemoryLoad {
     pub npu: u32,
     pub at: f64,
     pub bytes: f64,
@@ -24,7 +24,7 @@ pub struct Load {
 
 /// Returns the max-min share of streams with individual `limits` at a server of `capacity`. If the server is not
 /// saturated, returns `capacity`.
-fn share(limits: &[f64], capacity: f64) -> f64 {
+fn max_min_share(limits: &[f64], capacity: f64) -> f64 {
     let (mut low, mut high) = (0.0, capacity);
     for _ in 0..200 {
         let middle = (low + high) / 2.0;
@@ -37,43 +37,43 @@ fn share(limits: &[f64], capacity: f64) -> f64 {
 }
 
 /// Converts GB/s to bytes per ps.
-fn rate(gb: u32) -> f64 {
+fn bytes_per_ps(gb: u32) -> f64 {
     f64::from(gb) / 1000.0
 }
 
 /// Returns the rate of each NPU that is loading.
-fn rates(tree: &Tree, npus: &[u32]) -> Vec<f64> {
+fn progress_rates(tree: &SwitchTree, npus: &[u32]) -> Vec<f64> {
     let with = |like: &dyn Fn(u32) -> bool| npus.iter().filter(|npu| like(**npu)).count() as f64;
     let node = |npu: u32| npu / tree.npus_per_node;
-    let port = |npu: u32| rate(tree.port) / with(&|other| other == npu);
+    let port = |npu: u32| bytes_per_ps(tree.port) / with(&|other| other == npu);
     let own = |npu: u32| {
         let inside = npus.iter().filter(|other| node(**other) == node(npu));
         let limits: Vec<f64> = inside.map(|other| port(*other)).collect();
-        port(npu).min(share(&limits, rate(tree.node)))
+        port(npu).min(max_min_share(&limits, bytes_per_ps(tree.node)))
     };
     let limits: Vec<f64> = npus.iter().map(|npu| own(*npu)).collect();
-    let all = share(&limits, rate(tree.group) * f64::from(tree.groups));
+    let all = max_min_share(&limits, bytes_per_ps(tree.group) * f64::from(tree.groups));
     limits.iter().map(|limit| limit.min(all)).collect()
 }
 
 /// Returns the time that a chunk takes in all stages except the longest, for a load that begins while these
 /// NPUs load.
-fn fill(tree: &Tree, load: &Load, npus: &[u32]) -> f64 {
+fn time_until_change(tree: &SwitchTree, load: &MemoryLoad, npus: &[u32]) -> f64 {
     let round = tree.links_chunk as f64 * f64::from(tree.groups);
     let piece = load.bytes.min(round / f64::from(tree.npus));
     let node = |npu: u32| npu / tree.npus_per_node;
     let inside = npus.iter().filter(|npu| node(**npu) == node(load.npu));
     let own = npus.iter().filter(|npu| **npu == load.npu);
     let times = [
-        piece * npus.len() as f64 / (rate(tree.group) * f64::from(tree.groups)),
-        piece * inside.count() as f64 / rate(tree.node),
-        piece * own.count() as f64 / rate(tree.port),
+        piece * npus.len() as f64 / (bytes_per_ps(tree.group) * f64::from(tree.groups)),
+        piece * inside.count() as f64 / bytes_per_ps(tree.node),
+        piece * own.count() as f64 / bytes_per_ps(tree.port),
     ];
     times.iter().sum::<f64>() - times.iter().copied().fold(0.0, f64::max)
 }
 
 /// Returns the end of each load in ps, without latency.
-pub fn ends(tree: &Tree, loads: &[Load]) -> Vec<f64> {
+pub fn load_end_times(tree: &SwitchTree, loads: &[MemoryLoad]) -> Vec<f64> {
     /// Smaller amounts are rounding errors.
     const NOTHING: f64 = 1e-6;
     let mut left: Vec<f64> = loads.iter().map(|load| load.bytes).collect();
@@ -86,9 +86,9 @@ pub fn ends(tree: &Tree, loads: &[Load]) -> Vec<f64> {
             .collect();
         let npus: Vec<u32> = busy.iter().map(|&i| loads[i].npu).collect();
         for &i in &busy {
-            fills[i].get_or_insert_with(|| fill(tree, &loads[i], &npus));
+            fills[i].get_or_insert_with(|| time_until_change(tree, &loads[i], &npus));
         }
-        let rates = rates(tree, &npus);
+        let rates = progress_rates(tree, &npus);
         let over = busy
             .iter()
             .zip(&rates)

@@ -15,7 +15,7 @@ pub struct LinkTime {
 
 /// Dies of cores.
 #[derive(Clone, Copy, Debug)]
-pub struct Grid {
+pub struct DieGrid {
     pub dies: [u32; 2],
     pub cores: [u32; 2],
     pub torus: bool,
@@ -27,31 +27,31 @@ pub struct Grid {
 
 /// A memory port, with the times of its memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Port {
+pub struct MemoryPort {
     pub number: u32,
     pub time: LinkTime,
 }
 
 /// A transfer of bytes from one core to another. For a load or store, one of the two cores is the port's.
 #[derive(Clone, Copy, Debug)]
-pub struct Transfer {
+pub struct CoreTransfer {
     pub at: u64,
     pub from: [u32; 2],
     pub to: [u32; 2],
     pub bytes: u64,
-    pub port: Option<Port>,
+    pub port: Option<MemoryPort>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Resource {
+enum TransferResource {
     /// A link from a core to its neighbour.
     Link([u32; 2], [u32; 2]),
     Port(u32),
 }
 
-impl Grid {
+impl DieGrid {
     /// Returns the cores on the path, including both ends: first along x, then along y.
-    fn walk(&self, from: [u32; 2], to: [u32; 2]) -> Vec<[u32; 2]> {
+    fn cores_on_path(&self, from: [u32; 2], to: [u32; 2]) -> Vec<[u32; 2]> {
         let mut way = vec![from];
         let mut at = from;
         for d in 0..2 {
@@ -74,20 +74,20 @@ impl Grid {
         way
     }
 
-    fn die(&self, at: [u32; 2]) -> [u32; 2] {
+    fn die_of_core(&self, at: [u32; 2]) -> [u32; 2] {
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
     /// Returns all resources that a transfer occupies, and its duration.
-    fn needs(&self, transfer: &Transfer) -> (Vec<Resource>, u64) {
-        let way = self.walk(transfer.from, transfer.to);
+    fn needed_resources(&self, transfer: &CoreTransfer) -> (Vec<TransferResource>, u64) {
+        let way = self.cores_on_path(transfer.from, transfer.to);
         let mut times = Vec::new();
         let mut resources = Vec::new();
         for pair in way.windows(2) {
             let [a, b] = [pair[0], pair[1]];
             // A link crosses a border only between cores on different dies, so the links around a torus of one die
             // cross none.
-            times.push(if self.die(a) == self.die(b) {
+            times.push(if self.die_of_core(a) == self.die_of_core(b) {
                 self.inside
             } else {
                 self.border
@@ -97,11 +97,11 @@ impl Grid {
             } else {
                 (a, b)
             };
-            resources.push(Resource::Link(a, b));
+            resources.push(TransferResource::Link(a, b));
         }
         if let Some(port) = transfer.port {
             times.push(port.time);
-            resources.push(Resource::Port(port.number));
+            resources.push(TransferResource::Port(port.number));
         }
         let latency: u64 = times.iter().map(|time| time.latency_ps).sum();
         let bytes = times.iter().map(|time| time.ps_per_byte * transfer.bytes);
@@ -115,12 +115,12 @@ impl Grid {
 }
 
 /// Returns the ends of `transfers`, which must be in the order of submission.
-pub fn ends(grid: &Grid, transfers: &[Transfer]) -> Vec<u64> {
+pub fn transfer_end_times(grid: &DieGrid, transfers: &[CoreTransfer]) -> Vec<u64> {
     let needs: Vec<_> = transfers
         .iter()
-        .map(|transfer| grid.needs(transfer))
+        .map(|transfer| grid.needed_resources(transfer))
         .collect();
-    let mut queues: BTreeMap<Resource, VecDeque<usize>> = BTreeMap::new();
+    let mut queues: BTreeMap<TransferResource, VecDeque<usize>> = BTreeMap::new();
     let mut running: BTreeSet<(u64, usize)> = BTreeSet::new();
     let mut ends = vec![0; transfers.len()];
     let mut next = 0;

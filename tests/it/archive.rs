@@ -86,7 +86,7 @@ impl Corpus {
 
 /// Returns the names of the workloads in an archive, in its order.
 pub fn names(path: &Path) -> Vec<String> {
-    let archive = Archive::open(path).unwrap();
+    let archive = Archive::open_archive(path).unwrap();
     archive.workloads().keys().cloned().collect()
 }
 

@@ -132,8 +132,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
             // Another version of zstd may compress the same trace to other bytes.
             let fresh = prefix.with_file_name(name);
             let (old, new) = (
-                TraceContents::open(&path).unwrap(),
-                TraceContents::open(&fresh).unwrap(),
+                TraceContents::open_current_schema(&path).unwrap(),
+                TraceContents::open_current_schema(&fresh).unwrap(),
             );
             assert!(old.as_slice() == new.as_slice(), "{}", path.display());
             found += 1;
@@ -162,7 +162,7 @@ fn the_archive_of_the_cases_has_their_traces_and_its_predictions_stand() {
     assert_eq!(check, "8 predictions checked, 0 moved by more than 0 %\n");
     let folder = tempfile::tempdir().unwrap();
     let mut found = 0;
-    for entry in chakram::archive::Archive::open(&archive)
+    for entry in chakram::archive::Archive::open_archive(&archive)
         .unwrap()
         .workloads()
         .values()

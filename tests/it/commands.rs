@@ -340,8 +340,8 @@ pub fn capture(folder: &Path, captured: bool) -> String {
             wait: us(wait),
             ..NodeView::new(2, "all_reduce", call)
         };
-        writer.node(&kernel, &[]).expect("it is a vector");
-        writer.node(&call, &[1]).expect("it is a vector");
+        writer.receive_node(&kernel, &[]).expect("it is a vector");
+        writer.receive_node(&call, &[1]).expect("it is a vector");
         let file = folder.join(format!("job.{rank}.et"));
         std::fs::write(file, writer.into_inner()).expect("there is room");
     }
@@ -461,7 +461,9 @@ fn conversions_write_where_they_are_told() {
     let json = answer(&[
         "convert", "pytorch", captures, "-o", &new, "-z", "gz", "--format", "json",
     ]);
-    let read = |name: &str| TraceContents::open(&folder.path().join(name)).expect("it was written");
+    let read = |name: &str| {
+        TraceContents::open_current_schema(&folder.path().join(name)).expect("it was written")
+    };
     for rank in 0..2 {
         let first = read(&format!("run.{rank}.et"));
         for other in [format!("job.{rank}.et"), format!("new/job.{rank}.et.gz")] {
@@ -490,7 +492,7 @@ fn lanes_that_are_shared_are_said() {
             recorded: Span::from_us(1),
             ..NodeView::new(stream as u64 + 1, "kernel", work)
         };
-        writer.node(&node, &[]).expect("it is a vector");
+        writer.receive_node(&node, &[]).expect("it is a vector");
     }
     let file = folder.path().join("job.0.et");
     std::fs::write(&file, writer.into_inner()).expect("there is room");

@@ -15,8 +15,10 @@ use chakram::trace::TraceContents;
 use chakram::units::Time;
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
-use testkit::corpus::compare;
-pub use testkit::corpus::{Case, cases, corpus, is_whole, one_of_each, one_of_each_list, skipped};
+use testkit::corpus::assert_expected;
+pub use testkit::corpus::{
+    CaseFiles, corpus_path, is_whole, note_skipped, one_of_each, one_of_each_list, unpack_cases,
+};
 
 /// Cases that cannot be replayed to the end, with a part of the error.
 const REFUSED: &[(&str, &str)] = &[
@@ -36,27 +38,27 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 /// Replays a case to the end, or returns the error.
-fn replay(case: &Case) -> Result<ReplayOutcome, String> {
+fn replay(case: &CaseFiles) -> Result<ReplayOutcome, String> {
     let sizes = sizes(case);
     let mut builder = WorkloadBuilder::default();
     if let Some(text) = case.get("comm.json") {
         let text = std::str::from_utf8(text).expect("it is text");
-        builder.declare(groups::parse_file(text).map_err(|e| e.to_string())?);
+        builder.declare_groups(groups::parse_file(text).map_err(|e| e.to_string())?);
     }
     for (file, contents) in case {
         let Some(rank) = rank_of(file) else { continue };
         let (graph, binding) =
-            Graph::read(contents, rank, DependencyPolicy::Auto).map_err(|e| e.to_string())?;
-        let graph = builder.graph(graph);
-        let added = builder.rank(Rank(rank), graph, binding, Time::ZERO);
+            Graph::read_graph(contents, rank, DependencyPolicy::Auto).map_err(|e| e.to_string())?;
+        let graph = builder.add_graph(graph);
+        let added = builder.add_rank(Rank(rank), graph, binding, Time::ZERO);
         added.map_err(|e| e.to_string())?;
     }
-    let workload = builder.finish(Some(sizes.iter().product()), MissingRankPolicy::Refuse);
+    let workload = builder.finish_workload(Some(sizes.iter().product()), MissingRankPolicy::Refuse);
     run(
         &workload.map_err(|e| e.to_string())?,
         &machine(&sizes),
         // The machine has no peaks, so a kernel without a recorded duration would be an error.
-        ReplayOptions::with(|o| o.compute = ComputeModel::RecordedOnly),
+        ReplayOptions::with_changes(|o| o.compute = ComputeModel::RecordedOnly),
     )
 }
 
@@ -67,7 +69,7 @@ fn run(
 ) -> Result<ReplayOutcome, String> {
     let prepared = CompiledReplay::new(workload, machine, &options).map_err(|e| e.to_string())?;
     let (outcome, count) = prepared.run(Count::default()).map_err(|e| e.to_string())?;
-    assert_eq!(outcome.nodes, workload.nodes());
+    assert_eq!(outcome.nodes, workload.node_count());
     assert_eq!(
         (count.issued, count.completed),
         (outcome.nodes, outcome.nodes)
@@ -77,7 +79,7 @@ fn run(
 
 #[test]
 fn every_case_replays_or_is_refused_for_a_reason() {
-    let Some(cases) = cases() else { return };
+    let Some(cases) = unpack_cases() else { return };
     let mut refused = BTreeMap::new();
     for (name, case) in &cases {
         if let Err(why) = replay(case) {
@@ -85,29 +87,33 @@ fn every_case_replays_or_is_refused_for_a_reason() {
         }
     }
     println!("{} cases, {} refused", cases.len(), refused.len());
-    compare(&refused, REFUSED);
+    assert_expected(&refused, REFUSED);
 }
 
 #[test]
 fn a_captured_trace_loads_and_replays() {
-    let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
+    let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = TraceContents::open(&path).expect("the corpus is there");
+    let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
     let contents = contents.as_slice();
-    let (graph, binding) = Graph::read(contents, 0, DependencyPolicy::Auto).unwrap();
+    let (graph, binding) = Graph::read_graph(contents, 0, DependencyPolicy::Auto).unwrap();
     // Control dependencies form cycles in this file, so only data dependencies are enforced.
-    assert_eq!((graph.len(), graph.edges()), (3664, 181_878));
+    assert_eq!((graph.len(), graph.edge_count()), (3664, 181_878));
     assert!(graph.repairs().cyclic_control > 0, "{:?}", graph.repairs());
-    let both = Graph::read(contents, 0, DependencyPolicy::Both).unwrap_err();
+    let both = Graph::read_graph(contents, 0, DependencyPolicy::Both).unwrap_err();
     assert!(both.to_string().contains("cycle"), "{both}");
     let mut builder = WorkloadBuilder::default();
-    let graph = builder.graph(graph);
-    builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
-    let workload = builder.finish(None, MissingRankPolicy::Mirror).unwrap();
-    let machine = Machine::preset("dgx-h100").unwrap();
+    let graph = builder.add_graph(graph);
+    builder
+        .add_rank(Rank(0), graph, binding, Time::ZERO)
+        .unwrap();
+    let workload = builder
+        .finish_workload(None, MissingRankPolicy::Mirror)
+        .unwrap();
+    let machine = Machine::load_preset("dgx-h100").unwrap();
     let with = |compute| {
-        let options = ReplayOptions::with(|o| {
+        let options = ReplayOptions::with_changes(|o| {
             o.compute = compute;
             o.missing_ranks = MissingRankPolicy::Mirror;
         });

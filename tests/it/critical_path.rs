@@ -6,7 +6,7 @@ use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{Machine, SendCompletion};
 use chakram::report::{
-    CollectiveRecord, CriticalPathSummary, Observer, Report, RunSegment, replay,
+    CollectiveRecord, CriticalPathSummary, Observer, Report, RunSegment, replay_to_report,
 };
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
@@ -20,19 +20,19 @@ use serde_json::Value;
 struct PathKeeper(Vec<RunSegment>);
 
 impl Observer for PathKeeper {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
     fn critical_path(&mut self, path: &[RunSegment]) {
         self.0 = path.to_vec();
     }
 }
 
 fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<RunSegment>) {
-    let machine = Machine::preset("dgx-h100").unwrap();
-    let options = ReplayOptions::with(|options| options.comm = comm);
+    let machine = Machine::load_preset("dgx-h100").unwrap();
+    let options = ReplayOptions::with_changes(|options| options.comm = comm);
     let prepared = CompiledReplay::new(workload, &machine, &options).unwrap();
-    let (report, keeper) = replay(&prepared, PathKeeper::default()).unwrap();
+    let (report, keeper) = replay_to_report(&prepared, PathKeeper::default()).unwrap();
     (report, keeper.0)
 }
 
@@ -76,24 +76,26 @@ fn two_ranks(a: u64, b: u64) -> Workload {
         };
         let (first, last) = if rank == 0 { (a, (5, 4)) } else { (b, (2, 0)) };
         graph
-            .node(&kernel(1, "first", Some(7), first, 0), &[])
+            .receive_node(&kernel(1, "first", Some(7), first, 0), &[])
             .unwrap();
-        graph.node(&barrier, &[1]).unwrap();
+        graph.receive_node(&barrier, &[1]).unwrap();
         graph
-            .node(&kernel(3, "last", Some(7), last.0, last.1), &[2])
+            .receive_node(&kernel(3, "last", Some(7), last.0, last.1), &[2])
             .unwrap();
         if rank == 1 {
             graph
-                .node(&kernel(4, "beside", Some(8), 3, 0), &[])
+                .receive_node(&kernel(4, "beside", Some(8), 3, 0), &[])
                 .unwrap();
         }
-        let (graph, binding) = graph.finish().unwrap();
-        let graph = builder.graph(graph);
+        let (graph, binding) = graph.finish_graph().unwrap();
+        let graph = builder.add_graph(graph);
         builder
-            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .add_rank(Rank(rank), graph, binding, Time::ZERO)
             .unwrap();
     }
-    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+    builder
+        .finish_workload(None, MissingRankPolicy::Refuse)
+        .unwrap()
 }
 
 #[test]
@@ -157,7 +159,7 @@ fn the_path_leads_over_what_a_send_waits_for() {
         };
         let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 10);
         graph
-            .node(&NodeView::new(1, "message", message), &[])
+            .receive_node(&NodeView::new(1, "message", message), &[])
             .unwrap();
         if rank == 0 {
             let op = Op::Compute {
@@ -169,21 +171,23 @@ fn the_path_leads_over_what_a_send_waits_for() {
                 recorded: us(5),
                 ..NodeView::new(2, "behind", op)
             };
-            graph.node(&kernel, &[1]).unwrap();
+            graph.receive_node(&kernel, &[1]).unwrap();
         }
-        let (graph, binding) = graph.finish().unwrap();
-        let graph = builder.graph(graph);
+        let (graph, binding) = graph.finish_graph().unwrap();
+        let graph = builder.add_graph(graph);
         builder
-            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .add_rank(Rank(rank), graph, binding, Time::ZERO)
             .unwrap();
     }
-    let workload = builder.finish(None, MissingRankPolicy::Refuse).unwrap();
-    let preset = Machine::preset("dgx-h100").unwrap();
+    let workload = builder
+        .finish_workload(None, MissingRankPolicy::Refuse)
+        .unwrap();
+    let preset = Machine::load_preset("dgx-h100").unwrap();
     let links = preset.topology().dimensions()[0].latency.times(2);
     let found = SendCompletion::ALL.map(|(sends, _)| {
         let machine = preset.clone().with_send_completion(sends);
         let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-        let (report, _) = replay(&prepared, ()).unwrap();
+        let (report, _) = replay_to_report(&prepared, ()).unwrap();
         let summary = path(&report);
         let least = summary.slack.iter().map(|row| (row.nodes, row.least));
         (

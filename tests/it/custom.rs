@@ -37,7 +37,9 @@ fn write(path: &Path, nodes: &[Node<'_>]) {
             recorded: Span::from_ns(1000),
             ..NodeView::new(id, "node", op)
         };
-        writer.node(&node, after).expect("memory takes everything");
+        writer
+            .receive_node(&node, after)
+            .expect("memory takes everything");
     }
     std::fs::write(path, writer.into_inner()).expect("there is room");
 }

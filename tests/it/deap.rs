@@ -643,7 +643,7 @@ fn energy_of_kernels_has_one_rule() {
                 lane: Some(0),
                 ..NodeView::new(id, "kernel", op)
             };
-            writer.node(&node, &[]).unwrap();
+            writer.receive_node(&node, &[]).unwrap();
         }
         fs::write(at(&format!("{name}.0.et")), writer.into_inner()).unwrap();
     };

@@ -83,8 +83,8 @@ impl Folder {
     pub fn capture_on(&self, device: Device, name: &str) {
         std::fs::create_dir(self.at(name)).expect("there is room");
         let options = Options::new(device, Style::Ddp, 2);
-        let capture = testkit::capture::generate(&options).expect("the options make sense");
-        capture.write(&self.at(name)).expect("there is room");
+        let capture = testkit::capture::generate_capture(&options).expect("the options make sense");
+        capture.write_files(&self.at(name)).expect("there is room");
     }
 
     /// Returns the output of a command that must succeed.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use testkit::wire::{Wire, file};
+use testkit::wire::{WireMessage, encode_file};
 
 fn job(folder: &Path) -> String {
     let prefix = folder.join("job").display().to_string();
@@ -85,7 +85,7 @@ fn one_file_goes_through_pipes() {
         "-o",
         &at(folder, "y.et.gz"),
     ]);
-    let back = TraceContents::open(&folder.join("y.et.gz")).unwrap();
+    let back = TraceContents::open_current_schema(&folder.join("y.et.gz")).unwrap();
     assert!(back.as_slice() == whole);
 }
 
@@ -94,10 +94,19 @@ fn old_and_pasted_traces_replay_without_being_converted() {
     let folder = tempfile::tempdir().expect("there is room");
     let folder = folder.path();
     let node = |id: u64, parents: &[u64]| {
-        let node = Wire::default().number(1, id).bytes(2, "op").number(3, 3);
-        node.numbers(4, parents).number(7, 10).number(12, 0)
+        let node = WireMessage::default()
+            .with_number(1, id)
+            .with_bytes(2, "op")
+            .with_number(3, 3);
+        node.with_numbers(4, parents)
+            .with_number(7, 10)
+            .with_number(12, 0)
     };
-    std::fs::write(at(folder, "old.0.et"), file([node(1, &[]), node(2, &[1])])).unwrap();
+    std::fs::write(
+        at(folder, "old.0.et"),
+        encode_file([node(1, &[]), node(2, &[1])]),
+    )
+    .unwrap();
     let graph = r#"{"workload_graph": [
         {"Id": 1, "Name": "op", "NodeType": 4, "data_deps": [], "runtime": 10},
         {"Id": 2, "Name": "op", "NodeType": 4, "data_deps": [1], "runtime": 10}]}"#;
@@ -116,10 +125,10 @@ fn old_and_pasted_traces_replay_without_being_converted() {
         assert_eq!(report["makespan_ps"], 20_000_000, "{job}");
     }
     // Errors name the old file's record, or the text's line.
-    let bad = node(3, &[9]).number(20, 0);
+    let bad = node(3, &[9]).with_number(20, 0);
     std::fs::write(
         at(folder, "old.0.et"),
-        file([node(1, &[]), bad.number(3, 6).number(13, 1)]),
+        encode_file([node(1, &[]), bad.with_number(3, 6).with_number(13, 1)]),
     )
     .unwrap();
     let error = chakram(&["replay", &at(folder, "old"), "-m", "dgx-h100"]).stderr;
@@ -142,9 +151,14 @@ fn old_and_pasted_traces_replay_without_being_converted() {
 fn the_generation_is_asked_for_where_nothing_tells_it() {
     let folder = tempfile::tempdir().expect("there is room");
     let folder = folder.path();
-    let node = |id: u64| Wire::default().number(1, id).bytes(2, "op").number(3, 3);
+    let node = |id: u64| {
+        WireMessage::default()
+            .with_number(1, id)
+            .with_bytes(2, "op")
+            .with_number(3, 3)
+    };
     let (old, new) = (at(folder, "old.0.et"), at(folder, "new.0.jsonl"));
-    std::fs::write(&old, file([node(1), node(2)])).unwrap();
+    std::fs::write(&old, encode_file([node(1), node(2)])).unwrap();
     let args = ["convert", "trace", &old, "-o", &new];
     assert_eq!(code(&args), 2);
     let said = answer(&[&args[..], &["--generation", "0.0.2"]].concat());

@@ -1,9 +1,11 @@
 //! Compares generated captures with their truth and with real captures.
 
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use testkit::capture::{Bound, Capture, Device, Options, Style, Truth, generate};
+use testkit::capture::{
+    Bound, Device, JobTruth, Options, SimulatedCapture, Style, generate_capture,
+};
 
 /// A rank's two files.
 struct Files {
@@ -11,7 +13,7 @@ struct Files {
     kineto: Value,
 }
 
-fn files(capture: &Capture, rank: u32) -> Files {
+fn files(capture: &SimulatedCapture, rank: u32) -> Files {
     let parsed = |write: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = Vec::new();
         write(&mut bytes);
@@ -81,7 +83,7 @@ fn attribute(node: &Value, name: &str) -> u64 {
 }
 
 /// Both files contain the same operators, in the promised number.
-fn check_ids(files: &Files, truth: &Truth, rank: usize) {
+fn check_ids(files: &Files, truth: &JobTruth, rank: usize) {
     let ops = of(&files.kineto, &["cpu_op", "user_annotation"]);
     assert_eq!(ops.len() as u64, truth.ranks[rank].host_ops);
     let number = |e: &&Value| e["args"]["Record function id"].as_u64().unwrap();
@@ -140,7 +142,7 @@ fn check_nesting(files: &Files, style: Style) {
 }
 
 /// Streams run one kernel at a time, and no kernel before its launch.
-fn check_streams(kineto: &Value, truth: &Truth, rank: usize) {
+fn check_streams(kineto: &Value, truth: &JobTruth, rank: usize) {
     let calls = of(kineto, &["cuda_runtime"]);
     assert_eq!(calls.len() as u64, truth.ranks[rank].runtime_calls);
     let correlation = |e: &Value| e["args"]["correlation"].as_u64().unwrap();
@@ -184,7 +186,7 @@ fn check_flows(kineto: &Value) {
 }
 
 /// The files have collectives and the job's span at the true times.
-fn check_times(kineto: &Value, truth: &Truth, rank: usize) {
+fn check_times(kineto: &Value, truth: &JobTruth, rank: usize) {
     let known = &truth.ranks[rank];
     let base = kineto["baseTimeNanoseconds"].as_u64().unwrap();
     let zero = (truth.epoch_ns - base) as i64 + known.clock_offset_ns;
@@ -223,7 +225,7 @@ fn check_times(kineto: &Value, truth: &Truth, rank: usize) {
 }
 
 /// The truth is consistent in itself.
-fn check_truth(truth: &Truth, jitter: u32) {
+fn check_truth(truth: &JobTruth, jitter: u32) {
     let mut seen = BTreeSet::new();
     for meeting in &truth.collectives {
         let members: Vec<u32> = meeting.members.iter().map(|m| m.rank).collect();
@@ -251,8 +253,8 @@ fn check_truth(truth: &Truth, jitter: u32) {
 #[test]
 fn both_files_agree_with_the_truth() {
     for options in jobs() {
-        let capture = generate(&options).unwrap();
-        let truth = capture.truth();
+        let capture = generate_capture(&options).unwrap();
+        let truth = capture.compute_truth();
         check_truth(&truth, options.jitter);
         for rank in 0..options.ranks as usize {
             let files = files(&capture, rank as u32);
@@ -275,13 +277,13 @@ fn a_seed_decides_every_byte() {
             seed,
             ..Options::new(Device::Cuda, Style::Ddp, 2)
         };
-        let capture = generate(&options).unwrap();
+        let capture = generate_capture(&options).unwrap();
         let mut bytes = Vec::new();
         for rank in 0..2 {
             capture.write_host(rank, &mut bytes).unwrap();
             capture.write_kineto(rank, &mut bytes).unwrap();
         }
-        (bytes, capture.truth())
+        (bytes, capture.compute_truth())
     };
     assert_eq!(bytes(7), bytes(7));
     assert_ne!(bytes(7), bytes(8));
@@ -308,7 +310,7 @@ fn kinds(value: &Value) -> BTreeMap<String, &'static str> {
 }
 
 fn real(file: &str) -> Option<Value> {
-    let packed = std::fs::read(corpus(format!("captures/{file}.json.zst"))?);
+    let packed = std::fs::read(corpus_path(format!("captures/{file}.json.zst"))?);
     let text = zstd::decode_all(&packed.expect("the corpus is there")[..]).expect("it is zstd");
     Some(serde_json::from_slice(&text).expect("it is JSON"))
 }
@@ -368,7 +370,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
             tensor_parallel,
             ..Options::new(Device::Cpu, style, 4)
         };
-        let host = files(&generate(&options).unwrap(), 0).host;
+        let host = files(&generate_capture(&options).unwrap(), 0).host;
         assert_eq!(kinds(&host), kinds(&real));
         let shapes = |host: &Value| -> BTreeSet<Vec<String>> {
             let nodes = host["nodes"].as_array().unwrap();
@@ -435,7 +437,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
         let Some(real) = real(&format!("pytorch/{job}/kineto.0")) else {
             return;
         };
-        let capture = generate(&Options::new(Device::Cpu, style, 2)).unwrap();
+        let capture = generate_capture(&Options::new(Device::Cpu, style, 2)).unwrap();
         let kineto = files(&capture, 0).kineto;
         assert_eq!(kinds(&kineto), kinds(&real));
         assert_eq!(
@@ -454,7 +456,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
         return;
     };
     let sync = "gpu/hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace";
-    let capture = generate(&Options::new(Device::Cuda, Style::Ddp, 2)).unwrap();
+    let capture = generate_capture(&Options::new(Device::Cuda, Style::Ddp, 2)).unwrap();
     let kineto = files(&capture, 0).kineto;
     // Features that the real file, captured in 2024 without shapes, does not have.
     let newer = [

@@ -8,7 +8,7 @@ mod oracle;
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
-use chakram::report::{MemoryRow, Report, SpanRecorder, replay};
+use chakram::report::{MemoryRow, Report, SpanRecorder, replay_to_report};
 use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, NodeView, Op, Sink, TraceWriter};
 use chakram::units::{Bytes, Span, Time};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
@@ -55,7 +55,7 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
             memory: *memory,
             ..NodeView::new(id, &name, *op)
         };
-        writer.node(&node, after).unwrap();
+        writer.receive_node(&node, after).unwrap();
     }
     writer.into_inner()
 }
@@ -63,29 +63,30 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
 fn job(ranks: &[Vec<Line>]) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in (0..).zip(ranks) {
-        let (graph, binding) = Graph::read(&contents(lines), rank, DependencyPolicy::Both).unwrap();
-        let graph = builder.graph(graph);
+        let (graph, binding) =
+            Graph::read_graph(&contents(lines), rank, DependencyPolicy::Both).unwrap();
+        let graph = builder.add_graph(graph);
         builder
-            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .add_rank(Rank(rank), graph, binding, Time::ZERO)
             .unwrap();
     }
     builder
-        .finish(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
+        .finish_workload(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
         .unwrap()
 }
 
 /// Replays with communication as recorded, on NPUs of 80 GB.
 fn report(ranks: &[Vec<Line>]) -> (Report, Vec<Vec<(Time, Time)>>) {
     let workload = job(ranks);
-    let machine = Machine::preset("dgx-h100").unwrap();
-    let options = ReplayOptions::with(|o| {
+    let machine = Machine::load_preset("dgx-h100").unwrap();
+    let options = ReplayOptions::with_changes(|o| {
         o.comm = CommTiming::Recorded;
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
-    let (report, spans) = replay(&prepared, SpanRecorder::new(&prepared)).unwrap();
+    let (report, spans) = replay_to_report(&prepared, SpanRecorder::new(&prepared)).unwrap();
     let ran = (0..ranks.len()).map(|rank| {
         let mut ran = vec![(Time::ZERO, Time::ZERO); ranks[rank].len()];
-        for span in spans.of(rank) {
+        for span in spans.spans_of_instance(rank) {
             ran[span.node.index()] = (span.start, span.end);
         }
         ran
@@ -215,5 +216,5 @@ fn what_was_never_allocated_is_reported() {
 #[test]
 fn nothing_is_said_where_no_node_changes_memory() {
     let (report, _) = report(&[vec![Line(KERNEL, 1, 10, activations(0, 0), vec![])]]);
-    assert!(report.memory.is_empty() && report.fits());
+    assert!(report.memory.is_empty() && report.fits_memory());
 }

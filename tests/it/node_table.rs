@@ -5,7 +5,7 @@ use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
-use chakram::report::{NodeColumn, NodeTable, replay_with_nodes};
+use chakram::report::{NodeColumn, NodeTable, replay_to_report_with_nodes};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{DependencyPolicy, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
@@ -23,7 +23,7 @@ fn rank(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
             recorded: Span::from_ns(ns),
             ..NodeView::new(id, "kernel", op)
         };
-        graph.node(&kernel, &[]).unwrap();
+        graph.receive_node(&kernel, &[]).unwrap();
     }
     let last = kernels.len() as u64;
     let sum = Op::Collective {
@@ -35,11 +35,13 @@ fn rank(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
         host: false,
     };
     graph
-        .node(&NodeView::new(last + 1, "sum, all", sum), &[last])
+        .receive_node(&NodeView::new(last + 1, "sum, all", sum), &[last])
         .unwrap();
-    let (graph, slots) = graph.finish().unwrap();
-    let graph = builder.graph(graph);
-    builder.rank(Rank(rank), graph, slots, Time::ZERO).unwrap();
+    let (graph, slots) = graph.finish_graph().unwrap();
+    let graph = builder.add_graph(graph);
+    builder
+        .add_rank(Rank(rank), graph, slots, Time::ZERO)
+        .unwrap();
 }
 
 #[test]
@@ -47,10 +49,12 @@ fn rows_say_what_each_node_waited_for() {
     let mut builder = WorkloadBuilder::default();
     rank(&mut builder, 0, &[1_000, 2_000]);
     rank(&mut builder, 1, &[5_000]);
-    let workload = builder.finish(None, MissingRankPolicy::Refuse).unwrap();
-    let machine = Machine::load("dgx-h100").unwrap();
+    let workload = builder
+        .finish_workload(None, MissingRankPolicy::Refuse)
+        .unwrap();
+    let machine = Machine::load_by_name("dgx-h100").unwrap();
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-    let (report, table, ()) = replay_with_nodes(&prepared, ()).unwrap();
+    let (report, table, ()) = replay_to_report_with_nodes(&prepared, ()).unwrap();
     let mut text = Vec::new();
     table.write_csv(&mut text).unwrap();
     // The network determines the duration of the all-reduce, so its end is left out here; the last end is the makespan.
@@ -75,7 +79,7 @@ fn rows_say_what_each_node_waited_for() {
         "1,2,sum,collective,5000000,…,collectives of all ranks,dependency,1,1,,",
     ];
     assert_eq!(rows, expected);
-    let NodeColumn::U64(ends) = table.columns()[5] else {
+    let NodeColumn::U64(ends) = table.list_columns()[5] else {
         panic!("ends are whole numbers");
     };
     assert_eq!(ends.iter().max(), Some(&report.outcome.makespan.0));

@@ -72,7 +72,7 @@ fn of_csv(table: &str) -> Sums {
 
 /// Returns the rows of all micro-batches, summed independently: a prefix `mb` and a number before
 /// the first `/` is dropped.
-fn summed(all: &Sums) -> Sums {
+fn complete_sum(all: &Sums) -> Sums {
     let mut sums = Sums::new();
     for ((name, kind), (calls, ps)) in all {
         let name = match name.split_once('/') {
@@ -97,7 +97,7 @@ fn rows_are_the_sums_of_the_list_of_all() {
         (count, row_count),
         "one row each"
     );
-    assert_eq!(summed(&every), rows);
+    assert_eq!(complete_sum(&every), rows);
     // 8 micro-batches; almost no operator is outside a micro-batch.
     assert!(
         7 * row_count < count && count <= 8 * row_count,

@@ -365,7 +365,7 @@ fn write_algorithm(folder: &Path) {
                 recorded: Span::from_ns(1000),
                 ..NodeView::new(id, "node", op)
             };
-            writer.node(&node, after).unwrap();
+            writer.receive_node(&node, after).unwrap();
         }
         std::fs::write(folder.join(format!("ring.{rank}.et")), writer.into_inner()).unwrap();
     }
@@ -376,7 +376,7 @@ fn write_algorithm(folder: &Path) {
 fn values(option: &ReplayOption) -> Vec<OptionValue> {
     let text = |word: &str| (format!("{word:?}"), vec![word.to_owned()]);
     let number = |word: &str| (word.to_owned(), vec![word.to_owned()]);
-    let key = option.key.key().to_string();
+    let key = option.key.display_key().to_string();
     match (option.syntax, key.as_str()) {
         (ReplayOptionSyntax::Choice(choices), _) => {
             let words = choices().into_iter();
@@ -422,7 +422,7 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
 }
 
 /// Returns the flag of a key, which must occur in the command's help.
-fn flag(key: &str, help: &str) -> String {
+fn parse_flag(key: &str, help: &str) -> String {
     let flag = match key {
         "dependencies" => "--deps".to_owned(),
         "missing_ranks" => "--absent".to_owned(),
@@ -452,8 +452,8 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
     let help = String::from_utf8(chakram(folder, &["replay", "--help"]).stdout).unwrap();
     let (mut answered, mut tried) = (0, 0);
     for option in REPLAY_OPTIONS {
-        let key = option.key.key().to_string();
-        let flag = flag(&key, &help);
+        let key = option.key.display_key().to_string();
+        let flag = parse_flag(&key, &help);
         let (machine, beside): (&str, &[(&str, &str)]) = match key.as_str() {
             "bandwidth" => ("h100:Ring(2)", &[("latency", "500ns")]),
             "latency" => ("h100:Ring(2)", &[("bandwidth", "50GB/s")]),
@@ -491,7 +491,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
             let mut command = vec!["replay".to_owned(), work.to_owned()];
             command.extend(["--machine", machine, "--format", "json"].map(str::to_owned));
             for (key, value) in beside {
-                command.extend([self::flag(key, &help), (*value).to_owned()]);
+                command.extend([parse_flag(key, &help), (*value).to_owned()]);
             }
             match words.is_empty() {
                 true if toml == "true" => command.push(flag.clone()),

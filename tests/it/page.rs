@@ -2,7 +2,7 @@
 //! and, if a browser is installed, in the rendered document.
 
 use super::commands::answer;
-use super::corpus::{corpus, skipped};
+use super::corpus::{corpus_path, note_skipped};
 use super::files::{Folder, trace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -83,13 +83,13 @@ fn browser() -> Option<String> {
         version.is_ok_and(|output| output.status.success())
     });
     if found.is_none() {
-        skipped("there is no Chromium, and CHAKRAM_BROWSER names no browser like it");
+        note_skipped("there is no Chromium, and CHAKRAM_BROWSER names no browser like it");
     }
     found
 }
 
 /// Returns the page's document after its script ran in the browser.
-fn rendered(browser: &str, page: &Path, folder: &Path) -> String {
+fn render_output(browser: &str, page: &Path, folder: &Path) -> String {
     let output = Command::new(browser)
         .args([
             "--headless",
@@ -341,7 +341,7 @@ fn pages_have_all_that_the_text_has() {
 #[test]
 fn pages_of_captures_have_all_that_the_text_has() {
     for (name, said) in [("dlrm_8gpu", "HOST-BOUND"), ("linear_pair", "profiler")] {
-        let Some(capture) = corpus(format!("captures/gpu/{name}")) else {
+        let Some(capture) = corpus_path(format!("captures/gpu/{name}")) else {
             return;
         };
         let folder = tempfile::tempdir().expect("there is room");
@@ -431,7 +431,7 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
         mark.setAttribute('data-seen', mark.getBoundingClientRect().width);</script></body>";
     let measured = folder.path().join("measured.html");
     std::fs::write(&measured, page.replace("</body>", script)).expect("there is room");
-    let seen = rendered(&browser, &measured, folder.path());
+    let seen = render_output(&browser, &measured, folder.path());
     assert!(check_numbers(&seen, &report) >= 80);
     let makespan = report["makespan_ps"].as_f64().expect("it is a number");
     let mut rows: Vec<(String, f64, f64)> = Vec::new();

@@ -9,10 +9,10 @@ use std::path::Path;
 
 /// Returns the microseconds of an all-reduce of 10^9 bytes among all NPUs, by closed form.
 fn all_reduce(machine: &Machine) -> f64 {
-    let npus = machine.topology().npus();
+    let npus = machine.topology().npu_count();
     let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1_000_000_000, npus);
     let workload = GeneratedJob::new(WorkloadPattern::Collective(collective)).unwrap();
-    let workload = workload.workload().unwrap();
+    let workload = workload.build_workload().unwrap();
     let prepared = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap();
     let (outcome, ()) = prepared.run(()).unwrap();
     assert_eq!((outcome.closed, outcome.stepwise), (1, 0));
@@ -27,7 +27,7 @@ fn file(case: &str, name: &str) -> Machine {
 }
 
 fn preset(name: &str) -> Machine {
-    Machine::preset(name).unwrap()
+    Machine::load_preset(name).unwrap()
 }
 
 #[track_caller]

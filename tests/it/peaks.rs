@@ -32,27 +32,29 @@ fn job(ranks: &[&[Work]]) -> Workload {
                 ..NodeView::new(id, &name, op)
             };
             let after: Vec<u64> = (1..id).rev().take(1).collect();
-            writer.node(&node, &after).unwrap();
+            writer.receive_node(&node, &after).unwrap();
         }
         let (graph, binding) =
-            Graph::read(&writer.into_inner(), rank, DependencyPolicy::Both).unwrap();
-        let graph = builder.graph(graph);
+            Graph::read_graph(&writer.into_inner(), rank, DependencyPolicy::Both).unwrap();
+        let graph = builder.add_graph(graph);
         builder
-            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .add_rank(Rank(rank), graph, binding, Time::ZERO)
             .unwrap();
     }
-    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+    builder
+        .finish_workload(None, MissingRankPolicy::Refuse)
+        .unwrap()
 }
 
 fn roofline() -> ReplayOptions {
-    ReplayOptions::with(|o| {
+    ReplayOptions::with_changes(|o| {
         o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     })
 }
 
 /// Returns the makespan in ps on a DGX A100, or the error.
 fn replay(workload: &Workload) -> Result<u64, String> {
-    let machine = Machine::preset("dgx-a100").unwrap();
+    let machine = Machine::load_preset("dgx-a100").unwrap();
     let prepared =
         CompiledReplay::new(workload, &machine, &roofline()).map_err(|e| e.to_string())?;
     Ok(prepared.run(()).unwrap().0.makespan.0)
@@ -89,10 +91,10 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
     let recorded = [(5000, 7, 0, FP8), (0, 0, 0, FP8), (0, 312_000_000, 0, None)];
     let workload = job(&[&recorded]);
     assert_eq!(replay(&workload), Ok(6_000_000));
-    let machine = Machine::preset("dgx-a100").unwrap();
+    let machine = Machine::load_preset("dgx-a100").unwrap();
     let basis = CompiledReplay::new(&workload, &machine, &roofline())
         .unwrap()
-        .basis();
+        .pricing_coverage();
     assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));
     // As recorded, the format does not matter if most kernels have a recorded duration; a kernel without one is still
     // an error.
@@ -109,15 +111,18 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
 fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     let mut plan = ParallelismPlan::new();
     (plan.dtype, plan.tensor) = (Dtype::Fp8, 2);
-    let model = chakram::model::Model::named("gpt2-small").unwrap();
+    let model = chakram::model::Model::load_named("gpt2-small").unwrap();
     let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
-    let workload = GeneratedJob::new(pattern).unwrap().workload().unwrap();
+    let workload = GeneratedJob::new(pattern)
+        .unwrap()
+        .build_workload()
+        .unwrap();
     let mut count = 0;
     for instance in workload.instances() {
-        let graph = workload.graph(instance);
+        let graph = workload.graph_of(instance);
         let lacks = |&node: &_| {
             let arithmetic = graph.kind(node) == NodeKind::Compute && graph.flops(node) > 0;
-            arithmetic && graph.dtype(node) == FP8 && graph.recorded(node) == Span::ZERO
+            arithmetic && graph.dtype(node) == FP8 && graph.recorded_duration(node) == Span::ZERO
         };
         count += graph.nodes().filter(lacks).count();
     }

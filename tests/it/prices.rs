@@ -12,12 +12,13 @@ mod measured_links;
 mod scores;
 mod tables;
 
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use std::collections::BTreeMap;
 
 /// Returns the rows of a CSV file without quotes.
 fn rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
-    let text = std::fs::read_to_string(corpus("validation")?.join(name)).expect("it can be read");
+    let text =
+        std::fs::read_to_string(corpus_path("validation")?.join(name)).expect("it can be read");
     Some(table(&text))
 }
 
@@ -31,7 +32,7 @@ fn table(text: &str) -> Vec<BTreeMap<String, String>> {
 
 /// Returns the rows of a compressed CSV file.
 fn packed_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
-    let file = std::fs::File::open(corpus("validation")?.join(name)).expect("it can be read");
+    let file = std::fs::File::open(corpus_path("validation")?.join(name)).expect("it can be read");
     let mut text = String::new();
     let mut unpacked = flate2::read::GzDecoder::new(file);
     std::io::Read::read_to_string(&mut unpacked, &mut text).expect("it is sound");

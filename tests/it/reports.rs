@@ -2,7 +2,7 @@
 //! and read again gives the same bytes.
 
 use super::commands::answer;
-use chakram::report::json::{ReportDocument, write};
+use chakram::report::json::{ReportDocument, write_json};
 use chakram::report::report_csv::CsvTable;
 use chakram::report::text::TextStyle;
 use chakram::report::{Report, compare, report_csv, report_text};
@@ -28,9 +28,9 @@ fn replayed(asked: &[&str], format: &[&str]) -> String {
 }
 
 fn read(text: &str) -> ReportDocument {
-    let document = ReportDocument::read(text).expect("it is a document");
+    let document = ReportDocument::parse_report(text).expect("it is a document");
     let mut again = Vec::new();
-    write(&mut again, &document).expect("it is a vector");
+    write_json(&mut again, &document).expect("it is a vector");
     assert_eq!(String::from_utf8(again).expect("it is text"), text);
     document
 }
@@ -53,10 +53,14 @@ fn reports_read_back_say_the_same() {
             (CsvTable::Memory, "memory"),
         ] {
             let direct = replayed(asked, &["--format", "csv", "--table", name]);
-            assert_eq!(report_csv::render(&report, table), direct, "{asked:?}");
+            assert_eq!(
+                report_csv::render_report(&report, table),
+                direct,
+                "{asked:?}"
+            );
         }
         let direct = replayed(asked, &[]);
-        let read = report_text::render(&report, "title", "basis", TextStyle::default());
+        let read = report_text::render_text(&report, "title", "basis", TextStyle::default());
         // The library's errors name settings by key, and the program's errors by flag.
         let read = ["details", "format", "table"]
             .iter()
@@ -104,7 +108,7 @@ fn comparisons_read_back_are_the_same_bytes() {
         comparison
             .machines
             .iter()
-            .all(|machine| machine.report().is_some())
+            .all(|machine| machine.completed_report().is_some())
     );
     assert!(matches!(
         comparison.machines[0],

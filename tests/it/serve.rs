@@ -13,7 +13,8 @@ mod traced;
 mod traces;
 
 use chakram::serve::{
-    CompletedRequest, Platform, RequestObserver, Scenario, ServeOptions, ServeReport, serve,
+    CompletedRequest, Platform, RequestObserver, Scenario, ServeOptions, ServeReport,
+    serve_requests,
 };
 use std::path::Path;
 
@@ -22,13 +23,13 @@ use std::path::Path;
 pub struct RequestLog(pub Vec<CompletedRequest>);
 
 impl RequestObserver for RequestLog {
-    fn completed(&mut self, request: &CompletedRequest) -> std::io::Result<()> {
+    fn on_completed(&mut self, request: &CompletedRequest) -> std::io::Result<()> {
         self.0.push(*request);
         Ok(())
     }
 }
 
-pub fn scenario(text: &str) -> Scenario {
+pub fn build_scenario(text: &str) -> Scenario {
     Scenario::parse(text, "test.toml", Path::new(env!("CARGO_MANIFEST_DIR")))
         .unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
@@ -39,7 +40,7 @@ pub fn served(
     platform: Option<&Platform>,
 ) -> (ServeReport, Vec<CompletedRequest>) {
     let mut log = RequestLog::default();
-    let report = serve(scenario, platform, ServeOptions::default(), &mut log);
+    let report = serve_requests(scenario, platform, ServeOptions::default(), &mut log);
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     log.0.sort_by_key(|request| request.number);
     (report, log.0)

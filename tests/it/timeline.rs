@@ -8,7 +8,7 @@ use chakram::generate::{
 };
 use chakram::ids::Rank;
 use chakram::machine::Machine;
-use chakram::report::{TimelineFormat, TimelineSelection, TimelineWriter, replay};
+use chakram::report::{TimelineFormat, TimelineSelection, TimelineWriter, replay_to_report};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{
@@ -20,7 +20,10 @@ use std::collections::BTreeMap;
 mod perfetto;
 
 fn events(pattern: WorkloadPattern) -> Vec<Value> {
-    let workload = GeneratedJob::new(pattern).unwrap().workload().unwrap();
+    let workload = GeneratedJob::new(pattern)
+        .unwrap()
+        .build_workload()
+        .unwrap();
     drawn(&workload, &ReplayOptions::default())
 }
 
@@ -31,11 +34,11 @@ fn written(
     format: TimelineFormat,
     selection: TimelineSelection,
 ) -> (Vec<u8>, u64) {
-    let machine = Machine::preset("dgx-h100").unwrap();
+    let machine = Machine::load_preset("dgx-h100").unwrap();
     let prepared = CompiledReplay::new(workload, &machine, options).unwrap();
     let timeline = TimelineWriter::new(&prepared, Vec::new(), format, selection);
-    let (report, timeline) = replay(&prepared, timeline).unwrap();
-    (timeline.finish().unwrap(), report.outcome.nodes)
+    let (report, timeline) = replay_to_report(&prepared, timeline).unwrap();
+    (timeline.finish_timeline().unwrap(), report.outcome.nodes)
 }
 
 fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
@@ -43,7 +46,7 @@ fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
     let (file, count) = written(workload, options, TimelineFormat::Chrome, all);
     let parsed: Value = serde_json::from_slice(&file).unwrap();
     let events = parsed["traceEvents"].as_array().unwrap().clone();
-    let ranks = workload.ranks();
+    let ranks = workload.rank_count();
     let nodes = events.iter().filter(|event| node_of(event).is_some());
     // The critical path is a separate process after the ranks.
     let nodes = nodes.filter(|event| event["pid"].as_u64() < Some(ranks.into()));
@@ -153,14 +156,16 @@ fn odd() -> Workload {
             )
         };
         let before = id.checked_sub(1);
-        graph.node(&kernel, before.as_slice()).unwrap();
+        graph.receive_node(&kernel, before.as_slice()).unwrap();
     }
-    let (graph, binding) = graph.finish().unwrap();
-    let graph = builder.graph(graph);
+    let (graph, binding) = graph.finish_graph().unwrap();
+    let graph = builder.add_graph(graph);
     builder
-        .rank(Rank(0), graph, binding, Time(123_457))
+        .add_rank(Rank(0), graph, binding, Time(123_457))
         .unwrap();
-    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+    builder
+        .finish_workload(None, MissingRankPolicy::Refuse)
+        .unwrap()
 }
 
 #[test]
@@ -248,7 +253,7 @@ fn two_kernels_and_an_all_reduce(ranks: u32) -> Workload {
                 recorded: Span::from_us(us),
                 ..NodeView::new(id, "kernel", op)
             };
-            graph.node(&kernel, &[]).unwrap();
+            graph.receive_node(&kernel, &[]).unwrap();
         }
         let op = Op::Collective {
             kind: CollectiveKind::AllReduce,
@@ -258,14 +263,18 @@ fn two_kernels_and_an_all_reduce(ranks: u32) -> Workload {
             dimensions: None,
             host: false,
         };
-        graph.node(&NodeView::new(3, "sum", op), &[1, 2]).unwrap();
-        let (graph, binding) = graph.finish().unwrap();
-        let graph = builder.graph(graph);
+        graph
+            .receive_node(&NodeView::new(3, "sum", op), &[1, 2])
+            .unwrap();
+        let (graph, binding) = graph.finish_graph().unwrap();
+        let graph = builder.add_graph(graph);
         builder
-            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .add_rank(Rank(rank), graph, binding, Time::ZERO)
             .unwrap();
     }
-    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+    builder
+        .finish_workload(None, MissingRankPolicy::Refuse)
+        .unwrap()
 }
 
 /// Returns the values of a rank's counter, with their times in microseconds.
@@ -354,15 +363,17 @@ fn delayed() -> Workload {
             recorded: us(11),
             ..NodeView::new(2, "barrier", barrier)
         };
-        graph.node(&message, &[]).unwrap();
-        graph.node(&barrier, &[1]).unwrap();
-        let (graph, binding) = graph.finish().unwrap();
-        let graph = builder.graph(graph);
+        graph.receive_node(&message, &[]).unwrap();
+        graph.receive_node(&barrier, &[1]).unwrap();
+        let (graph, binding) = graph.finish_graph().unwrap();
+        let graph = builder.add_graph(graph);
         builder
-            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .add_rank(Rank(rank), graph, binding, Time::ZERO)
             .unwrap();
     }
-    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+    builder
+        .finish_workload(None, MissingRankPolicy::Refuse)
+        .unwrap()
 }
 
 /// Returns the slices of `rank` as (name, start, duration) in microseconds.
@@ -387,7 +398,7 @@ fn slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
 #[test]
 fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     let options = |comm| {
-        ReplayOptions::with(|o| {
+        ReplayOptions::with_changes(|o| {
             o.comm = comm;
         })
     };
@@ -418,7 +429,7 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
 #[test]
 fn parts_of_a_replay_are_drawn_by_rank_and_time() {
     let workload = delayed();
-    let options = ReplayOptions::with(|o| o.comm = CommTiming::Recorded);
+    let options = ReplayOptions::with_changes(|o| o.comm = CommTiming::Recorded);
     let us = |us| Time::ZERO + Span::from_us(us);
     let drawn = |selection| {
         let (file, _) = written(&workload, &options, TimelineFormat::Chrome, selection);

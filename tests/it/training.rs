@@ -51,7 +51,7 @@ fn transformer(
         name: name.to_owned(),
         source: String::new(),
         sequence: block.tokens,
-        layers: transformer.layers(),
+        layers: transformer.expand_layers(),
     }
 }
 
@@ -123,8 +123,8 @@ fn replay_with<O: Observer>(
     machine: &Machine,
     observer: O,
 ) -> (ReplayOutcome, O) {
-    let workload = job.workload().unwrap();
-    let options = ReplayOptions::with(|o| {
+    let workload = job.build_workload().unwrap();
+    let options = ReplayOptions::with_changes(|o| {
         o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     });
     let prepared = CompiledReplay::new(&workload, machine, &options).unwrap();
@@ -150,7 +150,7 @@ impl Sums {
             rank,
             ..Self::default()
         };
-        job.nodes(rank, &mut sums).unwrap();
+        job.emit_nodes(rank, &mut sums).unwrap();
         sums
     }
 
@@ -160,7 +160,7 @@ impl Sums {
 }
 
 impl Sink for Sums {
-    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         match node.op {
             Op::Compute { flops, .. } => self.flops += u128::from(flops),
             Op::Message {

@@ -11,11 +11,11 @@ use chakram::validate::{DefectKind, DefectLog};
 
 /// Returns all defects in short form, for assertion messages.
 fn told(findings: &DefectLog) -> String {
-    let kinds = DefectKind::all().filter(|&kind| findings.count(kind) > 0);
+    let kinds = DefectKind::iter_all().filter(|&kind| findings.count_of_kind(kind) > 0);
     let lines = kinds.map(|kind| {
         let first = findings.of_kind(kind).first();
         let first = first.map(|d| format!("{:?} {}: {}", d.rank, d.site, d.found));
-        format!("{kind} x {}: {first:?}\n", findings.count(kind))
+        format!("{kind} x {}: {first:?}\n", findings.count_of_kind(kind))
     });
     lines.collect()
 }

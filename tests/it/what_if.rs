@@ -2,7 +2,7 @@
 //! and with measured runs.
 
 use crate::commands::chakram;
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -398,7 +398,7 @@ const PAIRS: [(&str, &str); 7] = [
 #[test]
 #[ignore = "takes half a minute; docs/validation/captures.md has the command"]
 fn measured_pairs_are_predicted_by_edits() {
-    let Some(pairs) = corpus("captures/interventions") else {
+    let Some(pairs) = corpus_path("captures/interventions") else {
         return;
     };
     let jobs = Jobs::new();

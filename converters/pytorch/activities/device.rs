@@ -5,9 +5,9 @@ use super::super::calls::{CommCall, CommCalls};
 use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
-use super::host_waits::{HostWait, ResultUses, WaitSource};
+use super::host_waits::{CallResultUses, HostWait, WaitSource};
 use super::thread_chains::ActivityBounds;
-use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace, DependencyStats};
+use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlacement, DependencyStats};
 
 /// Calls of CUDA, HIP, SYCL (unified runtime and its predecessor), Level Zero and CANN that return only after
 /// device work has ended.
@@ -55,10 +55,11 @@ pub(super) fn host_syncs(
     if rank.devices.is_empty() {
         return;
     }
-    let launches = LaunchIndex::new(rank);
+    let launches = DeviceEventIndex::new(rank);
     let syncs = syncs_by_correlation(rank);
     for (index, item) in rank.items.iter().enumerate() {
-        if rank.role(item) != HostIntervalKind::Runtime || !is_blocking_call(rank.name(item.event))
+        if rank.role_of_interval(item) != HostIntervalKind::Runtime
+            || !is_blocking_call(rank.event_name(item.event))
         {
             continue;
         }
@@ -184,7 +185,7 @@ pub(super) fn place_device_activities(
                     let work = add(activities, ActivityKind::Call(call), end);
                     activities.of_call[call as usize] = work;
                     let item = device.launch;
-                    activities.call_places[call as usize] = CallPlace { lane, item };
+                    activities.call_places[call as usize] = CallPlacement { lane, item };
                     placed[index] = work;
                 }
             }
@@ -203,7 +204,7 @@ fn stream_waits(
     activities: &mut Activities,
     found: &mut DependencyStats,
 ) {
-    let launches = LaunchIndex::new(rank);
+    let launches = DeviceEventIndex::new(rank);
     let runtime = by_correlation(rank);
     let start_of = |correlation: u64| {
         let at = runtime
@@ -227,7 +228,7 @@ fn stream_waits(
             continue;
         };
         let source = launches.last_before(on, recorded);
-        let target = launches.first_after(rank.details(event).stream, waited);
+        let target = launches.first_after(rank.details_of_event(event).stream, waited);
         if let (Some(source), Some(target)) = (source, target) {
             found.stream_waits += 1;
             activities.add_dependency(placed[source as usize], placed[target as usize]);
@@ -247,7 +248,7 @@ fn link_collectives(
     if calls.list.iter().all(|call| !call.on_device()) {
         return;
     }
-    let uses = ResultUses::new(rank, calls);
+    let uses = CallResultUses::new(rank, calls);
     let mut by_launch: Vec<(u32, u32)> = Vec::with_capacity(rank.devices.len());
     let streams: Vec<i64> = {
         let mut streams: Vec<i64> = calls.list.iter().filter_map(|call| call.stream).collect();
@@ -280,7 +281,7 @@ fn link_collectives(
             found.stream_waits += 1;
             activities.add_dependency(placed[device as usize], own);
         }
-        let user = uses.of(rank, call).find_map(|item| {
+        let user = uses.uses_of_call(rank, call).find_map(|item| {
             let end = rank.items[item as usize].end;
             let from = by_launch.partition_point(|&(launch, _)| launch < item);
             let &(launch, device) = by_launch.get(from)?;
@@ -343,13 +344,13 @@ fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -
 }
 
 /// Device events, indexed by stream and launch.
-struct LaunchIndex {
+struct DeviceEventIndex {
     /// Stream, start of the launch, and index of the device event.
     list: Vec<(i64, i64, u32)>,
     streams: Vec<i64>,
 }
 
-impl LaunchIndex {
+impl DeviceEventIndex {
     fn new(rank: &RankTimeline) -> Self {
         let of = |(i, device): (usize, &DeviceInterval)| {
             (
@@ -398,7 +399,8 @@ impl LaunchIndex {
 
 fn by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     let runtime = rank.items.iter().enumerate();
-    let runtime = runtime.filter(|(_, item)| rank.role(item) == HostIntervalKind::Runtime);
+    let runtime =
+        runtime.filter(|(_, item)| rank.role_of_interval(item) == HostIntervalKind::Runtime);
     let mut list: Vec<(u64, u32)> = runtime
         .map(|(i, item)| (rank.events[item.event as usize].correlation, i as u32))
         .collect();
@@ -420,7 +422,7 @@ fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
 fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
     let event = &rank.events[event as usize];
     let name = rank.kineto.texts.get(event.name);
-    let stream = rank.details(event).stream;
+    let stream = rank.details_of_event(event).stream;
     (name.starts_with("Stream Sync") && stream >= 0).then_some(stream)
 }
 

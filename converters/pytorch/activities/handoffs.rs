@@ -28,7 +28,7 @@ pub(super) fn link_handoffs(
         .sum();
     // If there are few gaps, it is cheaper to search each thread than to build a list of all ends.
     let merged = (gaps.len().saturating_mul(free.len()) > works)
-        .then(|| MergedEnds::new(chains, &free, &activities.list));
+        .then(|| ActivityEnds::new(chains, &free, &activities.list));
     for ThreadGap {
         thread,
         since,
@@ -92,14 +92,14 @@ struct ThreadGap {
 }
 
 /// Activities of several threads, sorted by end.
-struct MergedEnds {
+struct ActivityEnds {
     /// Index of the activity, and its thread.
     list: Vec<(u32, u32)>,
     /// For each entry, the index of the last earlier entry of another thread, or [`NONE`].
     of_another: Vec<u32>,
 }
 
-impl MergedEnds {
+impl ActivityEnds {
     fn new(chains: &ThreadChains, threads: &[u32], list: &[Activity]) -> Self {
         let of = |&thread: &u32| {
             chains
@@ -166,7 +166,7 @@ mod tests {
             }
             let chains = ThreadChains::of_chains(chains);
             let all: Vec<u32> = (0..threads as u32).collect();
-            let merged = MergedEnds::new(&chains, &all, &list);
+            let merged = ActivityEnds::new(&chains, &all, &list);
             for time in -1..100 {
                 for &thread in &all {
                     let others = all.iter().filter(|&&other| other != thread);

@@ -102,8 +102,10 @@ pub(super) fn find_host_waits(
         return (waits, blocked);
     }
     let threads = 0..rank.threads.len() as u32;
-    let segments: Vec<_> = threads.map(|thread| rank.segments(thread)).collect();
-    let uses = ResultUses::new(rank, calls);
+    let segments: Vec<_> = threads
+        .map(|thread| rank.segments_of_thread(thread))
+        .collect();
+    let uses = CallResultUses::new(rank, calls);
     for (index, call) in calls.list.iter().enumerate() {
         if call.on_device() {
             continue;
@@ -160,9 +162,9 @@ fn wait_for_message(
 ) -> Option<HostWait> {
     let segment = segment_at(segments, call.end);
     let owner = segment.and_then(|segment| rank.items.get(segment.owner as usize));
-    if owner
-        .is_some_and(|item| rank.role(item) != HostIntervalKind::Annotation && item.end > call.end)
-    {
+    if owner.is_some_and(|item| {
+        rank.role_of_interval(item) != HostIntervalKind::Annotation && item.end > call.end
+    }) {
         return None;
     }
     let from = segment.map_or(call.end, |segment| segment.from);
@@ -189,7 +191,7 @@ fn by_time(
         .filter(|segment| segment.from < call.done)?;
     let idles = |segment: &ThreadSegment| {
         let own = rank.items.get(segment.owner as usize);
-        own.is_none_or(|item| rank.role(item) == HostIntervalKind::Annotation)
+        own.is_none_or(|item| rank.role_of_interval(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
     // Operators around the requesting operator end after it and do nothing else, so they count as
@@ -215,9 +217,9 @@ fn by_time(
 }
 
 /// Host intervals whose tensors are in storages that also contain results of calls.
-pub(super) struct ResultUses(Vec<(u64, i64, u32)>);
+pub(super) struct CallResultUses(Vec<(u64, i64, u32)>);
 
-impl ResultUses {
+impl CallResultUses {
     /// Finds all host intervals that use storages that calls write.
     pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut wanted: Vec<u64> = calls
@@ -242,7 +244,7 @@ impl ResultUses {
 
     /// Returns the host intervals that use results of `call` and start after its operator, sorted
     /// by start.
-    pub fn of<'a>(
+    pub fn uses_of_call<'a>(
         &'a self,
         rank: &'a RankTimeline,
         call: &'a CommCall,
@@ -277,7 +279,7 @@ impl ResultUses {
         segments: &[Vec<ThreadSegment>],
     ) -> Option<HostWait> {
         let call = &calls.list[index];
-        for i in self.of(rank, call) {
+        for i in self.uses_of_call(rank, call) {
             let item = &rank.items[i as usize];
             if item.thread == call.worker {
                 continue;

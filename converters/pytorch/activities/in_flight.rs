@@ -4,7 +4,7 @@ use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::by_worker;
 use super::thread_chains::ThreadChains;
-use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace};
+use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlacement};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -52,7 +52,7 @@ pub(super) fn place_in_flight(
             end: call.end,
         });
         activities.of_call[index as usize] = work;
-        activities.call_places[index as usize] = CallPlace {
+        activities.call_places[index as usize] = CallPlacement {
             lane: ActivityLane::Flight(lane),
             item: call.item,
         };

@@ -35,7 +35,7 @@ const ROUNDED_PART: i64 = 64;
 
 /// Position of a host interval's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OwnPlace {
+pub(super) struct SiblingPosition {
     /// Start and end of the time between the children around the position, ns; of the whole host interval if
     /// `is_whole`.
     pub span: (i64, i64),
@@ -49,16 +49,16 @@ pub(super) struct OwnPlace {
 }
 
 /// Returns, for each host interval, the position of its own work among its children.
-pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
+pub(super) fn find_places(rank: &RankTimeline) -> Vec<SiblingPosition> {
     let on_host = rank.devices.is_empty();
-    let places = rank.items.iter().map(|item| OwnPlace {
+    let places = rank.items.iter().map(|item| SiblingPosition {
         span: (item.start, item.end),
         before: 0,
         is_whole: false,
         part_of: None,
         children: 0,
     });
-    let mut places: Vec<OwnPlace> = places.collect();
+    let mut places: Vec<SiblingPosition> = places.collect();
     let mut only_helpers = vec![on_host; rank.items.len()];
     let mut launched = vec![false; rank.items.len()];
     // Children follow their parents in the list.
@@ -76,7 +76,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
         if launched[around] {
             continue;
         }
-        if crosses || rank.role(item) == HostIntervalKind::Runtime {
+        if crosses || rank.role_of_interval(item) == HostIntervalKind::Runtime {
             place.span.1 = place.span.1.min(item.start).max(place.span.0);
             launched[around] = true;
         } else {
@@ -99,7 +99,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
         });
         let place = &mut places[index];
         place.part_of = part_of;
-        let is_operator = rank.role(item) == HostIntervalKind::Operator;
+        let is_operator = rank.role_of_interval(item) == HostIntervalKind::Operator;
         if part_of.is_none()
             && is_operator
             && place.children > 0
@@ -118,14 +118,14 @@ fn is_helper(rank: &RankTimeline, item: usize) -> bool {
     let item = &rank.items[item];
     let plain = rank.item_name(item).strip_prefix("aten::");
     let helps = |plain| is_view(plain) || ALLOCATORS.binary_search(&plain).is_ok();
-    rank.role(item) == HostIntervalKind::Operator && plain.is_some_and(helps)
+    rank.role_of_interval(item) == HostIntervalKind::Operator && plain.is_some_and(helps)
 }
 
 /// Returns the host intervals of a thread, sorted by position.
 pub(super) fn order_items(
     rank: &RankTimeline,
     items: std::ops::Range<u32>,
-    places: &[OwnPlace],
+    places: &[SiblingPosition],
 ) -> Vec<u32> {
     let mut order = Vec::with_capacity(items.len());
     // Open host intervals, each with the number of children seen so far.

@@ -3,7 +3,7 @@
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::HostWait;
-use super::own_places::{self, OwnPlace};
+use super::own_places::{self, SiblingPosition};
 use super::{Activities, Activity, ActivityKind, is_work};
 
 /// Upper bounds on the ends of the activities of host intervals.
@@ -62,16 +62,16 @@ pub(super) fn build_chains(
     };
     let mut place: Vec<(i64, i64)> = (0..rank.items.len())
         .map(|item| match places[item] {
-            OwnPlace {
+            SiblingPosition {
                 part_of: Some(mark),
                 ..
             } => (mark, mark),
-            OwnPlace {
+            SiblingPosition {
                 is_whole: true,
                 span,
                 ..
             } => span,
-            _ if !is_work(rank.role(&rank.items[item])) => {
+            _ if !is_work(rank.role_of_interval(&rank.items[item])) => {
                 (rank.items[item].start, rank.items[item].start)
             }
             _ => (of_launch(item).0, of_launch(item).0),
@@ -100,7 +100,7 @@ pub(super) fn build_chains(
                 return;
             };
             let own = &places[segment.owner as usize];
-            if !is_work(rank.role(item)) || own.is_whole || own.part_of.is_some() {
+            if !is_work(rank.role_of_interval(item)) || own.is_whole || own.part_of.is_some() {
                 return;
             }
             while carved.get(next).is_some_and(|&(_, to)| to <= segment.from) {

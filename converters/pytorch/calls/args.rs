@@ -270,7 +270,7 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
             bytes_in: input.bytes,
             bytes_out: out.bytes,
             size_stated: at(layout.input).or(at(layout.output)).is_some(),
-            dtype: dtype(types),
+            dtype: first_dtype(types),
             peer: number(layout.peer),
             peer_rank: None,
             sequence: None,
@@ -396,7 +396,7 @@ pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
 }
 
 /// Returns the first element type of a list such as `["GenericList[Tensor(float)]", …]`.
-pub fn dtype(types: &str) -> Option<Dtype> {
+pub fn first_dtype(types: &str) -> Option<Dtype> {
     let (_, rest) = types.split_once("Tensor(")?;
     Dtype::from_name(rest.split_once(')')?.0)
 }

@@ -29,8 +29,9 @@ pub(super) fn append_device_calls(
     // Many kernels share a name, so classify each name only once.
     let (texts, table) = (&rank.kineto.texts, kernels.lookup_table());
     let mut named: Vec<Option<KernelNameHint>> = vec![None; texts.len()];
-    let mut find =
-        |name: u32| *named[name as usize].get_or_insert_with(|| table.find(texts.get(name)));
+    let mut find = |name: u32| {
+        *named[name as usize].get_or_insert_with(|| table.classify_name(texts.get(name)))
+    };
     let mut communicating: Vec<(u32, Option<CollectiveKind>)> = Vec::new();
     for (i, device) in (0..).zip(&rank.devices) {
         let event = &rank.events[device.event as usize];
@@ -51,7 +52,7 @@ pub(super) fn append_device_calls(
                 LaunchContext::around_device(rank, device).is_empty(),
             )
         });
-    let deferred = DeferredRequests::find(rank, &launches.collect());
+    let deferred = DeferredRequests::find_deferred(rank, &launches.collect());
     for &request in &deferred.unlaunched {
         let requested = LaunchContext::from_request(request)
             .recorded_calls(rank)
@@ -103,7 +104,7 @@ pub(super) fn append_device_calls(
                 None => found.push(CommCall {
                     item,
                     rf_id: ids
-                        .get_or_insert_with(|| OperatorIds::new(rank))
+                        .get_or_insert_with(|| OperatorIdsByStart::new(rank))
                         .operator_id(rank, item),
                     act,
                     asked,
@@ -123,7 +124,7 @@ pub(super) fn append_device_calls(
     }
     let dropped = dropped_calls(rank, &found, &deferred);
     let named = |call: CommCall| {
-        let ids = ids.get_or_insert_with(|| OperatorIds::new(rank));
+        let ids = ids.get_or_insert_with(|| OperatorIdsByStart::new(rank));
         CommCall {
             rf_id: ids.operator_id(rank, call.item),
             ..call
@@ -143,7 +144,7 @@ fn launched_calls(
 ) -> Vec<(u32, CommOp, CallArgs)> {
     let mut calls = context.recorded_calls(rank);
     if context.is_empty() {
-        let requests = deferred.of(launch).iter();
+        let requests = deferred.requests_of_item(launch).iter();
         calls.extend(
             requests.flat_map(|&request| LaunchContext::from_request(request).recorded_calls(rank)),
         );
@@ -194,7 +195,7 @@ fn dropped_calls(
 /// Returns whether a kernel belongs to a launched graph. Its requests were made earlier, when the graph was
 /// captured.
 fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
-    is_graph_launch(rank.name(rank.items[device.launch as usize].event))
+    is_graph_launch(rank.event_name(rank.items[device.launch as usize].event))
 }
 
 /// Returns whether a kernel's own arguments state a collective.
@@ -204,9 +205,9 @@ fn states_collective(rank: &RankTimeline, event: &TimelineEvent) -> bool {
 }
 
 /// Operator ids sorted by start. They provide ids for calls that are known only by their launch.
-struct OperatorIds(Vec<(i64, u64)>);
+struct OperatorIdsByStart(Vec<(i64, u64)>);
 
-impl OperatorIds {
+impl OperatorIdsByStart {
     fn new(rank: &RankTimeline) -> Self {
         let of = |event: u32| rank.events[event as usize].rf_id;
         let known = rank.items.iter().map(|item| (item.start, of(item.event)));
@@ -242,7 +243,7 @@ fn kernel_call(
     let kind = kind?;
     let operator = rank.items.get(rank.operator_of(device) as usize);
     let node = operator.and_then(|item| rank.host.nodes.get(item.host as usize));
-    let form = node.map(|node| rank.host.form(node));
+    let form = node.map(|node| rank.host.form_of_node(node));
     let bytes = form.map_or(0, |form| form.bytes_in);
     Some((
         CommOp::Collective(kind),
@@ -250,7 +251,7 @@ fn kernel_call(
             bytes_in: bytes,
             bytes_out: bytes,
             by_name: true,
-            dtype: form.and_then(|form| args::dtype(rank.host.texts.get(form.types_in))),
+            dtype: form.and_then(|form| args::first_dtype(rank.host.texts.get(form.types_in))),
             asynchronous: Some(true),
             ..CallArgs::default()
         },
@@ -359,11 +360,13 @@ impl LaunchContext {
     /// to it.
     fn call_of_range(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
         let item = rank.items.get(self.range as usize)?;
-        let kind = carrier_kind(rank.item_name(item))?.collective()?;
-        let form = rank.host.form(rank.host.nodes.get(item.host as usize)?);
+        let kind = carrier_kind(rank.item_name(item))?.collective_kind()?;
+        let form = rank
+            .host
+            .form_of_node(rank.host.nodes.get(item.host as usize)?);
         let asked = CallArgs {
             bytes_in: form.bytes_in,
-            dtype: args::dtype(rank.host.texts.get(form.types_in)),
+            dtype: args::first_dtype(rank.host.texts.get(form.types_in)),
             asynchronous: Some(true),
             ..CallArgs::default()
         };

@@ -31,8 +31,8 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
         // An interval fits an operator of the same kind that started earlier.
         let fits = |item: u32| {
             let item = &rank.items[item as usize];
-            let kinds =
-                operator_kind(rank.item_name(item)).zip(carrier_kind(rank.name(flight.event)));
+            let kinds = operator_kind(rank.item_name(item))
+                .zip(carrier_kind(rank.event_name(flight.event)));
             item.start <= flight.start
                 && kinds.is_none_or(|(asked, made)| asked.is_carried_by(made))
         };

@@ -31,22 +31,22 @@ pub(super) struct DeferredRequests {
 
 impl DeferredRequests {
     /// Returns the requests that the launch `item` executes, in program order.
-    pub fn of(&self, item: u32) -> &[CommRequest] {
+    pub fn requests_of_item(&self, item: u32) -> &[CommRequest] {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
     /// Finds the requests that are executed by a launch outside the request. `communicating` maps the host interval
     /// of each communication kernel's launch to whether the launch is outside every request.
-    pub fn find(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
+    pub fn find_deferred(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
         let mut found = Self::default();
         if !communicating.values().any(|&outside| outside) && rank.dropped.is_empty() {
             return found;
         }
         let mut launched: Vec<u32> = rank.devices.iter().map(|device| device.launch).collect();
         launched.sort_unstable();
-        let roles = ItemRole::by_name(rank);
+        let roles = HostIntervalRole::by_name(rank);
         for thread in &rank.threads {
-            let mut walk = ThreadWalk::default();
+            let mut walk = ThreadTraversal::default();
             for index in thread.items.clone() {
                 let item = &rank.items[index as usize];
                 let event = &rank.events[item.event as usize];
@@ -54,11 +54,13 @@ impl DeferredRequests {
                 match roles[event.name as usize] {
                     // Only NCCL itself launches a group's kernels, so an operator of another kind ends
                     // the group.
-                    ItemRole::Other if event.category == EventCategory::CpuOp => walk.last.clear(),
-                    ItemRole::Other => {}
-                    ItemRole::Record => walk.open_request(index, NONE, item.end),
-                    ItemRole::Operator => walk.open_request(NONE, index, item.end),
-                    ItemRole::Launch => match communicating.get(&index) {
+                    HostIntervalRole::Other if event.category == EventCategory::CpuOp => {
+                        walk.last.clear()
+                    }
+                    HostIntervalRole::Other => {}
+                    HostIntervalRole::Record => walk.open_request(index, NONE, item.end),
+                    HostIntervalRole::Operator => walk.open_request(NONE, index, item.end),
+                    HostIntervalRole::Launch => match communicating.get(&index) {
                         Some(true) => {
                             let requests = walk.take_unlaunched();
                             found.by_launch.insert(index, requests);
@@ -85,14 +87,14 @@ impl DeferredRequests {
 
 /// Role of a host interval, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ItemRole {
+enum HostIntervalRole {
     Other,
     Record,
     Operator,
     Launch,
 }
 
-impl ItemRole {
+impl HostIntervalRole {
     fn by_name(rank: &RankTimeline) -> Vec<Self> {
         let texts = &rank.kineto.texts;
         let roles = (0..texts.len() as u32).map(|name| match texts.get(name) {
@@ -107,7 +109,7 @@ impl ItemRole {
 
 /// State of a thread's traversal.
 #[derive(Debug, Default)]
-struct ThreadWalk {
+struct ThreadTraversal {
     /// The open request, its end, and whether it launched a kernel itself.
     open: Option<(CommRequest, i64, bool)>,
     /// Requests that have ended and wait for a launch.
@@ -116,7 +118,7 @@ struct ThreadWalk {
     last: Vec<CommRequest>,
 }
 
-impl ThreadWalk {
+impl ThreadTraversal {
     /// Closes the open request if it ended by `now`.
     fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<CommRequest>) {
         let Some((request, _, own)) = self.open.take_if(|(_, end, _)| *end <= now) else {

@@ -29,7 +29,7 @@ pub fn lane_names(
         }
     }
     let lanes = activities.list.iter();
-    let flights = lanes.filter_map(|work| match activities.lane(rank, work) {
+    let flights = lanes.filter_map(|work| match activities.lane_of_activity(rank, work) {
         ActivityLane::Flight(lane) => Some(lane),
         _ => None,
     });

@@ -1,8 +1,8 @@
 //! Converts activities to nodes of a trace.
 
 use super::super::activities::{Activities, Activity, ActivityKind, ActivityLane};
-use super::super::alike_kernels::{AlikeKernels, KernelWork};
-use super::super::calls::{CommCalls, CommOp, dtype};
+use super::super::alike_kernels::{KernelWork, SameNameKernels};
+use super::super::calls::{CommCalls, CommOp, first_dtype};
 use super::super::kineto::EventCategory;
 use super::super::op_cost::{OpCosts, device_time};
 use super::super::op_work::OpCost;
@@ -29,7 +29,7 @@ pub(super) struct ActivityEmitter<'a> {
     pub ids: &'a [u32],
     pub efforts: &'a OpCosts,
     /// Kernels with known work, from which the work of kernels with the same name is estimated.
-    pub alike: AlikeKernels,
+    pub alike: SameNameKernels,
     /// Element type of each host node form.
     pub dtypes: &'a [Option<Dtype>],
     pub steps: &'a StepWindows,
@@ -40,14 +40,14 @@ pub(super) struct ActivityEmitter<'a> {
 pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms
-        .map(|form| dtype(rank.host.texts.get(form.types_in)))
+        .map(|form| first_dtype(rank.host.texts.get(form.types_in)))
         .collect()
 }
 
 impl<'a> ActivityEmitter<'a> {
     /// Returns the rank's device work except communication, with the FLOPs and bytes that operators and copies
     /// state.
-    pub fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
+    pub fn iter_computing_kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
             ActivityKind::Device(index) if !self.is_unknown_communication(index) => {
@@ -70,11 +70,11 @@ impl<'a> ActivityEmitter<'a> {
             EventCategory::Kernel => {
                 // The launch is a driver call inside the kernel's operator.
                 let operator = self.rank.operator_of(own);
-                let cost = self.efforts.share(operator, own, event.name);
+                let cost = self.efforts.share_of_kernel(operator, own, event.name);
                 (cost, self.compute_dtype(operator))
             }
             _ => {
-                let bytes = self.rank.details(event).bytes;
+                let bytes = self.rank.details_of_event(event).bytes;
                 let cost = OpCost {
                     bytes,
                     ..OpCost::default()
@@ -90,7 +90,7 @@ impl<'a> ActivityEmitter<'a> {
         }
     }
 
-    pub fn node<W: Write>(
+    pub fn write_node<W: Write>(
         &self,
         work: u32,
         activity: &Activity,
@@ -109,12 +109,12 @@ impl<'a> ActivityEmitter<'a> {
                 if device.launch != NONE {
                     attributes.push((origin::LAUNCH, self.id_of(device.launch)));
                 }
-                (NONE, self.rank.name(device.event))
+                (NONE, self.rank.event_name(device.event))
             }
             ActivityKind::Call(call) => {
                 let call = &self.calls.list[call as usize];
                 attributes.push((origin::LAUNCH, self.id_of(call.item)));
-                (NONE, self.rank.name(call.event))
+                (NONE, self.rank.event_name(call.event))
             }
             ActivityKind::End(_) => (NONE, "end of the thread"),
         };
@@ -138,7 +138,7 @@ impl<'a> ActivityEmitter<'a> {
                         attributes.push(("fw_parent", fw_parent));
                     }
                 }
-                let form = self.rank.host.form(node);
+                let form = self.rank.host.form_of_node(node);
                 attributes.push(("scope", AttributeValue::Int(i64::from(form.scope))));
                 let texts = &self.rank.host.texts;
                 extra.inputs = io_labels(texts.get(form.shapes_in), texts.get(form.types_in));
@@ -176,7 +176,7 @@ impl<'a> ActivityEmitter<'a> {
             }
             _ => view.recorded = timed(clamp_to_ns(activity.end - activity.begin)),
         }
-        writer.write(&view, causes, &extra)
+        writer.write_node(&view, causes, &extra)
     }
 
     /// Returns the bytes that an unequal all-to-all sends to each member, and the bytes that it receives from
@@ -216,10 +216,11 @@ impl<'a> ActivityEmitter<'a> {
         item: &HostInterval,
     ) -> impl Iterator<Item = NamedAttribute<'static>> + use<> {
         let around = self.rank.items.get(item.parent as usize);
-        let step = self.steps.of(item);
-        let step = step.filter(|_| around.and_then(|around| self.steps.of(around)) != step);
-        let stack = self.rank.stacks.number(index);
-        let stack = (stack != self.rank.stacks.number(item.parent)).then_some(stack);
+        let step = self.steps.step_of_interval(item);
+        let step =
+            step.filter(|_| around.and_then(|around| self.steps.step_of_interval(around)) != step);
+        let stack = self.rank.stacks.stack_of_item(index);
+        let stack = (stack != self.rank.stacks.stack_of_item(item.parent)).then_some(stack);
         let step = step.map(|step| (origin::STEP, AttributeValue::Uint(step)));
         let stack = stack.map(|stack| (origin::STACK, AttributeValue::Uint(stack.into())));
         step.into_iter().chain(stack)
@@ -231,7 +232,7 @@ impl<'a> ActivityEmitter<'a> {
     }
 
     fn lane_number(&self, activity: &Activity) -> i64 {
-        match self.activities.lane(self.rank, activity) {
+        match self.activities.lane_of_activity(self.rank, activity) {
             ActivityLane::Thread(thread) => i64::from(thread) + 1,
             ActivityLane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
             ActivityLane::Stream(stream) => stream,
@@ -243,10 +244,12 @@ impl<'a> ActivityEmitter<'a> {
         match activity.kind {
             ActivityKind::End(_) => (Op::Host, false),
             ActivityKind::Device(device) => self.kernel_op(device),
-            ActivityKind::Item(item) => match self.rank.role(&self.rank.items[item as usize]) {
-                HostIntervalKind::Operator => self.operator_op(item),
-                _ => (Op::Host, false),
-            },
+            ActivityKind::Item(item) => {
+                match self.rank.role_of_interval(&self.rank.items[item as usize]) {
+                    HostIntervalKind::Operator => self.operator_op(item),
+                    _ => (Op::Host, false),
+                }
+            }
             ActivityKind::Call(index) => (self.communication_op(index), false),
         }
     }
@@ -265,7 +268,7 @@ impl<'a> ActivityEmitter<'a> {
             flops,
             bytes,
             flops_unknown,
-        } = self.efforts.of(item);
+        } = self.efforts.cost_of_item(item);
         let works = flops > 0 || bytes > 0 || flops_unknown;
         if !(self.job.host_computes && works) {
             return (Op::Host, false);
@@ -281,13 +284,13 @@ impl<'a> ActivityEmitter<'a> {
     fn kernel_op(&self, index: u32) -> (Op<'_>, bool) {
         if self.is_unknown_communication(index) {
             let event = &self.rank.events[self.rank.devices[index as usize].event as usize];
-            let bytes = self.rank.details(event).bytes;
+            let bytes = self.rank.details_of_event(event).bytes;
             return (Op::Communication { bytes }, false);
         }
         let told = self.stated_work(index);
         let alike = match told.is_known() {
             true => None,
-            false => self.alike.of(told.name, told.time),
+            false => self.alike.estimate_work(told.name, told.time),
         };
         let KernelWork { cost, dtype, .. } = alike.unwrap_or(told);
         let op = Op::Compute {

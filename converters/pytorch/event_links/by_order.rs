@@ -10,7 +10,7 @@ use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};
 use crate::pytorch::is_in_flight;
 use crate::pytorch::kineto::{EventCategory, KinetoTrace};
-use chakram_trace::graph::{NameTable, fingerprint};
+use chakram_trace::graph::{NameTable, stable_hash};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ fn host_threads(
         if is_in_flight(name) {
             continue;
         }
-        let Some(key) = keys.intern(name) else {
+        let Some(key) = keys.intern_name(name) else {
             continue;
         };
         let thread = threads.entry(node.tid).or_default();
@@ -188,7 +188,7 @@ fn pair_threads(
 }
 
 /// A contiguous range of a track's events that matches the operators of a host thread.
-struct FoundWindow {
+struct MatchedEventRange {
     from: usize,
     to: usize,
     /// Number of equally good ranges, including this range.
@@ -196,7 +196,7 @@ struct FoundWindow {
 }
 
 /// Finds the range of `events` that has the names of `nodes`: most sequences of names agree on its offset.
-fn find_window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
+fn find_window(nodes: &[u32], events: &[u32]) -> Option<MatchedEventRange> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
         return None;
@@ -204,12 +204,12 @@ fn find_window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
     let mut wanted: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let places = nodes.len() - length + 1;
     for at in (0..places).step_by(places.div_ceil(SEQUENCES)) {
-        let hash = fingerprint(&&nodes[at..at + length]);
+        let hash = stable_hash(&&nodes[at..at + length]);
         wanted.entry(hash).or_default().push(at);
     }
     let mut votes: BTreeMap<i64, u64> = BTreeMap::new();
     for (at, sequence) in events.windows(length).enumerate() {
-        for &own in wanted.get(&fingerprint(&sequence)).into_iter().flatten() {
+        for &own in wanted.get(&stable_hash(&sequence)).into_iter().flatten() {
             *votes.entry(at as i64 - own as i64).or_default() += 1;
         }
     }
@@ -218,7 +218,7 @@ fn find_window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
     let (&offset, _) = votes.iter().find(|(_, n)| **n == most)?;
     let from = usize::try_from(offset).unwrap_or(0);
     let to = (offset + nodes.len() as i64).clamp(0, events.len() as i64) as usize;
-    Some(FoundWindow { from, to, alike })
+    Some(MatchedEventRange { from, to, alike })
 }
 
 /// Returns the pairs of host node and event within the range `window`.
@@ -270,11 +270,13 @@ impl ShapeAgreement {
         node: u32,
         event: u32,
     ) -> Option<bool> {
-        let theirs = kineto.details(&kineto.events[event as usize]).shapes;
+        let theirs = kineto
+            .details_of_event(&kineto.events[event as usize])
+            .shapes;
         if theirs == NONE {
             return None;
         }
-        let own = host.form(&host.nodes[node as usize]).shapes_in;
+        let own = host.form_of_node(&host.nodes[node as usize]).shapes_in;
         let compared = self.0.entry((own, theirs));
         Some(
             *compared

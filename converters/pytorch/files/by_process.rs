@@ -1,6 +1,6 @@
 //! Separates the files of several ranks by process if the file names contain equal numbers or none.
 
-use super::held::HeldFiles;
+use super::held::InMemoryFiles;
 use super::{CapturePair, FilesByRank, FoundFile, is_pipe};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// not state its process.
 pub(super) fn take_unnumbered(
     ranks: &mut FilesByRank,
-    held: &HeldFiles,
+    held: &InMemoryFiles,
 ) -> Result<Vec<CapturePair>, TraceError> {
     // If there are one host trace and several Kineto traces, the Kineto trace of the same process is used, and the
     // others are left aside.
@@ -31,7 +31,7 @@ pub(super) fn take_unnumbered(
             if is_pipe(&file.path) {
                 return Ok(Vec::new());
             }
-            let slot = match held.pid(&file.path)? {
+            let slot = match held.read_process_id(&file.path)? {
                 Some(pid) => &mut processes.entry(pid).or_default()[kind],
                 None => return Ok(Vec::new()),
             };

@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Contents of files that are not on disk; compressed files stay compressed. A file of an archive is named
 /// `ARCHIVE/NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeldFiles(Arc<BTreeMap<PathBuf, Arc<[u8]>>>);
+pub struct InMemoryFiles(Arc<BTreeMap<PathBuf, Arc<[u8]>>>);
 
-impl HeldFiles {
+impl InMemoryFiles {
     /// Creates the set of files with `piped` as standard input.
     pub fn new(piped: Option<Arc<[u8]>>) -> Self {
         let piped = piped.map(|bytes| (PathBuf::from(PIPE), bytes));
@@ -28,35 +28,41 @@ impl HeldFiles {
     }
 
     /// Returns the beginning of a file as text.
-    pub fn beginning(&self, path: &Path) -> std::result::Result<Vec<u8>, TraceError> {
+    pub fn file_beginning(&self, path: &Path) -> std::result::Result<Vec<u8>, TraceError> {
         let Some(bytes) = self.get(path) else {
-            return beginning_of(DecompressedStream::open(path)?, path);
+            return beginning_of(DecompressedStream::open_path(path)?, path);
         };
-        let path = spoken(path);
-        let stream = DecompressedStream::of(bytes)
-            .map_err(|source| TraceError::io(path, "decompress", source))?;
+        let path = display_path(path);
+        let stream = DecompressedStream::from_bytes(bytes)
+            .map_err(|source| TraceError::from_io(path, "decompress", source))?;
         beginning_of(stream, path)
     }
 
     /// Returns the kind of a file.
-    pub fn kind(&self, path: &Path) -> std::result::Result<CaptureFileKind, TraceError> {
-        Ok(kind_of(&self.beginning(path)?))
+    pub fn detect_file_kind(
+        &self,
+        path: &Path,
+    ) -> std::result::Result<CaptureFileKind, TraceError> {
+        Ok(kind_of(&self.file_beginning(path)?))
     }
 
     /// Returns the id of the process that a file belongs to, if its beginning states it.
-    pub fn pid(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
-        Ok(pid_of(&self.beginning(path)?))
+    pub fn read_process_id(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
+        Ok(pid_of(&self.file_beginning(path)?))
     }
 
     /// Reads the captures of the archive `path` into memory. Returns the names of the captures, and of the archive's
     /// other files.
-    pub fn unpack(&mut self, path: &Path) -> std::result::Result<UnpackedArchive, TraceError> {
+    pub fn unpack_archive(
+        &mut self,
+        path: &Path,
+    ) -> std::result::Result<UnpackedArchive, TraceError> {
         let stream = match self.get(path).cloned() {
-            Some(bytes) => read_archive(DecompressedStream::of(&bytes), path),
-            None => read_archive(Ok(DecompressedStream::open(path)?), path),
+            Some(bytes) => read_archive(DecompressedStream::from_bytes(&bytes), path),
+            None => read_archive(Ok(DecompressedStream::open_path(path)?), path),
         };
         let (captures, others) =
-            stream.map_err(|source| TraceError::io(spoken(path), "unpack", source))?;
+            stream.map_err(|source| TraceError::from_io(display_path(path), "unpack", source))?;
         let names = captures.keys().cloned().collect();
         Arc::make_mut(&mut self.0).extend(captures);
         Ok(UnpackedArchive {
@@ -75,7 +81,7 @@ pub struct UnpackedArchive {
 }
 
 /// Returns the file name that messages use.
-pub fn spoken(path: &Path) -> &Path {
+pub fn display_path(path: &Path) -> &Path {
     match is_pipe(path) {
         true => Path::new(STANDARD_INPUT),
         false => path,
@@ -93,7 +99,7 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
         let mut first = Vec::new();
         let size = file.size();
         file.take(PACKED_BEGINNING).read_to_end(&mut first)?;
-        let beginning = DecompressedStream::of(&first);
+        let beginning = DecompressedStream::from_bytes(&first);
         let beginning = beginning.map(|stream| beginning_of(stream, &name));
         let kind = match beginning {
             Ok(Ok(text)) => kind_of(&text),

@@ -176,7 +176,10 @@ impl Communicator {
             0 => 0,
             others => near.get(others - 1)?.0,
         };
-        if near.get(others).is_some_and(|next| !clear(last, next.0)) {
+        if near
+            .get(others)
+            .is_some_and(|next| !is_clear_majority(last, next.0))
+        {
             return None;
         }
         let mut members: Vec<_> = near[..others].iter().map(|&(_, r, key)| (r, key)).collect();
@@ -187,7 +190,7 @@ impl Communicator {
 }
 
 /// Returns whether the distance `other` is clearly larger than `own`.
-fn clear(own: i64, other: i64) -> bool {
+fn is_clear_majority(own: i64, other: i64) -> bool {
     other > own.saturating_mul(3).saturating_add(CLEAR)
 }
 
@@ -235,7 +238,7 @@ fn find_declared_group(
             .collect::<Option<_>>()?;
         near.sort_unstable();
         match near[..] {
-            [(best, group), (next, _), ..] if clear(best, next) => Some(group),
+            [(best, group), (next, _), ..] if is_clear_majority(best, next) => Some(group),
             _ => None,
         }
     })

@@ -149,12 +149,12 @@ impl<'a> RawAttrs<'a> {
     }
 
     fn scan_attributes(&mut self, scan: &mut JsonScanner<'a>) -> Option<()> {
-        scan.list(|scan| {
+        scan.read_list(|scan| {
             let (mut name, mut value) = (None, None);
-            scan.object(|scan, key| match key {
-                "name" => set_once(&mut name, scan.plain()?),
-                "value" => set_once(&mut value, scan.value()?),
-                _ => scan.skip(),
+            scan.read_object(|scan, key| match key {
+                "name" => set_once(&mut name, scan.read_plain_string()?),
+                "value" => set_once(&mut value, scan.read_value()?),
+                _ => scan.skip_value(),
             })?;
             match self.set_attribute(Cow::Borrowed(name?), value?) {
                 None => Some(()),
@@ -171,21 +171,21 @@ fn set_once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
 
 impl<'a> RawOperands<'a> {
     fn scan_operands(scan: &mut JsonScanner<'a>) -> Option<Self> {
-        if scan.peek()? == b'[' {
+        if scan.peek_byte()? == b'[' {
             let mut ends: Option<(JsonText<'a>, JsonText<'a>)> = None;
-            scan.list(|scan| {
-                let value = scan.value()?;
+            scan.read_list(|scan| {
+                let value = scan.read_value()?;
                 ends = Some((ends.map_or(value, |(first, _)| first), value));
                 Some(())
             })?;
             return Some(Self::Flat(ends));
         }
         let (mut values, mut shapes, mut types) = (None, None, None);
-        scan.object(|scan, key| match key {
-            "values" => set_once(&mut values, scan.value()?),
-            "shapes" => set_once(&mut shapes, scan.value()?),
-            "types" => set_once(&mut types, scan.value()?),
-            _ => scan.skip(),
+        scan.read_object(|scan, key| match key {
+            "values" => set_once(&mut values, scan.read_value()?),
+            "shapes" => set_once(&mut shapes, scan.read_value()?),
+            "types" => set_once(&mut types, scan.read_value()?),
+            _ => scan.skip_value(),
         })?;
         Some(Self::Nested {
             values,
@@ -197,14 +197,14 @@ impl<'a> RawOperands<'a> {
 
 impl<'a> RawHostNode<'a> {
     /// Reads the node at the start of `text` into `node`, which must be empty; returns its length.
-    pub fn scan(text: &'a str, node: &mut Self) -> Option<usize> {
+    pub fn scan_node(text: &'a str, node: &mut Self) -> Option<usize> {
         let mut scan = JsonScanner::new(text);
         let (mut id, mut name) = (None, None);
         let mut seen = SeenKeys::default();
-        scan.object(|scan, key| {
+        scan.read_object(|scan, key| {
             let (place, slot) = match key {
-                "id" => return set_once(&mut id, scan.value()?),
-                "name" => return set_once(&mut name, scan.plain()?),
+                "id" => return set_once(&mut id, scan.read_value()?),
+                "name" => return set_once(&mut name, scan.read_plain_string()?),
                 "inputs" | "outputs" => {
                     let side = if key == "inputs" {
                         &mut node.inputs
@@ -215,11 +215,11 @@ impl<'a> RawHostNode<'a> {
                 }
                 "attrs" => {
                     node.attrs.scan_attributes(scan)?;
-                    return seen.first(0);
+                    return seen.record_first(0);
                 }
                 "op_schema" => {
-                    node.op_schema = Some(Cow::Borrowed(scan.plain()?));
-                    return seen.first(1);
+                    node.op_schema = Some(Cow::Borrowed(scan.read_plain_string()?));
+                    return seen.record_first(1);
                 }
                 "parent" | "ctrl_deps" => (2, &mut node.parent),
                 "input_shapes" => (3, &mut node.input_shapes),
@@ -232,14 +232,14 @@ impl<'a> RawHostNode<'a> {
                 "scope" => (10, &mut node.scope),
                 "tid" => (11, &mut node.tid),
                 "exclusive_dur" => (12, &mut node.exclusive_dur),
-                _ => return scan.skip(),
+                _ => return scan.skip_value(),
             };
-            *slot = scan.optional()?;
-            seen.first(place)
+            *slot = scan.read_optional()?;
+            seen.record_first(place)
         })?;
         node.id = id?;
         node.name = Cow::Borrowed(name?);
-        Some(scan.used())
+        Some(scan.consumed_bytes())
     }
 }
 

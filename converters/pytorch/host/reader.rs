@@ -6,11 +6,11 @@ use crate::pytorch::name_repair::NameLayout;
 use crate::pytorch::stream::{ElementReader, JsonText, LocatedElement, parse_integer};
 use crate::pytorch::tensors::{ArgType, TensorArg, append_tensors};
 use crate::pytorch::{
-    ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, communicates, groups, number, op_work,
+    ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, number, op_work,
     python_repr,
 };
 use chakram_base::interrupt;
-use chakram_trace::format::{TraceError, escape};
+use chakram_trace::format::{TraceError, escape_name};
 use chakram_trace::graph::{Interner, NameTable};
 use std::borrow::Cow;
 
@@ -58,13 +58,14 @@ impl<'a> OperandLists<'a> {
                 types,
             }) => (Cow::Borrowed(list(values)), shapes, types),
             Some(RawOperands::Flat(first_and_last)) => {
-                let between = first_and_last.map_or("", |(first, last)| at.between(first, last));
+                let between =
+                    first_and_last.map_or("", |(first, last)| at.text_between(first, last));
                 (Cow::Owned(format!("[{between}]")), flat_shapes, flat_types)
             }
         };
         if types.is_none() && values.as_bytes().iter().any(|b| !b"[] \n".contains(b)) {
             let found = "found values without `types`".to_owned();
-            return Err(at.refused("", found, OTHER_TOOL));
+            return Err(at.error_about("", found, OTHER_TOOL));
         }
         Ok(Self {
             values,
@@ -84,15 +85,15 @@ struct OperandSummary {
 
 impl HostTraceReader {
     /// Finishes the trace after the last node.
-    pub fn finish(mut self) -> HostTrace {
+    pub fn finish_trace(mut self) -> HostTrace {
         self.trace.forms = self.forms.into_keys();
         self.trace
     }
 
     fn intern_text(&mut self, text: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
-        let number = self.trace.texts.intern(text);
+        let number = self.trace.texts.intern_name(text);
         number.ok_or_else(|| {
-            at.refused(
+            at.error_about(
                 "",
                 "more names than 32-bit indices can address".to_owned(),
                 HUGE,
@@ -102,8 +103,8 @@ impl HostTraceReader {
 
     /// Converts a JSON text to Python's notation; returns the index of the result.
     fn intern_python(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
-        let Some(known) = self.json.intern(json) else {
-            return Err(at.refused(
+        let Some(known) = self.json.intern_name(json) else {
+            return Err(at.error_about(
                 "",
                 "more shapes than 32-bit indices can address".to_owned(),
                 HUGE,
@@ -119,8 +120,8 @@ impl HostTraceReader {
 
     /// Parses a list of types once, and returns the index of its parsed form.
     fn parse_types(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<usize, TraceError> {
-        let Some(known) = self.types.intern(json) else {
-            return Err(at.refused(
+        let Some(known) = self.types.intern_name(json) else {
+            return Err(at.error_about(
                 "",
                 "more types than 32-bit indices can address".to_owned(),
                 HUGE,
@@ -129,12 +130,12 @@ impl HostTraceReader {
         let known = known as usize;
         if known == self.meaning.len() {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
-            let Some(meaning) = types.and_then(|types| ArgType::list(&types)) else {
-                let found = format!("types {}, expected a list of strings", escape(json));
+            let Some(meaning) = types.and_then(|types| ArgType::parse_list(&types)) else {
+                let found = format!("types {}, expected a list of strings", escape_name(json));
                 // The text has its index already, so push a placeholder even on failure. Otherwise all later indices
                 // would be off by one.
                 self.meaning.push((ArgType::Other, NONE));
-                return Err(at.refused(json, found, OTHER_TOOL));
+                return Err(at.error_about(json, found, OTHER_TOOL));
             };
             let text = self.intern_python(json, at)?;
             self.meaning.push((meaning, text));
@@ -151,10 +152,14 @@ impl HostTraceReader {
         self.tensors.clear();
         let read = append_tensors(&lists.values, &self.meaning[meaning].0, &mut self.tensors);
         read.map_err(|(part, what)| {
-            at.refused(part, format!("{what}, found {}", escape(part)), OTHER_TOOL)
+            at.error_about(
+                part,
+                format!("{what}, found {}", escape_name(part)),
+                OTHER_TOOL,
+            )
         })?;
         let Ok(first) = u32::try_from(self.trace.storages.len() + self.tensors.len()) else {
-            return Err(at.refused("", "more than 2³² tensors".to_owned(), HUGE));
+            return Err(at.error_about("", "more than 2³² tensors".to_owned(), HUGE));
         };
         let first = first - self.tensors.len() as u32;
         self.trace.on_device |= self.tensors.iter().any(|tensor| tensor.on_device);
@@ -170,7 +175,7 @@ impl HostTraceReader {
         let bytes = sizes.try_fold(0_u64, |sum, size| sum.checked_add(size?));
         let Some(bytes) = bytes else {
             let found = "tensors of more than 2⁶⁴ bytes".to_owned();
-            return Err(at.refused(&lists.values, found, OTHER_TOOL));
+            return Err(at.error_about(&lists.values, found, OTHER_TOOL));
         };
         Ok(OperandSummary {
             shapes: self.intern_python(lists.shapes, at)?,
@@ -185,19 +190,19 @@ impl HostTraceReader {
         let hint = "delete the node, and pass the groups to commands as a JSON file";
         let texts: Vec<Cow<'_, str>> = serde_json::from_str(values).map_err(|_| {
             let found = "the process groups of this node are not a list of JSON texts".to_owned();
-            at.refused(values, found, hint)
+            at.error_about(values, found, hint)
         })?;
         for text in texts {
             let (groups, wrong) = groups::parse(&text);
             if let Some(wrong) = wrong {
                 if groups.is_empty() {
                     let found = format!("the process groups of this node cannot be read: {wrong}");
-                    return Err(at.refused(values, found, hint));
+                    return Err(at.error_about(values, found, hint));
                 }
                 // The error shows the end of the text, because the text was truncated there.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
                 self.trace.repairs.push(JsonRepair {
-                    offset: at.of(values),
+                    offset: at.offset_of(values),
                     what: JsonRepairKind::Groups,
                     text: text[end..].to_owned(),
                 });
@@ -218,17 +223,21 @@ impl ElementReader for HostTraceReader {
     };
     type Element<'de> = RawHostNode<'de>;
 
-    fn scan<'de>(&mut self, text: &'de str, node: &mut RawHostNode<'de>) -> Option<usize> {
-        RawHostNode::scan(text, node)
+    fn scan_element<'de>(&mut self, text: &'de str, node: &mut RawHostNode<'de>) -> Option<usize> {
+        RawHostNode::scan_node(text, node)
     }
 
-    fn element(&mut self, raw: &RawHostNode<'_>, at: LocatedElement<'_>) -> Result<(), TraceError> {
+    fn receive_element(
+        &mut self,
+        raw: &RawHostNode<'_>,
+        at: LocatedElement<'_>,
+    ) -> Result<(), TraceError> {
         // Files from `chakra_trace_link` contain a copy of a host node for each kernel. The reader would mistake
         // these copies for host operators.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
                          Kineto trace";
-            return Err(at.refused("", found.to_owned(), NOT_LINKED));
+            return Err(at.error_about("", found.to_owned(), NOT_LINKED));
         }
         let attrs = &raw.attrs;
         let input = OperandLists::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
@@ -237,10 +246,10 @@ impl ElementReader for HostTraceReader {
             let found =
                 "a node with neither `ctrl_deps` nor `parent`, expected the id of its parent node"
                     .to_owned();
-            return Err(at.refused("", found, OTHER_TOOL));
+            return Err(at.error_about("", found, OTHER_TOOL));
         };
         let mut args = NONE;
-        if communicates(&raw.name) {
+        if is_communication(&raw.name) {
             args = self.trace.args.len() as u32;
             let text = |raw: &JsonText<'_>| number::value_text(raw.get()).into_owned();
             let attrs = attrs.others.iter();
@@ -295,17 +304,17 @@ impl ElementReader for HostTraceReader {
         let node = HostNode {
             name: self.intern_text(&raw.name, &at)?,
             tid: parse_integer(attrs.tid.or(raw.tid), "tid", &at)?.unwrap_or(0),
-            form: self.forms.intern(form),
+            form: self.forms.intern_key(form),
             args,
         };
         if self.trace.nodes.len().is_multiple_of(ITEMS_BETWEEN_CHECKS) {
-            interrupt::check()?;
+            interrupt::check_interruption()?;
         }
         self.trace.nodes.push(node);
         Ok(())
     }
 
-    fn value(
+    fn receive_value(
         &mut self,
         key: &str,
         value: JsonText<'_>,
@@ -322,7 +331,7 @@ impl ElementReader for HostTraceReader {
         Ok(())
     }
 
-    fn repaired(&mut self, repair: JsonRepair) {
+    fn record_repair(&mut self, repair: JsonRepair) {
         self.trace.repairs.push(repair);
     }
 }

@@ -62,7 +62,7 @@ fn nested_nodes_are_read_in_every_version() {
         };
         let record = &trace.records[0];
         assert_eq!((record.id, record.parent, record.rf_id), (6, 1, 4));
-        let form = trace.form(node);
+        let form = trace.form_of_node(node);
         assert_eq!((record.seq_id, record.fw_parent, form.scope), (-1, 9, 7));
         assert_eq!((node.tid, node.args), (2, NONE));
         let text = |number| trace.texts.get(number);
@@ -110,7 +110,7 @@ fn flat_nodes_are_read() {
         (7, 4, 3, 440)
     );
     // The tensors have 112 × 4 and 48 × 4 bytes.
-    let form = trace.form(slice);
+    let form = trace.form_of_node(slice);
     assert_eq!((form.bytes_in, form.bytes_out), (448, 192));
     assert_eq!(trace.texts.get(form.op_schema), "s");
     assert_eq!(trace.storages, [6, 6]);
@@ -132,7 +132,7 @@ fn communication_keeps_its_arguments() {
     );
     let trace = read(&file("1.1.0-chakra.0.0.4", &[text]));
     assert_eq!(trace.nodes[0].args, 0);
-    assert_eq!(trace.form(&trace.nodes[0]).bytes_in, 256);
+    assert_eq!(trace.form_of_node(&trace.nodes[0]).bytes_in, 256);
     let args = &trace.args[0];
     assert_eq!(
         [&*args.inputs, &args.input_shapes, &args.input_types],
@@ -163,7 +163,7 @@ fn process_groups_are_taken_even_when_their_list_was_cut() {
         (trace.groups[0].size, &trace.groups[1].ranks[..]),
         (Some(4), &[0, 2][..])
     );
-    assert_eq!(trace.repairs.count(), 0);
+    assert_eq!(trace.repairs.repair_count(), 0);
     let trace = read(&file("1.1.1", &[init(&groups[..groups.len() - 8])]));
     assert_eq!(trace.groups.len(), 1);
     assert_eq!(trace.repairs.listed[0].what, JsonRepairKind::Groups);
@@ -205,7 +205,7 @@ fn names_that_were_not_escaped_are_repaired() {
             what: JsonRepairKind::Name,
             text: name.to_owned(),
         };
-        assert_eq!(trace.repairs.count(), 1);
+        assert_eq!(trace.repairs.repair_count(), 1);
         if name.len() > 1 {
             assert_eq!(trace.repairs.listed, [expected]);
         }
@@ -251,7 +251,7 @@ fn legal_names_are_left_alone() {
     let trace = read(&file("1.1.1", &[node(6, escaped, NOTHING, NOTHING)]));
     let name = trace.texts.get(trace.nodes[0].name);
     assert_eq!(name, "a \" b \\ c \t é \", \"ctrl_deps\": 5");
-    assert_eq!(trace.repairs.count(), 0);
+    assert_eq!(trace.repairs.repair_count(), 0);
     // The name is valid JSON; the damage is elsewhere.
     let text = file("1.1.1", &[node(6, escaped, ["[", "[]", "[]"], NOTHING)]);
     assert!(refused(text.as_bytes()).contains("expected"), "{text}");
@@ -388,7 +388,7 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     let trace = read(&text);
     assert!(trace.records.iter().map(|record| record.id).eq(2..6002));
     // Every third of the 6,000 names was repaired, beginning with the first.
-    assert_eq!(trace.repairs.count(), 2000);
+    assert_eq!(trace.repairs.repair_count(), 2000);
     assert_eq!(trace.repairs.listed.len(), JsonRepairs::LISTED);
     assert_eq!(trace.bytes, text.len() as u64);
     let packed = zstd_of(&text);

@@ -59,7 +59,7 @@ impl JobCapture {
         let twice = |pair: &&[RankCapture]| pair[0].rank.rank == pair[1].rank.rank;
         if let Some(pair) = parts.windows(2).find(twice) {
             let (one, other) = (&pair[0], &pair[1]);
-            return Err(TraceError::refused_in(
+            return Err(TraceError::invalid_file(
                 &other.file,
                 format!(
                     "the file states that it is of rank {}, and so does {}",
@@ -94,24 +94,25 @@ impl JobCapture {
             let at = ranks.iter().position(|r| r.rank == rank).unwrap_or(0);
             files.get(at).map_or(Path::new(""), |file| file)
         };
-        let (mut groups, inferred) =
-            group_inference::resolve(&ranks, &mut calls, world).map_err(|unknown| {
-                TraceError::refused_in(file(unknown.rank), unknown.found, &unknown.hint)
+        let (mut groups, inferred) = group_inference::resolve_run(&ranks, &mut calls, world)
+            .map_err(|unknown| {
+                TraceError::invalid_file(file(unknown.rank), unknown.found, &unknown.hint)
             })?;
-        let disagree = |no: CallMismatch| TraceError::refused_in(file(u32::MAX), no.0, ONE_RUN);
+        let disagree = |no: CallMismatch| TraceError::invalid_file(file(u32::MAX), no.0, ONE_RUN);
         let captured = ranks.iter().map(|rank| JobRank {
             number: rank.rank,
             timeline: rank,
         });
         let captured: Vec<JobRank<'_>> = captured.collect();
-        let mut matches = call_matching::matching(&captured, &calls, &groups).map_err(disagree)?;
-        let offsets = clock::offsets(&ranks, &calls, &matches);
-        let mut models: Vec<RankModel> = (0..).zip(&ranks).map(RankModel::captured).collect();
+        let mut matches =
+            call_matching::expand_pattern(&captured, &calls, &groups).map_err(disagree)?;
+        let offsets = clock::estimate_offsets(&ranks, &calls, &matches);
+        let mut models: Vec<RankModel> = (0..).zip(&ranks).map(RankModel::from_capture).collect();
         if infer.is_some() {
             let found = inferred_ranks::infer_ranks(&captured, &calls, &mut groups, world);
             let found = found.map_err(|unknown| {
                 let hint = "capture a rank of each pipeline stage, tensor shard and expert";
-                TraceError::refused_in(file(unknown.nearest), unknown.to_string(), hint)
+                TraceError::invalid_file(file(unknown.nearest), unknown.to_string(), hint)
             })?;
             (models, calls) = found.into_iter().unzip();
             let all = models.iter().map(|model| JobRank {
@@ -119,7 +120,7 @@ impl JobCapture {
                 timeline: &ranks[model.capture],
             });
             let all: Vec<JobRank<'_>> = all.collect();
-            matches = call_matching::matching(&all, &calls, &groups).map_err(disagree)?;
+            matches = call_matching::expand_pattern(&all, &calls, &groups).map_err(disagree)?;
         }
         let seen = JobCalls {
             calls: &calls,
@@ -128,13 +129,14 @@ impl JobCapture {
             offsets: &offsets,
             models: &models,
         };
-        let (times, odd) = transfer_times::divide(&seen, &matches, &groups);
+        let (times, odd) = transfer_times::divide_axis(&seen, &matches, &groups);
         let starts = activities.iter().zip(&offsets);
-        let starts = starts.map(|(activities, offset)| offset.correct(activities.span().0));
+        let starts =
+            starts.map(|(activities, offset)| offset.to_reference(activities.time_span().0));
         let host_computes = !ranks.iter().any(RankTimeline::has_device);
         let first = starts.min().unwrap_or(0);
         let ends = activities.iter().zip(&offsets);
-        let last = ends.map(|(activities, offset)| offset.correct(activities.span().1));
+        let last = ends.map(|(activities, offset)| offset.to_reference(activities.time_span().1));
         let captured = last.max().unwrap_or(first).saturating_sub(first);
         let by_steps = unprofiled.and_then(|steps| {
             let unprofiled = (steps.step.0 / 1000).saturating_mul(steps.captured);
@@ -178,14 +180,14 @@ impl JobCapture {
     }
 
     /// Writes the trace of the rank with index `i` to `out`; the summary names the file `to`.
-    pub fn write<W: Write>(&mut self, i: usize, out: W, to: &Path) -> Result<W, TraceError> {
+    pub fn write_rank<W: Write>(&mut self, i: usize, out: W, to: &Path) -> Result<W, TraceError> {
         let model = self.models[i];
         let rank = &self.captures[model.capture];
         let (activities, link) = (&self.activities[model.capture], &self.links[model.capture]);
         let offset = self.offsets[model.capture];
         let cost = self.costs[model.capture];
         let captured = offset
-            .correct(activities.span().1)
+            .to_reference(activities.time_span().1)
             .saturating_sub(self.first);
         let job = emit::EmitContext {
             number: model.number,
@@ -232,7 +234,7 @@ impl JobCapture {
         metadata.extend(profiler.attributes());
         let stacks = &rank.stacks.calls;
         let names: Vec<&str> = stacks.names.iter().map(String::as_str).collect();
-        let numbers = stacks.numbers();
+        let numbers = stacks.encode_numbers();
         if !stacks.is_empty() {
             let [of_names, of_calls] = CallStacks::ATTRIBUTES;
             metadata.push((of_names, AttributeValue::Texts(&names)));
@@ -241,11 +243,11 @@ impl JobCapture {
         for (lane, name) in &lanes {
             metadata.push((lane, AttributeValue::Text(name)));
         }
-        let io = |source| TraceError::io(to, "write", source);
+        let io = |source| TraceError::from_io(to, "write", source);
         let mut writer = TraceWriter::with_metadata(out, &metadata).map_err(io)?;
         let calls = &self.calls[i];
-        let written =
-            emit::write(rank, calls, activities, &job, &mut writer).map_err(|e| e.in_file(to))?;
+        let written = emit::write_nodes(rank, calls, activities, &job, &mut writer)
+            .map_err(|e| e.in_file(to))?;
         self.summary.ranks.push(RankConversion::new(
             model,
             rank,
@@ -273,7 +275,7 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
         if let (Some(first), Some(own)) = (first, said(part))
             && said(first) != Some(own)
         {
-            return Err(TraceError::refused_in(
+            return Err(TraceError::invalid_file(
                 &part.file,
                 format!(
                     "the file is of a job of {own} ranks, but {} is of a job of {} ranks",
@@ -298,7 +300,7 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
     let world = known.or(wanted).unwrap_or(0).max(least);
     if let Some(wanted) = wanted.filter(|&wanted| wanted != world) {
         let file = parts.first().map_or(Path::new(""), |part| &part.file);
-        return Err(TraceError::refused_in(
+        return Err(TraceError::invalid_file(
             file,
             format!("the capture is of a job of {world} ranks, but {wanted} ranks were requested"),
             "infer the ranks that the job has; `chakram scale` makes larger jobs from complete ones",
@@ -306,7 +308,7 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
     }
     if world > LARGEST_WORLD {
         let file = first.map_or(Path::new(""), |part| &part.file);
-        return Err(TraceError::refused_in(
+        return Err(TraceError::invalid_file(
             file,
             format!("the file states a job of {world} ranks, expected at most {LARGEST_WORLD}"),
             "correct `world_size` and `rank` in its `distributedInfo`",
@@ -338,7 +340,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
             && (host.is_some() || one_after_the_other(part, other))
         {
             let of = host.map_or(String::new(), |host| format!(" of host {host}"));
-            return Err(TraceError::refused_in(
+            return Err(TraceError::invalid_file(
                 &part.file,
                 format!(
                     "rank {} is process {process}{of}, and so is rank {} in {}",
@@ -355,7 +357,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     }
     let mut by_start: Vec<_> = parts
         .iter()
-        .map(|part| (part.activities.span(), part))
+        .map(|part| (part.activities.time_span(), part))
         .collect();
     by_start.sort_by_key(|&(span, part)| (span, part.rank.rank));
     let ((_, mut end), mut last) = by_start[0];
@@ -364,7 +366,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
         let one_host = names.0.is_some() && names.0 == names.1;
         let apart = from.saturating_sub(end);
         if apart > if one_host { APART_ON_ONE_HOST } else { APART } {
-            return Err(TraceError::refused_in(
+            return Err(TraceError::invalid_file(
                 &part.file,
                 format!(
                     "the file and {} are of different runs: rank {} begins {:.3} s after rank {} ended",
@@ -387,7 +389,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
 /// one process, not two ranks.
 fn one_after_the_other(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
-    let (one_span, other_span) = (one.activities.span(), other.activities.span());
+    let (one_span, other_span) = (one.activities.time_span(), other.activities.time_span());
     let apart = one_span.1 <= other_span.0 || other_span.1 <= one_span.0;
     apart && !says(one) && !says(other)
 }

@@ -11,7 +11,7 @@ use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline};
 use crate::pytorch::steps::MeasuredSteps;
 use crate::pytorch::{host_alone, kineto_alone, operator_order};
 use chakram_base::bounds::allocator::return_freed;
-use chakram_base::interrupt::{self, inherited};
+use chakram_base::interrupt::{self, inherit_token};
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceLocation;
@@ -32,7 +32,7 @@ pub(super) struct RankCapture {
 }
 
 /// The joined files of a rank.
-struct JoinedFiles {
+struct LinkedRankFiles {
     host: HostTrace,
     kineto: KinetoTrace,
     link: HostNodeLinks,
@@ -40,7 +40,7 @@ struct JoinedFiles {
     ordered: bool,
 }
 
-impl JoinedFiles {
+impl LinkedRankFiles {
     fn new(host: Option<HostTrace>, kineto: Option<KinetoTrace>) -> Result<Self, EventLinkError> {
         let (host, mut kineto) = match (host, kineto) {
             (Some(host), Some(kineto)) => (host, kineto),
@@ -65,7 +65,7 @@ impl JoinedFiles {
                 });
             }
         };
-        if let (Some(own), Some(theirs)) = (host.pid, kineto.process())
+        if let (Some(own), Some(theirs)) = (host.pid, kineto.main_process())
             && own != theirs
         {
             return Err(EventLinkError {
@@ -123,7 +123,7 @@ fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Err(TraceError::refused_in(
+    Err(TraceError::invalid_file(
         file,
         format!(
             "the file has operators of the processes {one}, {other}{more}; merged files of several ranks look like this"
@@ -140,11 +140,11 @@ fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
     let unread = rank.kineto.unread.iter().map(|(category, count)| {
         format!(
             "{count} of category `{}`",
-            chakram_trace::format::escape(category)
+            chakram_trace::format::escape_name(category)
         )
     });
     let unread: Vec<String> = unread.collect();
-    Err(TraceError::refused_in(
+    Err(TraceError::invalid_file(
         file,
         format!(
             "the events of devices cannot be read: {}",
@@ -171,9 +171,9 @@ impl RankCapture {
             check_times(kineto, file)?;
             check_process(kineto, file)?;
         }
-        let joined = JoinedFiles::new(host, kineto)
+        let joined = LinkedRankFiles::new(host, kineto)
             .map_err(|no| refused_at(file, no.offset, no.found, no.hint))?;
-        let JoinedFiles {
+        let LinkedRankFiles {
             host,
             mut kineto,
             mut link,
@@ -186,29 +186,29 @@ impl RankCapture {
                     "name one of them, or leave {} out to convert all",
                     SettingKey::Step
                 );
-                TraceError::refused_in(file, found, hint)
+                TraceError::invalid_file(file, found, hint)
             })?,
         };
         let number = kineto.rank.unwrap_or(number);
         if kineto.host_name.is_none() {
-            let process = kineto.process();
+            let process = kineto.main_process();
             kineto.host_name = process.and_then(|process| host_in_name(file, process));
         }
         let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
         // The table `host_of` is no longer needed, because the activities now refer to their nodes
         // directly.
         link.host_of = Vec::new();
-        rank.shrink();
+        rank.free_temporary();
         if rank.items.is_empty() && rank.devices.is_empty() {
-            return Err(TraceError::refused_in(
+            return Err(TraceError::invalid_file(
                 file,
                 "the capture has neither operators nor kernels",
                 "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] around a step",
             ));
         }
         check_device(&rank, file)?;
-        let mut calls = calls::find(&rank, &options.comm_kernels);
-        let activities = activities::find(&rank, &mut calls);
+        let mut calls = calls::find_calls(&rank, &options.comm_kernels);
+        let activities = activities::find_activities(&rank, &mut calls);
         Ok(Self {
             rank,
             calls,
@@ -223,7 +223,7 @@ impl RankCapture {
     pub fn captured_steps(&self) -> u64 {
         let items = self.rank.items.iter();
         let mut steps: Vec<&str> = items
-            .filter(|item| self.rank.role(item) == HostIntervalKind::Annotation)
+            .filter(|item| self.rank.role_of_interval(item) == HostIntervalKind::Annotation)
             .filter_map(|item| self.rank.item_name(item).strip_prefix(STEP))
             .collect();
         steps.sort_unstable();
@@ -239,19 +239,20 @@ impl RankCapture {
     /// several ranks.
     fn read_pair(pair: &CapturePair, options: &ConvertOptions) -> Result<Vec<Self>, TraceError> {
         let host = pair.host.as_deref();
-        let host = host.map(|path| pair.read_file(path, HostTrace::read, HostTrace::from_bytes));
+        let host =
+            host.map(|path| pair.read_file(path, HostTrace::read_file, HostTrace::from_bytes));
         let host = host.transpose()?;
         let kineto = pair.kineto.as_deref();
-        let kineto =
-            kineto.map(|path| pair.read_file(path, KinetoTrace::read, KinetoTrace::from_bytes));
+        let kineto = kineto
+            .map(|path| pair.read_file(path, KinetoTrace::read_file, KinetoTrace::from_bytes));
         let kineto = kineto.transpose()?;
         let kineto = match (&host, kineto) {
             (None, Some(kineto)) => {
                 let mut ranks = kineto.split_ranks();
                 if ranks.len() > 1 {
-                    let captures = ranks
-                        .into_iter()
-                        .map(|rank| Self::new(pair.rank, None, Some(rank), pair.named(), options));
+                    let captures = ranks.into_iter().map(|rank| {
+                        Self::new(pair.rank, None, Some(rank), pair.main_file(), options)
+                    });
                     return captures.collect();
                 }
                 ranks.pop()
@@ -259,17 +260,17 @@ impl RankCapture {
             (_, kineto) => kineto,
         };
         if pair.unnumbered && kineto.as_ref().is_none_or(|kineto| kineto.rank.is_none()) {
-            return Err(TraceError::refused_in(
-                pair.named(),
+            return Err(TraceError::invalid_file(
+                pair.main_file(),
                 "the rank is unknown: neither the file's name nor a `distributedInfo` states it",
                 "name the files of the ranks host.0.json, kineto.0.json, host.1.json, …",
             ));
         }
         let steps = pair.steps.as_deref();
         let steps = steps
-            .map(|path| pair.read_file(path, MeasuredSteps::read, MeasuredSteps::from_bytes))
+            .map(|path| pair.read_file(path, MeasuredSteps::read_file, MeasuredSteps::from_bytes))
             .transpose()?;
-        let mut capture = Self::new(pair.rank, host, kineto, pair.named(), options)?;
+        let mut capture = Self::new(pair.rank, host, kineto, pair.main_file(), options)?;
         // The number in the file name may not be a rank: in `trace_8.json` it may be a step. Only captures that
         // communicate must state their rank.
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {
@@ -295,7 +296,7 @@ impl RankCapture {
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(pair) = pairs.get(i) else { break };
-                let part = interrupt::check().map_err(TraceError::from);
+                let part = interrupt::check_interruption().map_err(TraceError::from);
                 let part = part.and_then(|()| Self::read_pair(pair, options));
                 if let Ok(mut slot) = slots[i].lock() {
                     *slot = Some(part);
@@ -306,7 +307,7 @@ impl RankCapture {
         // The caller's thread also reads, so that it can later write with the memory that it frees here.
         std::thread::scope(|scope| {
             for _ in 1..threads.min(pairs.len()) {
-                scope.spawn(inherited(read_next));
+                scope.spawn(inherit_token(read_next));
             }
             read_next();
         });
@@ -368,5 +369,5 @@ fn refused_at(
         offset: offset.map(|offset| offset as usize),
         ..TraceLocation::default()
     };
-    TraceError::refused_at(place, found, hint)
+    TraceError::invalid_at(place, found, hint)
 }

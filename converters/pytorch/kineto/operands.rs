@@ -27,21 +27,21 @@ pub(super) struct OperandTexts {
 
 impl OperandTable {
     /// Interns the inputs of an event into `texts`. Returns `None` if the table of texts is full.
-    pub fn intern(
+    pub fn intern_operands(
         &mut self,
         dims: &str,
         types: &str,
         texts: &mut NameTable,
     ) -> Option<OperandTexts> {
-        let shape = self.shapes.intern(dims)? as usize;
+        let shape = self.shapes.intern_name(dims)? as usize;
         if shape == self.known_shapes.len() {
-            let text = texts.intern(&python_repr::python_text(dims))?;
+            let text = texts.intern_name(&python_repr::python_text(dims))?;
             self.known_shapes.push((text, element_counts(dims)));
         }
-        let kind = self.types.intern(types)? as usize;
+        let kind = self.types.intern_name(types)? as usize;
         if kind == self.known_types.len() {
             let (text, sizes) = host_types(types);
-            self.known_types.push((texts.intern(&text)?, sizes));
+            self.known_types.push((texts.intern_name(&text)?, sizes));
         }
         let (shapes, elements) = &self.known_shapes[shape];
         let (types, sizes) = &self.known_types[kind];
@@ -83,7 +83,7 @@ mod tests {
     fn texts(dims: &str, types: &str) -> (String, String, u64) {
         let mut texts = NameTable::default();
         let found = OperandTable::default()
-            .intern(dims, types, &mut texts)
+            .intern_operands(dims, types, &mut texts)
             .expect("there is room");
         let text = |number: u32| texts.get(number).to_owned();
         (text(found.shapes), text(found.types), found.bytes)

@@ -76,7 +76,7 @@ mod value {
     pub const COUNT: usize = 20;
 
     /// Returns the index of the value with an event's key.
-    pub fn of(key: &str) -> u8 {
+    pub fn index_of_key(key: &str) -> u8 {
         match key {
             "ph" => PH,
             "cat" => CAT,
@@ -113,23 +113,27 @@ mod value {
 impl<'a> RawKinetoEvent<'a> {
     /// Reads the event at the start of `text` into `event`, which must be empty; returns its length.
     #[inline]
-    pub fn scan(layouts: &mut ElementLayouts, text: &'a str, event: &mut Self) -> Option<usize> {
+    pub fn scan_event(
+        layouts: &mut ElementLayouts,
+        text: &'a str,
+        event: &mut Self,
+    ) -> Option<usize> {
         let mut values = [None; value::COUNT];
-        if let Some(used) = layouts.read(text, value::PID, &mut values) {
+        if let Some(used) = layouts.read_by_layout(text, value::PID, &mut values) {
             event.set_fields(&values);
             return Some(used);
         }
         values = [None; value::COUNT];
         let used = scan_by_key(layouts, text, &mut values)?;
         event.set_fields(&values);
-        layouts.learn(&text[..used]);
+        layouts.learn_layout(&text[..used]);
         Some(used)
     }
 
     /// Sets the fields from `values`, which are indexed as in the module `value`.
     #[inline]
     fn set_fields(&mut self, values: &[Option<&'a str>; value::COUNT]) {
-        let json = |number: u8| values[number as usize].map(JsonText::legal);
+        let json = |number: u8| values[number as usize].map(JsonText::from_legal);
         self.ph = values[value::PH as usize].unwrap_or_default().into();
         self.cat = values[value::CAT as usize].map(Cow::Borrowed);
         self.name = values[value::NAME as usize].unwrap_or_default().into();
@@ -162,37 +166,37 @@ fn scan_by_key<'a>(
 ) -> Option<usize> {
     let mut scan = JsonScanner::new(text);
     let mut seen = SeenKeys::default();
-    layouts.begin();
+    layouts.begin_element();
     let mut note = |number: u8, value: &'a str, json: &'a str| {
-        layouts.note(number, json, text);
+        layouts.note_value(number, json, text);
         values[number as usize] = Some(value);
     };
-    scan.object(|scan, key| {
-        let number = value::of(key);
+    scan.read_object(|scan, key| {
+        let number = value::index_of_key(key);
         if number != value::SKIPPED {
-            seen.first(number.into())?;
+            seen.record_first(number.into())?;
         }
         match number {
             // A null value is not recorded; layouts treat it as text between values.
             value::CAT | value::PID | value::TID | value::TS | value::DUR | value::ARGS
-                if scan.null()? => {}
-            value::ARGS => scan.object(|scan, key| {
-                let value = scan.value()?.get();
+                if scan.accept_null()? => {}
+            value::ARGS => scan.read_object(|scan, key| {
+                let value = scan.read_value()?.get();
                 note(value::of_arg(key), value, value);
                 Some(())
             })?,
             value::PH | value::CAT | value::NAME => {
-                let json = scan.value()?.get();
+                let json = scan.read_value()?.get();
                 note(number, unescaped_string(json)?, json);
             }
             _ => {
-                let value = scan.value()?.get();
+                let value = scan.read_value()?.get();
                 note(number, value, value);
             }
         }
         Some(())
     })?;
-    Some(scan.used())
+    Some(scan.consumed_bytes())
 }
 
 /// Returns the content of a JSON string; `None` if it has escapes.
@@ -259,7 +263,7 @@ pub(super) struct AllEventArgs(pub Vec<(String, String)>);
 
 impl AllEventArgs {
     /// Parses the event at the start of `text` again, this time with all its arguments.
-    pub fn of(text: &[u8]) -> Self {
+    pub fn parse_arguments(text: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct ArgsOfEvent {
             #[serde(default)]

@@ -10,10 +10,10 @@ use crate::pytorch::stream::{
     ElementLayouts, ElementReader, JsonText, LocatedElement, parse_integer,
 };
 use crate::pytorch::{
-    ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, communicates, groups, op_work,
+    ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, op_work,
 };
 use chakram_base::interrupt;
-use chakram_trace::format::{TraceError, TraceLocation, escape};
+use chakram_trace::format::{TraceError, TraceLocation, escape_name};
 use chakram_trace::graph::Interner;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub(super) struct KinetoReader {
     operands: OperandTable,
     details: Interner<EventDetails>,
     /// For each name, by its text index, the arguments of its events that the conversion uses.
-    named: Vec<UsedArgs>,
+    named: Vec<ArgumentSelection>,
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
@@ -37,7 +37,7 @@ pub(super) struct KinetoReader {
 
 /// Which arguments the conversion uses, for events with a given name.
 #[derive(Clone, Copy, Debug)]
-struct UsedArgs {
+struct ArgumentSelection {
     /// All arguments, because the event communicates.
     of_call: bool,
     /// All arguments of the operator, because the output of a convolution depends on its padding and
@@ -64,9 +64,9 @@ impl TryFrom<i128> for StreamId {
 }
 
 /// An id that connects events. Scripts write −1 for a missing id.
-struct JoiningId(u64);
+struct EventLinkId(u64);
 
-impl TryFrom<i128> for JoiningId {
+impl TryFrom<i128> for EventLinkId {
     type Error = std::num::TryFromIntError;
 
     fn try_from(number: i128) -> Result<Self, Self::Error> {
@@ -94,14 +94,14 @@ struct DeviceProperties {
 
 impl KinetoReader {
     /// Finishes the trace after the last event.
-    pub fn finish(mut self) -> Result<KinetoTrace, TraceError> {
+    pub fn finish_trace(mut self) -> Result<KinetoTrace, TraceError> {
         let mut trace = self.trace;
         let base = self.base_ns;
         for time in trace.events.iter_mut().map(|event| &mut event.start_ns) {
             // The file may state the base only at its end, so add it now.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("an event is {time} ns after the base time of {base} ns, which is beyond the year 2262");
-                TraceError::refused_at(TraceLocation::default(), found, DAMAGED)
+                TraceError::invalid_at(TraceLocation::default(), found, DAMAGED)
             })?;
         }
         for call in &mut trace.python {
@@ -111,7 +111,7 @@ impl KinetoReader {
             (*from, *to) = (from.saturating_add(base), to.saturating_add(base));
         }
         drop_outside(&mut trace);
-        trace.tracks = self.tracks.finish();
+        trace.tracks = self.tracks.finish_tracks();
         trace.unread = count_unread(&trace, self.unread);
         trace.details = self.details.into_keys();
         trace.left_out = std::mem::take(&mut self.left_out).into_iter().collect();
@@ -133,9 +133,9 @@ impl KinetoReader {
         raw: &RawKinetoEvent<'_>,
         at: &LocatedElement<'_>,
     ) -> Result<u32, TraceError> {
-        let number = self.tracks.number(raw.pid, raw.tid);
+        let number = self.tracks.track_index(raw.pid, raw.tid);
         number.ok_or_else(|| {
-            at.refused(
+            at.error_about(
                 "",
                 "more tracks than 32-bit indices can address".to_owned(),
                 HUGE,
@@ -150,13 +150,13 @@ impl KinetoReader {
     }
 
     /// Returns which arguments of events with a name are used.
-    fn used_args(&mut self, name: u32) -> UsedArgs {
+    fn used_args(&mut self, name: u32) -> ArgumentSelection {
         let known = self.named.len();
         let new = known..self.trace.texts.len();
         self.named.extend(new.map(|number| {
             let name = self.trace.texts.get(number as u32);
-            UsedArgs {
-                of_call: communicates(name),
+            ArgumentSelection {
+                of_call: is_communication(name),
                 of_convolution: name.ends_with("n_convolution"),
                 values: op_work::needs_values(name),
             }
@@ -181,13 +181,13 @@ impl KinetoReader {
         };
         let raw_args = &raw.args;
         let huge = || {
-            at.refused(
+            at.error_about(
                 "",
                 "more names than 32-bit indices can address".to_owned(),
                 HUGE,
             )
         };
-        let name = self.trace.texts.intern(&raw.name).ok_or_else(huge)?;
+        let name = self.trace.texts.intern_name(&raw.name).ok_or_else(huge)?;
         let mut args = NONE;
         // Drop unused arguments, because they would take most of the memory.
         if raw_args.collective.is_some()
@@ -195,14 +195,16 @@ impl KinetoReader {
             || self.needs_args(name, category)
         {
             args = self.trace.args.len() as u32;
-            self.trace.args.push(AllEventArgs::of(at.text).0);
+            self.trace
+                .args
+                .push(AllEventArgs::parse_arguments(at.text).0);
         }
         let operands = match (raw_args.dims, raw_args.types) {
             (Some(dims), Some(types)) => {
                 let texts = &mut self.trace.texts;
                 Some(
                     self.operands
-                        .intern(dims.get(), types.get(), texts)
+                        .intern_operands(dims.get(), types.get(), texts)
                         .ok_or_else(huge)?,
                 )
             }
@@ -210,10 +212,10 @@ impl KinetoReader {
         };
         let mut values = NONE;
         if category == EventCategory::CpuOp && self.used_args(name).values {
-            let all = AllEventArgs::of(at.text).0;
+            let all = AllEventArgs::parse_arguments(at.text).0;
             let found = all.into_iter().find(|(key, _)| key == "Concrete Inputs");
             if let Some((_, found)) = found {
-                values = self.trace.texts.intern(&found).ok_or_else(huge)?;
+                values = self.trace.texts.intern_name(&found).ok_or_else(huge)?;
             }
         }
         let track = self.track_of(raw, at)?;
@@ -223,11 +225,11 @@ impl KinetoReader {
         // each stream a track.
         let of_track = |is_missing: bool| is_missing && category.is_work();
         let stream = match stream {
-            None if of_track(true) => self.tracks.stream(track),
+            None if of_track(true) => self.tracks.stream_of_track(track),
             stream => stream.unwrap_or(-1),
         };
         let device = match device {
-            None if of_track(true) => self.tracks.device(track),
+            None if of_track(true) => self.tracks.device_of_track(track),
             device => device.unwrap_or(-1),
         };
         let details = EventDetails {
@@ -242,10 +244,10 @@ impl KinetoReader {
         };
         let details = match details {
             EventDetails::ABSENT => NONE,
-            details => self.details.intern(details),
+            details => self.details.intern_key(details),
         };
         let id = |value, what| -> Result<u64, TraceError> {
-            Ok(parse_integer(value, what, at)?.map_or(0, |JoiningId(id)| id))
+            Ok(parse_integer(value, what, at)?.map_or(0, |EventLinkId(id)| id))
         };
         let event = KinetoEvent {
             start_ns: parse_time(raw.ts, "ts", at)?,
@@ -261,7 +263,7 @@ impl KinetoReader {
         };
         self.trace.with_rf_id += u64::from(event.rf_id != 0);
         if self.trace.events.len().is_multiple_of(ITEMS_BETWEEN_CHECKS) {
-            interrupt::check()?;
+            interrupt::check_interruption()?;
         }
         self.trace.events.push(event);
         Ok(())
@@ -280,9 +282,9 @@ impl KinetoReader {
         let Ok(duration_ns) = u64::try_from(duration) else {
             return Ok(());
         };
-        let name = self.trace.texts.intern(&raw.name);
+        let name = self.trace.texts.intern_name(&raw.name);
         let name = name.ok_or_else(|| {
-            at.refused(
+            at.error_about(
                 "",
                 "more names than 32-bit indices can address".to_owned(),
                 HUGE,
@@ -319,7 +321,7 @@ impl KinetoReader {
         let read = serde_json::from_str::<Option<DistributedInfo<'_>>>(value.get());
         let read = read.map_err(|error| {
             let found = format!("`distributedInfo` cannot be read: {error}");
-            at.refused(value.get(), found, DAMAGED)
+            at.error_about(value.get(), found, DAMAGED)
         })?;
         let Some(read) = read else { return Ok(()) };
         self.trace.rank = parse_integer(read.rank, "rank", at)?;
@@ -337,7 +339,7 @@ impl KinetoReader {
                     groups.len()
                 );
                 self.trace.repairs.push(JsonRepair {
-                    offset: at.of(config.get()),
+                    offset: at.offset_of(config.get()),
                     what: JsonRepairKind::Groups,
                     text,
                 });
@@ -465,14 +467,14 @@ fn parse_time(
 ) -> Result<i64, TraceError> {
     let Some(value) = value else {
         let found = format!("an event without `{what}`, expected microseconds");
-        return Err(at.refused("", found, DAMAGED));
+        return Err(at.error_about("", found, DAMAGED));
     };
     parse_nanoseconds(value.get()).ok_or_else(|| {
         let found = format!(
             "`{what}` is {}, expected microseconds within 292 years",
-            escape(value.get())
+            escape_name(value.get())
         );
-        at.refused(value.get(), found, DAMAGED)
+        at.error_about(value.get(), found, DAMAGED)
     })
 }
 
@@ -486,11 +488,15 @@ impl ElementReader for KinetoReader {
     };
     type Element<'de> = RawKinetoEvent<'de>;
 
-    fn scan<'de>(&mut self, text: &'de str, event: &mut RawKinetoEvent<'de>) -> Option<usize> {
-        RawKinetoEvent::scan(&mut self.layouts, text, event)
+    fn scan_element<'de>(
+        &mut self,
+        text: &'de str,
+        event: &mut RawKinetoEvent<'de>,
+    ) -> Option<usize> {
+        RawKinetoEvent::scan_event(&mut self.layouts, text, event)
     }
 
-    fn element(
+    fn receive_element(
         &mut self,
         raw: &RawKinetoEvent<'_>,
         at: LocatedElement<'_>,
@@ -522,9 +528,9 @@ impl ElementReader for KinetoReader {
                 return Ok(());
             }
             ("M", _) if raw.name == "thread_name" => {
-                let named = self.tracks.name(raw.pid, raw.tid, raw.args.name);
+                let named = self.tracks.name_track(raw.pid, raw.tid, raw.args.name);
                 named.ok_or_else(|| {
-                    at.refused(
+                    at.error_about(
                         "",
                         "more tracks than 32-bit indices can address".to_owned(),
                         HUGE,
@@ -533,7 +539,7 @@ impl ElementReader for KinetoReader {
             }
             ("", _) => {
                 let found = "an event without `ph`".to_owned();
-                return Err(at.refused("", found, DAMAGED));
+                return Err(at.error_about("", found, DAMAGED));
             }
             _ => {}
         }
@@ -541,7 +547,7 @@ impl ElementReader for KinetoReader {
         Ok(())
     }
 
-    fn value(
+    fn receive_value(
         &mut self,
         key: &str,
         value: JsonText<'_>,
@@ -559,7 +565,7 @@ impl ElementReader for KinetoReader {
                 let devices = serde_json::from_str::<Vec<DeviceProperties>>(value.get());
                 let devices = devices.map_err(|error| {
                     let found = format!("`{key}` cannot be read: {error}");
-                    at.refused(value.get(), found, DAMAGED)
+                    at.error_about(value.get(), found, DAMAGED)
                 })?;
                 self.trace.device_names = devices.into_iter().filter_map(|d| d.name).collect();
             }
@@ -573,7 +579,7 @@ impl ElementReader for KinetoReader {
         Ok(())
     }
 
-    fn repaired(&mut self, repair: JsonRepair) {
+    fn record_repair(&mut self, repair: JsonRepair) {
         self.trace.repairs.push(repair);
     }
 }

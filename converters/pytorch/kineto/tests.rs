@@ -76,7 +76,7 @@ fn what_matters_is_kept_and_the_rest_counted() {
     let [op, kernel, copy, set, launch, sync, _] = trace.events.as_slice() else {
         unreachable!()
     };
-    let of = |event: &KinetoEvent| *trace.details(event);
+    let of = |event: &KinetoEvent| *trace.details_of_event(event);
     assert_eq!(op.start_ns, BASE + 4_313_672_559_973_129);
     assert_eq!(op.duration_ns, 16_433_503);
     assert_eq!(
@@ -155,7 +155,7 @@ fn names_that_were_not_escaped_are_repaired() {
     let trace = read(&text);
     assert_eq!(trace.texts.get(trace.events[0].name), name);
     assert_eq!(
-        (trace.repairs.count(), trace.events[0].external_id),
+        (trace.repairs.repair_count(), trace.events[0].external_id),
         (1, 193)
     );
     for end in 0..text.len() {
@@ -185,7 +185,7 @@ fn events_without_a_duration_are_counted_and_left_out() {
         let trace = read(&RECENT.replacen("16433.503", duration, 1));
         assert_eq!(trace.untimed, 1, "{duration}");
         assert_eq!(trace.events.len() + 1, whole.events.len(), "{duration}");
-        assert_eq!(trace.repairs.count(), repairs, "{duration}");
+        assert_eq!(trace.repairs.repair_count(), repairs, "{duration}");
     }
     let trace = read(&RECENT.replacen("\"dur\": 16433.503", "\"x\": 5", 1));
     assert_eq!(trace.untimed, 1);
@@ -198,7 +198,10 @@ fn commas_behind_the_last_element_are_skipped() {
     let close = text.rfind('}').expect("the file ends");
     let text = format!("{},{}", &text[..close], &text[close..]);
     let (one, other) = (read(RECENT), read(&text));
-    assert_eq!((one.events, other.repairs.count()), (other.events, 2));
+    assert_eq!(
+        (one.events, other.repairs.repair_count()),
+        (other.events, 2)
+    );
 }
 
 #[test]
@@ -212,7 +215,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
     assert_eq!(one.device_names, other.device_names);
     assert_eq!(one.events.len(), other.events.len());
     // Each of the two damaged values needs one repair.
-    assert_eq!(other.repairs.count(), 2);
+    assert_eq!(other.repairs.repair_count(), 2);
     let listed = other.repairs.listed.iter().map(|repair| {
         assert_eq!(repair.what, JsonRepairKind::Comma);
         assert_eq!(text.as_bytes()[repair.offset as usize], b',');
@@ -281,7 +284,7 @@ fn damage_is_refused_where_it_stands() {
         let read = KinetoTrace::from_bytes(text.as_bytes());
         if part.is_empty() {
             // JSON does not define this escape, so the writer did not escape the name.
-            assert_eq!(read.unwrap().repairs.count(), 1);
+            assert_eq!(read.unwrap().repairs.repair_count(), 1);
             continue;
         }
         let error = read.map(|t| t.events.len()).expect_err(part).to_string();

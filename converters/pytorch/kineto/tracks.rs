@@ -43,7 +43,11 @@ impl TrackTable {
     }
 
     /// Returns the index of a track, which is added if it is new. Returns `None` if the table is full.
-    pub fn number(&mut self, pid: Option<JsonText<'_>>, tid: Option<JsonText<'_>>) -> Option<u32> {
+    pub fn track_index(
+        &mut self,
+        pid: Option<JsonText<'_>>,
+        tid: Option<JsonText<'_>>,
+    ) -> Option<u32> {
         let (pid, tid) = (key_text(pid), key_text(tid));
         // Consecutive events usually have the same track, so try the last track first.
         if let Some(last) = self.tracks.get(self.last as usize)
@@ -53,7 +57,7 @@ impl TrackTable {
             return Some(self.last);
         }
         self.set_key(&pid, &tid);
-        let number = self.keys.intern(&self.key)?;
+        let number = self.keys.intern_name(&self.key)?;
         if number as usize == self.tracks.len() {
             self.tracks.push(KinetoTrack {
                 pid: pid.into_owned(),
@@ -66,7 +70,7 @@ impl TrackTable {
     }
 
     /// Returns a track's stream number. If the track's id is a word, derives a number from its index.
-    pub fn stream(&self, track: u32) -> i64 {
+    pub fn stream_of_track(&self, track: u32) -> i64 {
         /// First stream number for tracks whose id is a word, larger than all other stream numbers.
         const WORDS: i64 = 100_000;
         let tid = number::parse_whole(&self.tracks[track as usize].tid);
@@ -75,31 +79,31 @@ impl TrackTable {
     }
 
     /// Returns a track's device, which is its process id; −1 if the process id is a word.
-    pub fn device(&self, track: u32) -> i32 {
+    pub fn device_of_track(&self, track: u32) -> i32 {
         let pid = number::parse_whole(&self.tracks[track as usize].pid);
         pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1)
     }
 
     /// Names a track unless it already has a name. Returns `None` if the table is full.
-    pub fn name(
+    pub fn name_track(
         &mut self,
         pid: Option<JsonText<'_>>,
         tid: Option<JsonText<'_>>,
         name: Option<JsonText<'_>>,
     ) -> Option<()> {
         self.set_key(&key_text(pid), &key_text(tid));
-        if self.named.intern(&self.key)? as usize == self.names.len() {
-            self.names.push(self.texts.intern(&key_text(name))?);
+        if self.named.intern_name(&self.key)? as usize == self.names.len() {
+            self.names.push(self.texts.intern_name(&key_text(name))?);
         }
         Some(())
     }
 
     /// Returns the tracks with their names.
-    pub fn finish(mut self) -> Vec<KinetoTrack> {
+    pub fn finish_tracks(mut self) -> Vec<KinetoTrack> {
         for (number, name) in self.names.into_iter().enumerate() {
             // The table cannot look up a key without inserting it. Keys inserted here do no harm, because their
             // indices follow those of all tracks.
-            let track = self.keys.intern(self.named.get(number as u32));
+            let track = self.keys.intern_name(self.named.get(number as u32));
             if let Some(track) = track.and_then(|t| self.tracks.get_mut(t as usize)) {
                 track.name = self.texts.get(name).to_owned();
             }

@@ -30,14 +30,14 @@ pub(in crate::pytorch) struct OperatorArgument {
 
 impl OperatorArgument {
     /// Returns the number of elements of a tensor.
-    pub fn elements(&self) -> Option<u64> {
-        elements(&self.shape)
+    pub fn element_count(&self) -> Option<u64> {
+        element_count(&self.shape)
     }
 
     /// Returns the bytes of a tensor; 0 for other arguments.
-    pub fn bytes(&self) -> Option<u64> {
+    pub fn byte_count(&self) -> Option<u64> {
         match self.element {
-            Some(size) => self.elements()?.checked_mul(size),
+            Some(size) => self.element_count()?.checked_mul(size),
             None => Some(0),
         }
     }
@@ -77,27 +77,27 @@ impl OperatorArguments {
     }
 
     /// Returns the argument at `place`; `None` if there are fewer arguments.
-    pub fn arg(&self, place: usize) -> Option<&OperatorArgument> {
+    pub fn argument_at(&self, place: usize) -> Option<&OperatorArgument> {
         self.args.get(place)
     }
 
     /// Returns the sizes of the tensor at `place`; empty for other arguments.
-    pub fn shape(&self, place: usize) -> &[u64] {
+    pub fn shape_at(&self, place: usize) -> &[u64] {
         self.args.get(place).map_or(&[], |arg| &arg.shape)
     }
 
     /// Returns the number of elements of the first result.
     pub fn output_elements(&self) -> Option<u64> {
-        elements(self.outputs.first()?)
+        element_count(self.outputs.first()?)
     }
 
     /// Returns the number at `place`; `None` if unknown.
-    pub fn number(&self, place: usize) -> Option<i64> {
+    pub fn number_at(&self, place: usize) -> Option<i64> {
         self.values.get(place)?.parse().ok()
     }
 
     /// Returns the flag at `place`; `None` if unknown.
-    pub fn flag(&self, place: usize) -> Option<bool> {
+    pub fn flag_at(&self, place: usize) -> Option<bool> {
         match &**self.values.get(place)? {
             "True" | "true" => Some(true),
             "False" | "false" => Some(false),
@@ -106,14 +106,14 @@ impl OperatorArguments {
     }
 
     /// Returns the list of flags at `place`; `None` if unknown.
-    pub fn flags(&self, place: usize) -> Option<Vec<bool>> {
+    pub fn flags_at(&self, place: usize) -> Option<Vec<bool>> {
         let text = self.values.get(place)?.to_ascii_lowercase();
         serde_json::from_str(&text).ok()
     }
 }
 
 /// Returns the product of `shape`; `None` on overflow.
-pub(super) fn elements(shape: &[u64]) -> Option<u64> {
+pub(super) fn element_count(shape: &[u64]) -> Option<u64> {
     shape
         .iter()
         .try_fold(1_u64, |product, &n| product.checked_mul(n))
@@ -158,11 +158,11 @@ mod tests {
         let [table, index, scalar, list] = &operands.args[..] else {
             panic!("{operands:?}")
         };
-        assert_eq!((table.bytes(), table.integer), (Some(64), false));
-        assert_eq!((index.bytes(), index.integer), (Some(24), true));
-        assert_eq!((scalar.bytes(), list.listed), (Some(0), 12));
-        assert_eq!(operands.number(2), Some(-1));
-        assert_eq!(operands.number(0), None);
+        assert_eq!((table.byte_count(), table.integer), (Some(64), false));
+        assert_eq!((index.byte_count(), index.integer), (Some(24), true));
+        assert_eq!((scalar.byte_count(), list.listed), (Some(0), 12));
+        assert_eq!(operands.number_at(2), Some(-1));
+        assert_eq!(operands.number_at(0), None);
         assert_eq!(operands.output_elements(), Some(24));
     }
 
@@ -174,15 +174,15 @@ mod tests {
         assert_eq!(values, r#"["",8192,true,"<None>","[true,false]",0.5]"#);
         let operands = OperatorArguments::new("[]", "[]", "[]", &values);
         assert_eq!(
-            (operands.number(1), operands.flag(2)),
+            (operands.number_at(1), operands.flag_at(2)),
             (Some(8192), Some(true))
         );
-        assert_eq!(operands.flags(4), Some(vec![true, false]));
-        assert_eq!(operands.flag(3), None);
+        assert_eq!(operands.flags_at(4), Some(vec![true, false]));
+        assert_eq!(operands.flag_at(3), None);
         let operands =
             OperatorArguments::new("[]", "[]", "[]", r#"["False", "[True, False]", "2"]"#);
-        assert_eq!(operands.flag(0), Some(false));
-        assert_eq!(operands.flags(1), Some(vec![true, false]));
-        assert_eq!(operands.flag(2), Some(true));
+        assert_eq!(operands.flag_at(0), Some(false));
+        assert_eq!(operands.flags_at(1), Some(vec![true, false]));
+        assert_eq!(operands.flag_at(2), Some(true));
     }
 }

@@ -15,7 +15,7 @@
 //! there is one sequence, or if the two bounds agree within a tenth; otherwise they are unknown. They are also
 //! unknown if keys are in the pages of a cache, because no shape shows how many pages are read.
 
-use super::arguments::{OperatorArguments, elements};
+use super::arguments::{OperatorArguments, element_count};
 
 /// Argument positions of an attention operator.
 struct AttentionSignature {
@@ -211,16 +211,16 @@ pub(super) fn attention_flops(name: &str, operands: &OperatorArguments) -> Optio
 
 impl AttentionSignature {
     fn count_flops(&self, operands: &OperatorArguments) -> Option<u64> {
-        let is_paged = |place| !operands.shape(place).is_empty();
+        let is_paged = |place| !operands.shape_at(place).is_empty();
         if self.pages.is_some_and(is_paged) {
             return None;
         }
-        let [q, k, v] = [0, 1, 2].map(|i| operands.shape(self.query + i));
+        let [q, k, v] = [0, 1, 2].map(|i| operands.shape_at(self.query + i));
         let [.., heads_or_length, width] = *q else {
             return None;
         };
-        let causal = operands.flag(self.causal).unwrap_or(false);
-        let left = self.window.and_then(|place| operands.number(place));
+        let causal = operands.flag_at(self.causal).unwrap_or(false);
+        let left = self.window.and_then(|place| operands.number_at(place));
         let window = match left.map(u64::try_from) {
             // Without a mask, a query also sees keys to its right; their number depends on another scalar.
             Some(Ok(_)) if !causal => return None,
@@ -237,10 +237,12 @@ impl AttentionSignature {
             let [.., keys_heads, keys_width] = *k else {
                 return None;
             };
-            let tokens = |shape: &[u64], row: u64| elements(shape)?.checked_div(row);
+            let tokens = |shape: &[u64], row: u64| element_count(shape)?.checked_div(row);
             let queries = tokens(q, heads.checked_mul(width)?)?;
             let keys = tokens(k, keys_heads.checked_mul(keys_width)?)?;
-            let offsets = self.sequences.map(|(offsets, _)| operands.shape(offsets));
+            let offsets = self
+                .sequences
+                .map(|(offsets, _)| operands.shape_at(offsets));
             let sequences = match (offsets, q) {
                 (Some(&[offsets]), _) => self.equal_sequences(operands, offsets, queries, keys)?,
                 // Without offsets, a three-dimensional tensor does not show where its sequences begin.
@@ -254,7 +256,7 @@ impl AttentionSignature {
             let ([batch @ .., queries, _], [.., keys, _]) = (q, k) else {
                 return None;
             };
-            (elements(batch)?, pairs(*queries, *keys)?)
+            (element_count(batch)?, pairs(*queries, *keys)?)
         };
         let product = pairs.checked_mul(heads)?.checked_mul(2)?;
         // In the forward pass, the second matrix multiplication has the width of the values, which may
@@ -280,7 +282,7 @@ impl AttentionSignature {
             return Some(1);
         }
         let (_, longest) = self.sequences?;
-        let longest = u64::try_from(operands.number(longest)?).ok()?.min(keys);
+        let longest = u64::try_from(operands.number_at(longest)?).ok()?.min(keys);
         let least = queries.checked_mul(keys)? / count;
         let most = queries.checked_mul(longest)?;
         (most <= least.checked_add(least / 10)?).then_some(count)

@@ -100,28 +100,28 @@ pub(super) fn lookup_bytes(name: &str, operands: &OperatorArguments) -> Option<O
 impl RowAccess {
     fn count_bytes(self, operands: &OperatorArguments) -> Option<u64> {
         let tensor = |place: usize| {
-            let arg = operands.arg(place)?;
+            let arg = operands.argument_at(place)?;
             arg.element.map(|size| (arg, size))
         };
         match self {
             Self::Embedding => {
                 let ((table, size), (index, _)) = (tensor(0)?, tensor(1)?);
                 let row = table.shape.last()?.checked_mul(size)?;
-                let rows = index.elements()?.checked_mul(row)?;
-                index.bytes()?.checked_add(rows.checked_mul(2)?)
+                let rows = index.element_count()?.checked_mul(row)?;
+                index.byte_count()?.checked_add(rows.checked_mul(2)?)
             }
             Self::Bag => {
                 let ((table, size), (index, _)) = (tensor(0)?, tensor(1)?);
                 let row = table.shape.last()?.checked_mul(size)?;
-                let offsets = operands.arg(2).filter(|arg| arg.integer);
+                let offsets = operands.argument_at(2).filter(|arg| arg.integer);
                 let bags = match (&index.shape[..], offsets) {
                     (&[bags, _], _) => bags,
-                    (_, Some(offsets)) => offsets.elements()?,
+                    (_, Some(offsets)) => offsets.element_count()?,
                     _ => return None,
                 };
-                let rows = index.elements()?.checked_add(bags)?.checked_mul(row)?;
-                let offsets = offsets.map_or(Some(0), OperatorArgument::bytes)?;
-                index.bytes()?.checked_add(offsets)?.checked_add(rows)
+                let rows = index.element_count()?.checked_add(bags)?.checked_mul(row)?;
+                let offsets = offsets.map_or(Some(0), OperatorArgument::byte_count)?;
+                index.byte_count()?.checked_add(offsets)?.checked_add(rows)
             }
             Self::Select => {
                 let ((table, size), (index, _)) = (tensor(0)?, tensor(2)?);
@@ -131,21 +131,21 @@ impl RowAccess {
                         let dimensions = table.shape.len() as i64;
                         let dimension = match dimensions {
                             1 => 0,
-                            _ => operands.number(1)?,
+                            _ => operands.number_at(1)?,
                         };
                         let dimension = usize::try_from(dimension.checked_rem_euclid(dimensions)?);
                         let along = *table.shape.get(dimension.ok()?)?;
-                        let slice = table.elements()?.checked_div(along)?;
-                        slice.checked_mul(index.elements()?)?
+                        let slice = table.element_count()?.checked_div(along)?;
+                        slice.checked_mul(index.element_count()?)?
                     }
                 };
                 let selected = selected.checked_mul(size)?.checked_mul(2)?;
-                index.bytes()?.checked_add(selected)
+                index.byte_count()?.checked_add(selected)
             }
             Self::Gather { index } => {
                 let ((_, size), (index, _)) = (tensor(0)?, tensor(index)?);
-                let taken = index.elements()?.checked_mul(size)?.checked_mul(2)?;
-                index.bytes()?.checked_add(taken)
+                let taken = index.element_count()?.checked_mul(size)?.checked_mul(2)?;
+                index.byte_count()?.checked_add(taken)
             }
             Self::Index => {
                 let (_, size) = tensor(0)?;
@@ -153,7 +153,7 @@ impl RowAccess {
                     true => operands.output_elements()?,
                     false => return None,
                 };
-                let indices = operands.arg(1)?.listed.checked_mul(INDEX)?;
+                let indices = operands.argument_at(1)?.listed.checked_mul(INDEX)?;
                 taken
                     .checked_mul(size)?
                     .checked_mul(2)?
@@ -165,17 +165,17 @@ impl RowAccess {
                 if rows.shape.is_empty() {
                     return None;
                 }
-                let index = operands.arg(index)?;
+                let index = operands.argument_at(index)?;
                 let indices = match index.element {
-                    Some(_) => index.bytes()?,
+                    Some(_) => index.byte_count()?,
                     None => index.listed.checked_mul(INDEX)?,
                 };
-                rows.bytes()?.checked_mul(times)?.checked_add(indices)
+                rows.byte_count()?.checked_mul(times)?.checked_add(indices)
             }
             Self::Target { table, target } => {
                 let ((_, size), (target, _)) = (tensor(table)?, tensor(target)?);
-                let touched = target.elements()?.checked_mul(size)?;
-                target.bytes()?.checked_add(touched)
+                let touched = target.element_count()?.checked_mul(size)?;
+                target.byte_count()?.checked_add(touched)
             }
             Self::Batched => batched_lookup_bytes(operands),
             Self::BatchedBackward => None,
@@ -203,10 +203,13 @@ fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
     let indices_at = (widths_at + 2..args.len())
         .find(|&at| is_number(at - 1) && is_list(at) && is_list(at + 1) && is_number(at + 2))?;
     let (indices, offsets) = (args.get(indices_at)?, args.get(indices_at + 1)?);
-    let tables = args.get(widths_at)?.elements()?.checked_sub(1)?;
-    let bags = offsets.elements()?.checked_sub(1)?.checked_div(tables)?;
+    let tables = args.get(widths_at)?.element_count()?.checked_sub(1)?;
+    let bags = offsets
+        .element_count()?
+        .checked_sub(1)?
+        .checked_div(tables)?;
     // The sum of all tables' widths: a number, or otherwise the width of the result.
-    let stated = operands.number(widths_at + 1);
+    let stated = operands.number_at(widths_at + 1);
     let stated = stated.and_then(|sum| u64::try_from(sum).ok());
     let result = operands
         .outputs
@@ -222,14 +225,14 @@ fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
         .find_map(|arg| arg.element)?;
     // Tables may have different widths, so use their mean.
     let rows = indices
-        .elements()?
+        .element_count()?
         .checked_mul(widths)?
         .checked_div(tables)?;
     let sums = bags.checked_mul(widths)?;
     let moved = rows.checked_add(sums)?.checked_mul(size)?;
     moved
-        .checked_add(indices.bytes()?)?
-        .checked_add(offsets.bytes()?)
+        .checked_add(indices.byte_count()?)?
+        .checked_add(offsets.byte_count()?)
 }
 
 #[cfg(test)]

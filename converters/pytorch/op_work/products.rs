@@ -1,6 +1,6 @@
 //! FLOPs of matrix multiplications and convolutions, computed from shapes.
 
-use super::arguments::{OperatorArgument, OperatorArguments, elements};
+use super::arguments::{OperatorArgument, OperatorArguments, element_count};
 
 #[derive(Clone, Copy)]
 enum ProductKind {
@@ -87,7 +87,8 @@ pub(super) fn product_flops(name: &str, operands: &OperatorArguments) -> Option<
 impl ProductKind {
     fn count_flops(self, operands: &OperatorArguments) -> Option<u64> {
         // Sizes of a tensor; `None` for a number or list.
-        let tensor = |place: usize| Some(operands.shape(place)).filter(|shape| !shape.is_empty());
+        let tensor =
+            |place: usize| Some(operands.shape_at(place)).filter(|shape| !shape.is_empty());
         match self {
             Self::Matrices(a, b) => {
                 let &[ref batch @ .., m, k] = tensor(a)? else {
@@ -95,13 +96,15 @@ impl ProductKind {
                 };
                 let &n = tensor(b)?.last()?;
                 2_u64
-                    .checked_mul(elements(batch)?)?
-                    .checked_mul(elements(&[m, k, n])?)
+                    .checked_mul(element_count(batch)?)?
+                    .checked_mul(element_count(&[m, k, n])?)
             }
-            Self::Vector(matrix) => 2_u64.checked_mul(elements(tensor(matrix)?)?),
+            Self::Vector(matrix) => 2_u64.checked_mul(element_count(tensor(matrix)?)?),
             Self::Linear => {
                 let &features = tensor(1)?.first()?;
-                elements(tensor(0)?)?.checked_mul(features)?.checked_mul(2)
+                element_count(tensor(0)?)?
+                    .checked_mul(features)?
+                    .checked_mul(2)
             }
             Self::Broadcast => {
                 let &width = tensor(0)?.last()?;
@@ -135,7 +138,7 @@ impl ProductKind {
 /// no shape.
 fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
-    let wanted = match operands.flags(MASK) {
+    let wanted = match operands.flags_at(MASK) {
         Some(mask) => mask.iter().take(2).filter(|wanted| **wanted).count(),
         None => {
             let outputs = operands.outputs.iter().take(2);
@@ -152,11 +155,15 @@ fn grouped_flops(a: &[u64], b: &[u64]) -> Option<u64> {
         // Groups of rows, with one matrix per group; the operands may be in either order.
         (&[_, width], &[_, rows, columns]) => {
             let out = if rows == width { columns } else { rows };
-            elements(a)?.checked_mul(out)?.checked_mul(2)
+            element_count(a)?.checked_mul(out)?.checked_mul(2)
         }
         // Groups of columns, or of the inner dimension.
-        (&[_, rows, inner] | &[rows, inner], &[_, columns]) => elements(&[2, rows, inner, columns]),
-        (&[groups, rows, inner], &[_, _, columns]) => elements(&[2, groups, rows, inner, columns]),
+        (&[_, rows, inner] | &[rows, inner], &[_, columns]) => {
+            element_count(&[2, rows, inner, columns])
+        }
+        (&[groups, rows, inner], &[_, _, columns]) => {
+            element_count(&[2, groups, rows, inner, columns])
+        }
         _ => None,
     }
 }
@@ -176,8 +183,8 @@ fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
     }
     let is_choice =
         |arg: &&OperatorArgument| arg.integer && arg.shape.len() == 2 && arg.shape[0] == tokens;
-    let chosen = args.iter().find(is_choice)?.elements()?;
-    let one = elements(&up[1..])?.checked_add(elements(&down[1..])?)?;
+    let chosen = args.iter().find(is_choice)?.element_count()?;
+    let one = element_count(&up[1..])?.checked_add(element_count(&down[1..])?)?;
     chosen.checked_mul(one)?.checked_mul(2)
 }
 
@@ -190,7 +197,7 @@ fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     };
     let first = weight.first().copied();
     if channels(output) == first {
-        channels(input) == first && elements(output) > elements(input)
+        channels(input) == first && element_count(output) > element_count(input)
     } else {
         channels(input) == first
     }
@@ -201,8 +208,8 @@ fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
 fn convolution_flops(output: &[u64], weight: &[u64]) -> Option<u64> {
     let (_, per_channel) = weight.split_first()?;
     2_u64
-        .checked_mul(elements(output)?)?
-        .checked_mul(elements(per_channel)?)
+        .checked_mul(element_count(output)?)?
+        .checked_mul(element_count(per_channel)?)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ impl RankTimeline {
         let mut this = Self {
             rank,
             host,
-            process: kineto.process(),
+            process: kineto.main_process(),
             kineto,
             events: Vec::new(),
             untimed: link.method == LinkMethod::HostAlone,
@@ -49,7 +49,7 @@ impl RankTimeline {
         this.nest_items();
         this.find_stacks();
         this.place_devices(window);
-        this.events = TimelineEvent::all(std::mem::take(&mut this.kineto.events));
+        this.events = TimelineEvent::convert_all(std::mem::take(&mut this.kineto.events));
         this
     }
 
@@ -167,7 +167,9 @@ impl RankTimeline {
 /// `window`.
 fn kept_events(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> {
     let ids = events.iter().filter(|event| {
-        window.holds(event.start_ns) && event.rf_id != 0 && event.category == EventCategory::CpuOp
+        window.contains_time(event.start_ns)
+            && event.rf_id != 0
+            && event.category == EventCategory::CpuOp
     });
     let asked = ids.fold((u64::MAX, 0), |(low, high), event| {
         (low.min(event.rf_id), high.max(event.rf_id))
@@ -179,7 +181,7 @@ fn kept_events(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Ve
         let inside = if flies[event.name as usize] {
             window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
         } else {
-            window.holds(event.start_ns)
+            window.contains_time(event.start_ns)
         };
         if inside && !is_device(event.category) {
             kept.push(index as u32);

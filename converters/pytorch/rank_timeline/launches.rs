@@ -35,7 +35,7 @@ impl RankTimeline {
                     self.beyond += 1;
                     continue;
                 }
-                LaunchKey::Before if window.holds(event.start_ns) => {
+                LaunchKey::Before if window.contains_time(event.start_ns) => {
                     self.unlaunched += 1;
                     NONE
                 }
@@ -44,7 +44,7 @@ impl RankTimeline {
                     continue;
                 }
             };
-            let details = self.kineto.details(event);
+            let details = self.kineto.details_of_event(event);
             let device = devices.binary_search(&details.device).unwrap_or(0) as i64;
             self.devices.push(DeviceInterval {
                 event: index as u32,
@@ -208,7 +208,7 @@ impl LaunchKeys {
             event.correlation
         });
         let outside = events.iter().filter(|event| {
-            event.category == EventCategory::Runtime && !window.holds(event.start_ns)
+            event.category == EventCategory::Runtime && !window.contains_time(event.start_ns)
         });
         let mut beyond: Vec<u64> = outside.map(|event| event.correlation).collect();
         beyond.sort_unstable();
@@ -293,7 +293,9 @@ fn number_items(
 fn device_numbers(kineto: &KinetoTrace) -> Vec<i32> {
     let events = kineto.events.iter();
     let work = events.filter(|event| event.category.is_work());
-    let mut numbers: Vec<i32> = work.map(|event| kineto.details(event).device).collect();
+    let mut numbers: Vec<i32> = work
+        .map(|event| kineto.details_of_event(event).device)
+        .collect();
     numbers.sort_unstable();
     numbers.dedup();
     numbers

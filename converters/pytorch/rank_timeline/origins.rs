@@ -15,7 +15,7 @@ pub struct IntervalStacks {
 
 impl IntervalStacks {
     /// Returns the number of the innermost call around an interval, counted from 1; 0 if there is none.
-    pub fn number(&self, item: u32) -> u32 {
+    pub fn stack_of_item(&self, item: u32) -> u32 {
         let innermost = self.innermost.get(item as usize).copied();
         innermost.map_or(0, |call| call.wrapping_add(1))
     }
@@ -27,10 +27,10 @@ pub struct StepWindows(Vec<(u64, TimeWindow)>);
 
 impl StepWindows {
     /// Returns the number of the step in which an interval starts; `None` if it starts in no step.
-    pub fn of(&self, item: &HostInterval) -> Option<u64> {
+    pub fn step_of_interval(&self, item: &HostInterval) -> Option<u64> {
         let begun = self.0.partition_point(|(_, of)| of.from <= item.start);
         let (number, of) = self.0.get(begun.checked_sub(1)?)?;
-        of.holds(item.start).then_some(*number)
+        of.contains_time(item.start).then_some(*number)
     }
 }
 
@@ -46,7 +46,8 @@ impl RankTimeline {
     /// Returns the profiled steps of this rank.
     pub fn step_windows(&self) -> StepWindows {
         let ranges = self.items.iter();
-        let ranges = ranges.filter(|item| self.role(item) == HostIntervalKind::Annotation);
+        let ranges =
+            ranges.filter(|item| self.role_of_interval(item) == HostIntervalKind::Annotation);
         let steps = ranges.filter_map(|item| {
             let window = TimeWindow {
                 from: item.start,

@@ -16,7 +16,7 @@ pub struct ThreadSegment {
 impl RankTimeline {
     /// Divides a thread's time at every start and end of a host interval. The segments have no gaps from the
     /// first start to the last end.
-    pub fn segments(&self, thread: u32) -> Vec<ThreadSegment> {
+    pub fn segments_of_thread(&self, thread: u32) -> Vec<ThreadSegment> {
         let mut segments = Vec::new();
         self.for_each_segment(thread, |segment| segments.push(segment));
         segments

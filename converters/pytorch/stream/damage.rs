@@ -25,7 +25,9 @@ where
     let mut reader = F::default();
     for_each_damaged(texts, parts, |text| {
         let mut element = F::Element::default();
-        let found = reader.scan(text, &mut element).map(|used| (element, used));
+        let found = reader
+            .scan_element(text, &mut element)
+            .map(|used| (element, used));
         let mut values = serde_json::Deserializer::from_str(text).into_iter();
         let expected = values.next().and_then(Result::ok);
         let expected = expected.map(|element: F::Element<'_>| (element, values.byte_offset()));

@@ -24,7 +24,7 @@ pub(in crate::pytorch) struct ElementLayouts {
     /// Texts of the steps as eight-byte words. The last word of each text is zero-padded.
     words: Vec<u64>,
     /// Values of the element being learned.
-    values: Vec<PlacedValue>,
+    values: Vec<RecordedValue>,
 }
 
 /// A text between two values, and the index of the value after it.
@@ -46,7 +46,7 @@ struct LayoutStep {
 }
 
 /// Index and position of an element's value.
-struct PlacedValue {
+struct RecordedValue {
     value: u8,
     start: u32,
     end: u32,
@@ -57,7 +57,7 @@ impl ElementLayouts {
     /// and returns its length. Only valid JSON values are accepted; values with an index below `plain` must be
     /// strings without escapes.
     #[inline]
-    pub fn read<'a>(
+    pub fn read_by_layout<'a>(
         &self,
         text: &'a str,
         plain: u8,
@@ -67,10 +67,10 @@ impl ElementLayouts {
         // The first step is the tree's root.
         let mut next = 0;
         loop {
-            let step = self.find_fitting(next, scan.rest())?;
-            scan.advance(step.length as usize);
+            let step = self.find_fitting(next, scan.remaining_text())?;
+            scan.advance_by(step.length as usize);
             if step.value == END {
-                return Some(scan.used());
+                return Some(scan.consumed_bytes());
             }
             let value = match step.value {
                 value if value != SKIPPED && value < plain => scan.plain_here()?,
@@ -116,15 +116,15 @@ impl ElementLayouts {
     }
 
     /// Starts learning an element.
-    pub fn begin(&mut self) {
+    pub fn begin_element(&mut self) {
         self.values.clear();
     }
 
     /// Records the value with the index `value` of an element. `text` must be a slice of `of`, the element's
     /// text.
-    pub fn note(&mut self, value: u8, text: &str, of: &str) {
+    pub fn note_value(&mut self, value: u8, text: &str, of: &str) {
         let start = (text.as_ptr() as usize).wrapping_sub(of.as_ptr() as usize);
-        self.values.push(PlacedValue {
+        self.values.push(RecordedValue {
             value,
             start: start as u32,
             end: (start + text.len()) as u32,
@@ -132,9 +132,9 @@ impl ElementLayouts {
     }
 
     /// Learns the layout of the element `text` from the recorded values.
-    pub fn learn(&mut self, text: &str) {
+    pub fn learn_layout(&mut self, text: &str) {
         let values = std::mem::take(&mut self.values);
-        let end = PlacedValue {
+        let end = RecordedValue {
             value: END,
             start: text.len() as u32,
             end: text.len() as u32,
@@ -228,16 +228,16 @@ mod tests {
                 places.push(start..text.len());
             }
         }
-        layouts.begin();
+        layouts.begin_element();
         for (number, place) in (1..).zip(places) {
-            layouts.note(number, &text[place], &text);
+            layouts.note_value(number, &text[place], &text);
         }
-        layouts.learn(&text);
+        layouts.learn_layout(&text);
     }
 
     fn read<'a>(layouts: &ElementLayouts, text: &'a str) -> Option<(usize, [Option<&'a str>; 4])> {
         let mut values = [None; 4];
-        let used = layouts.read(text, 2, &mut values)?;
+        let used = layouts.read_by_layout(text, 2, &mut values)?;
         Some((used, values))
     }
 

@@ -2,7 +2,7 @@
 
 use super::JsonText;
 use crate::pytorch::number;
-use chakram_trace::format::{TraceError, TraceLocation, escape};
+use chakram_trace::format::{TraceError, TraceLocation, escape_name};
 
 /// Advice for a text that ends too early.
 pub(super) const TRUNCATED: &str = "the file seems to be cut short: stop the profiler and the observer before the \
@@ -22,16 +22,16 @@ pub(in crate::pytorch) struct LocatedElement<'a> {
 
 impl<'a> LocatedElement<'a> {
     /// Returns the text from the beginning of one of the element's values to the end of another.
-    pub fn between(&self, first: JsonText<'_>, last: JsonText<'_>) -> &'a str {
-        let start = self.of(first.get()).wrapping_sub(self.offset) as usize;
-        let end = self.of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
+    pub fn text_between(&self, first: JsonText<'_>, last: JsonText<'_>) -> &'a str {
+        let start = self.offset_of(first.get()).wrapping_sub(self.offset) as usize;
+        let end = self.offset_of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
         let text = self.text.get(start..end).unwrap_or_default();
         // Both values were parsed from this text, so the boundaries are valid UTF-8.
         std::str::from_utf8(text).unwrap_or_default()
     }
 
     /// Returns the offset of `part`, a slice of the element, from the start of the whole text.
-    pub fn of(&self, part: &str) -> u64 {
+    pub fn offset_of(&self, part: &str) -> u64 {
         let apart = (part.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize);
         let inside = if apart < self.text.len() { apart } else { 0 };
         self.offset.wrapping_add(inside as u64)
@@ -39,8 +39,8 @@ impl<'a> LocatedElement<'a> {
 
     /// Builds the error for an invalid `part` of the element.
     #[cold]
-    pub fn refused(&self, part: &str, found: String, hint: &str) -> TraceError {
-        refused(self.of(part), found, hint)
+    pub fn error_about(&self, part: &str, found: String, hint: &str) -> TraceError {
+        error_at_offset(self.offset_of(part), found, hint)
     }
 }
 
@@ -56,20 +56,20 @@ pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
         let bits = 8 * size_of::<T>();
         let found = format!(
             "`{what}` is {}, expected a whole number of {bits} bits",
-            escape(value.get())
+            escape_name(value.get())
         );
-        at.refused(value.get(), found, DAMAGED)
+        at.error_about(value.get(), found, DAMAGED)
     })
 }
 
 /// Builds the error for invalid text at a byte offset.
 #[cold]
-pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
+pub(super) fn error_at_offset(offset: u64, found: String, hint: &str) -> TraceError {
     let place = TraceLocation {
         offset: Some(offset as usize),
         ..TraceLocation::default()
     };
-    TraceError::refused_at(place, found, hint)
+    TraceError::invalid_at(place, found, hint)
 }
 
 /// Builds the error for a value that the parser rejected. The value is at the start of `text`, whose offset is
@@ -86,15 +86,15 @@ pub(super) fn explain_error(text: &[u8], offset: u64, error: &serde_json::Error)
     let message = message.split(" at line ").next().unwrap_or(&message);
     if error.is_eof() || text.is_empty() {
         let found = format!("the text ends in the middle of a value: {message}");
-        return refused(offset.wrapping_add(text.len() as u64), found, TRUNCATED);
+        return error_at_offset(offset.wrapping_add(text.len() as u64), found, TRUNCATED);
     }
     let found = format!("{message}, found {}", first_line(&text[inside..]));
-    refused(offset.wrapping_add(inside as u64), found, DAMAGED)
+    error_at_offset(offset.wrapping_add(inside as u64), found, DAMAGED)
 }
 
 /// Returns the first line of `text`, shortened for messages.
 pub(super) fn first_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(200)]);
     let line = text.trim_start().lines().next().unwrap_or_default();
-    format!("`{}`", escape(line))
+    format!("`{}`", escape_name(line))
 }

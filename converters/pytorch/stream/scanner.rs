@@ -12,12 +12,12 @@ pub(in crate::pytorch) struct JsonText<'a>(&'a str);
 
 impl<'a> JsonText<'a> {
     /// Wraps the text of a parsed value.
-    pub fn of(value: &'a RawValue) -> Self {
+    pub fn from_raw_value(value: &'a RawValue) -> Self {
         Self(value.get())
     }
 
     /// Wraps `text`, which the scanner has found to be valid.
-    pub fn legal(text: &'a str) -> Self {
+    pub fn from_legal(text: &'a str) -> Self {
         Self(text)
     }
 
@@ -29,7 +29,7 @@ impl<'a> JsonText<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&RawValue>::deserialize(deserializer).map(Self::of)
+        <&RawValue>::deserialize(deserializer).map(Self::from_raw_value)
     }
 }
 
@@ -52,19 +52,19 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Returns the number of bytes consumed.
-    pub fn used(&self) -> usize {
+    pub fn consumed_bytes(&self) -> usize {
         self.at
     }
 
     /// Returns the remaining text.
     #[inline]
-    pub fn rest(&self) -> &'a [u8] {
+    pub fn remaining_text(&self) -> &'a [u8] {
         &self.text.as_bytes()[self.at..]
     }
 
     /// Skips `bytes` bytes, which must not exceed the remaining text.
     #[inline]
-    pub fn advance(&mut self, bytes: usize) {
+    pub fn advance_by(&mut self, bytes: usize) {
         self.at += bytes;
     }
 
@@ -72,7 +72,7 @@ impl<'a> JsonScanner<'a> {
     #[inline]
     pub fn plain_here(&mut self) -> Option<&'a str> {
         (*self.text.as_bytes().get(self.at)? == b'"').then_some(())?;
-        self.plain()
+        self.read_plain_string()
     }
 
     /// Reads any value except `null` that begins exactly here.
@@ -83,14 +83,14 @@ impl<'a> JsonScanner<'a> {
             b'0'..=b'9' => self.skip_number()?,
             b'"' => self.skip_string()?,
             b' ' | b'\n' | b'\r' | b'\t' | b'n' => return None,
-            _ => self.skip()?,
+            _ => self.skip_value()?,
         }
         self.text.get(start..self.at)
     }
 
     /// Returns the next non-blank byte without consuming it.
     #[inline]
-    pub fn peek(&mut self) -> Option<u8> {
+    pub fn peek_byte(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
         loop {
             match *bytes.get(self.at)? {
@@ -102,12 +102,12 @@ impl<'a> JsonScanner<'a> {
 
     #[inline]
     fn take_byte(&mut self, byte: u8) -> Option<()> {
-        (self.peek()? == byte).then(|| self.at += 1)
+        (self.peek_byte()? == byte).then(|| self.at += 1)
     }
 
     /// Skips blanks, then reads a string without escapes.
     #[inline(always)]
-    pub fn plain(&mut self) -> Option<&'a str> {
+    pub fn read_plain_string(&mut self) -> Option<&'a str> {
         self.take_byte(b'"')?;
         let start = self.at;
         let end = plain_end(self.text.as_bytes(), start)?;
@@ -117,8 +117,8 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Consumes `null` if it comes next; returns whether it did.
-    pub fn null(&mut self) -> Option<bool> {
-        if self.peek()? != b'n' {
+    pub fn accept_null(&mut self) -> Option<bool> {
+        if self.peek_byte()? != b'n' {
             return Some(false);
         }
         self.skip_literal("null").map(|()| true)
@@ -126,39 +126,39 @@ impl<'a> JsonScanner<'a> {
 
     /// Reads any value.
     #[inline]
-    pub fn value(&mut self) -> Option<JsonText<'a>> {
-        self.peek()?;
+    pub fn read_value(&mut self) -> Option<JsonText<'a>> {
+        self.peek_byte()?;
         let start = self.at;
-        self.skip()?;
+        self.skip_value()?;
         self.text.get(start..self.at).map(JsonText)
     }
 
     /// Reads any value; `null` becomes `None`.
     #[inline]
-    pub fn optional(&mut self) -> Option<Option<JsonText<'a>>> {
-        let value = self.value()?;
+    pub fn read_optional(&mut self) -> Option<Option<JsonText<'a>>> {
+        let value = self.read_value()?;
         Some((value.0 != "null").then_some(value))
     }
 
     /// Skips any value.
     #[inline]
-    pub fn skip(&mut self) -> Option<()> {
+    pub fn skip_value(&mut self) -> Option<()> {
         self.skip_within(DEEPEST)
     }
 
     fn skip_within(&mut self, deeper: u32) -> Option<()> {
-        match self.peek()? {
+        match self.peek_byte()? {
             b'"' => self.skip_string(),
             b'[' => {
                 if self.plain_list() {
                     return Some(());
                 }
                 let deeper = deeper.checked_sub(1)?;
-                self.list(|scan| scan.skip_within(deeper))
+                self.read_list(|scan| scan.skip_within(deeper))
             }
             b'{' => {
                 let deeper = deeper.checked_sub(1)?;
-                self.object(|scan, _| scan.skip_within(deeper))
+                self.read_object(|scan, _| scan.skip_within(deeper))
             }
             b't' => self.skip_literal("true"),
             b'f' => self.skip_literal("false"),
@@ -220,17 +220,17 @@ impl<'a> JsonScanner<'a> {
 
     /// Reads an object; calls `entry` with each key to read its value.
     #[inline]
-    pub fn object(
+    pub fn read_object(
         &mut self,
         mut entry: impl FnMut(&mut Self, &'a str) -> Option<()>,
     ) -> Option<()> {
         self.take_byte(b'{')?;
-        if self.peek()? == b'}' {
+        if self.peek_byte()? == b'}' {
             self.at += 1;
             return Some(());
         }
         loop {
-            let key = self.plain()?;
+            let key = self.read_plain_string()?;
             self.take_byte(b':')?;
             entry(self, key)?;
             if self.read_separator(b'}')? {
@@ -241,9 +241,9 @@ impl<'a> JsonScanner<'a> {
 
     /// Reads a list; calls `element` to read each element.
     #[inline]
-    pub fn list(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+    pub fn read_list(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.take_byte(b'[')?;
-        if self.peek()? == b']' {
+        if self.peek_byte()? == b']' {
             self.at += 1;
             return Some(());
         }
@@ -258,7 +258,7 @@ impl<'a> JsonScanner<'a> {
     /// Consumes a comma or the closing bracket `close`. Returns whether it was the bracket.
     #[inline]
     fn read_separator(&mut self, close: u8) -> Option<bool> {
-        let byte = self.peek()?;
+        let byte = self.peek_byte()?;
         self.at += 1;
         match byte {
             b',' => Some(false),
@@ -309,7 +309,7 @@ pub(in crate::pytorch) struct SeenKeys(u32);
 impl SeenKeys {
     /// Records a key; returns `None` if it is a duplicate, which the general parser reports.
     #[inline]
-    pub fn first(&mut self, key: u32) -> Option<()> {
+    pub fn record_first(&mut self, key: u32) -> Option<()> {
         let new = self.0 & 1 << key == 0;
         self.0 |= 1 << key;
         new.then_some(())
@@ -471,7 +471,9 @@ mod tests {
             }
             text.push(']');
             let mut scan = JsonScanner::new(&text);
-            let found = scan.value().map(|value| (value.get(), scan.used()));
+            let found = scan
+                .read_value()
+                .map(|value| (value.get(), scan.consumed_bytes()));
             let mut values = serde_json::Deserializer::from_str(&text).into_iter::<&RawValue>();
             let expected = values.next().and_then(Result::ok);
             let expected = expected.map(|value| (value.get(), values.byte_offset()));

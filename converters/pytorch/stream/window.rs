@@ -1,6 +1,6 @@
 //! A sliding window over a text.
 
-use super::located_element::{DAMAGED, TRUNCATED, first_line, refused};
+use super::located_element::{DAMAGED, TRUNCATED, error_at_offset, first_line};
 use super::utf16::as_utf8;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
@@ -35,7 +35,8 @@ pub(super) struct TextWindow<'s> {
 impl<'s> TextWindow<'s> {
     /// Opens a window at the start of `source`; error messages name `path`.
     pub fn new(source: DecompressedStream<'s>, path: &'s Path) -> Result<Self, TraceError> {
-        let source = as_utf8(source).map_err(|e| TraceError::io(path, "read or decompress", e))?;
+        let source =
+            as_utf8(source).map_err(|e| TraceError::from_io(path, "read or decompress", e))?;
         let mut this = Self {
             source,
             path,
@@ -47,21 +48,21 @@ impl<'s> TextWindow<'s> {
             ended: false,
             separator: Vec::new(),
         };
-        this.more(MAX_VALUE)?;
+        this.refill(MAX_VALUE)?;
         // Skip a byte order mark.
-        if this.rest().starts_with(b"\xef\xbb\xbf") {
+        if this.remaining_bytes().starts_with(b"\xef\xbb\xbf") {
             this.at += 3;
         }
         Ok(this)
     }
 
     /// Returns the text from the next byte to the window's end.
-    pub fn rest(&self) -> &[u8] {
+    pub fn remaining_bytes(&self) -> &[u8] {
         &self.window[self.at..self.end]
     }
 
-    /// Returns the valid UTF-8 prefix of [`Self::rest`].
-    pub fn valid(&self) -> &str {
+    /// Returns the valid UTF-8 prefix of [`Self::remaining_bytes`].
+    pub fn valid_text(&self) -> &str {
         let text = &self.window[self.at..self.valid];
         // SAFETY: `validate` checked that `at..valid` is UTF-8, and moves `valid` whenever `at` passes it.
         unsafe { std::str::from_utf8_unchecked(text) }
@@ -78,17 +79,17 @@ impl<'s> TextWindow<'s> {
     }
 
     /// Returns the offset of the next byte in the whole text.
-    pub fn offset(&self) -> u64 {
+    pub fn byte_offset(&self) -> u64 {
         self.base + self.at as u64
     }
 
     /// Returns whether the text ends within the window.
-    pub fn ended(&self) -> bool {
+    pub fn is_at_end(&self) -> bool {
         self.ended
     }
 
     /// Skips `bytes` bytes.
-    pub fn advance(&mut self, bytes: usize) {
+    pub fn advance_by(&mut self, bytes: usize) {
         self.at += bytes;
         if self.at > self.valid {
             self.validate_utf8();
@@ -97,18 +98,18 @@ impl<'s> TextWindow<'s> {
 
     /// Moves the window to the next byte, and fills it. If the window already begins there, enlarges it instead.
     /// Fails if a value has more than `longest` bytes.
-    pub fn more(&mut self, longest: usize) -> Result<(), TraceError> {
+    pub fn refill(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
         if held >= longest {
             let found = format!("a value here is longer than {} MiB", longest >> 20);
-            return Err(refused(self.offset(), found, DAMAGED));
+            return Err(error_at_offset(self.byte_offset(), found, DAMAGED));
         }
         if self.at == 0 && self.end == self.window.len() {
             self.window.resize(2 * self.end, 0);
         }
         self.window.copy_within(self.at..self.end, 0);
         self.valid -= self.at;
-        (self.base, self.at, self.end) = (self.offset(), 0, held);
+        (self.base, self.at, self.end) = (self.byte_offset(), 0, held);
         while !self.ended && self.end < self.window.len() {
             match self.source.read(&mut self.window[self.end..]) {
                 Ok(0) => self.ended = true,
@@ -118,9 +119,13 @@ impl<'s> TextWindow<'s> {
                 // corrupt.
                 Err(e) if e.raw_os_error().is_none() => {
                     let found = format!("the file cannot be decompressed: {e}");
-                    return Err(refused(self.base + self.end as u64, found, TRUNCATED));
+                    return Err(error_at_offset(
+                        self.base + self.end as u64,
+                        found,
+                        TRUNCATED,
+                    ));
                 }
-                Err(e) => return Err(TraceError::io(self.path, "read or decompress", e)),
+                Err(e) => return Err(TraceError::from_io(self.path, "read or decompress", e)),
             }
         }
         self.validate_utf8();
@@ -128,19 +133,19 @@ impl<'s> TextWindow<'s> {
     }
 
     /// Returns the next byte that is not blank, without consuming it.
-    pub fn peek(&mut self) -> Result<Option<u8>, TraceError> {
+    pub fn peek_byte(&mut self) -> Result<Option<u8>, TraceError> {
         loop {
-            match self.rest().iter().position(|b| !is_blank(*b)) {
+            match self.remaining_bytes().iter().position(|b| !is_blank(*b)) {
                 Some(skip) => {
-                    self.advance(skip);
+                    self.advance_by(skip);
                     return Ok(Some(self.window[self.at]));
                 }
-                None => self.advance(self.end - self.at),
+                None => self.advance_by(self.end - self.at),
             }
             if self.ended {
                 return Ok(None);
             }
-            self.more(MAX_VALUE)?;
+            self.refill(MAX_VALUE)?;
         }
     }
 
@@ -168,19 +173,22 @@ impl<'s> TextWindow<'s> {
     }
 
     /// Consumes the next non-blank byte, which must be one of `expected`.
-    pub fn take(&mut self, expected: &[u8], what: &str) -> Result<u8, TraceError> {
-        match self.peek()? {
+    pub fn expect_byte(&mut self, expected: &[u8], what: &str) -> Result<u8, TraceError> {
+        match self.peek_byte()? {
             Some(byte) if expected.contains(&byte) => {
-                self.advance(1);
+                self.advance_by(1);
                 Ok(byte)
             }
             Some(_) => {
-                let found = format!("found {}, expected {what}", first_line(self.rest()));
-                Err(refused(self.offset(), found, DAMAGED))
+                let found = format!(
+                    "found {}, expected {what}",
+                    first_line(self.remaining_bytes())
+                );
+                Err(error_at_offset(self.byte_offset(), found, DAMAGED))
             }
             None => {
                 let found = format!("the text ends, expected {what}");
-                Err(refused(self.offset(), found, TRUNCATED))
+                Err(error_at_offset(self.byte_offset(), found, TRUNCATED))
             }
         }
     }

@@ -38,7 +38,7 @@ fn expected_time(
     let timeline = &job.timelines[job.models[rank as usize].capture];
     let call = &job.calls[rank as usize].list[call as usize];
     let device = device_of_host(&timeline.kineto.device_names, members)?;
-    let rate = NvlinkRate::of(device)?;
+    let rate = NvlinkRate::of_device(device)?;
     if !call.on_device() || call.parts > 1 {
         return None;
     }
@@ -47,8 +47,8 @@ fn expected_time(
         CollectiveKind::AllGather => matched.bytes.saturating_mul(count),
         _ => matched.bytes,
     };
-    let name = timeline.name(call.event);
-    rate.expected(name, matched.kind, count as u32, whole)
+    let name = timeline.event_name(call.event);
+    rate.expected_time(name, matched.kind, count as u32, whole)
 }
 
 /// Returns the name of a host's devices if they are all equal and all `members` are ranks of one host.

@@ -3,11 +3,11 @@
 
 mod plain;
 
-use chakram_converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff};
+use chakram_converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff_file};
 use chakram_trace::format::TraceContents;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use testkit::corpus::{corpus, one_of_each};
+use testkit::corpus::{corpus_path, one_of_each};
 
 /// Files of the corpus that are not valid JSON, each with the name that makes it invalid (according to
 /// `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
@@ -47,7 +47,7 @@ fn parsed(path: &Path) -> Option<Value> {
 
 #[test]
 fn captures_are_read_as_a_plain_parse_reads_them() {
-    let Some(folder) = corpus("captures") else {
+    let Some(folder) = corpus_path("captures") else {
         return;
     };
     let mut paths = Vec::new();
@@ -60,10 +60,10 @@ fn captures_are_read_as_a_plain_parse_reads_them() {
         let broken = NOT_JSON
             .iter()
             .find(|(file, _)| name.contains(&format!("/{file}")));
-        let repairs = match sniff(&path).unwrap() {
+        let repairs = match sniff_file(&path).unwrap() {
             CaptureFileKind::Host => {
                 hosts += 1;
-                let trace = HostTrace::read(&path).unwrap();
+                let trace = HostTrace::read_file(&path).unwrap();
                 match (parsed(&path), broken) {
                     (Some(json), None) => plain::hold_host(&trace, &json),
                     (None, Some((_, name))) => {
@@ -75,7 +75,7 @@ fn captures_are_read_as_a_plain_parse_reads_them() {
             }
             CaptureFileKind::Kineto => {
                 devices += 1;
-                let trace = KinetoTrace::read(&path).unwrap();
+                let trace = KinetoTrace::read_file(&path).unwrap();
                 match (parsed(&path), broken) {
                     (Some(json), None) => plain::hold_device(&trace, &json),
                     (None, Some((_, name))) => {

@@ -58,36 +58,42 @@ impl TraceDiff {
 pub const MOST: usize = (1 << 31) - 1;
 
 /// Reads both traces, in parallel if they are large.
-pub fn raw_traces(contents: [&[u8]; 2]) -> [RawTrace<'_>; 2] {
+pub fn parse_both_traces(contents: [&[u8]; 2]) -> [RawTrace<'_>; 2] {
     const LARGE: usize = 1 << 20;
     let large = contents.iter().all(|bytes| bytes.len() >= LARGE);
     let [first, second] = contents;
-    matching::run_both(large, || RawTrace::read(first), || RawTrace::read(second))
+    matching::run_both(
+        large,
+        || RawTrace::read_trace(first),
+        || RawTrace::read_trace(second),
+    )
 }
 
 /// Compares two traces of at most [`MOST`] nodes each.
-pub fn traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDiff {
-    compared(&sides([first, second]), matching::MANY)
+pub fn compare_traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDiff {
+    compare_labelled_traces(&label_both_traces([first, second]), matching::MANY)
 }
 
-/// Compares like [`traces`]. `many` is the minimum number of nodes for which [`matching`] first tries to match nodes
+/// Compares like [`compare_traces`]. `many` is the minimum number of nodes for which [`matching`] first tries to match nodes
 /// by their ids.
-fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
+fn compare_labelled_traces(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
-    let pairs = matching::find(sides, many);
+    let pairs = matching::match_nodes(sides, many);
     let mut changed = Vec::new();
     let mut edges = Vec::new();
     let mut buffer = Vec::new();
-    for a in first.all() {
-        let Some(b) = pairs.of(0, a) else { continue };
+    for a in first.node_indices() {
+        let Some(b) = pairs.partner_of_node(0, a) else {
+            continue;
+        };
         let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
         // Most records are identical, so their bytes are compared before decoding.
         if x.record.bytes != y.record.bytes {
             let partners = |one: u64, other: u64| {
                 let nodes = sides[0].with_id(one).zip(sides[1].with_id(other));
-                nodes.is_some_and(|(one, other)| pairs.of(0, one) == Some(other))
+                nodes.is_some_and(|(one, other)| pairs.partner_of_node(0, one) == Some(other))
             };
-            fields::compare(x, y, &partners, &mut buffer);
+            fields::compare_nodes(x, y, &partners, &mut buffer);
             if !buffer.is_empty() {
                 changed.push(ChangedNode {
                     nodes: [a, b],
@@ -95,18 +101,18 @@ fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
                 });
             }
         }
-        dependencies(sides, &pairs, [a, b], &mut edges);
+        compare_dependencies(sides, &pairs, [a, b], &mut edges);
     }
     TraceDiff {
-        removed: pairs.unmatched(0).collect(),
-        added: pairs.unmatched(1).collect(),
+        removed: pairs.unmatched_nodes(0).collect(),
+        added: pairs.unmatched_nodes(1).collect(),
         pairs,
         changed,
         edges,
     }
 }
 
-fn sides<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
+fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
     let many = first.nodes.len().min(second.nodes.len()) >= matching::MANY;
     matching::run_both(
         many,
@@ -120,18 +126,18 @@ fn sides<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
 type MappedDependency = (u32, bool);
 
 /// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are ignored.
-fn dependencies(
+fn compare_dependencies(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &NodeMatching,
     node: [u32; 2],
     edges: &mut Vec<EdgeChange>,
 ) {
-    let [a, b] = [0, 1].map(|which| sides[which].raw.deps(node[which]));
+    let [a, b] = [0, 1].map(|which| sides[which].raw.dependencies_of(node[which]));
     let known = |which: usize, dep: &RawDependency| -> Option<MappedDependency> {
         match dep.target() {
             None => Some((RawDependency::MISSING, dep.control)),
             Some(target) => {
-                let partner = pairs.of(which, target)?;
+                let partner = pairs.partner_of_node(which, target)?;
                 Some((if which == 0 { target } else { partner }, dep.control))
             }
         }
@@ -158,8 +164,14 @@ fn dependencies(
             (x, _) => x.is_none(),
         };
         let (target, control) = if added { b[j] } else { a[i] };
-        let on = (target != RawDependency::MISSING)
-            .then(|| [target, pairs.of(0, target).expect("only pairs are listed")]);
+        let on = (target != RawDependency::MISSING).then(|| {
+            [
+                target,
+                pairs
+                    .partner_of_node(0, target)
+                    .expect("only pairs are listed"),
+            ]
+        });
         edges.push(EdgeChange {
             node,
             on,
@@ -194,7 +206,9 @@ mod tests {
                 deps.retain(|dep| kept.contains(dep));
                 kept.push(id);
                 let node = NodeView::new(id, &name, Op::Host);
-                writer.write(&node, &deps, &NodeExtras::default()).unwrap();
+                writer
+                    .write_node(&node, &deps, &NodeExtras::default())
+                    .unwrap();
             }
         }
         out
@@ -203,16 +217,16 @@ mod tests {
     /// Returns the numbers of differences, after checking that they are equal with and without matching by ids.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
-        let raw_traces = raw_traces([&first, second]);
-        let sides = sides([&raw_traces[0], &raw_traces[1]]);
+        let raw_traces = parse_both_traces([&first, second]);
+        let sides = label_both_traces([&raw_traces[0], &raw_traces[1]]);
         let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
-        let sure = same_ids::pair(&sides, &mut pairs);
+        let sure = same_ids::pair_same_ids(&sides, &mut pairs);
         assert!(
-            sure && pairs.unmatched(0).count() < 10,
+            sure && pairs.unmatched_nodes(0).count() < 10,
             "nearly all are namesakes"
         );
         let counts = |many| {
-            let found = compared(&sides, many);
+            let found = compare_labelled_traces(&sides, many);
             let TraceDiff {
                 removed,
                 added,

@@ -2,10 +2,10 @@
 
 mod compare;
 
-pub(super) use compare::compare;
+pub(super) use compare::compare_nodes;
 
 use super::value::FieldValue;
-use chakram_trace::format::{GroupName, MemoryLocation, Op, escape};
+use chakram_trace::format::{GroupName, MemoryLocation, Op, escape_name};
 use std::fmt;
 
 /// Field of a node.
@@ -85,7 +85,7 @@ pub struct FieldChange {
 
 impl NodeField {
     /// Returns the aspect of the field.
-    pub fn aspect(&self) -> DiffAspect {
+    pub fn aspect_of_field(&self) -> DiffAspect {
         match self {
             Self::Duration
             | Self::Delay
@@ -99,7 +99,7 @@ impl NodeField {
     }
 
     /// Returns the unit of the field's numbers, for programs (empty if there is no unit).
-    pub fn unit(&self) -> &'static str {
+    pub fn name_of_unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",
             Self::Micros | Self::Start => "us",
@@ -135,7 +135,7 @@ impl fmt::Display for NodeField {
             Self::Micros => "duration_micros",
             Self::Start => "start_time_micros",
             Self::Io(which) => which,
-            Self::Attribute(name) => return write!(f, "attribute {}", escape(name)),
+            Self::Attribute(name) => return write!(f, "attribute {}", escape_name(name)),
             Self::Unknown(number) => return write!(f, "field {number}"),
         })
     }
@@ -153,7 +153,7 @@ pub(super) fn type_name(op: &Op<'_>) -> String {
             match place {
                 MemoryLocation::Local => format!("local {what}"),
                 MemoryLocation::Remote => format!("remote {what}"),
-                MemoryLocation::Named(name) => format!("remote {what} of {}", escape(name)),
+                MemoryLocation::Named(name) => format!("remote {what} of {}", escape_name(name)),
             }
         }
         Op::Message { receive: true, .. } => "receive".to_owned(),
@@ -167,7 +167,7 @@ pub(super) fn group_name(group: GroupName<'_>) -> String {
     match group {
         GroupName::World => "all ranks".to_owned(),
         GroupName::Number(number) => format!("group {number}"),
-        GroupName::Text(text) => escape(text),
+        GroupName::Text(text) => escape_name(text),
     }
 }
 

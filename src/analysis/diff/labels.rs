@@ -2,7 +2,7 @@
 //!
 //! Labels decide only which nodes are compared, never whether two nodes differ.
 
-use super::node_labels::mix;
+use super::node_labels::mix_bits;
 use super::side::{ComparedTrace, EdgeDirection};
 
 /// Number of rounds in which labels propagate among nodes that are on cycles or depend on cycles.
@@ -11,41 +11,45 @@ const LOOSE_ROUNDS: usize = 4;
 /// Returns the contribution of a neighbour to a label; contributions are added, so that the order of neighbours has
 /// no effect.
 #[inline]
-fn part(label: u64, way: EdgeDirection, control: bool) -> u64 {
+fn hash_neighbour(label: u64, way: EdgeDirection, control: bool) -> u64 {
     let salt = match (way, control) {
         (EdgeDirection::Predecessors, false) => 0x9e37_79b9_7f4a_7c15,
         (EdgeDirection::Predecessors, true) => 0x2545_f491_4f6c_dd1d,
         (EdgeDirection::Successors, false) => 0x5851_f42d_4c95_7f2d,
         (EdgeDirection::Successors, true) => 0x1405_7b7e_f767_814f,
     };
-    mix(label ^ salt)
+    mix_bits(label ^ salt)
 }
 
 #[inline]
-fn joined(
+fn hash_pairs(
     side: &ComparedTrace<'_>,
     node: u32,
     own: u64,
     labels: &[u64],
     way: EdgeDirection,
 ) -> u64 {
-    let parts = side.neighbours(node, way);
+    let parts = side.neighbours_of(node, way);
     let sum = parts.fold(0_u64, |sum, (next, control)| {
-        sum.wrapping_add(part(labels[next as usize], way, control))
+        sum.wrapping_add(hash_neighbour(labels[next as usize], way, control))
     });
     // The factor distinguishes a node's own label from the sum of its neighbours' contributions.
-    mix(own.wrapping_mul(3).wrapping_add(sum))
+    mix_bits(own.wrapping_mul(3).wrapping_add(sum))
 }
 
 /// Labels each node by its own `base` label and the labels of all its predecessors, transitively, or of all its
 /// successors.
-pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirection) -> Vec<u64> {
+pub(super) fn hash_ancestry(
+    side: &ComparedTrace<'_>,
+    base: &[u64],
+    way: EdgeDirection,
+) -> Vec<u64> {
     let mut labels = base.to_vec();
     let loose = |labels: &mut [u64]| {
         for _ in 0..LOOSE_ROUNDS {
             let new = side.unordered.iter();
             let new: Vec<_> = new
-                .map(|&node| joined(side, node, base[node as usize], labels, way))
+                .map(|&node| hash_pairs(side, node, base[node as usize], labels, way))
                 .collect();
             for (&node, label) in side.unordered.iter().zip(new) {
                 labels[node as usize] = label;
@@ -53,7 +57,7 @@ pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirectio
         }
     };
     let set = |labels: &mut [u64], node: u32| {
-        labels[node as usize] = joined(side, node, base[node as usize], labels, way);
+        labels[node as usize] = hash_pairs(side, node, base[node as usize], labels, way);
     };
     match way {
         EdgeDirection::Predecessors => {
@@ -76,25 +80,25 @@ pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirectio
 
 /// Labels each node by its own `base` label and the labels of all nodes that a path of predecessors or successors
 /// connects with it.
-pub(super) fn whole(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
-    let up = ancestry(side, base, EdgeDirection::Predecessors);
-    let down = ancestry(side, &up, EdgeDirection::Successors);
-    ancestry(side, &down, EdgeDirection::Predecessors)
+pub(super) fn hash_component(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
+    let up = hash_ancestry(side, base, EdgeDirection::Predecessors);
+    let down = hash_ancestry(side, &up, EdgeDirection::Successors);
+    hash_ancestry(side, &down, EdgeDirection::Predecessors)
 }
 
 /// Labels each node by its own `base` label and the labels of nodes up to `steps` steps away.
-pub(super) fn vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
+pub(super) fn hash_vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
     let mut labels = base.to_vec();
     for _ in 0..steps {
-        let new = side.raw.all().map(|node| {
-            let own = joined(
+        let new = side.raw.node_indices().map(|node| {
+            let own = hash_pairs(
                 side,
                 node,
                 labels[node as usize],
                 &labels,
                 EdgeDirection::Predecessors,
             );
-            joined(side, node, own, &labels, EdgeDirection::Successors)
+            hash_pairs(side, node, own, &labels, EdgeDirection::Successors)
         });
         labels = new.collect();
     }

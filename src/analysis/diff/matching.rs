@@ -17,9 +17,9 @@ pub(super) mod same_ids;
 
 use super::side::{ComparedTrace, EdgeDirection};
 use super::{labels, node_labels};
-use chakram_base::interrupt::inherited;
+use chakram_base::interrupt::inherit_token;
 use color_refinement::ColorRefinement;
-use equal_labels::unique;
+use equal_labels::pair_unique_labels;
 
 /// Partner of each node in the other trace.
 #[derive(Clone, Debug)]
@@ -44,31 +44,33 @@ impl NodeMatching {
 
     /// Returns the partner of a node of the first trace (0) or the second (1).
     #[inline]
-    pub fn of(&self, which: usize, node: u32) -> Option<u32> {
+    pub fn partner_of_node(&self, which: usize, node: u32) -> Option<u32> {
         let partner = self.partner[which][node as usize];
         (partner != NOBODY).then_some(partner)
     }
 
     /// Iterates over the nodes of a trace that have no partner, ascending.
-    pub fn unmatched(&self, which: usize) -> impl Iterator<Item = u32> + '_ {
+    pub fn unmatched_nodes(&self, which: usize) -> impl Iterator<Item = u32> + '_ {
         let partners = self.partner[which].iter().enumerate();
         partners.filter_map(|(node, &partner)| (partner == NOBODY).then_some(node as u32))
     }
 
     /// Returns the number of nodes of a trace.
-    pub(super) fn count(&self, which: usize) -> u32 {
+    pub(super) fn node_count(&self, which: usize) -> u32 {
         self.partner[which].len() as u32
     }
 
-    pub(super) fn set(&mut self, first: u32, second: u32) {
-        debug_assert!(self.of(0, first).is_none() && self.of(1, second).is_none());
+    pub(super) fn set_pair(&mut self, first: u32, second: u32) {
+        debug_assert!(
+            self.partner_of_node(0, first).is_none() && self.partner_of_node(1, second).is_none()
+        );
         self.partner[0][first as usize] = second;
         self.partner[1][second as usize] = first;
         self.free -= 1;
     }
 
     /// Returns whether no further pair is possible.
-    pub(super) fn complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.free == 0
     }
 }
@@ -86,7 +88,7 @@ pub(super) fn run_both<T: Send>(
         return [first(), second()];
     }
     std::thread::scope(|scope| {
-        let second = scope.spawn(inherited(second));
+        let second = scope.spawn(inherit_token(second));
         let first = first();
         let second = second.join();
         [
@@ -97,7 +99,7 @@ pub(super) fn run_both<T: Send>(
 }
 
 /// Applies `work` to both traces, in parallel if they have many nodes.
-pub(super) fn both<T: Send>(
+pub(super) fn compute_both_sides<T: Send>(
     sides: &[ComparedTrace<'_>; 2],
     work: impl Fn(&ComparedTrace<'_>) -> T + Sync,
 ) -> [T; 2] {
@@ -107,20 +109,20 @@ pub(super) fn both<T: Send>(
 }
 
 /// Matches the nodes. Nearly identical traces of at least `many` nodes are matched by ids first.
-pub(super) fn find(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching {
+pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching {
     let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
-    if sides[0].len().min(sides[1].len()) >= many && same_ids::pair(sides, &mut pairs) {
+    if sides[0].len().min(sides[1].len()) >= many && same_ids::pair_same_ids(sides, &mut pairs) {
         by_neighbours(sides, &mut pairs);
     }
-    refine(sides, &mut pairs, LabelKind::Key, labels::whole);
+    pair_by_refinement(sides, &mut pairs, LabelKind::Key, labels::hash_component);
     for base in [LabelKind::Content, LabelKind::Key, LabelKind::Kind] {
         by_surroundings(sides, &mut pairs, base);
     }
-    if !pairs.complete() {
-        unique(
+    if !pairs.is_complete() {
+        pair_unique_labels(
             &mut pairs,
-            &both(sides, |side| {
-                node_labels::of_all(side.raw, node_labels::name)
+            &compute_both_sides(sides, |side| {
+                node_labels::of_all(side.raw, node_labels::hash_name)
             }),
         );
     }
@@ -140,11 +142,11 @@ pub(super) enum LabelKind {
 }
 
 impl LabelKind {
-    pub fn of<'s>(self, side: &'s ComparedTrace<'_>) -> &'s [u64] {
+    pub fn labels_of_trace<'s>(self, side: &'s ComparedTrace<'_>) -> &'s [u64] {
         match self {
-            Self::Content => side.content(),
-            Self::Key => side.key(),
-            Self::Kind => side.kind(),
+            Self::Content => side.labels_by_content(),
+            Self::Key => side.labels_by_key(),
+            Self::Kind => side.labels_by_kind(),
         }
     }
 }
@@ -153,46 +155,48 @@ impl LabelKind {
 /// narrow one. `base` is the label of a node itself. Callers first use labels of whole records, because only these
 /// labels distinguish a node from a new node with the same work that an edit inserted before it.
 fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
-    refine(sides, pairs, base, |side, base| {
-        labels::ancestry(side, base, EdgeDirection::Predecessors)
+    pair_by_refinement(sides, pairs, base, |side, base| {
+        labels::hash_ancestry(side, base, EdgeDirection::Predecessors)
     });
-    refine(sides, pairs, base, |side, base| {
-        labels::ancestry(side, base, EdgeDirection::Successors)
+    pair_by_refinement(sides, pairs, base, |side, base| {
+        labels::hash_ancestry(side, base, EdgeDirection::Successors)
     });
     // The widest vicinity is used first, because it is the strongest evidence.
     for steps in [3, 1, 0] {
-        if !pairs.complete() {
-            let labels = both(sides, |side| labels::vicinity(side, base.of(side), steps));
-            unique(pairs, &labels);
+        if !pairs.is_complete() {
+            let labels = compute_both_sides(sides, |side| {
+                labels::hash_vicinity(side, base.labels_of_trace(side), steps)
+            });
+            pair_unique_labels(pairs, &labels);
         }
     }
 }
 
 /// Pairs nodes with equal `label`. If several nodes have the same label, finer labels decide.
-fn refine(
+fn pair_by_refinement(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
     base: LabelKind,
     label: fn(&ComparedTrace<'_>, &[u64]) -> Vec<u64>,
 ) {
-    if pairs.complete() {
+    if pairs.is_complete() {
         return;
     }
-    let labels = both(sides, |side| label(side, base.of(side)));
+    let labels = compute_both_sides(sides, |side| label(side, base.labels_of_trace(side)));
     let Some(mut classes) = ColorRefinement::new(sides, pairs, &labels) else {
         return;
     };
     let finer: [fn(&ComparedTrace<'_>) -> Vec<u64>; 6] = [
-        |side| labels::whole(side, side.content()),
-        |side| labels::ancestry(side, side.content(), EdgeDirection::Predecessors),
-        |side| labels::ancestry(side, side.content(), EdgeDirection::Successors),
-        |side| labels::vicinity(side, side.content(), 1),
-        |side| labels::vicinity(side, side.key(), 2),
-        |side| side.content().to_vec(),
+        |side| labels::hash_component(side, side.labels_by_content()),
+        |side| labels::hash_ancestry(side, side.labels_by_content(), EdgeDirection::Predecessors),
+        |side| labels::hash_ancestry(side, side.labels_by_content(), EdgeDirection::Successors),
+        |side| labels::hash_vicinity(side, side.labels_by_content(), 1),
+        |side| labels::hash_vicinity(side, side.labels_by_key(), 2),
+        |side| side.labels_by_content().to_vec(),
     ];
     for finer in finer {
         if classes.is_tied() {
-            classes.split(&both(sides, finer));
+            classes.split_by_labels(&compute_both_sides(sides, finer));
         }
     }
     classes.pair_in_order();
@@ -200,20 +204,20 @@ fn refine(
 
 /// Pairs neighbours of pairs, and nodes between pairs in program order.
 fn by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    use propagate::{AmbiguityPolicy, propagate};
+    use propagate::{AmbiguityPolicy, pair_neighbours};
     const ROUNDS: usize = 3;
     for _ in 0..ROUNDS {
-        if pairs.complete() {
+        if pairs.is_complete() {
             return;
         }
         let before = pairs.free;
         // Unambiguous neighbours come first; the alignment then orders the others.
-        propagate(sides, pairs, LabelKind::Key, AmbiguityPolicy::UniqueOnly);
-        align::align(sides, pairs);
-        propagate(sides, pairs, LabelKind::Content, AmbiguityPolicy::InIdOrder);
-        propagate(sides, pairs, LabelKind::Key, AmbiguityPolicy::InIdOrder);
-        propagate(sides, pairs, LabelKind::Kind, AmbiguityPolicy::InIdOrder);
-        residual::alone(sides, pairs);
+        pair_neighbours(sides, pairs, LabelKind::Key, AmbiguityPolicy::UniqueOnly);
+        align::pair_by_lane_alignment(sides, pairs);
+        pair_neighbours(sides, pairs, LabelKind::Content, AmbiguityPolicy::InIdOrder);
+        pair_neighbours(sides, pairs, LabelKind::Key, AmbiguityPolicy::InIdOrder);
+        pair_neighbours(sides, pairs, LabelKind::Kind, AmbiguityPolicy::InIdOrder);
+        residual::pair_most_similar(sides, pairs);
         // Without progress, another round would give the same result.
         if pairs.free == before {
             return;

@@ -3,7 +3,7 @@
 use chakram_trace::format::wire::WireCursor;
 use chakram_trace::format::{GroupName, MemoryLocation, Op};
 use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
-use chakram_trace::graph::{RawTrace, fingerprint};
+use chakram_trace::graph::{RawTrace, stable_hash};
 
 /// Returns the label of each node.
 pub(super) fn of_all(raw: &RawTrace<'_>, label: fn(&CompactNodeView<'_>) -> u64) -> Vec<u64> {
@@ -26,53 +26,53 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
 }
 
 /// Returns the label of a node by name and type.
-pub(super) fn kind(view: &CompactNodeView<'_>) -> u64 {
-    fingerprint(&(view.name, type_of(&view.op)))
+pub(super) fn hash_kind(view: &CompactNodeView<'_>) -> u64 {
+    stable_hash(&(view.name, type_of(&view.op)))
 }
 
 /// Returns the label of a node by its name alone.
-pub(super) fn name(view: &CompactNodeView<'_>) -> u64 {
-    fingerprint(&view.name)
+pub(super) fn hash_name(view: &CompactNodeView<'_>) -> u64 {
+    stable_hash(&view.name)
 }
 
 /// Returns the label of a node by name, type, lane and peers, without times, sizes and other properties.
-pub(super) fn key(view: &CompactNodeView<'_>) -> u64 {
+pub(super) fn hash_key(view: &CompactNodeView<'_>) -> u64 {
     let group = |group: GroupName<'_>| match group {
         GroupName::World => 0,
-        GroupName::Number(number) => fingerprint(&number),
-        GroupName::Text(text) => fingerprint(&text),
+        GroupName::Number(number) => stable_hash(&number),
+        GroupName::Text(text) => stable_hash(&text),
     };
     let whom = match view.op {
-        Op::Message { peer, tag, .. } => fingerprint(&(peer, tag)),
+        Op::Message { peer, tag, .. } => stable_hash(&(peer, tag)),
         Op::Collective {
             group: name,
             root,
             dimensions,
             ..
-        } => fingerprint(&(group(name), root, dimensions)),
-        Op::Compute { dtype, .. } => fingerprint(&dtype),
+        } => stable_hash(&(group(name), root, dimensions)),
+        Op::Compute { dtype, .. } => stable_hash(&dtype),
         Op::NoOp | Op::Host | Op::Memory { .. } | Op::Communication { .. } => 0,
     };
-    fingerprint(&(view.name, type_of(&view.op), view.lane, whom))
+    stable_hash(&(view.name, type_of(&view.op), view.lane, whom))
 }
 
 /// Returns the label of a node by its whole record except id and dependencies, independent of the order of fields.
-pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
+pub(super) fn hash_content(item: &RawTraceNode<'_>) -> u64 {
     let (view, record) = (&item.view, &item.record);
     let times = (view.recorded.0, view.delay.0, view.wait.0, view.eager);
-    let mut sum = mix(key(view) ^ fingerprint(&times));
+    let mut sum = mix_bits(hash_key(view) ^ stable_hash(&times));
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let from = cursor.offset() - record.offset;
-        let number = match cursor.field() {
+        let from = cursor.file_offset() - record.offset;
+        let number = match cursor.read_field() {
             Ok((number, _)) => number,
             // If a record cannot be decoded further, its remaining bytes are hashed as a whole.
-            Err(_) => return sum.wrapping_add(fingerprint(&&record.bytes[from..])),
+            Err(_) => return sum.wrapping_add(stable_hash(&&record.bytes[from..])),
         };
         if !matches!(number, 1 | 4 | 5) {
-            let field = &record.bytes[from..cursor.offset() - record.offset];
+            let field = &record.bytes[from..cursor.file_offset() - record.offset];
             // Addition commutes, so the order of fields has no effect.
-            sum = sum.wrapping_add(mix(fingerprint(&field)));
+            sum = sum.wrapping_add(mix_bits(stable_hash(&field)));
         }
     }
     sum
@@ -80,7 +80,7 @@ pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
 
 /// Mixes the bits of a hash.
 #[inline]
-pub(super) fn mix(value: u64) -> u64 {
+pub(super) fn mix_bits(value: u64) -> u64 {
     const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
     let value = (value ^ value >> 32).wrapping_mul(FACTOR);
     let value = (value ^ value >> 32).wrapping_mul(FACTOR);

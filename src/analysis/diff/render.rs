@@ -44,29 +44,35 @@ pub struct DiffThresholds {
 
 impl DiffThresholds {
     /// Checks the changes of `totals`, and the aspects for which `differs` returns true.
-    pub(super) fn evaluate(
+    pub(super) fn evaluate_totals(
         &self,
         totals: &[(&str, super::AmountChange)],
         differs: impl Fn(super::DiffAspect) -> bool,
     ) -> ThresholdVerdict {
         let mut exceeded = Vec::new();
         if let Some(threshold) = self.threshold {
-            for (what, shift) in totals.iter().filter(|(_, shift)| shift.exceeds(threshold)) {
-                let by = words::percent(shift).unwrap_or_else(|| "from nothing".to_owned());
+            for (what, shift) in totals
+                .iter()
+                .filter(|(_, shift)| shift.exceeds_percent(threshold))
+            {
+                let by = words::format_percent(shift).unwrap_or_else(|| "from nothing".to_owned());
                 exceeded.push(format!("{what} changed by {by}, more than {threshold} %"));
             }
         }
         for &aspect in &self.aspects {
             if differs(aspect) {
-                exceeded.push(format!("{} differs", words::aspect(aspect)));
+                exceeded.push(format!("{} differs", words::name_of_aspect(aspect)));
             }
         }
         ThresholdVerdict { exceeded }
     }
 
     /// Checks the differences of traces.
-    pub fn check(&self, tally: &DiffTally) -> ThresholdVerdict {
-        let totals = [("time", tally.total.time()), ("bytes", tally.total.bytes)];
-        self.evaluate(&totals, |aspect| tally.differs(aspect))
+    pub fn evaluate_tally(&self, tally: &DiffTally) -> ThresholdVerdict {
+        let totals = [
+            ("time", tally.total.total_time()),
+            ("bytes", tally.total.bytes),
+        ];
+        self.evaluate_totals(&totals, |aspect| tally.differs_in(aspect))
     }
 }

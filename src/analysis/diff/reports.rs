@@ -10,10 +10,10 @@ mod read;
 mod replay;
 mod text;
 
-pub use html::render as html;
-pub use json::render as json;
-pub use read::{ComparedReports, ReportError, read};
-pub use text::render as text;
+pub use html::render_html as html;
+pub use json::render_json as json;
+pub use read::{ComparedReports, ReportError, read_report};
+pub use text::render_text as text;
 
 use super::render::{DiffThresholds, ThresholdVerdict};
 use super::{AmountChange, DiffAspect};
@@ -46,7 +46,7 @@ pub struct TimePartChange {
     /// Operators or groups that contribute to the part, with their time as a mean over NPUs; largest change first.
     pub behind: Vec<ContributionChange>,
     /// The part of the mean's change that `behind` does not explain.
-    #[serde(rename = "rest_ps", serialize_with = "json::narrow")]
+    #[serde(rename = "rest_ps", serialize_with = "json::serialize_saturated")]
     pub rest: i128,
 }
 
@@ -121,10 +121,10 @@ impl ReportDiff {
         if a != b {
             notes.push(format!("written by version {a} and by version {b}"));
         }
-        notes.extend(inputs(first, second));
+        notes.extend(compare_inputs(first, second));
         let mut told: Vec<&String> = Vec::new();
         for name in origins.iter().flat_map(|origin| origin.options.keys()) {
-            let value = |d: &ComparedReports| d.option(name);
+            let value = |d: &ComparedReports| d.format_option(name);
             if !told.contains(&name) && value(first) != value(second) {
                 notes.push(format!(
                     "option {name}: {} → {}",
@@ -138,35 +138,36 @@ impl ReportDiff {
         let single = first.machines.len() == 1 && second.machines.len() == 1;
         let mut only = [Vec::new(), Vec::new()];
         let mut replays = Vec::new();
-        let find =
-            |list: &[MachineResult<'_>], name: &str| list.iter().position(|m| m.name() == name);
+        let find = |list: &[MachineResult<'_>], name: &str| {
+            list.iter().position(|m| m.machine_name() == name)
+        };
         for machine in &first.machines {
             let other = if single {
                 Some(0)
             } else {
-                find(&second.machines, machine.name())
+                find(&second.machines, machine.machine_name())
             };
             match other.map(|i| &second.machines[i]) {
-                None => only[0].push(machine.name().to_owned()),
-                Some(other) => match (machine.report(), other.report()) {
-                    (Some(a), Some(b)) => replays.push(replay::compare(a, b)),
+                None => only[0].push(machine.machine_name().to_owned()),
+                Some(other) => match (machine.completed_report(), other.completed_report()) {
+                    (Some(a), Some(b)) => replays.push(replay::compare_replays(a, b)),
                     (a, b) => {
                         for (report, document) in [(a, "first"), (b, "second")] {
                             if report.is_none() {
-                                let name = machine.name();
+                                let name = machine.machine_name();
                                 notes.push(format!("{name}: the {document} did not complete"));
                             }
                         }
                         if a.is_some() != b.is_some() {
-                            only[usize::from(a.is_none())].push(machine.name().to_owned());
+                            only[usize::from(a.is_none())].push(machine.machine_name().to_owned());
                         }
                     }
                 },
             }
         }
         for machine in second.machines.iter().filter(|_| !single) {
-            if find(&first.machines, machine.name()).is_none() {
-                only[1].push(machine.name().to_owned());
+            if find(&first.machines, machine.machine_name()).is_none() {
+                only[1].push(machine.machine_name().to_owned());
             }
         }
         Self {
@@ -177,25 +178,37 @@ impl ReportDiff {
     }
 
     /// Returns whether anything differs in this aspect.
-    pub fn differs(&self, aspect: DiffAspect) -> bool {
+    pub fn differs_in(&self, aspect: DiffAspect) -> bool {
         let alone = self.only.iter().any(|list| !list.is_empty());
         let mut replays = self.replays.iter();
         match aspect {
             DiffAspect::Structure => alone || replays.any(|replay| replay.structure),
             DiffAspect::Time => replays.any(|replay| {
-                let parts = replay.parts.iter().any(|part| part.sum.more() != 0);
-                let transfers = replay.collectives.iter().any(|c| c.transfer.more() != 0);
-                let ranks = replay.ranks.iter().any(|rank| rank.finish.more() != 0);
-                replay.makespan.more() != 0 || parts || transfers || ranks
+                let parts = replay
+                    .parts
+                    .iter()
+                    .any(|part| part.sum.signed_increase() != 0);
+                let transfers = replay
+                    .collectives
+                    .iter()
+                    .any(|c| c.transfer.signed_increase() != 0);
+                let ranks = replay
+                    .ranks
+                    .iter()
+                    .any(|rank| rank.finish.signed_increase() != 0);
+                replay.makespan.signed_increase() != 0 || parts || transfers || ranks
             }),
-            DiffAspect::Bytes => {
-                replays.any(|replay| replay.collectives.iter().any(|c| c.bytes.more() != 0))
-            }
+            DiffAspect::Bytes => replays.any(|replay| {
+                replay
+                    .collectives
+                    .iter()
+                    .any(|c| c.bytes.signed_increase() != 0)
+            }),
         }
     }
 
     /// Checks the differences against `limits`.
-    pub fn hold(&self, limits: &DiffThresholds) -> ThresholdVerdict {
+    pub fn evaluate_thresholds(&self, limits: &DiffThresholds) -> ThresholdVerdict {
         let name = |replay: &ReplayDiff| match self.replays.len() {
             1 => "the makespan".to_owned(),
             _ => format!("the makespan on {}", replay.before_machine),
@@ -203,12 +216,12 @@ impl ReportDiff {
         let names: Vec<_> = self.replays.iter().map(name).collect();
         let names = names.iter().map(String::as_str);
         let totals: Vec<_> = names.zip(self.replays.iter().map(|r| r.makespan)).collect();
-        limits.evaluate(&totals, |aspect| self.differs(aspect))
+        limits.evaluate_totals(&totals, |aspect| self.differs_in(aspect))
     }
 }
 
 /// Compares the inputs of two documents.
-fn inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
+fn compare_inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
     let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
     for (side, document) in [first, second].into_iter().enumerate() {
         for input in &document.provenance.inputs {

@@ -36,8 +36,8 @@ impl EdgeDirection {
 impl<'o> ComparedTrace<'o> {
     pub fn new(raw: &'o RawTrace<'o>) -> Self {
         let waiting = Csr::new(raw.nodes.len(), |each| {
-            for node in raw.all() {
-                for dep in raw.deps(node) {
+            for node in raw.node_indices() {
+                for dep in raw.dependencies_of(node) {
                     if let Some(target) = dep.target() {
                         // Index and kind fit in one word, because traces of 2^31 or more nodes are rejected.
                         each(target, node << 1 | u32::from(dep.control));
@@ -45,20 +45,26 @@ impl<'o> ComparedTrace<'o> {
                 }
             }
         });
-        let ascending = raw.all().all(|node| {
-            let mut targets = raw.deps(node).iter().filter_map(|dep| dep.target());
+        let ascending = raw.node_indices().all(|node| {
+            let mut targets = raw
+                .dependencies_of(node)
+                .iter()
+                .filter_map(|dep| dep.target());
             targets.all(|target| target < node)
         });
         let order = if ascending {
-            raw.all().collect()
+            raw.node_indices().collect()
         } else {
-            raw.successors(|_, _| true).order()
+            raw.build_successors(|_, _| true).topological_order()
         };
         let mut placed = vec![order.len() == raw.nodes.len(); raw.nodes.len()];
         order.iter().for_each(|&node| placed[node as usize] = true);
         Self {
             raw,
-            unordered: raw.all().filter(|&n| !placed[n as usize]).collect(),
+            unordered: raw
+                .node_indices()
+                .filter(|&n| !placed[n as usize])
+                .collect(),
             order,
             waiting,
             key: OnceLock::new(),
@@ -91,34 +97,34 @@ impl<'o> ComparedTrace<'o> {
     }
 
     /// Returns a label for each node by name, type, lane and peers, without times, sizes and other properties.
-    pub fn key(&self) -> &[u64] {
+    pub fn labels_by_key(&self) -> &[u64] {
         self.key
-            .get_or_init(|| node_labels::of_all(self.raw, node_labels::key))
+            .get_or_init(|| node_labels::of_all(self.raw, node_labels::hash_key))
     }
 
     /// Returns a label for each node by name and type.
-    pub fn kind(&self) -> &[u64] {
+    pub fn labels_by_kind(&self) -> &[u64] {
         self.kind
-            .get_or_init(|| node_labels::of_all(self.raw, node_labels::kind))
+            .get_or_init(|| node_labels::of_all(self.raw, node_labels::hash_kind))
     }
 
     /// Returns a label for each node by the whole record except id and dependencies.
-    pub fn content(&self) -> &[u64] {
+    pub fn labels_by_content(&self) -> &[u64] {
         self.content.get_or_init(|| {
             let nodes = self.raw.nodes.iter();
-            nodes.map(node_labels::content).collect()
+            nodes.map(node_labels::hash_content).collect()
         })
     }
 
     /// Returns the neighbours of `node`, each with a flag that is true for a control dependency.
     #[inline]
-    pub fn neighbours(
+    pub fn neighbours_of(
         &self,
         node: u32,
         way: EdgeDirection,
     ) -> impl Iterator<Item = (u32, bool)> + '_ {
         let (deps, row) = match way {
-            EdgeDirection::Predecessors => (self.raw.deps(node), &[][..]),
+            EdgeDirection::Predecessors => (self.raw.dependencies_of(node), &[][..]),
             EdgeDirection::Successors => (&[][..], self.waiting.row(node)),
         };
         let deps = deps
@@ -128,9 +134,9 @@ impl<'o> ComparedTrace<'o> {
     }
 
     /// Returns the number of neighbours of `node`.
-    pub fn degree(&self, node: u32, way: EdgeDirection) -> usize {
+    pub fn degree_of(&self, node: u32, way: EdgeDirection) -> usize {
         match way {
-            EdgeDirection::Predecessors => self.raw.deps(node).len(),
+            EdgeDirection::Predecessors => self.raw.dependencies_of(node).len(),
             EdgeDirection::Successors => self.waiting.row(node).len(),
         }
     }

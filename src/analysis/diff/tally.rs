@@ -30,7 +30,7 @@ pub enum TimeTolerance {
 }
 
 impl TimeTolerance {
-    fn hides(self, before: Span, after: Span) -> bool {
+    fn hides_change(self, before: Span, after: Span) -> bool {
         let by = before.0.abs_diff(after.0);
         match self {
             Self::Exact => by == 0,
@@ -111,11 +111,11 @@ type NodeChangeOrder<'s> = (
 );
 
 impl NodeChange {
-    fn order(&self) -> NodeChangeOrder<'_> {
+    fn sort_key(&self) -> NodeChangeOrder<'_> {
         let by = Reverse(self.before.abs_diff(self.after));
         let (before, after) = (self.before, self.after);
         (
-            self.field.aspect(),
+            self.field.aspect_of_field(),
             by,
             &self.field,
             &self.name,
@@ -200,7 +200,7 @@ impl DiffTally {
     ) -> Self {
         let mut this = Self {
             compared: vec![rank],
-            edges: traces.map(|trace| trace.edges() as u64),
+            edges: traces.map(|trace| trace.dependency_count() as u64),
             ..Self::default()
         };
         for (second, trace) in [(false, traces[0]), (true, traces[1])] {
@@ -213,7 +213,7 @@ impl DiffTally {
                 });
             }
         }
-        (this.total, this.by) = amounts::of(traces);
+        (this.total, this.by) = amounts::sum_traces(traces);
         let view = |which: usize, node: u32| &traces[which].nodes[node as usize].view;
         let whole = |which: usize, node: u32, change| {
             let mut ids = [None; 2];
@@ -230,21 +230,21 @@ impl DiffTally {
         };
         for &node in &found.removed {
             let (what, ids) = whole(0, node, ChangeKind::Removed);
-            this.line(rank, what, ids);
+            this.add_change(rank, what, ids);
         }
         for &node in &found.added {
             let (what, ids) = whole(1, node, ChangeKind::Added);
-            this.line(rank, what, ids);
+            this.add_change(rank, what, ids);
         }
         for changed in &found.changed {
-            this.node(rank, traces, changed, keep);
+            this.add_node(rank, traces, changed, keep);
         }
         for edge in &found.edges {
             let kind = if edge.control { "control" } else { "data" };
             let on = match edge.on {
                 Some(on) => format!(
                     "{kind}, on {}",
-                    chakram_trace::format::escape(view(0, on[0]).name)
+                    chakram_trace::format::escape_name(view(0, on[0]).name)
                 ),
                 None => format!("{kind}, on a node that does not exist"),
             };
@@ -256,7 +256,7 @@ impl DiffTally {
             };
             let (what, _) = whole(0, edge.node[0], change);
             let ids = [0, 1].map(|which| Some(view(which, edge.node[which]).id));
-            this.line(
+            this.add_change(
                 rank,
                 ChangeKey {
                     before,
@@ -266,11 +266,11 @@ impl DiffTally {
                 ids,
             );
         }
-        this.trim(keep);
+        this.trim_to_largest(keep);
         this
     }
 
-    fn node(
+    fn add_node(
         &mut self,
         rank: u32,
         traces: [&RawTrace<'_>; 2],
@@ -284,13 +284,13 @@ impl DiffTally {
         for field in &changed.fields {
             if let (FieldValue::Time(before), FieldValue::Time(after)) =
                 (&field.before, &field.after)
-                && keep.tolerance.hides(*before, *after)
+                && keep.tolerance.hides_change(*before, *after)
             {
                 continue;
             }
             any = true;
-            let amounts = (field.before.amount(), field.after.amount());
-            match (field.field.aspect(), amounts) {
+            let amounts = (field.before.as_number(), field.after.as_number());
+            match (field.field.aspect_of_field(), amounts) {
                 // Times and sizes differ from node to node, so they are listed one by one instead of merged into lines.
                 (DiffAspect::Time | DiffAspect::Bytes, (Some(before), Some(after))) => {
                     *self
@@ -312,7 +312,7 @@ impl DiffTally {
                         // than its limit.
                         .is_some_and(|most| self.largest.len() > 8 * most + 4096)
                     {
-                        self.trim(keep);
+                        self.trim_to_largest(keep);
                     }
                 }
                 _ => {
@@ -323,14 +323,14 @@ impl DiffTally {
                         before: field.before.clone(),
                         after: field.after.clone(),
                     };
-                    self.line(rank, what, ids.map(Some));
+                    self.add_change(rank, what, ids.map(Some));
                 }
             }
         }
         self.changed += u64::from(any);
     }
 
-    fn line(&mut self, rank: u32, what: ChangeKey, ids: [Option<u64>; 2]) {
+    fn add_change(&mut self, rank: u32, what: ChangeKey, ids: [Option<u64>; 2]) {
         *self.counts.entry(what.change.clone()).or_default() += 1;
         let seen = self.lines.entry(what).or_insert(ChangeOccurrences {
             count: 0,
@@ -341,12 +341,12 @@ impl DiffTally {
     }
 
     /// Trims the changes of single nodes to the largest.
-    fn trim(&mut self, keep: DiffTallyOptions) {
-        self.largest.sort_by(|a, b| a.order().cmp(&b.order()));
+    fn trim_to_largest(&mut self, keep: DiffTallyOptions) {
+        self.largest.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
         let Some(most) = keep.singles else { return };
         let times = self
             .largest
-            .partition_point(|s| s.field.aspect() == DiffAspect::Time);
+            .partition_point(|s| s.field.aspect_of_field() == DiffAspect::Time);
         // Times sort before sizes, and each aspect has its own limit.
         let mut sizes = self.largest.split_off(times);
         self.largest.truncate(most);
@@ -355,7 +355,7 @@ impl DiffTally {
     }
 
     /// Adds the totals of later ranks.
-    pub fn add(&mut self, other: Self, keep: DiffTallyOptions) {
+    pub fn merge_ranks(&mut self, other: Self, keep: DiffTallyOptions) {
         self.compared.extend(other.compared);
         self.identical.extend(other.identical);
         for (list, more) in self.only.iter_mut().zip(other.only) {
@@ -379,32 +379,32 @@ impl DiffTally {
                 }
             }
         }
-        self.total.add(&other.total);
+        self.total.add_totals(&other.total);
         for (key, amounts) in other.by {
-            self.by.entry(key).or_default().add(&amounts);
+            self.by.entry(key).or_default().add_totals(&amounts);
         }
         self.largest.extend(other.largest);
-        self.largest.sort_by(|a, b| a.order().cmp(&b.order()));
+        self.largest.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
         // The sort is stable, so of several equal changes, the lowest rank's change comes first.
         self.largest.dedup_by(|later, first| {
-            let same = later.order() == first.order();
+            let same = later.sort_key() == first.sort_key();
             if same {
                 first.ranks.append(&mut later.ranks);
             }
             same
         });
-        self.trim(keep);
+        self.trim_to_largest(keep);
     }
 
     /// Returns the number of nodes or dependencies with a change.
-    pub fn count(&self, change: &ChangeKind) -> u64 {
+    pub fn count_changes(&self, change: &ChangeKind) -> u64 {
         self.counts.get(change).copied().unwrap_or(0)
     }
 
     /// Returns whether anything differs in this aspect.
-    pub fn differs(&self, aspect: DiffAspect) -> bool {
+    pub fn differs_in(&self, aspect: DiffAspect) -> bool {
         let of = |change: &ChangeKind| match change {
-            ChangeKind::Field(field) => field.aspect(),
+            ChangeKind::Field(field) => field.aspect_of_field(),
             _ => DiffAspect::Structure,
         };
         let ranks =

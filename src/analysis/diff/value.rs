@@ -20,7 +20,7 @@ pub enum FieldValue {
 
 impl FieldValue {
     /// Returns the value as a number, or `None`.
-    pub fn amount(&self) -> Option<u64> {
+    pub fn as_number(&self) -> Option<u64> {
         match self {
             Self::Count(count) => Some(*count),
             Self::Time(span) => Some(span.0),
@@ -33,7 +33,7 @@ impl fmt::Display for FieldValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.pad("nothing"),
-            Self::Count(count) => f.pad(&chakram_report::summary::thousands(*count)),
+            Self::Count(count) => f.pad(&chakram_report::summary::format_thousands(*count)),
             Self::Time(span) => fmt::Display::fmt(span, f),
             Self::Text(text) => f.pad(text),
         }

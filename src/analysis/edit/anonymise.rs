@@ -21,7 +21,7 @@ use super::audit;
 use chakram_trace::format::attr::{AttrView, AttributeContent, replay_attribute};
 use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::groups::{
-    DeclaredGroups, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
+    DeclaredGroups, NODE_MARK, NODE_NAME, keep_layout_of, metadata_text, parse_metadata,
 };
 use chakram_trace::format::roles::{self, GroupRoles};
 use chakram_trace::format::scan::{self, DependencyVisitor};
@@ -94,7 +94,7 @@ pub fn is_public(name: &str) -> bool {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
         !rest.is_empty() && rest.bytes().all(plain)
     });
-    PUBLIC_WHOLE.contains(&name) || plain && !audit::leaks(name)
+    PUBLIC_WHOLE.contains(&name) || plain && !audit::contains_leak(name)
 }
 
 /// Key of the hash, and the names that are kept.
@@ -131,7 +131,7 @@ impl TraceAnonymiser {
         }
     }
 
-    fn hashed(&self, prefix: &str, name: &str) -> String {
+    fn hash_name(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         // The prefix gives equal names of nodes, groups and lanes different hashes, so that nobody can see that, for
         // example, a node and a group have the same name.
@@ -142,45 +142,48 @@ impl TraceAnonymiser {
     }
 
     /// Returns the replacement of a node's name, or `None` if the name is kept.
-    pub fn name(&self, name: &str) -> Option<String> {
+    pub fn replace_name(&self, name: &str) -> Option<String> {
         let kept = name.is_empty()
             || self.public && is_public(name)
             || self
                 .keep
                 .iter()
-                .any(|pattern| super::matches(pattern, name));
-        (!kept).then(|| self.hashed("n-", name))
+                .any(|pattern| super::name_matches_pattern(pattern, name));
+        (!kept).then(|| self.hash_name("n-", name))
     }
 
     /// Returns the replacement of a group's name. Numbers, and the name of the group of all ranks, are kept.
-    pub fn group(&self, name: &str) -> String {
+    pub fn replace_group(&self, name: &str) -> String {
         match GroupName::from_text(name) {
-            GroupName::Text(text) => self.hashed("g-", text),
+            GroupName::Text(text) => self.hash_name("g-", text),
             _ => name.to_owned(),
         }
     }
 
     /// Returns the replacement of declared groups.
-    pub fn groups(&self, declared: &DeclaredGroups) -> DeclaredGroups {
+    pub fn replace_groups(&self, declared: &DeclaredGroups) -> DeclaredGroups {
         let groups = declared.iter();
         groups
-            .map(|(name, ranks)| (self.group(name), ranks.clone()))
+            .map(|(name, ranks)| (self.replace_group(name), ranks.clone()))
             .collect()
     }
 
     /// Returns the replacement of the roles of groups. Roles that plans use are kept; any other role is hashed like a
     /// name.
-    pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
-        roles.renamed(|role| match PUBLIC_ROLES.contains(&role) {
+    pub fn replace_roles(&self, roles: &GroupRoles) -> GroupRoles {
+        roles.rename_roles(|role| match PUBLIC_ROLES.contains(&role) {
             true => role.to_owned(),
-            false => self.hashed("role-", role),
+            false => self.hash_name("role-", role),
         })
     }
 
     /// Anonymises the (decompressed) `contents` of a trace.
     ///
     /// Fails on records that a replay would reject, because such records may contain any text.
-    pub fn trace(&self, contents: &[u8]) -> Result<(Vec<u8>, AnonymiserCounts), TraceError> {
+    pub fn anonymise_trace(
+        &self,
+        contents: &[u8],
+    ) -> Result<(Vec<u8>, AnonymiserCounts), TraceError> {
         let mut frames = FrameCursor::new(contents);
         let mut out = Vec::with_capacity(contents.len() / 2);
         let mut done = AnonymiserCounts::default();
@@ -188,32 +191,32 @@ impl TraceAnonymiser {
         while let Some(record) = frames.next_record()? {
             put.clear();
             let made = match record.number {
-                0 => self.metadata(record, &mut put, &mut done),
-                _ => self.node(record, &mut put, &mut done),
+                0 => self.anonymise_metadata(record, &mut put, &mut done),
+                _ => self.anonymise_node(record, &mut put, &mut done),
             };
             made.map_err(|e| e.in_record(record.number, record.offset))?;
-            put.frame(&mut out);
+            put.append_frame_to(&mut out);
         }
         // An empty file has no metadata record, so it is not a trace.
         if contents.is_empty() {
-            return Err(TraceError::malformed(0, "the file is empty"));
+            return Err(TraceError::malformed_at(0, "the file is empty"));
         }
         Ok((out, done))
     }
 
-    fn metadata(
+    fn anonymise_metadata(
         &self,
         record: RawRecord<'_>,
         out: &mut MessageEncoder,
         done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
-        let metadata = scan::metadata(record)?;
+        let metadata = scan::read_metadata(record)?;
         // The version is a constant, because the original field is free text.
-        out.bytes(1, b"0.0.4");
+        out.append_bytes(1, b"0.0.4");
         let mut kept = 0;
         let mut add = |name: &str, value: AttributeValue<'_>| {
             kept += 1;
-            out.nested(2, |put| put_attribute(put, name, value));
+            out.append_nested(2, |put| put_attribute(put, name, value));
         };
         if let Some(captured) = metadata.captured {
             add("captured_ns", AttributeValue::Uint(captured.0 / 1000));
@@ -231,7 +234,7 @@ impl TraceAnonymiser {
             add(name, value);
         }
         if !metadata.roles.is_empty() {
-            let text = self.roles(&metadata.roles).to_string();
+            let text = self.replace_roles(&metadata.roles).to_string();
             add(roles::ATTRIBUTE, AttributeValue::Text(&text));
         }
         if let Some(amounts) = metadata.amounts {
@@ -245,12 +248,12 @@ impl TraceAnonymiser {
         }
         for (host, number, name) in &metadata.lanes {
             let host = if *host { "host_" } else { "" };
-            let name = self.hashed("lane-", name);
+            let name = self.hash_name("lane-", name);
             add(&format!("{host}lane.{number}"), AttributeValue::Text(&name));
         }
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            match cursor.field()? {
+            match cursor.read_field()? {
                 (1, WireValue::Bytes(..)) => {}
                 // `kept` attributes were written above, so the first `kept` attributes do not count as removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
@@ -261,25 +264,26 @@ impl TraceAnonymiser {
         Ok(())
     }
 
-    fn node(
+    fn anonymise_node(
         &self,
         record: RawRecord<'_>,
         out: &mut MessageEncoder,
         done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
         let mut deps = DependencyLists::default();
-        let view = scan::node(record, &mut deps)?;
+        let view = scan::scan_node(record, &mut deps)?;
         done.nodes += 1;
         // Replays recognise a declaration by its name, so that name must not be hashed.
-        let declares = super::kind(record)? == super::METADATA && view.name.contains(NODE_MARK);
+        let declares =
+            super::node_type(record)? == super::METADATA && view.name.contains(NODE_MARK);
         // Protobuf does not encode default values.
         if view.id > 0 {
-            out.varint(1, view.id);
+            out.append_varint(1, view.id);
         }
         let hashed = if declares {
             (view.name != NODE_NAME).then(|| NODE_NAME.to_owned())
         } else {
-            self.name(view.name)
+            self.replace_name(view.name)
         };
         match &hashed {
             Some(_) => done.hashed += 1,
@@ -287,31 +291,31 @@ impl TraceAnonymiser {
         }
         let name = hashed.as_deref().unwrap_or(view.name);
         if !name.is_empty() {
-            out.bytes(2, name.as_bytes());
+            out.append_bytes(2, name.as_bytes());
         }
-        let kind = super::kind(record)?;
+        let kind = super::node_type(record)?;
         if kind > 0 {
-            out.varint(3, kind);
+            out.append_varint(3, kind);
         }
-        out.packed(4, &deps.control);
-        out.packed(5, &deps.data);
+        out.append_packed(4, &deps.control);
+        out.append_packed(5, &deps.data);
         if view.micros > 0 {
-            out.varint(7, view.micros);
+            out.append_varint(7, view.micros);
         }
         if let Some(text) = view.groups {
-            let groups = self.groups(&parse_metadata(view.id, text)?);
-            let text = in_form_of(text, metadata_text(&groups));
+            let groups = self.replace_groups(&parse_metadata(view.id, text)?);
+            let text = keep_layout_of(text, metadata_text(&groups));
             let mut inputs = MessageEncoder::default();
-            inputs.bytes(1, text.as_bytes());
-            out.bytes(8, inputs.as_bytes());
+            inputs.append_bytes(1, text.as_bytes());
+            out.append_bytes(8, inputs.as_bytes());
         }
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            match cursor.field()? {
+            match cursor.read_field()? {
                 (10, WireValue::Bytes(message, at)) => {
-                    let attr = AttrView::scan(message, at)?;
+                    let attr = AttrView::scan_attribute(message, at)?;
                     let before = out.as_bytes().len();
-                    self.attribute(&attr, message, out)?;
+                    self.anonymise_attribute(&attr, message, out)?;
                     done.attributes += u64::from(out.as_bytes().len() == before);
                 }
                 // The declaration was written above.
@@ -324,7 +328,7 @@ impl TraceAnonymiser {
     }
 
     /// Writes an attribute if the rules keep it.
-    fn attribute(
+    fn anonymise_attribute(
         &self,
         attr: &AttrView<'_>,
         message: &[u8],
@@ -342,24 +346,28 @@ impl TraceAnonymiser {
             return Ok(());
         }
         let mut kept = MessageEncoder::default();
-        kept.bytes(1, name.as_bytes());
+        kept.append_bytes(1, name.as_bytes());
         let text = attr.as_str()?;
         match (content, text) {
-            (AttributeContent::Group, Some(text)) => kept.bytes(29, self.group(text).as_bytes()),
+            (AttributeContent::Group, Some(text)) => {
+                kept.append_bytes(29, self.replace_group(text).as_bytes())
+            }
             (AttributeContent::Dtype, text) => match text.and_then(Dtype::from_name) {
-                Some(dtype) => kept.bytes(29, dtype.to_string().as_bytes()),
+                Some(dtype) => kept.append_bytes(29, dtype.to_string().as_bytes()),
                 None => return Ok(()),
             },
             (AttributeContent::Phase, text) => match text.and_then(TrainingPhase::from_name) {
-                Some(phase) => kept.bytes(29, phase.to_string().as_bytes()),
+                Some(phase) => kept.append_bytes(29, phase.to_string().as_bytes()),
                 None => return Ok(()),
             },
-            (AttributeContent::Notation, Some(text)) => kept.bytes(29, text.as_bytes()),
-            (AttributeContent::Mask, _) => list(message, attr.offset, &mut kept)?,
+            (AttributeContent::Notation, Some(text)) => kept.append_bytes(29, text.as_bytes()),
+            (AttributeContent::Mask, _) => copy_list(message, attr.offset, &mut kept)?,
             (_, Some(text)) => match text.trim().parse::<f64>() {
-                Ok(_) => kept.bytes(29, text.trim().as_bytes()),
+                Ok(_) => kept.append_bytes(29, text.trim().as_bytes()),
                 Err(_) => match text.trim() {
-                    "True" | "true" | "False" | "false" => kept.bytes(29, text.trim().as_bytes()),
+                    "True" | "true" | "False" | "false" => {
+                        kept.append_bytes(29, text.trim().as_bytes())
+                    }
                     _ => return Ok(()),
                 },
             },
@@ -367,10 +375,10 @@ impl TraceAnonymiser {
                 if attr.as_i64().is_err() && attr.as_u64().is_err() && attr.as_bool().is_err() {
                     return Ok(());
                 }
-                scalar(message, attr.offset, &mut kept)?;
+                copy_scalar(message, attr.offset, &mut kept)?;
             }
         }
-        out.bytes(10, kept.as_bytes());
+        out.append_bytes(10, kept.as_bytes());
         Ok(())
     }
 }
@@ -383,37 +391,37 @@ struct DependencyLists {
 }
 
 impl DependencyVisitor for DependencyLists {
-    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
     }
 
-    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
         self.control.push(id);
         Ok(())
     }
 }
 
 /// Copies the last value of a field that is a number.
-fn scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
+fn copy_scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let mut last: &[u8] = &[];
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
-        let start = cursor.offset() - at;
-        if (3..=32).contains(&cursor.field()?.0) {
-            last = &message[start..cursor.offset() - at];
+        let start = cursor.file_offset() - at;
+        if (3..=32).contains(&cursor.read_field()?.0) {
+            last = &message[start..cursor.file_offset() - at];
         }
     }
-    out.raw(last);
+    out.append_raw(last);
     Ok(())
 }
 
 /// Copies a list of integers or booleans in the form that its reader decodes.
-fn list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
+fn copy_list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let (mut kind, mut values) = (0, Vec::new());
     let mut parts = WireCursor::new(message, at);
     while !parts.is_empty() {
-        let (number, raw) = parts.field()?;
+        let (number, raw) = parts.read_field()?;
         if !(3..=32).contains(&number) {
             continue;
         }
@@ -424,8 +432,8 @@ fn list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), Trace
         if let WireValue::Bytes(list, at) = raw {
             let mut list = WireCursor::new(list, at);
             while !list.is_empty() {
-                let offset = list.offset();
-                if let (1, raw) = list.field()? {
+                let offset = list.file_offset();
+                if let (1, raw) = list.read_field()? {
                     repeated_varints(raw, offset, |value| {
                         values.push(value);
                         Ok(())
@@ -435,8 +443,8 @@ fn list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), Trace
         }
     }
     let mut list = MessageEncoder::default();
-    list.packed(1, &values);
-    out.bytes(kind, list.as_bytes());
+    list.append_packed(1, &values);
+    out.append_bytes(kind, list.as_bytes());
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Audit of the private information in a trace: names of hosts and people, addresses, paths, secrets.
 //!
 //! The audit searches every text of a file: names of nodes; names, comments and values of attributes; inputs and
-//! outputs; metadata; and unknown text fields, at any depth. [`find`] searches one text. The audit does not find text
+//! outputs; metadata; and unknown text fields, at any depth. [`find_leaks`] searches one text. The audit does not find text
 //! that is private only by its meaning, such as a project's name in an operator's name.
 
 use chakram_trace::format::TraceError;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 mod text;
 
-pub use text::{LeakKind, TextLeak, find, leaks};
+pub use text::{LeakKind, TextLeak, contains_leak, find_leaks};
 
 /// Location of a text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,24 +69,24 @@ impl TraceAudit {
     /// Searches the (decompressed) `contents` of a trace.
     ///
     /// Fails on a truncated file, because the content of the rest is unknown.
-    pub fn of(contents: &[u8]) -> Result<Self, TraceError> {
+    pub fn search_trace(contents: &[u8]) -> Result<Self, TraceError> {
         let mut this = Self::default();
         let mut frames = FrameCursor::new(contents);
         while let Some(record) = frames.next_record()? {
-            this.record(record)
+            this.search_record(record)
                 .map_err(|e| e.in_record(record.number, record.offset))?;
         }
         Ok(this)
     }
 
     /// Returns the findings in the order of the file.
-    pub fn findings(self) -> Vec<AuditFinding> {
+    pub fn into_findings(self) -> Vec<AuditFinding> {
         let mut list: Vec<AuditFinding> = self.found.into_values().collect();
         list.sort_by(|a, b| (&a.place, a.kind, &a.text).cmp(&(&b.place, b.kind, &b.text)));
         list
     }
 
-    fn record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
+    fn search_record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
         let mut place = TextLocation {
             record: record.number,
             node: None,
@@ -94,7 +94,7 @@ impl TraceAudit {
         };
         let mut fields = WireCursor::new(record.bytes, record.offset);
         while record.number > 0 && !fields.is_empty() {
-            if let (1, WireValue::Varint(id)) = fields.field()? {
+            if let (1, WireValue::Varint(id)) = fields.read_field()? {
                 place.node = Some(id);
             }
         }
@@ -104,45 +104,47 @@ impl TraceAudit {
         }
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            let (number, raw) = cursor.field()?;
+            let (number, raw) = cursor.read_field()?;
             let WireValue::Bytes(bytes, at) = raw else {
                 continue;
             };
             match (record.number, number) {
-                (0, 1) => self.bytes(bytes, "version", &mut place),
-                (0, 2) | (1.., 10) => self.attribute(bytes, at, &mut place),
-                (1.., 2) => self.bytes(bytes, "name", &mut place),
+                (0, 1) => self.search_bytes(bytes, "version", &mut place),
+                (0, 2) | (1.., 10) => self.search_attribute(bytes, at, &mut place),
+                (1.., 2) => self.search_bytes(bytes, "name", &mut place),
                 // Packed dependencies contain no text.
                 (1.., 4 | 5) => {}
-                (1.., 8) => self.io(bytes, at, "inputs", &mut place),
-                (1.., 9) => self.io(bytes, at, "outputs", &mut place),
+                (1.., 8) => self.search_io(bytes, at, "inputs", &mut place),
+                (1.., 9) => self.search_io(bytes, at, "outputs", &mut place),
                 (_, number) => {
-                    self.unknown(bytes, at, &format!("field {number}"), &mut place, 0);
+                    self.search_unknown(bytes, at, &format!("field {number}"), &mut place, 0);
                 }
             }
         }
         Ok(())
     }
 
-    fn io(&mut self, message: &[u8], at: usize, which: &str, place: &mut TextLocation) {
+    fn search_io(&mut self, message: &[u8], at: usize, which: &str, place: &mut TextLocation) {
         const PARTS: [&str; 3] = ["values", "shapes", "types"];
-        self.fields(
+        self.for_each_field(
             message,
             at,
             place,
             |this, number, bytes, at, place| match PARTS.get((number as usize).wrapping_sub(1)) {
-                Some(part) => this.bytes(bytes, &format!("{which}.{part}"), place),
-                None => this.unknown(bytes, at, &format!("{which}, field {number}"), place, 0),
+                Some(part) => this.search_bytes(bytes, &format!("{which}.{part}"), place),
+                None => {
+                    this.search_unknown(bytes, at, &format!("{which}, field {number}"), place, 0)
+                }
             },
         );
     }
 
-    fn attribute(&mut self, message: &[u8], at: usize, place: &mut TextLocation) {
+    fn search_attribute(&mut self, message: &[u8], at: usize, place: &mut TextLocation) {
         let mut name = String::new();
-        self.fields(message, at, place, |this, number, bytes, _, place| {
+        self.for_each_field(message, at, place, |this, number, bytes, _, place| {
             if number == 1 {
                 name = String::from_utf8_lossy(bytes).into_owned();
-                this.bytes(bytes, "the name of an attribute", place);
+                this.search_bytes(bytes, "the name of an attribute", place);
             }
         });
         let lower = name.to_ascii_lowercase();
@@ -151,39 +153,36 @@ impl TraceAudit {
         let told = SENSITIVE_ATTRIBUTES
             .iter()
             .find(|(known, _)| *known == lower);
-        let label = format!("attribute `{}`", chakram_trace::format::escape(&name));
-        self.fields(message, at, place, |this, number, bytes, at, place| {
+        let label = format!("attribute `{}`", chakram_trace::format::escape_name(&name));
+        self.for_each_field(message, at, place, |this, number, bytes, at, place| {
             match number {
                 1 => {}
-                2 => this.bytes(bytes, &format!("the doc_string of {label}"), place),
+                2 => this.search_bytes(bytes, &format!("the doc_string of {label}"), place),
                 29 | 31 => {
-                    this.bytes(bytes, &label, place);
+                    this.search_bytes(bytes, &label, place);
                     if let (Some((_, kind)), Ok(text)) = (told, std::str::from_utf8(bytes))
                         && !text.is_empty()
                     {
-                        this.add(*kind, text, place);
+                        this.add_finding(*kind, text, place);
                     }
                 }
                 // Packed lists of numbers contain no text.
                 4..=28 if number % 2 == 0 => {}
                 30 | 32 => {
-                    this.fields(
-                        bytes,
-                        at,
-                        place,
-                        |this, number, bytes, at, place| match number {
-                            1 => this.bytes(bytes, &label, place),
-                            _ => this.unknown(bytes, at, &label, place, 0),
-                        },
-                    )
+                    this.for_each_field(bytes, at, place, |this, number, bytes, at, place| {
+                        match number {
+                            1 => this.search_bytes(bytes, &label, place),
+                            _ => this.search_unknown(bytes, at, &label, place, 0),
+                        }
+                    })
                 }
-                _ => this.unknown(bytes, at, &format!("{label}, field {number}"), place, 0),
+                _ => this.search_unknown(bytes, at, &format!("{label}, field {number}"), place, 0),
             }
         });
     }
 
     /// Passes every length-delimited field of a message to `each`; the rest of a broken message is searched as bytes.
-    fn fields(
+    fn for_each_field(
         &mut self,
         message: &[u8],
         at: usize,
@@ -192,12 +191,12 @@ impl TraceAudit {
     ) {
         let mut cursor = WireCursor::new(message, at);
         while !cursor.is_empty() {
-            let start = cursor.offset();
-            match cursor.field() {
+            let start = cursor.file_offset();
+            match cursor.read_field() {
                 Ok((number, WireValue::Bytes(bytes, at))) => each(self, number, bytes, at, place),
                 Ok(_) => {}
                 Err(_) => {
-                    self.bytes(&message[start - at..], "the unreadable part", place);
+                    self.search_bytes(&message[start - at..], "the unreadable part", place);
                     return;
                 }
             }
@@ -205,7 +204,7 @@ impl TraceAudit {
     }
 
     /// Searches a field that this version does not know: as text, and as a message if it can be decoded as one.
-    fn unknown(
+    fn search_unknown(
         &mut self,
         bytes: &[u8],
         at: usize,
@@ -213,11 +212,11 @@ impl TraceAudit {
         place: &mut TextLocation,
         depth: usize,
     ) {
-        self.bytes(bytes, label, place);
+        self.search_bytes(bytes, label, place);
         let mut parts = Vec::new();
         let mut cursor = WireCursor::new(bytes, at);
         while !cursor.is_empty() {
-            match cursor.field() {
+            match cursor.read_field() {
                 Ok((_, WireValue::Bytes(part, at))) => parts.push((part, at)),
                 Ok(_) => {}
                 Err(_) => return,
@@ -225,24 +224,24 @@ impl TraceAudit {
         }
         if depth < DEEPEST {
             for (part, at) in parts {
-                self.unknown(part, at, label, place, depth + 1);
+                self.search_unknown(part, at, label, place, depth + 1);
             }
         }
     }
 
     /// Searches the valid UTF-8 in `bytes`.
-    fn bytes(&mut self, bytes: &[u8], label: &str, place: &mut TextLocation) {
+    fn search_bytes(&mut self, bytes: &[u8], label: &str, place: &mut TextLocation) {
         place.field.clear();
         place.field.push_str(label);
         self.texts += 1;
         for chunk in bytes.utf8_chunks() {
-            for leak in find(chunk.valid()) {
-                self.add(leak.kind, leak.text, place);
+            for leak in find_leaks(chunk.valid()) {
+                self.add_finding(leak.kind, leak.text, place);
             }
         }
     }
 
-    fn add(&mut self, kind: LeakKind, text: &str, place: &TextLocation) {
+    fn add_finding(&mut self, kind: LeakKind, text: &str, place: &TextLocation) {
         let key = (kind, text.to_owned(), place.field.clone());
         let finding = self.found.entry(key).or_insert_with(|| AuditFinding {
             kind,

@@ -111,15 +111,15 @@ impl JobScaling {
             exchanges: false,
         };
         for (name, ranks) in &declared {
-            this.shape(name, ranks)?;
-            this.names.add(name);
+            this.scaling_of_group(name, ranks)?;
+            this.names.add_name(name);
         }
         this.declared = declared;
         Ok(this)
     }
 
     /// Returns the scaled dimension, which maps new ranks to the ranks they copy.
-    pub fn along(&self) -> &ScaledDimension {
+    pub fn scaled_dimension(&self) -> &ScaledDimension {
         &self.along
     }
 
@@ -131,11 +131,15 @@ impl JobScaling {
 
     /// Returns how a declared group scales, or `None` for the group of all ranks, given by name or by an empty
     /// list.
-    fn shape(&self, name: &str, ranks: &[u32]) -> Result<Option<GroupScaling>, TraceError> {
+    fn scaling_of_group(
+        &self,
+        name: &str,
+        ranks: &[u32],
+    ) -> Result<Option<GroupScaling>, TraceError> {
         if ranks.is_empty() || GroupName::from_text(name) == GroupName::World {
             Ok(None)
         } else {
-            GroupScaling::of(&self.along, name, ranks).map(Some)
+            GroupScaling::for_members(&self.along, name, ranks).map(Some)
         }
     }
 
@@ -150,7 +154,7 @@ impl JobScaling {
             if record.number == 0 {
                 continue;
             }
-            let view = scan::node(record, &mut scan::IgnoreDependencies)?;
+            let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
             if let Some(values) = view.groups {
                 own.extend(parse_metadata(view.id, values)?);
             }
@@ -160,8 +164,11 @@ impl JobScaling {
         }
         let mut alike = true;
         for (name, ranks) in &own {
-            alike &= !matches!(self.shape(name, ranks)?, Some(GroupScaling::Copied));
-            self.names.add(name);
+            alike &= !matches!(
+                self.scaling_of_group(name, ranks)?,
+                Some(GroupScaling::Copied)
+            );
+            self.names.add_name(name);
         }
         self.own.insert(rank, own);
         // Nodes are sorted because replays match messages in the order of ids, independent of the order in the file.
@@ -171,7 +178,7 @@ impl JobScaling {
             let at = |e: TraceError| e.in_record(record.number, record.offset);
             match view.op {
                 Op::Collective { group, .. } => {
-                    let (_, shape) = self.group(rank, view.id, group).map_err(at)?;
+                    let (_, shape) = self.group_of_node(rank, view.id, group).map_err(at)?;
                     // Copies of a group get new names, so the collectives of the copies differ between blocks.
                     alike &= shape != Some(GroupScaling::Copied);
                     self.exchanges |= shape != Some(GroupScaling::Copied);
@@ -186,7 +193,7 @@ impl JobScaling {
                     // Peers are rank numbers, so copies of a message differ between blocks.
                     alike = false;
                     if let Some((step, others)) =
-                        self.step(rank, view.id, receive, peer).map_err(at)?
+                        self.ring_step(rank, view.id, receive, peer).map_err(at)?
                     {
                         self.exchanges = true;
                         crossings.push((receive, step, others, tag, bytes));
@@ -202,7 +209,7 @@ impl JobScaling {
 
     /// Returns the members of the group that a node of `rank` uses, and how the group scales; an empty list means all
     /// ranks.
-    fn group(
+    fn group_of_node(
         &self,
         rank: u32,
         node: u64,
@@ -213,12 +220,12 @@ impl JobScaling {
         };
         let own = self.own.get(&rank).and_then(|own| own.get(&name));
         match self.declared.get(&name).or(own) {
-            Some(ranks) => Ok((ranks, self.shape(&name, ranks)?)),
-            None => Err(TraceError::refused(
+            Some(ranks) => Ok((ranks, self.scaling_of_group(&name, ranks)?)),
+            None => Err(TraceError::invalid_node(
                 node,
                 format!(
                     "the node's group `{}` is not declared",
-                    chakram_trace::format::escape(&name)
+                    chakram_trace::format::escape_name(&name)
                 ),
                 format!("pass the groups with {} FILE", SettingKey::Groups),
             )),
@@ -227,24 +234,27 @@ impl JobScaling {
 
     /// Returns the step of a message along the dimension, counted from the sender, and the peer's other coordinates.
     /// Returns `None` if both ends have the same coordinate along the dimension.
-    fn step(
+    fn ring_step(
         &self,
         rank: u32,
         node: u64,
         receive: bool,
         peer: u32,
     ) -> Result<Option<RingStep>, TraceError> {
-        if peer >= self.along.ranks() {
-            return Err(TraceError::refused(
+        if peer >= self.along.rank_count() {
+            return Err(TraceError::invalid_node(
                 node,
                 format!(
                     "the node's peer is rank {peer}, but the grid has {}",
-                    self.along.ranks()
+                    self.along.rank_count()
                 ),
                 format!("give a {} of all ranks of the job", SettingKey::Grid),
             ));
         }
-        let (own, far) = (self.along.place(rank), self.along.place(peer));
+        let (own, far) = (
+            self.along.original_position(rank),
+            self.along.original_position(peer),
+        );
         if own.x == far.x {
             return Ok(None);
         }
@@ -253,7 +263,7 @@ impl JobScaling {
         } else {
             (own.x, far.x)
         };
-        let size = i64::from(self.along.size());
+        let size = i64::from(self.along.original_size());
         // Takes the shorter direction around the ring; a step of half the ring counts as forward.
         let forward = (i64::from(to) - i64::from(from)).rem_euclid(size);
         let step = if forward * 2 > size {
@@ -265,18 +275,18 @@ impl JobScaling {
     }
 
     /// Checks that all ranks along the dimension send the same messages along that dimension.
-    pub fn check(&self) -> Result<(), TraceError> {
+    pub fn check_equal_ranks(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
-            let place = self.along.place(rank);
+            let place = self.along.original_position(rank);
             // All ranks along the dimension are compared with the first of these ranks.
-            let first = self.along.old(0, place);
+            let first = self.along.original_rank_at(0, place);
             let expected = self.crossings.get(&first);
             if expected.is_some_and(|expected| expected != crossings) {
-                return Err(refused(
+                return Err(refuse_scaling(
                     format!(
                         "ranks {first} and {rank} send different messages along `{}`, so the \
                          messages of further ranks are unknown",
-                        self.along.name()
+                        self.along.dimension_name()
                     ),
                     "scale along a dimension that no messages cross, or that messages cross in a ring",
                 ));
@@ -291,12 +301,12 @@ impl JobScaling {
     }
 
     /// Returns the scaled groups declared outside the traces.
-    pub fn groups(&self) -> DeclaredGroups {
+    pub fn scale_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for (name, ranks) in &self.declared {
-            let shape = self.shape(name, ranks).ok().flatten();
-            for block in 0..self.along.blocks() {
-                if let Some((name, ranks)) = self.changed(name, ranks, shape, block) {
+            let shape = self.scaling_of_group(name, ranks).ok().flatten();
+            for block in 0..self.along.block_count() {
+                if let Some((name, ranks)) = self.scale_group_in_block(name, ranks, shape, block) {
                     groups.insert(name, ranks);
                 }
             }
@@ -305,15 +315,15 @@ impl JobScaling {
     }
 
     /// Returns `roles`, in which the copies of a group in further blocks have the group's role.
-    pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
+    pub fn scale_group_roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {
-            let shape = self.shape(name, ranks).ok().flatten();
-            for block in 1..self.along.blocks() {
-                if let (Some(GroupScaling::Copied), Some(role)) = (shape, roles.of(name))
+            let shape = self.scaling_of_group(name, ranks).ok().flatten();
+            for block in 1..self.along.block_count() {
+                if let (Some(GroupScaling::Copied), Some(role)) = (shape, roles.role_of_group(name))
                     && let Ok(number) = self.names.in_block(name, block).parse()
                 {
-                    scaled.add(number, role);
+                    scaled.add_role(number, role);
                 }
             }
         }
@@ -321,7 +331,7 @@ impl JobScaling {
     }
 
     /// Returns the name and the members of a group in `block`.
-    fn changed(
+    fn scale_group_in_block(
         &self,
         name: &str,
         ranks: &[u32],
@@ -339,12 +349,15 @@ impl JobScaling {
                 };
                 Some((name.to_owned(), ranks))
             }
-            Some(GroupScaling::Grows) => Some((name.to_owned(), self.along.grown(ranks))),
+            Some(GroupScaling::Grows) => Some((name.to_owned(), self.along.scale_members(ranks))),
             Some(GroupScaling::Copied) => {
                 // The last block may lack ranks; a group with a missing member is left out.
                 let ranks: Option<Vec<u32>> = ranks
                     .iter()
-                    .map(|&rank| self.along.in_block(self.along.place(rank), block))
+                    .map(|&rank| {
+                        self.along
+                            .in_block(self.along.original_position(rank), block)
+                    })
                     .collect();
                 Some((self.names.in_block(name, block), ranks?))
             }
@@ -352,8 +365,8 @@ impl JobScaling {
     }
 
     /// Writes the trace of the new rank `rank`, from the `contents` of the rank that it copies.
-    pub fn write(&self, rank: u32, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
-        let (old, block) = self.along.copies(rank);
+    pub fn write_rank(&self, rank: u32, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
+        let (old, block) = self.along.source_of_rank(rank);
         let mut out = Vec::with_capacity(contents.len());
         let mut message = MessageEncoder::default();
         let mut frames = FrameCursor::new(contents);
@@ -366,21 +379,21 @@ impl JobScaling {
         while let Some(record) = frames.next_record()? {
             message.clear();
             let made = match record.number {
-                0 => writing.metadata(record, &mut message).map(|()| true),
-                _ => writing.node(record, &mut message),
+                0 => writing.write_metadata(record, &mut message).map(|()| true),
+                _ => writing.write_node(record, &mut message),
             };
             if made.map_err(|e| e.in_record(record.number, record.offset))? {
-                message.frame(&mut out)
+                message.append_frame_to(&mut out)
             } else {
-                encoder::frame(&mut out, record.bytes)
+                encoder::append_frame(&mut out, record.bytes)
             }
         }
         Ok(out)
     }
 }
 
-fn refused(found: String, hint: &str) -> TraceError {
-    TraceError::refused_at(chakram_trace::format::TraceLocation::default(), found, hint)
+fn refuse_scaling(found: String, hint: &str) -> TraceError {
+    TraceError::invalid_at(chakram_trace::format::TraceLocation::default(), found, hint)
 }
 
 #[cfg(test)]

@@ -91,23 +91,23 @@ impl RankSelection {
     /// declared outside the traces.
     ///
     /// Fails on traces that cannot be replayed, and if no node is selected.
-    pub fn select(
+    pub fn select_nodes(
         contents: &[u8],
         rank: u32,
         cut: &SliceTarget,
         groups: &DeclaredGroups,
         matches: &mut CommunicationMatches,
     ) -> Result<Self, TraceError> {
-        let trace = CheckedTrace::read(contents)?;
-        let asked = select::select(&trace, cut)?;
+        let trace = CheckedTrace::read_trace(contents)?;
+        let asked = select::select_target_nodes(&trace, cut)?;
         let mut kept = asked.clone();
-        for i in trace.raw.all() {
+        for i in trace.raw.node_indices() {
             let item = &trace.raw.nodes[i as usize];
             // Metadata nodes stay, because they declare groups that kept nodes use.
             kept[i as usize] |= item.view.op == Op::NoOp && is_metadata(item.record)?;
         }
-        matches.add(&trace, rank, &kept, groups)?;
-        let starts = trace.raw.all().filter(|&i| asked[i as usize]);
+        matches.add_rank(&trace, rank, &kept, groups)?;
+        let starts = trace.raw.node_indices().filter(|&i| asked[i as usize]);
         let first = starts.map(|i| trace.starts[i as usize]).min();
         Ok(Self {
             rank,
@@ -118,12 +118,12 @@ impl RankSelection {
     }
 
     /// Returns the start of the first requested node.
-    pub fn first(&self) -> Span {
+    pub fn earliest_start(&self) -> Span {
         self.first
     }
 
     /// Cuts the nodes that communicate with nodes that were cut on other ranks.
-    pub fn cut(&mut self, unmatched: &UnmatchedCommunication) {
+    pub fn drop_unmatched(&mut self, unmatched: &UnmatchedCommunication) {
         for &node in unmatched.kept_by(self.rank) {
             self.kept[node as usize] = false;
             self.asked[node as usize] = false;
@@ -133,14 +133,14 @@ impl RankSelection {
     /// Writes the slice of `contents`, the trace from which the nodes were selected. The job's slice starts at `start`.
     ///
     /// Fails if `contents` are not this trace.
-    pub fn write(
+    pub fn write_slice(
         &self,
         contents: &[u8],
         start: Span,
     ) -> Result<(Vec<u8>, SliceSummary), TraceError> {
-        let trace = CheckedTrace::read(contents)?;
+        let trace = CheckedTrace::read_trace(contents)?;
         if trace.raw.nodes.len() != self.kept.len() {
-            return Err(TraceError::malformed(
+            return Err(TraceError::malformed_at(
                 0,
                 "the file changed while it was being read",
             ));
@@ -152,12 +152,12 @@ impl RankSelection {
             closed: &closed,
             start,
         };
-        written.write(contents)
+        written.write_slice(contents)
     }
 }
 
 fn is_metadata(record: RawRecord<'_>) -> Result<bool, TraceError> {
-    Ok(super::kind(record)? == super::METADATA)
+    Ok(super::node_type(record)? == super::METADATA)
 }
 
 struct SliceWriter<'w> {
@@ -168,9 +168,9 @@ struct SliceWriter<'w> {
 }
 
 impl SliceWriter<'_> {
-    fn write(&self, contents: &[u8]) -> Result<(Vec<u8>, SliceSummary), TraceError> {
+    fn write_slice(&self, contents: &[u8]) -> Result<(Vec<u8>, SliceSummary), TraceError> {
         let raw = &self.trace.raw;
-        let (delays, mut sliced) = self.delays();
+        let (delays, mut sliced) = self.compute_delays();
         let mut out = Vec::new();
         let mut record = MessageEncoder::default();
         if let Some(first) = FrameCursor::new(contents).next_record()? {
@@ -184,10 +184,10 @@ impl SliceWriter<'_> {
                 attributes: &attributes,
                 ..RecordEdit::default()
             };
-            edit.frame(first, &mut record, &mut out)?;
+            edit.append_framed(first, &mut record, &mut out)?;
         }
         // Nodes in file order.
-        let mut place: Vec<u32> = raw.all().collect();
+        let mut place: Vec<u32> = raw.node_indices().collect();
         place.sort_unstable_by_key(|&i| raw.nodes[i as usize].record.number);
         let (mut control, mut data) = (Vec::new(), Vec::new());
         for i in place {
@@ -196,7 +196,7 @@ impl SliceWriter<'_> {
                 continue;
             }
             let item = &raw.nodes[i as usize];
-            let changed = self.closed.changed(i);
+            let changed = self.closed.changed_dependencies(i);
             control.clear();
             data.clear();
             for &(on, order) in changed.unwrap_or(&[]) {
@@ -206,11 +206,11 @@ impl SliceWriter<'_> {
             record.clear();
             if joint {
                 sliced.joints += 1;
-                record.varint(1, item.view.id);
-                record.bytes(2, b"joint");
-                record.packed(4, &control);
-                record.packed(5, &data);
-                record.frame(&mut out);
+                record.append_varint(1, item.view.id);
+                record.append_bytes(2, b"joint");
+                record.append_packed(4, &control);
+                record.append_packed(5, &data);
+                record.append_frame_to(&mut out);
                 continue;
             }
             sliced.kept += 1;
@@ -233,14 +233,14 @@ impl SliceWriter<'_> {
                 },
                 ..RecordEdit::default()
             };
-            edit.frame(item.record, &mut record, &mut out)?;
+            edit.append_framed(item.record, &mut record, &mut out)?;
         }
         Ok((out, sliced))
     }
 
     /// Returns the delay of each kept node, and a summary with the start and end of the rank. Joints have no delay; a
     /// joint ends as soon as its dependencies have ended.
-    fn delays(&self) -> (Vec<Span>, SliceSummary) {
+    fn compute_delays(&self) -> (Vec<Span>, SliceSummary) {
         let raw: &RawTrace<'_> = &self.trace.raw;
         let mut delays = vec![Span::ZERO; raw.nodes.len()];
         let mut ends = vec![Span::ZERO; raw.nodes.len()];
@@ -255,13 +255,16 @@ impl SliceWriter<'_> {
             if !kept && !joint {
                 continue;
             }
-            let waited = match self.closed.changed(i) {
+            let waited = match self.closed.changed_dependencies(i) {
                 Some(deps) => {
                     let deps = deps.iter().map(|&(on, _)| ends[on as usize]);
                     deps.max()
                 }
                 None => {
-                    let deps = self.trace.deps(i).map(|on| ends[on.node as usize]);
+                    let deps = self
+                        .trace
+                        .enforced_dependencies(i)
+                        .map(|on| ends[on.node as usize]);
                     deps.max()
                 }
             };
@@ -272,7 +275,7 @@ impl SliceWriter<'_> {
             }
             // The difference saturates, because kept metadata nodes may start before the slice.
             let from = Span(self.trace.starts[i as usize].0.saturating_sub(self.start.0));
-            let end = from + raw.nodes[i as usize].view.lasted();
+            let end = from + raw.nodes[i as usize].view.total_duration();
             delays[i as usize] = Span(from.0.saturating_sub(waited.0));
             ends[i as usize] = end;
             if self.part.asked[i as usize] {

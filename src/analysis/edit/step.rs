@@ -41,9 +41,9 @@ impl StepSource {
 }
 
 impl TraceStore for StepStore {
-    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
+    fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         let (source, part) = self.parts.get(hash).expect("names are those of parts");
-        let written = source.with_contents(|contents| part.write(contents, self.start))?;
+        let written = source.with_contents(|contents| part.write_slice(contents, self.start))?;
         Ok(written.0)
     }
 }
@@ -73,14 +73,14 @@ pub fn select_step(
             true => {
                 let contents = match &piped {
                     Some(contents) => Arc::clone(contents),
-                    None => Arc::new(TraceContents::open(&file.path)?),
+                    None => Arc::new(TraceContents::open_current_schema(&file.path)?),
                 };
                 piped = Some(Arc::clone(&contents));
                 StepSource::Held(contents)
             }
         };
         let part = source.with_contents(|contents| {
-            RankSelection::select(contents, file.rank, &target, groups, &mut matches)
+            RankSelection::select_nodes(contents, file.rank, &target, groups, &mut matches)
         })?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(&step.to_le_bytes());
@@ -90,9 +90,9 @@ pub fn select_step(
         hashes.push(hash);
         parts.insert(hash, (source, part));
     }
-    let unmatched = matches.unmatched();
+    let unmatched = matches.find_unmatched();
     if unmatched.count > 0 {
-        return Err(TraceError::refused_at(
+        return Err(TraceError::invalid_at(
             TraceLocation::default(),
             format!(
                 "step {step} separates {} collectives and messages from partners outside the step:\n{unmatched}",
@@ -101,7 +101,7 @@ pub fn select_step(
             "cut these with `slice`, or take all steps",
         ));
     }
-    let start = parts.values().map(|(_, part)| part.first()).min();
+    let start = parts.values().map(|(_, part)| part.earliest_start()).min();
     let store: Arc<dyn TraceStore> = Arc::new(StepStore {
         parts,
         start: start.unwrap_or_default(),

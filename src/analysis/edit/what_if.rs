@@ -6,7 +6,7 @@
 
 use chakram_base::bounds;
 use chakram_report::edits::EditRow;
-use chakram_report::summary::thousands;
+use chakram_report::summary::format_thousands;
 use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -59,12 +59,12 @@ struct EditCounts {
 
 impl EditCounts {
     /// Returns notes on the basis of the new times and on unknown facts.
-    fn notes(&self) -> Vec<String> {
+    fn describe_counts(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.notes.iter().cloned().collect();
         if self.by_line > 0 {
             notes.push(format!(
                 "the time of a call by a line through kernels of its name for {}, otherwise as the shortest kernel",
-                thousands(self.by_line)
+                format_thousands(self.by_line)
             ));
         }
         let of_shapes = [
@@ -82,11 +82,11 @@ impl EditCounts {
             ),
         ];
         let of_shapes = of_shapes.iter().filter(|(count, _)| *count > 0);
-        notes.extend(of_shapes.map(|(count, what)| format!("{} {what}", thousands(*count))));
+        notes.extend(of_shapes.map(|(count, what)| format!("{} {what}", format_thousands(*count))));
         notes
     }
 
-    fn add(&mut self, other: &Self) {
+    fn add_counts(&mut self, other: &Self) {
         self.by_line += other.by_line;
         self.without_shapes += other.without_shapes;
         self.by_weights += other.by_weights;
@@ -117,13 +117,13 @@ pub struct EditedJob {
 struct EditedStore(BTreeMap<[u8; 32], Vec<u8>>);
 
 impl TraceStore for EditedStore {
-    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
+    fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         Ok(self.0.get(hash).cloned().unwrap_or_default())
     }
 }
 
-fn refused(found: impl Into<String>, hint: &str) -> TraceError {
-    TraceError::refused_at(TraceLocation::default(), found, hint)
+fn refuse_edit(found: impl Into<String>, hint: &str) -> TraceError {
+    TraceError::invalid_at(TraceLocation::default(), found, hint)
 }
 
 /// Fails if `times` copies of `items` nodes would exceed the memory limit.
@@ -131,12 +131,12 @@ fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
     let asked = format!("an edited trace with {nodes} additional nodes");
     // Bytes per node: a node with its dependencies, its record in the trace, and the trace as a graph.
-    let fits = bounds::check(asked, nodes, 1024, "a smaller number");
-    fits.map_err(|error| refused(error.to_string(), "a smaller number"))
+    let fits = bounds::check_fits(asked, nodes, 1024, "a smaller number");
+    fits.map_err(|error| refuse_edit(error.to_string(), "a smaller number"))
 }
 
 /// Returns the unit of the numbers in [`EditRow`] for this edit, such as kernels or layers.
-fn counted(edit: &JobEdit) -> &'static str {
+fn unit_counted(edit: &JobEdit) -> &'static str {
     match edit {
         JobEdit::Batch(_) | JobEdit::Sequence(_) => {
             "kernels and transfers of forward and backward passes"
@@ -176,34 +176,36 @@ pub fn edit_job(
         let contents = read(file)?;
         let hash = *blake3::hash(contents.as_slice()).as_bytes();
         let program =
-            RankProgram::read(contents.as_slice()).map_err(|e| contents.with_source(e))?;
-        rates.learn(&program);
-        stages.learn(file.rank, &program);
+            RankProgram::read_program(contents.as_slice()).map_err(|e| contents.with_source(e))?;
+        rates.learn_rates(&program);
+        stages.learn_rank(file.rank, &program);
         let bytes = known.entry(hash).or_insert_with(|| {
             sizes += contents.as_slice().len() as u64;
             Arc::new(contents.as_slice().to_vec())
         });
         traces.push((file.rank, Arc::clone(bytes)));
     }
-    bounds::check(
+    bounds::check_fits(
         "an edited job".to_owned(),
         sizes,
         4,
         "a job with fewer distinct traces",
     )
-    .map_err(|error| refused(error.to_string(), "edit fewer ranks"))?;
+    .map_err(|error| refuse_edit(error.to_string(), "edit fewer ranks"))?;
     let mut groups = groups.clone();
     let (mut rows, mut completed) = (Vec::new(), 0);
-    let mut left = combined(edits)?.into_iter().peekable();
+    let mut left = combine_edits(edits)?.into_iter().peekable();
     while let Some(edit) = left.next() {
         let mut counts = EditCounts::default();
         if let JobEdit::Data(replicas) = edit {
-            let (new, scaled) = replicas::scale(traces, &groups, replicas, choice, &mut counts)?;
+            let (new, scaled) =
+                replicas::scale_replicas(traces, &groups, replicas, choice, &mut counts)?;
             (traces, groups) = (new, scaled);
         } else if let JobEdit::Pipeline(number) = edit {
             (traces, groups) = roles::change_stages(traces, &groups, number, choice, &mut counts)?;
         } else if let JobEdit::Ranks(ranks) = edit {
-            (traces, groups) = roles::complete(traces, &groups, Some(ranks), choice, &mut counts)?;
+            (traces, groups) =
+                roles::derive_missing_ranks(traces, &groups, Some(ranks), choice, &mut counts)?;
         } else {
             let mut layers = JobLayers::default();
             if let JobEdit::Layers(change) = edit {
@@ -214,8 +216,11 @@ pub fn edit_job(
                 let mut seen = BTreeSet::new();
                 for (rank, trace) in &traces {
                     if seen.insert(*blake3::hash(trace).as_bytes()) {
-                        let learnt =
-                            layers.learn(&RankProgram::read(trace)?, count.unwrap_or(1), change);
+                        let learnt = layers.learn_rank(
+                            &RankProgram::read_program(trace)?,
+                            count.unwrap_or(1),
+                            change,
+                        );
                         learnt.map_err(|error| of_rank(error, *rank, found))?;
                     }
                 }
@@ -249,13 +254,16 @@ pub fn edit_job(
                     }
                 };
                 *trace = new;
-                counts.add(&own);
+                counts.add_counts(&own);
             }
             keep_replaced(&before, &mut traces, &stages)?;
         }
         if counts.matched == 0 {
-            return Err(refused(
-                format!("`{edit}` finds nothing to change: no {}", counted(&edit)),
+            return Err(refuse_edit(
+                format!(
+                    "`{edit}` finds nothing to change: no {}",
+                    unit_counted(&edit)
+                ),
                 "list the nodes of the job with `inspect`",
             ));
         }
@@ -267,18 +275,18 @@ pub fn edit_job(
         if adds_ranks && left.peek().is_some() {
             stages = PipelineStages::default();
             for (rank, trace) in &traces {
-                stages.learn(*rank, &RankProgram::read(trace)?);
+                stages.learn_rank(*rank, &RankProgram::read_program(trace)?);
             }
         }
         completed += counts.completed;
         rows.push(EditRow {
             edit: edit.to_string(),
-            counts: counted(&edit).to_owned(),
+            counts: unit_counted(&edit).to_owned(),
             matched: counts.matched,
             changed: counts.changed,
             added: counts.added,
             removed: counts.removed,
-            notes: counts.notes(),
+            notes: counts.describe_counts(),
         });
     }
     let mut store = BTreeMap::new();
@@ -323,15 +331,18 @@ fn keep_replaced(
         .map(|(rank, _)| stages.place_of(*rank).stages)
         .max();
     for ((_, old), (_, new)) in before.iter().zip(traces.iter()) {
-        let (old, new) = (RankProgram::read(old)?, RankProgram::read(new)?);
+        let (old, new) = (
+            RankProgram::read_program(old)?,
+            RankProgram::read_program(new)?,
+        );
         let by = noted_layers(&new).filter(|by| *by > 0);
         let (None, false, Some(by)) = (&old.earlier, old.has_layers, by) else {
             return Ok(());
         };
         let change = LayerChange::By(-by);
-        rates.learn(&new);
+        rates.learn_rates(&new);
         // Without an inverse edit, nothing can be restored.
-        if layers.learn(&new, count.unwrap_or(1), change).is_err() {
+        if layers.learn_rank(&new, count.unwrap_or(1), change).is_err() {
             return Ok(());
         }
         inverse = Some(JobEdit::Layers(change));
@@ -346,9 +357,9 @@ fn keep_replaced(
         };
         if let Some(kept) = KeptRecords::find_changed(old, &again)?.filter(|kept| !kept.is_empty())
         {
-            let mut program = RankProgram::read(new)?;
+            let mut program = RankProgram::read_program(new)?;
             program.keeps = Some(kept.to_text());
-            let written = program.write()?;
+            let written = program.write_trace()?;
             *new = Arc::new(written);
         }
     }
@@ -374,11 +385,11 @@ fn of_rank(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
 
 /// Returns the edits in order, with edits of one kind combined into one: factors are multiplied, added layers are
 /// summed.
-fn combined(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
+fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {
         let too_large = || {
-            refused(
+            refuse_edit(
                 format!("with `{edit}` the product of all factors is too large"),
                 "smaller factors",
             )
@@ -395,7 +406,7 @@ fn combined(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
                 | (
                     JobEdit::Layers(LayerChange::Times(known)),
                     JobEdit::Layers(LayerChange::Times(by)),
-                ) => *known = known.times(by).ok_or_else(too_large)?,
+                ) => *known = known.multiply_checked(by).ok_or_else(too_large)?,
                 (JobEdit::Layers(LayerChange::By(known)), JobEdit::Layers(LayerChange::By(by))) => {
                     *known = known.saturating_add(by);
                 }
@@ -420,16 +431,16 @@ fn edit_rank(
     place: PipelinePlace,
     layers: &JobLayers,
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
-    let mut program = RankProgram::read(contents)?;
+    let mut program = RankProgram::read_program(contents)?;
     let counts = match *edit {
-        JobEdit::Batch(batch) => scale(
+        JobEdit::Batch(batch) => scale_program(
             &mut program,
             SizeScaling {
                 batch,
                 ..SizeScaling::NONE
             },
         )?,
-        JobEdit::Sequence(sequence) => scale(
+        JobEdit::Sequence(sequence) => scale_program(
             &mut program,
             SizeScaling {
                 sequence,
@@ -437,8 +448,10 @@ fn edit_rank(
             },
         )?,
         JobEdit::Hidden(change) => {
-            let hidden = KernelScaler::new(&program).widths().factor_of(change)?;
-            scale(
+            let hidden = KernelScaler::new(&program)
+                .model_widths()
+                .factor_of(change)?;
+            scale_program(
                 &mut program,
                 SizeScaling {
                     hidden,
@@ -447,21 +460,21 @@ fn edit_rank(
             )?
         }
         JobEdit::Layers(change) => {
-            let (counts, changed) = layers::change(&mut program, change, layers, rates)?;
+            let (counts, changed) = layers::change_layers(&mut program, change, layers, rates)?;
             note_edit(&mut program, &JobEdit::Layers(LayerChange::By(changed.by)));
             note_buckets(&mut program, changed.buckets);
             counts
         }
-        JobEdit::Accumulate(times) => repeat::accumulate(&mut program, times)?,
+        JobEdit::Accumulate(times) => repeat::accumulate_passes(&mut program, times)?,
         JobEdit::MicroBatches(times) => {
             let scaler = KernelScaler::new(&program);
             repeat::cut_micro_batches(&mut program, times, place, &scaler)?
         }
-        JobEdit::Bucket(limit) => gradients::regroup(&mut program, limit, rates, None)?,
+        JobEdit::Bucket(limit) => gradients::regroup_gradients(&mut program, limit, rates, None)?,
         JobEdit::Reshard(_) => gradients::keep_gathered(&mut program),
         JobEdit::Overlap(_) => gradients::reduce_at_end(&mut program),
-        JobEdit::Schedule(order) => repeat::reorder(&mut program, order, place.stages)?,
-        JobEdit::Delay { span, at, .. } => delay(&mut program, span.0 / 1000, at),
+        JobEdit::Schedule(order) => repeat::reorder_passes(&mut program, order, place.stages)?,
+        JobEdit::Delay { span, at, .. } => delay_step(&mut program, span.0 / 1000, at),
         JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_) => EditCounts::default(),
     };
     let is_noted = matches!(
@@ -471,7 +484,7 @@ fn edit_rank(
     if !is_noted && (counts.changed > 0 || counts.added > 0) {
         note_edit(&mut program, edit);
     }
-    Ok((program.write()?, counts))
+    Ok((program.write_trace()?, counts))
 }
 
 /// Adds an edit to the list of edits in the trace; added layers are summed.
@@ -517,21 +530,30 @@ fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
 }
 
 /// Scales kernels by the product of the factors of earlier edits and of this edit.
-fn scale(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
+fn scale_program(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
     let too_large = || {
-        refused(
+        refuse_edit(
             "the product of the factors of this edit and of earlier edits in the file is too large",
             "edit the capture itself",
         )
     };
     let earlier = earlier_scaling(program.earlier.as_deref());
     let all = SizeScaling {
-        batch: earlier.batch.times(by.batch).ok_or_else(too_large)?,
-        sequence: earlier.sequence.times(by.sequence).ok_or_else(too_large)?,
-        hidden: earlier.hidden.times(by.hidden).ok_or_else(too_large)?,
+        batch: earlier
+            .batch
+            .multiply_checked(by.batch)
+            .ok_or_else(too_large)?,
+        sequence: earlier
+            .sequence
+            .multiply_checked(by.sequence)
+            .ok_or_else(too_large)?,
+        hidden: earlier
+            .hidden
+            .multiply_checked(by.hidden)
+            .ok_or_else(too_large)?,
     };
     let scaler = KernelScaler::new(program);
-    let found = scaler.scale(program, all, &|_| true);
+    let found = scaler.scale_items(program, all, &|_| true);
     let earlier_words = program.earlier.clone().unwrap_or_default();
     let others = earlier_words.split_ascii_whitespace().filter(|word| {
         !matches!(
@@ -590,7 +612,7 @@ fn earlier_scaling(text: Option<&str>) -> SizeScaling {
 }
 
 /// Adds host time before the first node of a phase, in each step.
-fn delay(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -> EditCounts {
+fn delay_step(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
         let mut items = program.order.iter().copied();

@@ -14,7 +14,7 @@ const FIELDS: [(u32, &str, &str); 4] = [
 ];
 
 /// Counts, for each attribute by name and type, the `selected` nodes that have the attribute.
-pub fn count(
+pub fn count_attributes(
     raw: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
 ) -> BTreeMap<(String, &'static str), u64> {
@@ -24,21 +24,21 @@ pub fn count(
     let mut fields = [0_u64; FIELDS.len()];
     // Similar nodes have the same attributes in the same order, so predicting the order saves look-ups.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
-    for node in raw.all().filter(|&node| selected(node)) {
+    for node in raw.node_indices().filter(|&node| selected(node)) {
         let record = &raw.nodes[node as usize].record;
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         let mut place = 0;
         let mut seen = [false; FIELDS.len()];
         while !cursor.is_empty() {
-            let usual = AttrView::take_fast(&mut cursor);
-            let Some(attr) = usual.or_else(|| other(&mut cursor, &mut seen)) else {
+            let usual = AttrView::scan_fast(&mut cursor);
+            let Some(attr) = usual.or_else(|| parse_other_attribute(&mut cursor, &mut seen)) else {
                 continue;
             };
             let key = (attr.name, attr.type_name());
             let index = match expected.get(place) {
                 Some(&(name, kind, index)) if (name, kind) == key => index,
                 _ => {
-                    let index = known.intern(key);
+                    let index = known.intern_key(key);
                     let entry = (key.0, key.1, index);
                     match expected.get_mut(place) {
                         Some(slot) => *slot = entry,
@@ -75,15 +75,18 @@ pub fn count(
 
 /// Reads the next field of a node. Returns the field if it is an attribute, and marks the field in `seen` if it is in
 /// [`FIELDS`]. Stops at a broken field.
-fn other<'a>(node: &mut WireCursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<AttrView<'a>> {
-    let Ok((number, wire)) = node.field() else {
+fn parse_other_attribute<'a>(
+    node: &mut WireCursor<'a>,
+    seen: &mut [bool; FIELDS.len()],
+) -> Option<AttrView<'a>> {
+    let Ok((number, wire)) = node.read_field() else {
         *node = WireCursor::new(&[], 0);
         return None;
     };
     match (number, wire) {
         (6 | 7, WireValue::Varint(1..)) => seen[number as usize - 6] = true,
         (8 | 9, WireValue::Bytes(message, _)) => seen[number as usize - 6] |= !message.is_empty(),
-        (10, WireValue::Bytes(message, at)) => return AttrView::scan(message, at).ok(),
+        (10, WireValue::Bytes(message, at)) => return AttrView::scan_attribute(message, at).ok(),
         _ => {}
     }
     None

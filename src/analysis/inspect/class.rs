@@ -43,7 +43,7 @@ const PLAIN: [(NodeClass, &str); 9] = [
 
 impl NodeClass {
     /// Returns the type of a readable node.
-    pub fn of(op: &Op<'_>) -> Self {
+    pub fn of_op(op: &Op<'_>) -> Self {
         match *op {
             Op::NoOp => Self::Metadata,
             Op::Host => Self::Host,
@@ -58,7 +58,7 @@ impl NodeClass {
     }
 
     /// Returns whether nodes of this kind wait for other ranks.
-    pub fn communicates(self) -> bool {
+    pub fn is_communication(self) -> bool {
         matches!(self, Self::Send | Self::Receive | Self::Collective(_))
     }
 
@@ -69,7 +69,7 @@ impl NodeClass {
 
     /// Returns the types with this name: one type, or for `collective` the types of all collectives. The result is
     /// empty if the name is unknown.
-    pub fn named(name: &str) -> Vec<Self> {
+    pub fn parse_names(name: &str) -> Vec<Self> {
         if let Some((class, _)) = PLAIN.iter().find(|(_, known)| *known == name) {
             return vec![*class];
         }
@@ -80,8 +80,8 @@ impl NodeClass {
             .collect()
     }
 
-    /// Returns all names that [`Self::named`] accepts.
-    pub fn names() -> String {
+    /// Returns all names that [`Self::parse_names`] accepts.
+    pub fn list_names() -> String {
         let plain = PLAIN.iter().map(|(_, name)| *name);
         let kinds = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
         let all: Vec<_> = plain.chain(["collective"]).chain(kinds).collect();
@@ -109,14 +109,14 @@ mod tests {
     fn names_are_read_back() {
         for (class, name) in PLAIN {
             assert_eq!(
-                (NodeClass::named(name), class.to_string()),
+                (NodeClass::parse_names(name), class.to_string()),
                 (vec![class], name.to_owned())
             );
         }
         let kind = NodeClass::Collective(CollectiveKind::AllToAll);
-        assert_eq!(NodeClass::named(&kind.to_string()), [kind]);
-        assert_eq!(NodeClass::named("collective").len(), 9);
-        assert!(NodeClass::named("kernel").is_empty());
-        assert!(NodeClass::names().contains("unreadable, collective, all-reduce"));
+        assert_eq!(NodeClass::parse_names(&kind.to_string()), [kind]);
+        assert_eq!(NodeClass::parse_names("collective").len(), 9);
+        assert!(NodeClass::parse_names("kernel").is_empty());
+        assert!(NodeClass::list_names().contains("unreadable, collective, all-reduce"));
     }
 }

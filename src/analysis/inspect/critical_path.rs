@@ -41,7 +41,7 @@ pub struct CriticalPath {
 
 impl CriticalPath {
     /// Total time of all parts.
-    pub fn length(&self) -> Span {
+    pub fn total_time(&self) -> Span {
         self.pieces
             .iter()
             .map(|piece| piece.delay + piece.wait + piece.work)
@@ -51,13 +51,13 @@ impl CriticalPath {
 
 /// Returns the track and node of the rank that arrived last at the communication `step` of a track. Returns `None`
 /// unless that rank arrived after `start` and before `end`.
-fn last(
+fn find_last_arrival(
     matches: &CommMatches<'_>,
     tracks: &[PathInput],
     (track, step): (u32, &CommStep),
     (start, end): (Time, Time),
 ) -> Option<(u32, u32)> {
-    let met = matches.with(track, step);
+    let met = matches.matching_steps(track, step);
     let nodes = met.map(|(t, s)| (t, tracks[t as usize].comms.steps[s as usize].node));
     let came = |&(t, n): &(u32, u32)| tracks[t as usize].start[n as usize];
     let others = nodes.filter(|&(t, _)| t != track);
@@ -81,9 +81,11 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     loop {
         let track = &tracks[at as usize];
         let start = track.start[node as usize];
-        let waited = track.comm(node).filter(|(_, wait)| *wait > Span::ZERO);
+        let waited = track
+            .communication_of_node(node)
+            .filter(|(_, wait)| *wait > Span::ZERO);
         if let (Some(matches), Some((step, _))) = (&matches, waited)
-            && let Some((other, met)) = last(matches, tracks, (at, step), (start, end))
+            && let Some((other, met)) = find_last_arrival(matches, tracks, (at, step), (start, end))
         {
             let came = tracks[other as usize].start[met as usize];
             path.pieces.push(PathSegment {
@@ -99,7 +101,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
             (at, node, end) = (other, met, came);
             continue;
         }
-        let cause = track.cause(node);
+        let cause = track.find_releasing_node(node);
         let from = cause.map_or(Time::ZERO, |cause| track.end[cause as usize]);
         let length = end.since(start);
         let wait = waited.map_or(Span::ZERO, |(_, wait)| wait.min(length));
@@ -134,7 +136,7 @@ pub struct PathTime {
 }
 
 impl PathTime {
-    fn add(&mut self, piece: &PathSegment) {
+    fn add_segment(&mut self, piece: &PathSegment) {
         self.pieces += 1;
         self.delay += piece.delay;
         self.wait += piece.wait;
@@ -142,7 +144,7 @@ impl PathTime {
     }
 
     /// Returns the total time.
-    pub fn all(&self) -> Span {
+    pub fn total_time(&self) -> Span {
         self.delay + self.wait + self.work
     }
 }
@@ -154,26 +156,26 @@ pub fn spent_by<K: Ord>(
 ) -> Vec<(K, PathTime)> {
     let mut by: BTreeMap<K, PathTime> = BTreeMap::new();
     for piece in &path.pieces {
-        by.entry(key(piece)).or_default().add(piece);
+        by.entry(key(piece)).or_default().add_segment(piece);
     }
     let mut rows: Vec<_> = by.into_iter().collect();
-    rows.sort_by_key(|(_, spent)| std::cmp::Reverse(spent.all()));
+    rows.sort_by_key(|(_, spent)| std::cmp::Reverse(spent.total_time()));
     rows
 }
 
 impl PathSegment {
     /// Returns the kind of the part's node.
-    pub fn class(&self, tracks: &[PathInput]) -> NodeClass {
+    pub fn class_of_node(&self, tracks: &[PathInput]) -> NodeClass {
         tracks[self.track as usize].classes[self.node as usize]
     }
 
     /// Returns the id of the part's node.
-    pub fn id(&self, tracks: &[PathInput]) -> u64 {
+    pub fn id_of_node(&self, tracks: &[PathInput]) -> u64 {
         tracks[self.track as usize].ids[self.node as usize]
     }
 
     /// Returns the duration of the part.
-    pub fn length(&self) -> Span {
+    pub fn duration(&self) -> Span {
         self.delay + self.wait + self.work
     }
 }

@@ -1,6 +1,6 @@
 //! Faults of a file: counts, and the first fault of each kind.
 
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use chakram_trace::graph::cycle::short_cycle;
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
@@ -30,11 +30,11 @@ const NAMED: usize = 5;
 
 impl FaultSummary {
     /// Returns the number of faults that a replay would reject.
-    pub fn count(&self) -> u64 {
+    pub fn fault_count(&self) -> u64 {
         self.faults.iter().map(|fault| fault.count).sum()
     }
 
-    fn fault(&mut self, count: u64, text: impl FnOnce() -> String) {
+    fn add_fault(&mut self, count: u64, text: impl FnOnce() -> String) {
         if count > 0 {
             self.faults.push(CountedFault {
                 count,
@@ -43,7 +43,7 @@ impl FaultSummary {
         }
     }
 
-    fn note(&mut self, count: u64, text: impl FnOnce() -> String) {
+    fn add_note(&mut self, count: u64, text: impl FnOnce() -> String) {
         if count > 0 {
             self.notes.push(CountedFault {
                 count,
@@ -53,7 +53,7 @@ impl FaultSummary {
     }
 
     /// Adds the records that cannot be read.
-    pub(super) fn unreadable(&mut self, raw: &mut RawTrace<'_>) {
+    pub(super) fn add_unreadable(&mut self, raw: &mut RawTrace<'_>) {
         let faults = std::mem::take(&mut raw.faults);
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
@@ -61,52 +61,52 @@ impl FaultSummary {
             // Only the first line is shown, because the next lines are a remedy for replays.
             let text = text.lines().next().unwrap_or_default().to_owned();
             match i {
-                ..NAMED => self.fault(1, || text),
-                NAMED => self.fault((count - NAMED) as u64, || format!("{text}, and others")),
+                ..NAMED => self.add_fault(1, || text),
+                NAMED => self.add_fault((count - NAMED) as u64, || format!("{text}, and others")),
                 _ => break,
             }
         }
     }
 
     /// Adds the faults of ids and dependencies.
-    pub(super) fn structure(&mut self, raw: &RawTrace<'_>) {
+    pub(super) fn add_structure(&mut self, raw: &RawTrace<'_>) {
         let id = |i: u32| raw.nodes[i as usize].view.id;
         let mut twice = FaultCounter::default();
         for pair in raw.nodes.windows(2) {
             if pair[0].view.id == pair[1].view.id {
-                twice.one(|| (pair[1].view.id, 0));
+                twice.count_one(|| (pair[1].view.id, 0));
             }
         }
         let (mut nowhere, mut own) = ([FaultCounter::default(); 2], [FaultCounter::default(); 2]);
-        for node in raw.all() {
-            for dep in raw.deps(node) {
+        for node in raw.node_indices() {
+            for dep in raw.dependencies_of(node) {
                 let control = usize::from(dep.control);
                 if dep.node == RawDependency::MISSING {
-                    nowhere[control].one(|| (id(node), dep.id));
+                    nowhere[control].count_one(|| (id(node), dep.id));
                 } else if dep.node == node {
-                    own[control].one(|| (id(node), dep.id));
+                    own[control].count_one(|| (id(node), dep.id));
                 }
             }
         }
         let (node, _) = twice.first;
-        self.fault(twice.count, || format!("a second node with the id {node}"));
+        self.add_fault(twice.count, || format!("a second node with the id {node}"));
         let [(node, other), (own_node, _)] = [nowhere[0].first, own[0].first];
-        self.fault(nowhere[0].count, || {
+        self.add_fault(nowhere[0].count, || {
             format!("node {node} depends on the data of node {other}, which does not exist")
         });
-        self.fault(own[0].count, || {
+        self.add_fault(own[0].count, || {
             format!("node {own_node} depends on its own data")
         });
         let [(node, other), (own_node, _)] = [nowhere[1].first, own[1].first];
-        self.note(nowhere[1].count, || {
+        self.add_note(nowhere[1].count, || {
             format!("node {node} follows node {other}, which does not exist")
         });
-        self.note(own[1].count, || format!("node {own_node} follows itself"));
+        self.add_note(own[1].count, || format!("node {own_node} follows itself"));
     }
 
     /// Adds the notice that `count` control dependencies were left out because they close a cycle.
     pub(super) fn without_control(&mut self, count: u64) {
-        self.note(count, || {
+        self.add_note(count, || {
             "control dependencies close a cycle; times and chains use only data dependencies"
                 .to_owned()
         });
@@ -114,19 +114,24 @@ impl FaultSummary {
 
     /// Adds the nodes that do not run in `recorded`, because they are on a cycle or depend on a cycle; `next` has the
     /// successors of each node.
-    pub(super) fn cycle(&mut self, raw: &RawTrace<'_>, next: &Csr, recorded: &CapturedTimeline) {
+    pub(super) fn add_cycle(
+        &mut self,
+        raw: &RawTrace<'_>,
+        next: &Csr,
+        recorded: &CapturedTimeline,
+    ) {
         const SHOWN: usize = 6;
-        let stuck = next.count() - recorded.ran;
+        let stuck = next.row_count() - recorded.ran;
         if stuck == 0 {
             return;
         }
-        let cycle = short_cycle(next, |node| !recorded.runs(node));
+        let cycle = short_cycle(next, |node| !recorded.node_runs(node));
         let mut text = String::from(
             "without times, because they are on a cycle of dependencies or depend on one: ",
         );
         for &node in cycle.iter().take(SHOWN) {
             let view = &raw.nodes[node as usize].view;
-            text += &format!("{} ({}) → ", view.id, escape(view.name));
+            text += &format!("{} ({}) → ", view.id, escape_name(view.name));
         }
         if cycle.len() > SHOWN {
             text += &format!("… {} more … → ", cycle.len() - SHOWN);
@@ -134,7 +139,7 @@ impl FaultSummary {
         if let Some(&first) = cycle.first() {
             text += &raw.nodes[first as usize].view.id.to_string();
         }
-        self.fault(stuck as u64, || text);
+        self.add_fault(stuck as u64, || text);
     }
 }
 
@@ -146,7 +151,7 @@ struct FaultCounter {
 }
 
 impl FaultCounter {
-    fn one(&mut self, ids: impl FnOnce() -> (u64, u64)) {
+    fn count_one(&mut self, ids: impl FnOnce() -> (u64, u64)) {
         if self.count == 0 {
             self.first = ids();
         }

@@ -22,14 +22,14 @@ pub enum NamePattern {
 
 impl NamePattern {
     /// Returns whether `name` matches the pattern.
-    pub fn fits(&self, name: &str) -> bool {
+    pub fn matches_name(&self, name: &str) -> bool {
         match self {
             Self::Whole(pattern) => pattern.matches(name),
             Self::Part(part) => name.contains(&part[..]),
         }
     }
 
-    fn text(&self) -> &str {
+    fn as_text(&self) -> &str {
         match self {
             Self::Whole(pattern) => pattern.as_str(),
             Self::Part(part) => part,
@@ -39,7 +39,7 @@ impl NamePattern {
 
 impl fmt::Display for NamePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
+        f.write_str(self.as_text())
     }
 }
 
@@ -57,7 +57,7 @@ impl FromStr for NamePattern {
     }
 }
 
-/// Types of nodes, by the names that [`NodeClass::named`] accepts.
+/// Types of nodes, by the names that [`NodeClass::parse_names`] accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassFilter(Vec<NodeClass>);
 
@@ -76,11 +76,11 @@ impl FromStr for ClassFilter {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut classes = Vec::new();
         for name in text.split(',') {
-            let named = NodeClass::named(name.trim());
+            let named = NodeClass::parse_names(name.trim());
             if named.is_empty() {
                 return Err(format!(
                     "there is no type `{name}`; expected one of {}",
-                    NodeClass::names()
+                    NodeClass::list_names()
                 ));
             }
             classes.extend(named);
@@ -95,7 +95,7 @@ pub struct RankSet(Vec<(u32, u32)>);
 
 impl RankSet {
     /// Returns whether the set contains `rank`.
-    pub fn has(&self, rank: u32) -> bool {
+    pub fn has_rank(&self, rank: u32) -> bool {
         self.0.iter().any(|&(from, to)| (from..=to).contains(&rank))
     }
 }
@@ -143,7 +143,7 @@ pub struct AttributeFilter {
 }
 
 impl AttributeFilter {
-    fn fits(&self, attr: &AttrView<'_>) -> bool {
+    fn matches_attribute(&self, attr: &AttrView<'_>) -> bool {
         if attr.name != self.name.as_bytes() {
             return false;
         }
@@ -202,36 +202,36 @@ impl NodeFilter {
     }
 
     /// Returns for each node of `trace` whether the node is selected, or `None` if all nodes are selected.
-    pub fn select(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
+    pub fn select_nodes(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;
         }
-        let lane_fits: Vec<bool> = (0..trace.lanes.count() as u32)
+        let lane_fits: Vec<bool> = (0..trace.lanes.lane_count() as u32)
             .map(|lane| {
-                let (key, name) = (trace.lanes.key(lane), trace.lanes.name(lane));
-                self.lanes.is_empty() || self.lanes.iter().any(|l| fits_lane(l, &key, name))
+                let (key, name) = (trace.lanes.lane_key(lane), trace.lanes.lane_name(lane));
+                self.lanes.is_empty() || self.lanes.iter().any(|l| matches_lane(l, &key, name))
             })
             .collect();
         let fits = |node: u32| {
-            lane_fits[trace.lanes.of(node) as usize]
-                && self.fits_kind(trace.classes[node as usize])
-                && self.fits_group(&trace.raw.nodes[node as usize].view.op)
-                && self.fits_time(trace, node)
-                && self.fits_labels(&trace.raw.nodes[node as usize].record)
-                && self.fits_name(trace.raw.nodes[node as usize].view.name)
+            lane_fits[trace.lanes.lane_of_node(node) as usize]
+                && self.matches_kind(trace.classes[node as usize])
+                && self.matches_group(&trace.raw.nodes[node as usize].view.op)
+                && self.matches_time(trace, node)
+                && self.matches_labels(&trace.raw.nodes[node as usize].record)
+                && self.matches_name(trace.raw.nodes[node as usize].view.name)
         };
-        Some(trace.raw.all().map(fits).collect())
+        Some(trace.raw.node_indices().map(fits).collect())
     }
 
-    fn fits_name(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.iter().any(|pattern| pattern.fits(name))
+    fn matches_name(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|pattern| pattern.matches_name(name))
     }
 
-    fn fits_kind(&self, class: NodeClass) -> bool {
+    fn matches_kind(&self, class: NodeClass) -> bool {
         self.types.is_empty() || self.types.iter().any(|types| types.0.contains(&class))
     }
 
-    fn fits_group(&self, op: &Op<'_>) -> bool {
+    fn matches_group(&self, op: &Op<'_>) -> bool {
         let Op::Collective { group, .. } = *op else {
             return self.groups.is_empty();
         };
@@ -240,27 +240,27 @@ impl NodeFilter {
         self.groups.is_empty() || self.groups.iter().any(|text| *text == label || all(text))
     }
 
-    fn fits_labels(&self, record: &RawRecord<'_>) -> bool {
+    fn matches_labels(&self, record: &RawRecord<'_>) -> bool {
         if self.labels.is_empty() {
             return true;
         }
         let mut attributes = Vec::new();
         let mut cursor = WireCursor::new(record.bytes, record.offset);
-        while let Ok((number, wire)) = cursor.field() {
+        while let Ok((number, wire)) = cursor.read_field() {
             if let (10, WireValue::Bytes(message, at)) = (number, wire) {
-                attributes.extend(AttrView::scan(message, at).ok());
+                attributes.extend(AttrView::scan_attribute(message, at).ok());
             }
         }
         self.labels.iter().all(|label| {
             // Several values of one attribute are alternatives.
             let alike = |other: &&AttributeFilter| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
-            wanted.any(|label| attributes.iter().any(|attr| label.fits(attr)))
+            wanted.any(|label| attributes.iter().any(|attr| label.matches_attribute(attr)))
         })
     }
 
     /// Returns whether the node is in the time window; nodes without times are never in the window.
-    fn fits_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
+    fn matches_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;
         }
@@ -269,12 +269,12 @@ impl NodeFilter {
         let after = self
             .from
             .is_none_or(|from| end > from || (start == end && start >= from));
-        run.runs(node) && after && self.to.is_none_or(|to| start < to)
+        run.node_runs(node) && after && self.to.is_none_or(|to| start < to)
     }
 }
 
-fn fits_lane(wanted: &NamePattern, key: &LaneKey, name: Option<&str>) -> bool {
-    wanted.text() == key.to_string() || name.is_some_and(|name| wanted.fits(name))
+fn matches_lane(wanted: &NamePattern, key: &LaneKey, name: Option<&str>) -> bool {
+    wanted.as_text() == key.to_string() || name.is_some_and(|name| wanted.matches_name(name))
 }
 
 #[cfg(test)]
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn patterns_fit_whole_names_and_other_texts_parts() {
-        let fits = |pattern: &str, name| pattern.parse::<NamePattern>().unwrap().fits(name);
+        let fits = |pattern: &str, name| pattern.parse::<NamePattern>().unwrap().matches_name(name);
         assert!(fits("aten::*mm", "aten::addmm") && !fits("aten::*mm", "aten::mm_out"));
         assert!(fits("mm", "aten::mm_out") && !fits("MM", "aten::mm"));
         assert!(fits("layer?/m*", "layer3/mlp/1") && !fits("layer?/m*", "layer31/mlp"));
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn ranks_come_as_numbers_and_ranges() {
         let set: RankSet = "0,4-6".parse().unwrap();
-        let members: Vec<u32> = (0..9).filter(|&rank| set.has(rank)).collect();
+        let members: Vec<u32> = (0..9).filter(|&rank| set.has_rank(rank)).collect();
         assert_eq!(
             (members, set.to_string()),
             (vec![0, 4, 5, 6], "0,4-6".to_owned())

@@ -29,9 +29,9 @@ pub fn inspect_job_with(
     let mut first = None;
     let take = |file: &RankFile, summary: Result<RankInspection, TraceError>| {
         match summary {
-            Ok(summary) => job.add(summary),
+            Ok(summary) => job.add_rank(summary),
             Err(error) => {
-                let text = reason(&error);
+                let text = find_error_cause(&error);
                 job.unreadable.push((file.rank, file.path.clone(), text));
                 first.get_or_insert(error);
             }
@@ -39,7 +39,7 @@ pub fn inspect_job_with(
         Ok::<_, TraceError>(())
     };
     let work = |file: &RankFile| {
-        let found = summary(file, filter);
+        let found = inspect_rank(file, filter);
         read();
         found
     };
@@ -50,20 +50,21 @@ pub fn inspect_job_with(
     }
 }
 
-fn summary(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, TraceError> {
+fn inspect_rank(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, TraceError> {
     let contents = TraceContents::open_verified(file)?;
     let length = contents.as_slice().len() as u64;
     let size = std::fs::metadata(&file.path).map_or(length, |m| m.len());
     if filter.is_empty() {
-        return RankInspection::read(file.rank, &file.path, size, &contents);
+        return RankInspection::inspect_contents(file.rank, &file.path, size, &contents);
     }
-    let trace = InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
+    let trace =
+        InspectedTrace::read_trace(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
     let sizes = (size, length);
     Ok(RankInspection::new(&trace, filter, &file.path, sizes))
 }
 
 /// Formats an error with its cause on one line. The remedy is left out, because it concerns replays.
-pub(super) fn reason(error: &TraceError) -> String {
+pub(super) fn find_error_cause(error: &TraceError) -> String {
     let text = error.to_string();
     let mut line = text.lines().next().unwrap_or_default().to_owned();
     if let Some(cause) = std::error::Error::source(error) {

@@ -85,9 +85,9 @@ impl<'a> LaneTable<'a> {
                 Op::Message { peer, .. } => stream(Lane::Peer(peer)),
                 Op::Collective {
                     group, dimensions, ..
-                } => stream(Lane::Group(groups.intern((group, dimensions)))),
+                } => stream(Lane::Group(groups.intern_key((group, dimensions)))),
             };
-            of.push(lanes.intern(lane));
+            of.push(lanes.intern_key(lane));
         }
         let named = raw.metadata.lanes.iter();
         Self {
@@ -101,18 +101,18 @@ impl<'a> LaneTable<'a> {
     }
 
     /// Returns the number of lanes.
-    pub fn count(&self) -> usize {
+    pub fn lane_count(&self) -> usize {
         self.keys.len()
     }
 
     /// Returns the index of a node's lane.
-    pub fn of(&self, node: u32) -> u32 {
+    pub fn lane_of_node(&self, node: u32) -> u32 {
         self.of[node as usize]
     }
 
     /// Returns the lane that a node occupies exclusively while it runs, or [`NONE`].
-    pub fn exclusive(&self, node: u32) -> u32 {
-        let lane = self.of(node);
+    pub fn find_exclusive_lane(&self, node: u32) -> u32 {
+        let lane = self.lane_of_node(node);
         match self.keys[lane as usize] {
             Lane::None => NONE,
             _ => lane,
@@ -120,7 +120,7 @@ impl<'a> LaneTable<'a> {
     }
 
     /// Returns the lane with the index `lane`, in the form that tables use.
-    pub fn key(&self, lane: u32) -> LaneKey {
+    pub fn lane_key(&self, lane: u32) -> LaneKey {
         match self.keys[lane as usize] {
             Lane::Host(thread) => LaneKey::Host(thread),
             Lane::Stream(stream) => LaneKey::Stream(stream),
@@ -133,7 +133,7 @@ impl<'a> LaneTable<'a> {
     }
 
     /// Returns the name that the file gives to a lane, or `None`.
-    pub fn name(&self, lane: u32) -> Option<&str> {
+    pub fn lane_name(&self, lane: u32) -> Option<&str> {
         let key = match self.keys[lane as usize] {
             Lane::Host(Some(thread)) => (true, thread),
             Lane::Stream(stream) => (false, stream),
@@ -144,7 +144,7 @@ impl<'a> LaneTable<'a> {
 
     /// Returns whether a node of this class begins only after all other events of the same instant, as collectives
     /// do.
-    pub fn settles(class: NodeClass) -> bool {
+    pub fn begins_when_settled(class: NodeClass) -> bool {
         matches!(class, NodeClass::Collective(_))
     }
 }

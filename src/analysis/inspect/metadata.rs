@@ -1,7 +1,7 @@
 //! Metadata record of a file, with all fields.
 
 use chakram_trace::format::attr::AttrView;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 
 /// Metadata record of a file.
@@ -15,19 +15,19 @@ pub struct TraceHeader {
 
 impl TraceHeader {
     /// Reads the record from the (decompressed) contents of a file; stops at the first field that cannot be decoded.
-    pub fn read(contents: &[u8]) -> Self {
+    pub fn read_header(contents: &[u8]) -> Self {
         let mut header = Self::default();
         let Ok(Some(record)) = FrameCursor::new(contents).next_record() else {
             return header;
         };
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            match cursor.field() {
+            match cursor.read_field() {
                 Ok((1, WireValue::Bytes(text, _))) => {
-                    header.version = escape(&String::from_utf8_lossy(text));
+                    header.version = escape_name(&String::from_utf8_lossy(text));
                 }
                 Ok((2, WireValue::Bytes(message, at))) => {
-                    let Ok(attr) = AttrView::scan(message, at) else {
+                    let Ok(attr) = AttrView::scan_attribute(message, at) else {
                         continue;
                     };
                     let name = String::from_utf8_lossy(attr.name);

@@ -3,10 +3,10 @@
 use super::row::NodeRow;
 use super::trace::InspectedTrace;
 use chakram_trace::format::attr::AttrView;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use chakram_trace::format::wire::{WireCursor, WireValue};
-use chakram_trace::graph::dot::{DotEdge, DotVertex, dot};
-use chakram_trace::graph::neighbourhood::neighbourhood;
+use chakram_trace::graph::dot::{DotEdge, DotVertex, render_dot};
+use chakram_trace::graph::neighbourhood::find_neighbourhood;
 use std::collections::BTreeMap;
 
 /// Attribute or other field of a node: name, type, and value as text.
@@ -65,18 +65,18 @@ impl<'a> NodeNeighbourhood<'a> {
     /// Collects the node with this id in `trace`, and the nodes within `depth` dependencies, at most `most` on each
     /// side. Returns `None` if no node has this id.
     pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
-        let centre = trace.raw.find(id)?;
+        let centre = trace.raw.find_node(id)?;
         let raw = &trace.raw;
-        let next = raw.successors(|node, dep| dep.node != node);
-        let previous = next.reversed();
-        let (before, more_before) = neighbourhood(centre, depth, most, &previous);
-        let (after, more_after) = neighbourhood(centre, depth, most, &next);
+        let next = raw.build_successors(|node, dep| dep.node != node);
+        let previous = next.reverse_edges();
+        let (before, more_before) = find_neighbourhood(centre, depth, most, &previous);
+        let (after, more_after) = find_neighbourhood(centre, depth, most, &next);
         // Distance of each shown node from the centre.
         let near = before.iter().chain(&after).copied();
         let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
         let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();
         for &node in near.keys() {
-            for dep in raw.deps(node) {
+            for dep in raw.dependencies_of(node) {
                 if dep.node != node && near.contains_key(&dep.node) {
                     // An edge is control-only if all dependencies between the two nodes are control dependencies.
                     *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
@@ -105,7 +105,7 @@ impl<'a> NodeNeighbourhood<'a> {
                 nearer.map(pair).all(|pair| pairs.get(&pair) == Some(&true))
             };
             let nodes = found.iter().map(|&(node, distance)| NearbyNode {
-                row: trace.row(node),
+                row: trace.row_of_node(node),
                 distance,
                 control: control(node, distance),
             });
@@ -115,9 +115,12 @@ impl<'a> NodeNeighbourhood<'a> {
             }
         };
         let id_of = |node: u32| raw.nodes[node as usize].view.id;
-        let named = raw.deps(centre).iter().filter(|dep| dep.target().is_none());
+        let named = raw
+            .dependencies_of(centre)
+            .iter()
+            .filter(|dep| dep.target().is_none());
         Some(Self {
-            node: record(trace, centre),
+            node: read_record(trace, centre),
             before: neighbours(&before, true, more_before),
             after: neighbours(&after, false, more_after),
             nowhere: named.map(|dep| dep.id).collect(),
@@ -129,7 +132,7 @@ impl<'a> NodeNeighbourhood<'a> {
     }
 
     /// Renders the neighbourhood in DOT.
-    pub fn dot(&self) -> String {
+    pub fn render_dot(&self) -> String {
         let rows: Vec<&NodeRow<'_>> = [&self.node.row]
             .into_iter()
             .chain(
@@ -148,7 +151,7 @@ impl<'a> NodeNeighbourhood<'a> {
             if *places.entry(row.id).or_insert(next) == next {
                 vertices.push(DotVertex {
                     lines: vec![
-                        format!("{}: {}", row.id, escape(row.name)),
+                        format!("{}: {}", row.id, escape_name(row.name)),
                         format!("{}, {}", row.class, row.length),
                     ],
                     marked: row.id == self.node.row.id,
@@ -164,17 +167,17 @@ impl<'a> NodeNeighbourhood<'a> {
                 control,
             })
             .collect();
-        dot(&vertices, &arrows)
+        render_dot(&vertices, &arrows)
     }
 }
 
 /// Reads all fields of `node`.
-fn record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
+fn read_record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
     let item = &trace.raw.nodes[node as usize];
     let mut fields = Vec::new();
     let mut cursor = WireCursor::new(item.record.bytes, item.record.offset);
     while !cursor.is_empty() {
-        let Ok((number, wire)) = cursor.field() else {
+        let Ok((number, wire)) = cursor.read_field() else {
             break;
         };
         match (number, wire) {
@@ -185,10 +188,10 @@ fn record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
             (7, WireValue::Varint(v)) => {
                 fields.push(("duration_micros".to_owned(), "field", v.to_string()));
             }
-            (8, WireValue::Bytes(io, at)) => texts("inputs", io, at, &mut fields),
-            (9, WireValue::Bytes(io, at)) => texts("outputs", io, at, &mut fields),
+            (8, WireValue::Bytes(io, at)) => collect_io_texts("inputs", io, at, &mut fields),
+            (9, WireValue::Bytes(io, at)) => collect_io_texts("outputs", io, at, &mut fields),
             (10, WireValue::Bytes(message, at)) => {
-                if let Ok(attr) = AttrView::scan(message, at) {
+                if let Ok(attr) = AttrView::scan_attribute(message, at) {
                     let name = String::from_utf8_lossy(attr.name).into_owned();
                     let value = attr.value_text().unwrap_or_default();
                     fields.push((name, attr.type_name(), value));
@@ -199,18 +202,21 @@ fn record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
         }
     }
     NodeRecord {
-        row: trace.row(node),
-        lane_name: trace.lanes.name(trace.lanes.of(node)).map(str::to_owned),
+        row: trace.row_of_node(node),
+        lane_name: trace
+            .lanes
+            .lane_name(trace.lanes.lane_of_node(node))
+            .map(str::to_owned),
         place: (item.record.number, item.record.offset),
         fields,
     }
 }
 
 /// Reads the three texts of inputs or outputs.
-fn texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldText>) {
+fn collect_io_texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldText>) {
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
-        let Ok((number, wire)) = cursor.field() else {
+        let Ok((number, wire)) = cursor.read_field() else {
             return;
         };
         let part = match number {

@@ -1,6 +1,6 @@
 //! Processes items (such as files) in parallel and passes on the results in order.
 
-use chakram_base::interrupt::inherited;
+use chakram_base::interrupt::inherit_token;
 use std::collections::BTreeMap;
 use std::panic;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -43,7 +43,7 @@ pub fn in_order<T: Sync, R: Send, E>(
     let wait = |guard| changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(inherited(|| {
+            scope.spawn(inherit_token(|| {
                 loop {
                     let mut guard = lock();
                     while !guard.over && guard.next >= guard.taken + 2 * threads {

@@ -48,16 +48,16 @@ impl PathInput {
         let mut names = NameTable::default();
         let mut name_of = Vec::with_capacity(nodes.len());
         for item in nodes {
-            let number = names.intern(item.view.name);
+            let number = names.intern_name(item.view.name);
             name_of.push(number.ok_or_else(|| {
-                TraceError::refused(item.view.id, "more than 4 GiB of names", "shorten them")
+                TraceError::invalid_node(item.view.id, "more than 4 GiB of names", "shorten them")
             })?);
         }
-        names.freeze();
-        let comms = comms(&trace);
-        let waits = comms.steps.iter().map(|step| trace.wait(step.node));
+        names.free_hash_table();
+        let comms = collect_communication(&trace);
+        let waits = comms.steps.iter().map(|step| trace.wait_of_node(step.node));
         let waits = waits.collect();
-        let last = trace.times.run.last();
+        let last = trace.times.run.last_to_end();
         let ids = nodes.iter().map(|item| item.view.id).collect();
         let (rank, classes, basis) = (trace.rank, trace.classes, trace.times.basis);
         let captured = trace.raw.metadata.captured;
@@ -90,7 +90,7 @@ impl PathInput {
     }
 
     /// Returns the communication step of a node, and the waiting time of this step.
-    pub(super) fn comm(&self, node: u32) -> Option<(&CommStep, Span)> {
+    pub(super) fn communication_of_node(&self, node: u32) -> Option<(&CommStep, Span)> {
         let found = self
             .comms
             .steps
@@ -99,12 +99,12 @@ impl PathInput {
     }
 
     /// Returns the node whose end released `node`, or `None`.
-    pub(super) fn cause(&self, node: u32) -> Option<u32> {
+    pub(super) fn find_releasing_node(&self, node: u32) -> Option<u32> {
         Some(self.cause[node as usize]).filter(|&cause| cause != NONE)
     }
 
     /// Returns the name of a node.
-    pub fn name(&self, node: u32) -> &str {
+    pub fn name_of_node(&self, node: u32) -> &str {
         self.names.get(self.name_of[node as usize])
     }
 
@@ -115,7 +115,7 @@ impl PathInput {
 }
 
 /// Lists the communication of a rank, numbered in program order and sorted by node.
-fn comms(trace: &InspectedTrace<'_>) -> RankComms {
+fn collect_communication(trace: &InspectedTrace<'_>) -> RankComms {
     let raw = &trace.raw;
     let mut declared = DeclaredGroups::new();
     for item in &raw.nodes {

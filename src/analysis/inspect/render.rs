@@ -10,12 +10,12 @@ mod node;
 mod path;
 mod summary;
 
-pub use csv::render as csv;
-pub use json::{SummaryDocument, ViewDocument, summary as json};
+pub use csv::render_csv as csv;
+pub use json::{SummaryDocument, ViewDocument, build_summary_document as json};
 pub use list::{NodeDocument, NodeList};
-pub use node::{NeighbourhoodDocument, json as node_json, text as node_text};
-pub use path::{PathReport, PathsDocument, TrackPath, paths};
-pub use summary::render as text;
+pub use node::{NeighbourhoodDocument, build_node_document as node_json, render_node as node_text};
+pub use path::{PathReport, PathsDocument, TrackPath, find_paths};
+pub use summary::render_summary as text;
 
 /// Hints on how to see the parts that a text omits, in the syntax of the program that shows the text.
 #[derive(Clone, Copy, Debug)]

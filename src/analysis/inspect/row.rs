@@ -39,21 +39,21 @@ pub struct NodeRow<'a> {
 
 impl<'a> InspectedTrace<'a> {
     /// Returns the row of `node`.
-    pub fn row(&self, node: u32) -> NodeRow<'a> {
+    pub fn row_of_node(&self, node: u32) -> NodeRow<'a> {
         let view = &self.raw.nodes[node as usize].view;
         let run = &self.times.run;
-        let (flops, bytes) = self.work(node);
+        let (flops, bytes) = self.flops_and_bytes(node);
         NodeRow {
             rank: self.rank,
             id: view.id,
             ran: run
-                .runs(node)
+                .node_runs(node)
                 .then(|| (run.start[node as usize], run.end[node as usize])),
-            length: self.length(node),
-            wait: self.wait(node),
+            length: self.duration_of_node(node),
+            wait: self.wait_of_node(node),
             delay: view.delay,
             class: self.classes[node as usize],
-            lane: self.lanes.key(self.lanes.of(node)),
+            lane: self.lanes.lane_key(self.lanes.lane_of_node(node)),
             name: view.name,
             group: match view.op {
                 Op::Collective { group, .. } => Some(group_label(group)),
@@ -69,9 +69,9 @@ impl<'a> InspectedTrace<'a> {
     }
 
     /// Returns the `selected` nodes, sorted by start and then id; nodes without times come last.
-    pub fn by_start(&self, selected: Option<&[bool]>) -> Vec<u32> {
+    pub fn order_by_start(&self, selected: Option<&[bool]>) -> Vec<u32> {
         let chosen = |node: &u32| selected.is_none_or(|chosen| chosen[*node as usize]);
-        let mut nodes: Vec<u32> = self.raw.all().filter(chosen).collect();
+        let mut nodes: Vec<u32> = self.raw.node_indices().filter(chosen).collect();
         nodes.sort_by_key(|&node| (self.times.run.start[node as usize], node));
         nodes
     }

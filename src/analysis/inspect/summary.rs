@@ -12,7 +12,7 @@ use super::trace::InspectedTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::TraceContents;
 use chakram_trace::format::groups::parse_metadata;
-use chakram_trace::format::{CollectiveKind, Op, TraceError, family};
+use chakram_trace::format::{CollectiveKind, Op, TraceError, append_name_family};
 use chakram_trace::graph::{DeclaredGroups, Interner, NameTable, RawTrace};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -84,14 +84,14 @@ impl RankInspection {
         path: &Path,
         sizes: (u64, u64),
     ) -> Self {
-        let chosen = filter.select(trace);
+        let chosen = filter.select_nodes(trace);
         let selected = |node: u32| chosen.as_ref().is_none_or(|chosen| chosen[node as usize]);
-        let attributes = attributes::count(&trace.raw, selected);
-        Self::with(trace, selected, attributes, path, sizes)
+        let attributes = attributes::count_attributes(&trace.raw, selected);
+        Self::sum_selected_nodes(trace, selected, attributes, path, sizes)
     }
 
     /// Reads `contents` and sums all nodes.
-    pub(super) fn read(
+    pub(super) fn inspect_contents(
         rank: u32,
         path: &Path,
         file_bytes: u64,
@@ -99,15 +99,21 @@ impl RankInspection {
     ) -> Result<Self, TraceError> {
         // Counting attributes uses only records, so it can run in parallel with the other sums, which use decoded
         // nodes.
-        let count = |raw: &RawTrace<'_>| attributes::count(raw, |_| true);
+        let count = |raw: &RawTrace<'_>| attributes::count_attributes(raw, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.with_source(e);
         let (trace, attributes) = InspectedTrace::read_with(rank, bytes, told, count)?;
         let sizes = (file_bytes, bytes.len() as u64);
-        Ok(Self::with(&trace, |_| true, attributes, path, sizes))
+        Ok(Self::sum_selected_nodes(
+            &trace,
+            |_| true,
+            attributes,
+            path,
+            sizes,
+        ))
     }
 
-    fn with(
+    fn sum_selected_nodes(
         trace: &InspectedTrace<'_>,
         selected: impl Fn(u32) -> bool,
         attributes: BTreeMap<(String, &'static str), u64>,
@@ -116,12 +122,14 @@ impl RankInspection {
     ) -> Self {
         let sums = RankTables::new(trace, selected);
         let raw = &trace.raw;
-        let control = raw.all().flat_map(|node| raw.deps(node));
+        let control = raw
+            .node_indices()
+            .flat_map(|node| raw.dependencies_of(node));
         let control = control.filter(|dep| dep.control).count() as u64;
-        let (depth, width) = trace.times.run.shape();
-        let (start, end) = trace.times.extent();
+        let (depth, width) = trace.times.run.depth_and_width();
+        let (start, end) = trace.times.first_start_and_last_end();
         let mut faults = trace.faults.clone();
-        let groups = groups(trace, &mut faults);
+        let groups = collect_groups(trace, &mut faults);
         let given = raw.nodes.iter().filter(|item| item.view.start_micros > 0);
         let facts = RankOverview {
             rank: trace.rank,
@@ -130,7 +138,7 @@ impl RankInspection {
             contents_bytes,
             nodes: raw.nodes.len() as u64,
             selected: sums.selected,
-            data: raw.edges() as u64 - control,
+            data: raw.dependency_count() as u64 - control,
             control,
             depth,
             width,
@@ -157,7 +165,7 @@ impl RankInspection {
 }
 
 /// Collects the groups that metadata nodes declare; unreadable declarations are added to the faults.
-fn groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGroups {
+fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGroups {
     let mut groups = DeclaredGroups::new();
     for item in &trace.raw.nodes {
         let Some(text) = item.view.groups else {
@@ -200,19 +208,19 @@ impl<K: std::hash::Hash + Eq + Clone> KeyedSums<K> {
         }
     }
 
-    fn add(&mut self, key: K, tally: &NodeSums) {
-        let index = self.keys.intern(key) as usize;
+    fn add_sums(&mut self, key: K, tally: &NodeSums) {
+        let index = self.keys.intern_key(key) as usize;
         if index == self.sums.len() {
             self.sums.push(NodeSums::default());
         }
-        self.sums[index].add(tally);
+        self.sums[index].add_sums(tally);
     }
 
     /// Returns the sums by name; keys with equal names are merged.
-    fn named<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, NodeSums> {
+    fn merge_by_name<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, NodeSums> {
         let mut named: BTreeMap<N, NodeSums> = BTreeMap::new();
         for (key, sum) in self.keys.into_keys().into_iter().zip(self.sums) {
-            named.entry(name(key)).or_default().add(&sum);
+            named.entry(name(key)).or_default().add_sums(&sum);
         }
         named
     }
@@ -228,54 +236,57 @@ impl RankTables {
         let mut families = NameTable::default();
         let mut family_name = String::new();
         let mut count = 0;
-        for node in trace.raw.all().filter(|&node| selected(node)) {
+        for node in trace.raw.node_indices().filter(|&node| selected(node)) {
             let view = &trace.raw.nodes[node as usize].view;
             let class = trace.classes[node as usize];
-            let (flops, bytes) = trace.work(node);
-            let time = trace.length(node);
+            let (flops, bytes) = trace.flops_and_bytes(node);
+            let time = trace.duration_of_node(node);
             let tally = NodeSums {
                 nodes: 1,
                 time,
-                wait: trace.wait(node),
+                wait: trace.wait_of_node(node),
                 flops,
                 bytes,
                 untimed: u64::from(class.takes_time() && time == Span::ZERO),
             };
             count += 1;
-            types.add(class, &tally);
-            lanes.add(trace.lanes.of(node), &tally);
+            types.add_sums(class, &tally);
+            lanes.add_sums(trace.lanes.lane_of_node(node), &tally);
             match view.op {
-                Op::Collective { kind, group, .. } => collectives.add((group, kind), &tally),
+                Op::Collective { kind, group, .. } => collectives.add_sums((group, kind), &tally),
                 Op::Message {
                     receive: false,
                     peer,
                     ..
                 } => {
-                    messages[SENT].add((trace.rank, peer), &tally);
+                    messages[SENT].add_sums((trace.rank, peer), &tally);
                 }
-                Op::Message { peer, .. } => messages[RECEIVED].add((peer, trace.rank), &tally),
+                Op::Message { peer, .. } => messages[RECEIVED].add_sums((peer, trace.rank), &tally),
                 _ => {}
             }
             family_name.clear();
-            family(view.name, &mut family_name);
+            append_name_family(view.name, &mut family_name);
             // The name table cannot be full, because its text is shorter than the file, and a raw trace has at most 4
             // GiB of nodes.
-            let name = families.intern(&family_name).unwrap_or(u32::MAX);
-            operators.add((name, class), &tally);
+            let name = families.intern_name(&family_name).unwrap_or(u32::MAX);
+            operators.add_sums((name, class), &tally);
         }
         let mut pairs: BTreeMap<(u32, u32), [NodeSums; 2]> = BTreeMap::new();
         for (end, sum) in messages.into_iter().enumerate() {
-            for (pair, tally) in sum.named(|pair| pair) {
-                pairs.entry(pair).or_default()[end].add(&tally);
+            for (pair, tally) in sum.merge_by_name(|pair| pair) {
+                pairs.entry(pair).or_default()[end].add_sums(&tally);
             }
         }
         let mut by_lane: BTreeMap<LaneKey, (Option<String>, NodeSums)> = BTreeMap::new();
-        for (lane, tally) in lanes.named(|lane: u32| lane) {
-            let name = trace.lanes.name(lane).map(str::to_owned);
+        for (lane, tally) in lanes.merge_by_name(|lane: u32| lane) {
+            let name = trace.lanes.lane_name(lane).map(str::to_owned);
             // Groups over different dimensions have separate lanes, but these lanes share a row, because they have
             // the same name.
-            let entry = by_lane.entry(trace.lanes.key(lane));
-            entry.or_insert((name, NodeSums::default())).1.add(&tally);
+            let entry = by_lane.entry(trace.lanes.lane_key(lane));
+            entry
+                .or_insert((name, NodeSums::default()))
+                .1
+                .add_sums(&tally);
         }
         let family_of = |name: u32| match name {
             u32::MAX => String::new(),
@@ -283,11 +294,11 @@ impl RankTables {
         };
         Self {
             selected: count,
-            types: types.named(|class| class),
+            types: types.merge_by_name(|class| class),
             lanes: by_lane,
-            collectives: collectives.named(|(group, kind)| (group_label(group), kind)),
+            collectives: collectives.merge_by_name(|(group, kind)| (group_label(group), kind)),
             messages: pairs,
-            operators: operators.named(|(name, class)| (family_of(name), class)),
+            operators: operators.merge_by_name(|(name, class)| (family_of(name), class)),
         }
     }
 }
@@ -326,7 +337,7 @@ pub struct JobInspection {
 
 impl JobInspection {
     /// Adds a rank; ranks must come in ascending order.
-    pub fn add(&mut self, summary: RankInspection) {
+    pub fn add_rank(&mut self, summary: RankInspection) {
         let rank = summary.facts.rank;
         *self.versions.entry(summary.header.version).or_default() += 1;
         for (name, kind, value) in summary.header.attributes {
@@ -348,22 +359,22 @@ impl JobInspection {
                 }
             }
         }
-        self.types.add(rank, summary.types);
+        self.types.add_rank(rank, summary.types);
         for (lane, (name, tally)) in summary.lanes {
             if let Some(name) = name {
                 let entry = self.lane_names.entry(lane.clone());
                 let known = entry.or_insert_with(|| (name.clone(), false));
                 known.1 |= known.0 != name;
             }
-            self.lanes.add(rank, [(lane, tally)]);
+            self.lanes.add_rank(rank, [(lane, tally)]);
         }
-        self.collectives.add(rank, summary.collectives);
+        self.collectives.add_rank(rank, summary.collectives);
         for (pair, tallies) in summary.messages {
             let known = self.messages.entry(pair).or_default();
-            known[SENT].add(&tallies[SENT]);
-            known[RECEIVED].add(&tallies[RECEIVED]);
+            known[SENT].add_sums(&tallies[SENT]);
+            known[RECEIVED].add_sums(&tallies[RECEIVED]);
         }
-        self.operators.add(rank, summary.operators);
+        self.operators.add_rank(rank, summary.operators);
         for (key, count) in summary.attributes {
             *self.attributes.entry(key).or_insert(0) += count;
         }
@@ -371,13 +382,13 @@ impl JobInspection {
     }
 
     /// Returns the number of faults in all files.
-    pub fn faults(&self) -> u64 {
-        let counts = self.ranks.iter().map(|rank| rank.faults.count());
+    pub fn fault_count(&self) -> u64 {
+        let counts = self.ranks.iter().map(|rank| rank.faults.fault_count());
         counts.sum::<u64>() + self.unreadable.len() as u64 + self.conflicting_groups.len() as u64
     }
 
     /// Returns whether the times of all ranks count from the start of the job.
-    pub fn share_start(&self) -> bool {
+    pub fn shares_start(&self) -> bool {
         self.ranks
             .iter()
             .all(|rank| rank.captured.is_some() && rank.basis == TimeBasis::Kept)

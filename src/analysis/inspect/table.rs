@@ -26,7 +26,7 @@ pub struct NodeSums {
 
 impl NodeSums {
     /// Adds the sums of `other`.
-    pub fn add(&mut self, other: &Self) {
+    pub fn add_sums(&mut self, other: &Self) {
         self.nodes += other.nodes;
         self.time += other.time;
         self.wait += other.wait;
@@ -36,7 +36,7 @@ impl NodeSums {
     }
 
     /// Returns the mean duration of a node.
-    pub fn mean(&self) -> Span {
+    pub fn mean_duration(&self) -> Span {
         Span(self.time.0 / self.nodes.max(1))
     }
 }
@@ -70,8 +70,8 @@ impl SpreadRow {
         }
     }
 
-    fn add(&mut self, rank: u32, tally: &NodeSums) {
-        self.sum.add(tally);
+    fn add_rank(&mut self, rank: u32, tally: &NodeSums) {
+        self.sum.add_sums(tally);
         self.ranks += 1;
         if tally.time < self.least.0 {
             self.least = (tally.time, rank);
@@ -100,21 +100,21 @@ impl<K: Ord> Default for SpreadTable<K> {
 
 impl<K: Ord> SpreadTable<K> {
     /// Adds the sums of `rank`.
-    pub fn add(&mut self, rank: u32, tallies: impl IntoIterator<Item = (K, NodeSums)>) {
+    pub fn add_rank(&mut self, rank: u32, tallies: impl IntoIterator<Item = (K, NodeSums)>) {
         for (key, tally) in tallies {
             let row = self.0.entry(key);
-            row.and_modify(|row| row.add(rank, &tally))
+            row.and_modify(|row| row.add_rank(rank, &tally))
                 .or_insert_with(|| SpreadRow::new(rank, &tally));
         }
     }
 
     /// Iterates over the rows in the order of their keys.
-    pub fn rows(&self) -> impl ExactSizeIterator<Item = (&K, &SpreadRow)> {
+    pub fn rows_by_key(&self) -> impl ExactSizeIterator<Item = (&K, &SpreadRow)> {
         self.0.iter()
     }
 
     /// Returns the rows by time, largest first; rows without time are sorted by number of nodes.
-    pub fn by_time(&self) -> Vec<(&K, &SpreadRow)> {
+    pub fn rows_by_time(&self) -> Vec<(&K, &SpreadRow)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));
         rows
@@ -126,10 +126,10 @@ impl<K: Ord> SpreadTable<K> {
     }
 
     /// Returns the sum over all rows.
-    pub fn total(&self) -> NodeSums {
+    pub fn total_sums(&self) -> NodeSums {
         let mut total = NodeSums::default();
         for row in self.0.values() {
-            total.add(&row.sum);
+            total.add_sums(&row.sum);
         }
         total
     }

@@ -22,7 +22,7 @@ pub enum TimeBasis {
 
 impl TimeBasis {
     /// Returns the word for this source in output files.
-    pub fn word(self) -> &'static str {
+    pub fn name_of_basis(self) -> &'static str {
         match self {
             Self::Given => "given",
             Self::Kept => "kept",
@@ -53,16 +53,16 @@ impl RankTimes {
     ) -> Self {
         let step = |node: u32| NodeTiming {
             delay: raw.nodes[node as usize].view.delay,
-            length: raw.nodes[node as usize].view.lasted(),
-            lane: lanes.exclusive(node),
-            settles: LaneTable::settles(classes[node as usize]),
+            length: raw.nodes[node as usize].view.total_duration(),
+            lane: lanes.find_exclusive_lane(node),
+            settles: LaneTable::begins_when_settled(classes[node as usize]),
         };
-        let mut run = CapturedTimeline::new(next, lanes.count(), step);
+        let mut run = CapturedTimeline::new(next, lanes.lane_count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
             (false, false, true, false, true);
-        for node in raw.all() {
+        for node in raw.node_indices() {
             let view = &raw.nodes[node as usize].view;
-            let took = view.lasted();
+            let took = view.total_duration();
             durations |= took > Span::ZERO;
             delays |= view.delay > Span::ZERO;
             whole &= took.0.is_multiple_of(1_000_000);
@@ -72,7 +72,7 @@ impl RankTimes {
             }
         }
         let basis = if started && all {
-            given(raw, classes, lanes, &mut run);
+            detect_group_threads(raw, classes, lanes, &mut run);
             TimeBasis::Given
         } else if raw.metadata.captured.is_some() || (delays && durations) {
             TimeBasis::Kept
@@ -89,8 +89,8 @@ impl RankTimes {
     }
 
     /// Returns the start and the end of the rank's run.
-    pub fn extent(&self) -> (Time, Time) {
-        let running = || (0..self.run.start.len()).filter(|&i| self.run.runs(i as u32));
+    pub fn first_start_and_last_end(&self) -> (Time, Time) {
+        let running = || (0..self.run.start.len()).filter(|&i| self.run.node_runs(i as u32));
         let first = running().map(|i| self.run.start[i]).min();
         let last = running().map(|i| self.run.end[i]).max();
         (first.unwrap_or(Time::ZERO), last.unwrap_or(Time::ZERO))
@@ -99,7 +99,7 @@ impl RankTimes {
 
 /// Replaces starts and ends by the times in the file, counted from the first node that took time. Replaces each cause
 /// by the node that ended last before the start.
-fn given(
+fn detect_group_threads(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
     lanes: &LaneTable<'_>,
@@ -107,29 +107,41 @@ fn given(
 ) {
     let micros = |node: u32| raw.nodes[node as usize].view.start_micros;
     let timed = |node: &u32| classes[*node as usize].takes_time();
-    let origin = raw.all().filter(timed).map(micros).min().unwrap_or(0);
-    for node in raw.all() {
+    let origin = raw
+        .node_indices()
+        .filter(timed)
+        .map(micros)
+        .min()
+        .unwrap_or(0);
+    for node in raw.node_indices() {
         let i = node as usize;
         let start = Time::ZERO + Span::from_us(micros(node).saturating_sub(origin));
         run.start[i] = start;
-        run.end[i] = start + raw.nodes[node as usize].view.lasted();
+        run.end[i] = start + raw.nodes[node as usize].view.total_duration();
         run.cause[i] = NONE;
     }
     // The file states a start for every node, so all nodes ran, even nodes on a cycle of dependencies.
     run.ran = raw.nodes.len();
     let mut before = vec![NONE; raw.nodes.len()];
-    let mut order: Vec<u32> = raw.all().collect();
+    let mut order: Vec<u32> = raw.node_indices().collect();
     // Nodes on one lane run in turn, so the previous node on the lane may be the cause of a start.
-    order.sort_by_key(|&node| (lanes.exclusive(node), run.start[node as usize], node));
+    order.sort_by_key(|&node| {
+        (
+            lanes.find_exclusive_lane(node),
+            run.start[node as usize],
+            node,
+        )
+    });
     for pair in order.windows(2) {
-        if lanes.exclusive(pair[0]) != NONE && lanes.exclusive(pair[0]) == lanes.exclusive(pair[1])
+        if lanes.find_exclusive_lane(pair[0]) != NONE
+            && lanes.find_exclusive_lane(pair[0]) == lanes.find_exclusive_lane(pair[1])
         {
             before[pair[1] as usize] = pair[0];
         }
     }
-    for node in raw.all() {
+    for node in raw.node_indices() {
         let key = |i: u32| (run.start[i as usize], i);
-        let deps = raw.deps(node).iter().map(|dep| dep.node);
+        let deps = raw.dependencies_of(node).iter().map(|dep| dep.node);
         let earlier = deps
             .chain([before[node as usize]])
             .filter(|&d| d != RawDependency::MISSING && d != NONE)

@@ -5,7 +5,7 @@ use super::fault::FaultSummary;
 use super::lanes::LaneTable;
 use super::metadata::TraceHeader;
 use super::times::RankTimes;
-use chakram_base::interrupt::inherited;
+use chakram_base::interrupt::inherit_token;
 use chakram_base::units::Span;
 use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{Csr, RawTrace};
@@ -42,19 +42,21 @@ struct TraceAnalysis<'a> {
 impl<'a> TraceAnalysis<'a> {
     fn new(raw: &RawTrace<'a>, classes: &[NodeClass], faults: &mut FaultSummary) -> Self {
         let lanes = LaneTable::new(raw);
-        let mut next = raw.successors(|node, dep| dep.node != node);
+        let mut next = raw.build_successors(|node, dep| dep.node != node);
         let mut times = RankTimes::new(raw, classes, &lanes, &next);
         // Nodes that did not run are on a cycle or depend on a cycle.
         if times.run.ran < raw.nodes.len() {
-            let all = raw.all().flat_map(|node| raw.deps(node));
+            let all = raw
+                .node_indices()
+                .flat_map(|node| raw.dependencies_of(node));
             let control = all.filter(|dep| dep.control).count() as u64;
             if control > 0 {
-                let data = raw.successors(|node, dep| dep.node != node && !dep.control);
+                let data = raw.build_successors(|node, dep| dep.node != node && !dep.control);
                 let again = RankTimes::new(raw, classes, &lanes, &data);
                 faults.without_control(control);
                 (next, times) = (data, again);
             }
-            faults.cycle(raw, &next, &times.run);
+            faults.add_cycle(raw, &next, &times.run);
         }
         Self { lanes, next, times }
     }
@@ -64,7 +66,7 @@ impl<'a> InspectedTrace<'a> {
     /// Reads the (decompressed) contents of the trace of `rank`; `told` adds the file name to a read error.
     ///
     /// Fails only if neither a node nor the metadata record can be read.
-    pub fn read(
+    pub fn read_trace(
         rank: u32,
         contents: &'a [u8],
         told: impl Fn(TraceError) -> TraceError,
@@ -72,16 +74,16 @@ impl<'a> InspectedTrace<'a> {
         Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Reads like [`Self::read`], and runs `beside` on the raw trace in another thread at the same time.
+    /// Reads like [`Self::read_trace`], and runs `beside` on the raw trace in another thread at the same time.
     pub(super) fn read_with<R: Send>(
         rank: u32,
         contents: &'a [u8],
         told: impl Fn(TraceError) -> TraceError,
         beside: impl FnOnce(&RawTrace<'a>) -> R + Send,
     ) -> Result<(Self, R), TraceError> {
-        let mut raw = RawTrace::read(contents);
+        let mut raw = RawTrace::read_trace(contents);
         raw.map_faults(told);
-        let header = TraceHeader::read(contents);
+        let header = TraceHeader::read_header(contents);
         if raw.nodes.is_empty()
             && header == TraceHeader::default()
             && let Some(first) = raw.faults.pop()
@@ -91,16 +93,16 @@ impl<'a> InspectedTrace<'a> {
         let mut classes: Vec<NodeClass> = raw
             .nodes
             .iter()
-            .map(|item| NodeClass::of(&item.view.op))
+            .map(|item| NodeClass::of_op(&item.view.op))
             .collect();
         for node in raw.faults.iter().filter_map(|fault| fault.node) {
             classes[node as usize] = NodeClass::Unreadable;
         }
         let mut faults = FaultSummary::default();
-        faults.unreadable(&mut raw);
-        faults.structure(&raw);
+        faults.add_unreadable(&mut raw);
+        faults.add_structure(&raw);
         let (analysis, beside) = thread::scope(|scope| {
-            let beside = scope.spawn(inherited(|| beside(&raw)));
+            let beside = scope.spawn(inherit_token(|| beside(&raw)));
             let analysis = TraceAnalysis::new(&raw, &classes, &mut faults);
             (analysis, beside.join())
         });
@@ -119,13 +121,13 @@ impl<'a> InspectedTrace<'a> {
     }
 
     /// Returns the duration of a node, including waiting for other ranks.
-    pub fn length(&self, node: u32) -> Span {
-        self.raw.nodes[node as usize].view.lasted()
+    pub fn duration_of_node(&self, node: u32) -> Span {
+        self.raw.nodes[node as usize].view.total_duration()
     }
 
     /// Returns the part of the duration in which the node waited for other ranks.
-    pub fn wait(&self, node: u32) -> Span {
-        if self.classes[node as usize].communicates() {
+    pub fn wait_of_node(&self, node: u32) -> Span {
+        if self.classes[node as usize].is_communication() {
             self.raw.nodes[node as usize].view.wait
         } else {
             Span::ZERO
@@ -133,7 +135,7 @@ impl<'a> InspectedTrace<'a> {
     }
 
     /// Returns FLOPs and bytes of a node, as the file states them.
-    pub fn work(&self, node: u32) -> (u64, u64) {
+    pub fn flops_and_bytes(&self, node: u32) -> (u64, u64) {
         match self.raw.nodes[node as usize].view.op {
             Op::NoOp | Op::Host => (0, 0),
             Op::Compute { flops, bytes, .. } => (flops, bytes),
@@ -147,8 +149,8 @@ impl<'a> InspectedTrace<'a> {
     /// Returns the nodes in program order: in the order of ids, unless dependencies contradict that order.
     pub fn program_order(&self) -> Vec<u32> {
         if self.next.edges().all(|(from, to)| from < to) {
-            return self.raw.all().collect();
+            return self.raw.node_indices().collect();
         }
-        self.next.order()
+        self.next.topological_order()
     }
 }

@@ -7,7 +7,7 @@ use chakram_trace::format::TensorClass;
 
 /// Reports tensor classes for which the trace frees more than it allocates in total. The defect names the first node,
 /// in the order of ids, at which the frees so far exceed all allocations.
-pub(super) fn check(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
+pub(super) fn check_allocations(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
         // The sums stay below 2^96, because there are fewer than 2^32 nodes.
         let changes = raw.memory.iter();
@@ -21,11 +21,11 @@ pub(super) fn check(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
             }
         }
         if let Some(node) = beyond {
-            findings.add(DefectKind::Overfreed, || {
+            findings.add_defect(DefectKind::Overfreed, || {
                 let found = format!(
                     "the trace frees {freed} bytes of {class} in all, and allocates {allocated}"
                 );
-                (DefectLocation::of(&raw.nodes[node as usize]), found)
+                (DefectLocation::of_node(&raw.nodes[node as usize]), found)
             });
         }
     }

@@ -6,27 +6,27 @@ use super::defects::{Defect, DefectLocation, DefectLog};
 use super::groups::BoundGroup;
 use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
-use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, disagreement};
+use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, find_disagreement};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Access to the calls of a party (the members of one group).
-struct PartyCalls<'a> {
+struct GroupCalls<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     party: &'a BoundGroup,
 }
 
-impl<'a> PartyCalls<'a> {
-    fn of(&self, (rank, call): CommRef) -> (u32, &'a CommunicationDigest, &'a CallDigest) {
+impl<'a> GroupCalls<'a> {
+    fn find_call(&self, (rank, call): CommRef) -> (u32, &'a CommunicationDigest, &'a CallDigest) {
         let (rank, trace) = self.members[rank as usize];
         (rank, &trace.facts, &trace.facts.calls[call as usize])
     }
 
-    fn signature(&self, at: CommRef) -> CollectiveSignature {
-        let (_, _, call) = self.of(at);
+    fn signature_of_call(&self, at: CommRef) -> CollectiveSignature {
+        let (_, _, call) = self.find_call(at);
         let root = match call.root {
             NONE => self.party.members.first().copied(),
-            root => Some(root).filter(|&root| self.party.has(root)),
+            root => Some(root).filter(|&root| self.party.has_rank(root)),
         };
         CollectiveSignature {
             kind: call.kind,
@@ -35,22 +35,23 @@ impl<'a> PartyCalls<'a> {
         }
     }
 
-    fn rank(&self, member: &MemberCalls<'_>) -> u32 {
+    fn rank_of_member(&self, member: &MemberCalls<'_>) -> u32 {
         self.members[member.rank as usize].0
     }
 
-    fn site(&self, at: Option<CommRef>) -> DefectLocation {
-        let site =
-            |(_, facts, call): (u32, &CommunicationDigest, &CallDigest)| facts.site(&call.node);
-        at.map_or_else(DefectLocation::default, |at| site(self.of(at)))
+    fn location_of_call(&self, at: Option<CommRef>) -> DefectLocation {
+        let site = |(_, facts, call): (u32, &CommunicationDigest, &CallDigest)| {
+            facts.location_of_node(&call.node)
+        };
+        at.map_or_else(DefectLocation::default, |at| site(self.find_call(at)))
     }
 
     /// Describes a member's `k`-th call.
-    fn said(&self, member: &MemberCalls<'_>, k: usize) -> String {
-        match member.at(k).map(|at| self.of(at)) {
+    fn describe_call(&self, member: &MemberCalls<'_>, k: usize) -> String {
+        match member.call_at(k).map(|at| self.find_call(at)) {
             Some((rank, facts, call)) => format!("rank {rank} does {}", facts.call_text(call)),
             None => {
-                let rank = self.rank(member);
+                let rank = self.rank_of_member(member);
                 format!("rank {rank} has no further collective in the group")
             }
         }
@@ -59,45 +60,47 @@ impl<'a> PartyCalls<'a> {
     /// Describes the communication that follows a member's `k`-th call, or its last call if the member has fewer.
     fn next(&self, member: &MemberCalls<'_>, k: usize) -> String {
         let last = member.calls.len().checked_sub(1);
-        let place = last.and_then(|last| member.at(k.min(last)));
-        let place = place.map(|at| self.of(at).2.node.place);
+        let place = last.and_then(|last| member.call_at(k.min(last)));
+        let place = place.map(|at| self.find_call(at).2.node.place);
         let next = self.members[member.rank as usize].1.facts.next(place);
-        format!("rank {} {next}", self.rank(member))
+        format!("rank {} {next}", self.rank_of_member(member))
     }
 
     /// Checks one call on its own, without the calls of other members.
-    fn each(&self, at: CommRef, findings: &mut DefectLog) {
-        let (rank, facts, call) = self.of(at);
+    fn check_call(&self, at: CommRef, findings: &mut DefectLog) {
+        let (rank, facts, call) = self.find_call(at);
         let (party, bytes) = (self.party, call.node.bytes);
         let size = party.members.len() as u32;
-        let wrong = |kind, found: String| Defect::new(kind, facts.site(&call.node), found).of(rank);
-        if call.kind.has_root() && call.root != NONE && !party.has(call.root) {
+        let wrong = |kind, found: String| {
+            Defect::new(kind, facts.location_of_node(&call.node), found).on_rank(rank)
+        };
+        if call.kind.has_root() && call.root != NONE && !party.has_rank(call.root) {
             let found = format!(
                 "the root is rank {}, which is not in the {}",
                 call.root,
-                party.text()
+                party.describe_group()
             );
             findings.push(wrong(DefectKind::Root, found));
         }
-        if party.partial.is_none() && call.kind.buffer(bytes, size).is_none() {
+        if party.partial.is_none() && call.kind.buffer_bytes(bytes, size).is_none() {
             let found = format!("{size} shards of {bytes} bytes are more than 2^63 bytes");
             findings.push(wrong(DefectKind::Oversized, found));
         }
     }
 
     /// Reports the first collective on which the members disagree. Returns true if all members agree.
-    fn compare(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
+    fn compare_members(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;
         };
-        let Some(found) = disagreement(first, others, |at| self.signature(at)) else {
+        let Some(found) = find_disagreement(first, others, |at| self.signature_of_call(at)) else {
             return true;
         };
         let k = found.k;
         let mut sides: BTreeMap<Option<CollectiveSignature>, Vec<&MemberCalls<'_>>> =
             BTreeMap::new();
         for sequence in sequences {
-            let said = sequence.at(k).map(|at| self.signature(at));
+            let said = sequence.call_at(k).map(|at| self.signature_of_call(at));
             sides.entry(said).or_default().push(sequence);
         }
         // The majority of members is assumed to be right. On a tie, the side with the lowest rank is assumed to be
@@ -125,18 +128,21 @@ impl<'a> PartyCalls<'a> {
         };
         let found = format!(
             "collective {k} (counted from 0) of the {}{dimensions}: {}{}, but {}{}{more}; next: {}; {}",
-            self.party.text(),
-            self.said(there, k),
+            self.party.describe_group(),
+            self.describe_call(there, k),
             as_on(right),
-            self.said(here, k),
+            self.describe_call(here, k),
             as_on(wrong),
             self.next(there, k),
             self.next(here, k),
         );
-        let defect = Defect::new(kind, self.site(here.at(k)), found);
+        let defect = Defect::new(kind, self.location_of_call(here.call_at(k)), found);
         findings.push(Defect {
-            against: Some((self.rank(there), self.site(there.at(k)))),
-            ..defect.of(self.rank(here))
+            against: Some((
+                self.rank_of_member(there),
+                self.location_of_call(there.call_at(k)),
+            )),
+            ..defect.on_rank(self.rank_of_member(here))
         });
         false
     }
@@ -144,7 +150,7 @@ impl<'a> PartyCalls<'a> {
 
 /// Compares the collectives of each party's members. Returns the calls of parties whose members agree and all have
 /// traces.
-pub(super) fn check<'a>(
+pub(super) fn check_collectives<'a>(
     members: &[(u32, &'a ValidatedTrace)],
     parties: &[BoundGroup],
     findings: &mut DefectLog,
@@ -170,13 +176,13 @@ pub(super) fn check<'a>(
                 None => &[],
             };
             let slots = slots.iter().copied();
-            sequences.push(facts.calls_of.member(index as u32, slots));
+            sequences.push(facts.calls_of.calls_of_member(index as u32, slots));
         }
-        let calls = PartyCalls { members, party };
+        let calls = GroupCalls { members, party };
         for at in sequences.iter().flat_map(MemberCalls::iter) {
-            calls.each(at, findings);
+            calls.check_call(at, findings);
         }
-        let same = calls.compare(&sequences, findings);
+        let same = calls.compare_members(&sequences, findings);
         all.push(if same && party.partial.is_none() {
             sequences
         } else {

@@ -6,7 +6,7 @@ use super::dependencies::ProgramOrder;
 use super::node::{ValidatedNodes, ValidationRole};
 use super::wait::WaitEdges;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::{CollectiveKind, GroupName, Op, escape};
+use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_name};
 use chakram_trace::graph::{Interner, NameTable};
 use chakram_trace::matching::SlotCalls;
 
@@ -90,18 +90,18 @@ pub(super) struct DigestCollector {
 impl DigestCollector {
     /// Adds node `i`, if the node communicates or accesses memory through switches.
     #[inline]
-    pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
+    pub fn add_node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
         if let ValidationRole::Call(part)
         | ValidationRole::Message(part)
         | ValidationRole::Access(part) = raw.nodes[i as usize].view.role
         {
-            self.part(raw, i, part);
+            self.number_of_comm_part(raw, i, part);
         }
     }
 
-    fn part(&mut self, raw: &ValidatedNodes<'_>, i: u32, part: u32) {
+    fn number_of_comm_part(&mut self, raw: &ValidatedNodes<'_>, i: u32, part: u32) {
         let (name, op) = raw.retained.parts[part as usize];
-        let mut kept = |bytes| self.kept(raw, i, name, bytes);
+        let mut kept = |bytes| self.digest_node(raw, i, name, bytes);
         match op {
             Op::Collective {
                 kind,
@@ -113,7 +113,7 @@ impl DigestCollector {
             } => {
                 let call = CallDigest {
                     node: kept(bytes),
-                    slot: self.slot(group, dimensions),
+                    slot: self.group_slot_of(group, dimensions),
                     root: root.unwrap_or(NONE),
                     kind,
                 };
@@ -144,7 +144,7 @@ impl DigestCollector {
         }
     }
 
-    fn slot(&mut self, group: GroupName<'_>, dimensions: Option<u32>) -> u32 {
+    fn group_slot_of(&mut self, group: GroupName<'_>, dimensions: Option<u32>) -> u32 {
         let known = self.last.map(|slot| &self.slots.keys()[slot as usize]);
         let same = known.is_some_and(|known| {
             let named = match (&known.name, group) {
@@ -158,12 +158,18 @@ impl DigestCollector {
             return last;
         }
         let name = group.to_text();
-        let slot = self.slots.intern(GroupReference { name, dimensions });
+        let slot = self.slots.intern_key(GroupReference { name, dimensions });
         self.last = Some(slot);
         slot
     }
 
-    fn kept(&mut self, raw: &ValidatedNodes<'_>, i: u32, name: &str, bytes: u64) -> NodeDigest {
+    fn digest_node(
+        &mut self,
+        raw: &ValidatedNodes<'_>,
+        i: u32,
+        name: &str,
+        bytes: u64,
+    ) -> NodeDigest {
         /// Maximum number of bytes kept of a name; messages show fewer.
         const KEPT: usize = 256;
         let item = &raw.nodes[i as usize];
@@ -175,18 +181,18 @@ impl DigestCollector {
             bytes,
             record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
             // If the name table is full, names are left out.
-            name: self.facts.names.intern(name).unwrap_or(NONE),
+            name: self.facts.names.intern_name(name).unwrap_or(NONE),
             place: i,
         }
     }
 
     /// Returns the declared groups, so that groups of a metadata node can be added.
-    pub fn declared(&mut self) -> &mut DeclaredGroups {
+    pub fn declared_groups(&mut self) -> &mut DeclaredGroups {
         &mut self.facts.declared
     }
 
     /// Returns the digest in program order; the digest is incomplete if `missing`.
-    pub fn finish(mut self, order: &ProgramOrder, missing: bool) -> CommunicationDigest {
+    pub fn into_digest(mut self, order: &ProgramOrder, missing: bool) -> CommunicationDigest {
         let facts = &mut self.facts;
         facts.whole = !missing && !matches!(order, ProgramOrder::Cyclic);
         if let ProgramOrder::Places(places) = order {
@@ -200,19 +206,19 @@ impl DigestCollector {
         facts.slots = self.slots.into_keys();
         let calls = facts.calls.iter().map(|call| call.slot).zip(0..);
         facts.calls_of = SlotCalls::new(facts.slots.len(), calls);
-        facts.names.freeze();
+        facts.names.free_hash_table();
         self.facts
     }
 }
 
 impl CommunicationDigest {
     /// Returns the location of `node`.
-    pub fn site(&self, node: &NodeDigest) -> DefectLocation {
+    pub fn location_of_node(&self, node: &NodeDigest) -> DefectLocation {
         DefectLocation {
             node: Some(node.id),
             name: match node.name {
                 NONE => String::new(),
-                name => escape(self.names.get(name)),
+                name => escape_name(self.names.get(name)),
             },
             record: Some(node.record as usize),
             offset: None,
@@ -242,7 +248,7 @@ impl CommunicationDigest {
         } else {
             String::new()
         };
-        let (site, bytes) = (self.site(&call.node), call.node.bytes);
+        let (site, bytes) = (self.location_of_node(&call.node), call.node.bytes);
         format!("{site}, {} of {bytes} bytes{root}", call.kind)
     }
 
@@ -255,7 +261,7 @@ impl CommunicationDigest {
         };
         format!(
             "{}, {what} of {} bytes {end} rank {} with tag {}",
-            self.site(&message.node),
+            self.location_of_node(&message.node),
             message.node.bytes,
             message.peer,
             message.tag

@@ -30,7 +30,7 @@ struct WaitGraph<'a> {
 
 /// Searches for a cycle of waits, given the matched calls of each party (the members of a group) and the matched
 /// messages.
-pub(super) fn check(
+pub(super) fn check_deadlock(
     members: &[(u32, &ValidatedTrace)],
     parties: &[BoundGroup],
     sequences: &[Vec<MemberCalls<'_>>],
@@ -64,36 +64,39 @@ pub(super) fn check(
         rendezvous,
         pairs,
     };
-    let rows = Csr::new(count, |each| world.edges(each));
-    let order = rows.order();
+    let rows = Csr::new(count, |each| world.for_each_edge(each));
+    let order = rows.topological_order();
     // All vertices of the graph of waits can be ordered, so there is no cycle.
     if order.len() == count {
         return;
     }
-    let stuck = rows.stuck(&order);
+    let stuck = rows.find_unordered(&order);
     let cycle = short_cycle(&rows, |vertex| stuck[vertex as usize]);
-    world.report(&cycle, findings);
+    world.report_cycle(&cycle, findings);
 }
 
 impl WaitGraph<'_> {
     /// Returns the vertex of a call or message in the trace with this `index`; `own` is its number in the trace.
-    fn vertex(&self, index: usize, own: u32) -> u32 {
+    fn vertex_of_rank(&self, index: usize, own: u32) -> u32 {
         self.first[index] + own
     }
 
-    fn edges(&self, each: &mut dyn FnMut(u32, u32)) {
+    fn for_each_edge(&self, each: &mut dyn FnMut(u32, u32)) {
         for (index, (_, trace)) in self.members.iter().enumerate() {
             let waits = &trace.facts.waits;
             for vertex in 0..waits.len() as u32 {
-                for &before in waits.before(vertex) {
-                    each(self.vertex(index, before), self.vertex(index, vertex));
+                for &before in waits.predecessors_of(vertex) {
+                    each(
+                        self.vertex_of_rank(index, before),
+                        self.vertex_of_rank(index, vertex),
+                    );
                 }
             }
         }
         for &((source, send), (target, receive)) in self.pairs {
             let end = |(index, message): (u32, u32)| {
                 let own = self.members[index as usize].1.facts.waits.messages[message as usize];
-                self.vertex(index as usize, own)
+                self.vertex_of_rank(index as usize, own)
             };
             each(end((source, send)), end((target, receive)));
         }
@@ -137,18 +140,18 @@ impl WaitGraph<'_> {
                 _ => (true, true),
             };
             if gives {
-                for &before in waits.before(own) {
-                    each(self.vertex(index, before), rendezvous + k);
+                for &before in waits.predecessors_of(own) {
+                    each(self.vertex_of_rank(index, before), rendezvous + k);
                 }
             }
             if takes {
-                each(rendezvous + k, self.vertex(index, own));
+                each(rendezvous + k, self.vertex_of_rank(index, own));
             }
         }
     }
 
     /// Reports `cycle` with the names of its nodes.
-    fn report(&self, cycle: &[u32], findings: &mut DefectLog) {
+    fn report_cycle(&self, cycle: &[u32], findings: &mut DefectLog) {
         const SHOWN: usize = 12;
         let named = cycle.iter().filter_map(|&vertex| {
             let index = self.first.partition_point(|&first| first <= vertex);
@@ -164,11 +167,11 @@ impl WaitGraph<'_> {
             }
             let (site, said) = match (call, message) {
                 (Some(call), _) => (
-                    facts.site(&facts.calls[call].node),
+                    facts.location_of_node(&facts.calls[call].node),
                     facts.call_text(&facts.calls[call]),
                 ),
                 (None, Some(message)) => (
-                    facts.site(&facts.messages[message].node),
+                    facts.location_of_node(&facts.messages[message].node),
                     facts.message_text(&facts.messages[message]),
                 ),
                 (None, None) => return None,
@@ -189,6 +192,6 @@ impl WaitGraph<'_> {
         let Some((rank, site, _)) = named.first() else {
             return;
         };
-        findings.push(Defect::new(DefectKind::Deadlock, site.clone(), text).of(*rank));
+        findings.push(Defect::new(DefectKind::Deadlock, site.clone(), text).on_rank(*rank));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::kind::{DefectKind, Severity};
 use super::node::ValidatedNode;
-use chakram_trace::format::{TraceLocation, escape, scan};
+use chakram_trace::format::{TraceLocation, escape_name, scan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,17 +22,17 @@ pub struct DefectLocation {
 
 impl DefectLocation {
     /// Returns the location of `item`.
-    pub(super) fn of(item: &ValidatedNode<'_>) -> Self {
+    pub(super) fn of_node(item: &ValidatedNode<'_>) -> Self {
         Self {
             node: Some(item.view.id),
-            name: escape(scan::name(item.record)),
+            name: escape_name(scan::read_name(item.record)),
             record: Some(item.record.number),
             offset: Some(item.record.offset),
         }
     }
 
     /// Returns the location stated by an error.
-    pub(super) fn at(place: &TraceLocation) -> Self {
+    pub(super) fn at_trace_location(place: &TraceLocation) -> Self {
         Self {
             node: place.node,
             name: String::new(),
@@ -91,7 +91,7 @@ impl Defect {
 
     /// Sets the rank of the defect.
     #[must_use]
-    pub(super) fn of(mut self, rank: u32) -> Self {
+    pub(super) fn on_rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
     }
@@ -109,7 +109,7 @@ pub struct DefectCounts {
 }
 
 impl DefectCounts {
-    fn add(&mut self, severity: Severity, count: u64) {
+    fn add_count(&mut self, severity: Severity, count: u64) {
         match severity {
             Severity::Error => self.errors += count,
             Severity::Warning => self.warnings += count,
@@ -141,7 +141,7 @@ impl DefectLog {
     /// Adds a defect of a trace. `make` returns the location and the description, and is called only if the defect is
     /// kept.
     #[inline]
-    pub(super) fn add(
+    pub(super) fn add_defect(
         &mut self,
         kind: DefectKind,
         make: impl FnOnce() -> (DefectLocation, String),
@@ -160,7 +160,7 @@ impl DefectLog {
             self.of_ranks
                 .entry(rank)
                 .or_default()
-                .add(kind.severity(), 1);
+                .add_count(kind.severity(), 1);
         }
         self.counts[kind as usize] += 1;
         if self.kept[kind as usize].len() < self.show {
@@ -174,8 +174,8 @@ impl DefectLog {
     }
 
     /// Adds all defects of the trace of `rank`.
-    pub(super) fn absorb(&mut self, trace: &Self, rank: u32) {
-        for kind in DefectKind::all() {
+    pub(super) fn absorb_trace(&mut self, trace: &Self, rank: u32) {
+        for kind in DefectKind::iter_all() {
             let count = trace.counts[kind as usize];
             if count == 0 {
                 continue;
@@ -184,15 +184,15 @@ impl DefectLog {
             self.of_ranks
                 .entry(rank)
                 .or_default()
-                .add(kind.severity(), count);
+                .add_count(kind.severity(), count);
             let room = self.show.saturating_sub(self.kept[kind as usize].len());
             let kept = trace.kept[kind as usize].iter().take(room);
-            self.kept[kind as usize].extend(kept.map(|defect| defect.clone().of(rank)));
+            self.kept[kind as usize].extend(kept.map(|defect| defect.clone().on_rank(rank)));
         }
     }
 
     /// Returns the number of defects of `kind`.
-    pub fn count(&self, kind: DefectKind) -> u64 {
+    pub fn count_of_kind(&self, kind: DefectKind) -> u64 {
         self.counts[kind as usize]
     }
 
@@ -203,10 +203,10 @@ impl DefectLog {
     }
 
     /// Returns the number of all defects.
-    pub fn tally(&self) -> DefectCounts {
+    pub fn count_by_severity(&self) -> DefectCounts {
         let mut tally = DefectCounts::default();
-        for kind in DefectKind::all() {
-            tally.add(kind.severity(), self.counts[kind as usize]);
+        for kind in DefectKind::iter_all() {
+            tally.add_count(kind.severity(), self.counts[kind as usize]);
         }
         tally
     }
@@ -225,18 +225,18 @@ mod tests {
     fn all_are_counted_and_the_first_are_kept() {
         let mut trace = DefectLog::new(2);
         for i in 0..5 {
-            trace.add(DefectKind::SelfData, || {
+            trace.add_defect(DefectKind::SelfData, || {
                 (DefectLocation::default(), format!("{i}"))
             });
         }
-        assert_eq!(trace.count(DefectKind::SelfData), 5);
+        assert_eq!(trace.count_of_kind(DefectKind::SelfData), 5);
         let mut all = DefectLog::new(3);
-        all.absorb(&trace, 0);
-        all.absorb(&trace, 1);
+        all.absorb_trace(&trace, 0);
+        all.absorb_trace(&trace, 1);
         let kept: Vec<_> = all.of_kind(DefectKind::SelfData).iter().collect();
         let kept: Vec<_> = kept.iter().map(|d| (d.rank, &d.found[..])).collect();
         assert_eq!(kept, [(Some(0), "0"), (Some(0), "1"), (Some(1), "0")]);
-        assert_eq!(all.tally().errors, 10);
+        assert_eq!(all.count_by_severity().errors, 10);
         assert_eq!(all.of_rank(1).errors, 5);
     }
 }

@@ -5,7 +5,7 @@ use super::NONE;
 use super::defects::{DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::node::ValidatedNodes;
-use chakram_trace::format::{escape, scan};
+use chakram_trace::format::{escape_name, scan};
 use chakram_trace::graph::cycle::short_cycle;
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{Csr, DependencyPolicy};
@@ -52,8 +52,8 @@ impl DependencyChecker {
 
     /// Checks the dependencies of node `i`.
     #[inline]
-    pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
-        let deps = raw.deps(i);
+    pub fn check_node(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
+        let deps = raw.dependencies_of(i);
         if deps.is_empty() {
             return;
         }
@@ -61,7 +61,7 @@ impl DependencyChecker {
         let own = item.view.id;
         for dep in deps {
             let Some(target) = dep.target().filter(|_| dep.id != own) else {
-                self.broken(raw, i, dep, findings);
+                self.report_broken(raw, i, dep, findings);
                 continue;
             };
             self.flags[target as usize] |= AWAITED;
@@ -71,13 +71,13 @@ impl DependencyChecker {
             self.has_control |= dep.control;
         }
         if deps.len() > 1 {
-            self.repeated(raw, i, findings);
+            self.report_repeated(raw, i, findings);
         }
     }
 
     /// Reports a dependency on a missing node or on the node itself.
     #[cold]
-    fn broken(
+    fn report_broken(
         &mut self,
         raw: &ValidatedNodes<'_>,
         i: u32,
@@ -111,19 +111,19 @@ impl DependencyChecker {
         if !dep.control && self.seeds.last() != Some(&i) {
             self.seeds.push(i);
         }
-        findings.add(kind, || (DefectLocation::of(item), found));
+        findings.add_defect(kind, || (DefectLocation::of_node(item), found));
     }
 
     /// Reports repeated dependencies of one kind on the same node.
     #[inline]
-    fn repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
+    fn report_repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
         /// Maximum number of dependencies for which comparing all pairs is faster than sorting.
         const FEW: usize = 8;
-        let deps = raw.deps(i);
+        let deps = raw.dependencies_of(i);
         let mut again = |id: u64| {
-            findings.add(DefectKind::DuplicateDependency, || {
+            findings.add_defect(DefectKind::DuplicateDependency, || {
                 let found = format!("the node names node {id} more than once");
-                (DefectLocation::of(&raw.nodes[i as usize]), found)
+                (DefectLocation::of_node(&raw.nodes[i as usize]), found)
             });
         };
         if deps.len() <= FEW {
@@ -149,27 +149,27 @@ impl DependencyChecker {
 
     /// Reports cycles and the nodes that they block, after the caller has checked all nodes. Returns the program
     /// order under `policy`.
-    pub fn finish(
+    pub fn report_cycles(
         &self,
         raw: &ValidatedNodes<'_>,
         policy: DependencyPolicy,
         findings: &mut DefectLog,
     ) -> ProgramOrder {
-        self.isolated(raw, findings);
+        self.report_isolated(raw, findings);
         let with_control = policy != DependencyPolicy::Data;
-        let whole = self.attempt(raw, with_control);
+        let whole = self.attempt_order(raw, with_control);
         let (attempt, held) = match whole {
             // As in the graph builder, if data dependencies alone form no cycle, control dependencies are dropped
             // with a warning.
             OrderAttempt::Cyclic(rows, stuck)
                 if policy == DependencyPolicy::Auto && self.has_control =>
             {
-                let data = self.attempt(raw, false);
+                let data = self.attempt_order(raw, false);
                 if !matches!(data, OrderAttempt::Cyclic(..)) {
                     let cycle = cycle_among(&rows, &stuck);
                     let first = cycle.first().copied().unwrap_or(0);
-                    findings.add(DefectKind::ControlCycle, || {
-                        let site = DefectLocation::of(&raw.nodes[first as usize]);
+                    findings.add_defect(DefectKind::ControlCycle, || {
+                        let site = DefectLocation::of_node(&raw.nodes[first as usize]);
                         (site, cycle_text(raw, &cycle))
                     });
                 }
@@ -179,11 +179,11 @@ impl DependencyChecker {
         };
         match attempt {
             OrderAttempt::Sorted => {
-                self.unreachable(raw, &[], &[], held, findings);
+                self.report_unreachable(raw, &[], &[], held, findings);
                 ProgramOrder::Ids
             }
             OrderAttempt::Ordered(order) => {
-                self.unreachable(raw, &[], &[], held, findings);
+                self.report_unreachable(raw, &[], &[], held, findings);
                 let mut places = vec![0_u32; order.len()];
                 for (place, node) in order.into_iter().enumerate() {
                     places[node as usize] = place as u32;
@@ -193,34 +193,34 @@ impl DependencyChecker {
             OrderAttempt::Cyclic(rows, stuck) => {
                 let cycle = cycle_among(&rows, &stuck);
                 let first = cycle.first().copied().unwrap_or(0);
-                findings.add(DefectKind::Cycle, || {
-                    let site = DefectLocation::of(&raw.nodes[first as usize]);
+                findings.add_defect(DefectKind::Cycle, || {
+                    let site = DefectLocation::of_node(&raw.nodes[first as usize]);
                     (site, cycle_text(raw, &cycle))
                 });
-                let stuck: Vec<u32> = raw.all().filter(|&n| stuck[n as usize]).collect();
-                self.unreachable(raw, &cycle, &stuck, held, findings);
+                let stuck: Vec<u32> = raw.node_indices().filter(|&n| stuck[n as usize]).collect();
+                self.report_unreachable(raw, &cycle, &stuck, held, findings);
                 ProgramOrder::Cyclic
             }
         }
     }
 
-    fn attempt(&self, raw: &ValidatedNodes<'_>, with_control: bool) -> OrderAttempt {
+    fn attempt_order(&self, raw: &ValidatedNodes<'_>, with_control: bool) -> OrderAttempt {
         if self.sorted[0] && (!with_control || self.sorted[1]) {
             return OrderAttempt::Sorted;
         }
-        let rows = successors(raw, with_control);
-        let order = rows.order();
-        if order.len() == rows.count() {
+        let rows = build_successors(raw, with_control);
+        let order = rows.topological_order();
+        if order.len() == rows.row_count() {
             OrderAttempt::Ordered(order)
         } else {
-            let stuck = rows.stuck(&order);
+            let stuck = rows.find_unordered(&order);
             OrderAttempt::Cyclic(rows, stuck)
         }
     }
 
     /// Reports nodes that can never start because of their predecessors, except the nodes of `cycle` and the seeds,
     /// which are reported separately. `stuck` are the nodes that are on a cycle or depend on a cycle.
-    fn unreachable(
+    fn report_unreachable(
         &self,
         raw: &ValidatedNodes<'_>,
         cycle: &[u32],
@@ -231,10 +231,10 @@ impl DependencyChecker {
         if self.seeds.is_empty() && cycle.is_empty() {
             return;
         }
-        let rows = successors(raw, with_control);
+        let rows = build_successors(raw, with_control);
         // For each unreachable node, the nearest node that blocks it. The search starts at all blocking nodes
         // together, which petgraph's searches do not support.
-        let mut origin = vec![NONE; rows.count()];
+        let mut origin = vec![NONE; rows.row_count()];
         let mut queue = Vec::new();
         for &node in cycle.iter().chain(&self.seeds) {
             if origin[node as usize] == NONE {
@@ -257,7 +257,7 @@ impl DependencyChecker {
         blocked.extend(stuck.iter().filter(|&&node| origin[node as usize] == NONE));
         blocked.sort_unstable();
         for node in blocked {
-            findings.add(DefectKind::Unreachable, || {
+            findings.add_defect(DefectKind::Unreachable, || {
                 let found = match origin[node as usize] {
                     NONE => "the node depends, through others, on a cycle".to_owned(),
                     origin => format!(
@@ -265,21 +265,21 @@ impl DependencyChecker {
                         raw.nodes[origin as usize].view.id
                     ),
                 };
-                (DefectLocation::of(&raw.nodes[node as usize]), found)
+                (DefectLocation::of_node(&raw.nodes[node as usize]), found)
             });
         }
     }
 
-    fn isolated(&self, raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
+    fn report_isolated(&self, raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
         if self.flags.len() < 2 {
             return;
         }
         for (node, _) in self.flags.iter().enumerate().filter(|(_, f)| **f == 0) {
             let item = &raw.nodes[node];
             if item.view.role.is_active() {
-                findings.add(DefectKind::Isolated, || {
+                findings.add_defect(DefectKind::Isolated, || {
                     let found = "the node depends on no node, and no node depends on it";
-                    (DefectLocation::of(item), found.to_owned())
+                    (DefectLocation::of_node(item), found.to_owned())
                 });
             }
         }
@@ -296,8 +296,8 @@ enum OrderAttempt {
     Cyclic(Csr, Vec<bool>),
 }
 
-fn successors(raw: &ValidatedNodes<'_>, with_control: bool) -> Csr {
-    raw.successors(|node, dep| {
+fn build_successors(raw: &ValidatedNodes<'_>, with_control: bool) -> Csr {
+    raw.build_successors(|node, dep| {
         (with_control || !dep.control) && dep.id != raw.nodes[node as usize].view.id
     })
 }
@@ -313,7 +313,7 @@ fn cycle_text(raw: &ValidatedNodes<'_>, cycle: &[u32]) -> String {
     let id = |node: u32| raw.nodes[node as usize].view.id;
     let mut text = String::new();
     for &node in cycle.iter().take(SHOWN) {
-        let name = escape(scan::name(raw.nodes[node as usize].record));
+        let name = escape_name(scan::read_name(raw.nodes[node as usize].record));
         text += &format!("{} ({name}) → ", id(node));
     }
     if cycle.len() > SHOWN {
@@ -339,10 +339,11 @@ mod tests {
                 bytes: 0,
                 dtype: None,
             };
-            file.node(&NodeView::new(id, "k", op), &deps(id)).unwrap();
+            file.receive_node(&NodeView::new(id, "k", op), &deps(id))
+                .unwrap();
         }
         let contents = file.into_inner();
-        ValidatedTrace::check(&contents, DependencyPolicy::Auto, 2)
+        ValidatedTrace::check_trace(&contents, DependencyPolicy::Auto, 2)
     }
 
     #[test]
@@ -350,7 +351,7 @@ mod tests {
         const COUNT: u64 = 100_000;
         let before = |id: u64| id.checked_sub(1);
         let chain = trace(COUNT, |id| before(id).into_iter().collect());
-        assert_eq!(chain.findings().tally().errors, 0);
+        assert_eq!(chain.defect_log().count_by_severity().errors, 0);
         // Each node waits for the next node, so the last node runs first.
         let back = trace(COUNT, |id| {
             Some(id + 1)
@@ -358,11 +359,11 @@ mod tests {
                 .into_iter()
                 .collect()
         });
-        assert_eq!(back.findings().tally().errors, 0);
+        assert_eq!(back.defect_log().count_by_severity().errors, 0);
         let cycle = trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
-        let findings = cycle.findings();
-        assert_eq!(findings.count(DefectKind::Cycle), 1);
-        assert_eq!(findings.count(DefectKind::Unreachable), 0);
+        let findings = cycle.defect_log();
+        assert_eq!(findings.count_of_kind(DefectKind::Cycle), 1);
+        assert_eq!(findings.count_of_kind(DefectKind::Unreachable), 0);
         let found = &findings.of_kind(DefectKind::Cycle)[0].found;
         assert!(found.starts_with("0 (k) → 1 (k) → "), "{found}");
         assert!(found.ends_with("… 99992 more … → 0"), "{found}");
@@ -382,8 +383,8 @@ mod tests {
             _ => vec![],
         };
         let trace = trace(9, deps);
-        let findings = trace.findings();
-        let count = |kind| findings.count(kind);
+        let findings = trace.defect_log();
+        let count = |kind| findings.count_of_kind(kind);
         assert_eq!(
             (count(DefectKind::Cycle), count(DefectKind::DanglingData)),
             (1, 1)

@@ -6,7 +6,7 @@ use super::kind::DefectKind;
 use super::ranks;
 use super::trace::ValidatedTrace;
 use chakram_base::setting::SettingKey;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use std::collections::BTreeMap;
 
 /// Group of ranks that execute collectives together.
@@ -26,16 +26,16 @@ pub(super) struct BoundGroup {
 
 impl BoundGroup {
     /// Describes the group: `group of ranks 0-7`, ``group `tp` of ranks 0, 1``.
-    pub fn text(&self) -> String {
-        let members = ranks::text(&self.members);
+    pub fn describe_group(&self) -> String {
+        let members = ranks::format_ranks(&self.members);
         match &self.name {
             None => format!("group of ranks {members}"),
-            Some(name) => format!("group `{}` of ranks {members}", escape(name)),
+            Some(name) => format!("group `{}` of ranks {members}", escape_name(name)),
         }
     }
 
     /// Returns whether `rank` is a member.
-    pub fn has(&self, rank: u32) -> bool {
+    pub fn has_rank(&self, rank: u32) -> bool {
         if self.sorted {
             self.members.binary_search(&rank).is_ok()
         } else {
@@ -65,7 +65,7 @@ impl<'a> GroupInterner<'a> {
     }
 
     /// Returns the ranks of a declaration; an empty list means all ranks.
-    fn resolved<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
+    fn resolve_members<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
         if members.is_empty() {
             &self.members[WORLD]
         } else {
@@ -73,8 +73,13 @@ impl<'a> GroupInterner<'a> {
         }
     }
 
-    fn intern(&mut self, name: &'a str, members: &'a [u32], findings: &mut DefectLog) -> usize {
-        let members = self.resolved(members);
+    fn intern_group(
+        &mut self,
+        name: &'a str,
+        members: &'a [u32],
+        findings: &mut DefectLog,
+    ) -> usize {
+        let members = self.resolve_members(members);
         let mut alike = self.by_name.get(name).into_iter().flatten();
         if let Some(&known) = alike.find(|&&known| self.members[known] == members) {
             return known;
@@ -84,7 +89,7 @@ impl<'a> GroupInterner<'a> {
         for pair in sorted.chunk_by(|a, b| a == b).filter(|run| run.len() > 1) {
             let found = format!(
                 "group `{}` names rank {} {} times",
-                escape(name),
+                escape_name(name),
                 pair[0],
                 pair.len()
             );
@@ -111,18 +116,21 @@ type MaskCoordinates = Vec<(usize, u32)>;
 const UNKNOWN: usize = usize::MAX;
 
 /// Resolves the groups used by `members` (ranks and their traces, ascending) in a job of `ranks` ranks.
-pub(super) fn bind(
+pub(super) fn bind_groups(
     members: &[(u32, &ValidatedTrace)],
     ranks: u32,
     options: &ValidateOptions,
     findings: &mut DefectLog,
 ) -> Vec<BoundGroup> {
-    redeclared(members, options, findings);
+    report_redeclared(members, options, findings);
     let mut groups = GroupInterner::new(ranks);
     // Traces use the name 0 for the group of all ranks, so a declared group with this name must have all ranks.
     let zero = options.declared.get("0");
-    if let Some(zero) = zero.filter(|zero| groups.resolved(zero) != groups.members[WORLD]) {
-        let found = format!("group `0` is declared as ranks {}", ranks::text(zero));
+    if let Some(zero) = zero.filter(|zero| groups.resolve_members(zero) != groups.members[WORLD]) {
+        let found = format!(
+            "group `0` is declared as ranks {}",
+            ranks::format_ranks(zero)
+        );
         findings.push(Defect::new(
             DefectKind::GroupZero,
             DefectLocation::default(),
@@ -134,9 +142,10 @@ pub(super) fn bind(
         let facts = &trace.facts;
         for (slot, named) in (0..).zip(&facts.slots) {
             let mut wrong = |kind, found: String| {
-                let first = facts.calls_of.member(rank, [slot]).at(0);
-                let site = first.map(|(_, call)| facts.site(&facts.calls[call as usize].node));
-                findings.push(Defect::new(kind, site.unwrap_or_default(), found).of(rank));
+                let first = facts.calls_of.calls_of_member(rank, [slot]).call_at(0);
+                let site =
+                    first.map(|(_, call)| facts.location_of_node(&facts.calls[call as usize].node));
+                findings.push(Defect::new(kind, site.unwrap_or_default(), found).on_rank(rank));
             };
             let group = match &named.name {
                 None => WORLD,
@@ -145,20 +154,20 @@ pub(super) fn bind(
                     let Some(declared) = options.declared.get(name).or_else(own) else {
                         wrong(
                             DefectKind::Undeclared,
-                            format!("the node's group `{}` is not declared", escape(name)),
+                            format!("the node's group `{}` is not declared", escape_name(name)),
                         );
                         continue;
                     };
                     if !declared.is_empty() && !declared.contains(&rank) {
                         let found = format!(
                             "the rank is not a member of the node's group `{}`, which has ranks {}",
-                            escape(name),
-                            ranks::text(declared)
+                            escape_name(name),
+                            ranks::format_ranks(declared)
                         );
                         wrong(DefectKind::NotMember, found);
                         continue;
                     }
-                    groups.intern(name, declared, findings)
+                    groups.intern_group(name, declared, findings)
                 }
             };
             // A rank beyond the job is reported when the job's size is determined.
@@ -169,7 +178,7 @@ pub(super) fn bind(
             if facts.whole {
                 let place = (index, rank, slot);
                 let of = (group, groups.names[group], &groups.members[group][..]);
-                parties.add(place, of, named.dimensions, options);
+                parties.add_slot(place, of, named.dimensions, options);
             }
         }
     }
@@ -185,7 +194,7 @@ struct GroupBinder {
 impl GroupBinder {
     /// Adds a slot, given the rank's index among the traces, the rank, the slot, and the index, name and members of
     /// the slot's group.
-    fn add(
+    fn add_slot(
         &mut self,
         (index, rank, slot): (usize, u32, u32),
         (group, name, all): (usize, Option<&str>, &[u32]),
@@ -196,7 +205,7 @@ impl GroupBinder {
             (None, _) => (Vec::new(), None),
             // Without a machine, equal masks are assumed to select the same ranks.
             (Some(mask), None) => (vec![(UNKNOWN, mask)], Some(mask)),
-            (Some(mask), Some(sizes)) => (coordinates(rank, mask, sizes), None),
+            (Some(mask), Some(sizes)) => (coordinates_in_mask(rank, mask, sizes), None),
         };
         let list = &mut self.list;
         let mut party = |members: Vec<u32>| {
@@ -241,7 +250,7 @@ impl GroupBinder {
 }
 
 /// Returns the coordinates of `rank` in the dimensions outside `mask`.
-fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
+fn coordinates_in_mask(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
     let mut rest = rank;
     let mut coordinates = Vec::new();
     for (dimension, &size) in sizes.iter().enumerate() {
@@ -256,14 +265,14 @@ fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
 }
 
 fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32]) -> bool {
-    coordinates(rank, mask, sizes) == *known
+    coordinates_in_mask(rank, mask, sizes) == *known
 }
 
 /// Members of a declared group, and the declaring rank, or `None` for the user's declaration.
 type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
 
 /// Reports groups that several ranks declare with different members, if these members have ranks in common.
-fn redeclared(
+fn report_redeclared(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
     findings: &mut DefectLog,
@@ -278,7 +287,9 @@ fn redeclared(
             if variants.iter().any(|(other, _)| *other == &ranks[..]) {
                 continue;
             }
-            let shared = variants.iter().find(|(other, _)| overlap(other, ranks));
+            let shared = variants
+                .iter()
+                .find(|(other, _)| have_common_rank(other, ranks));
             if let Some((other, by)) = shared {
                 let by = by.map_or_else(
                     || SettingKey::Groups.to_string(),
@@ -286,12 +297,13 @@ fn redeclared(
                 );
                 let found = format!(
                     "group `{}` is ranks {}, but {by} states ranks {}",
-                    escape(name),
-                    ranks::text(ranks),
-                    ranks::text(other)
+                    escape_name(name),
+                    ranks::format_ranks(ranks),
+                    ranks::format_ranks(other)
                 );
                 findings.push(
-                    Defect::new(DefectKind::Redeclared, DefectLocation::default(), found).of(rank),
+                    Defect::new(DefectKind::Redeclared, DefectLocation::default(), found)
+                        .on_rank(rank),
                 );
             }
             variants.push((ranks, Some(rank)));
@@ -300,7 +312,7 @@ fn redeclared(
 }
 
 /// Returns whether two groups share a rank; an empty list means all ranks.
-fn overlap(a: &[u32], b: &[u32]) -> bool {
+fn have_common_rank(a: &[u32], b: &[u32]) -> bool {
     let mut sorted = a.to_vec();
     sorted.sort_unstable();
     a.is_empty() || b.is_empty() || b.iter().any(|rank| sorted.binary_search(rank).is_ok())

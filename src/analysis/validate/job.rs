@@ -5,41 +5,41 @@ use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
 use super::{ValidateOptions, collectives, deadlock, groups, memory, messages, ranks};
 use chakram_base::ids::MAX_NPUS;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 
 /// Returns all defects of the traces of `members` (in ascending order of ranks), and of the job that these traces
 /// form.
-pub fn job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
+pub fn validate_job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
     let mut findings = DefectLog::new(options.show);
     let mut first: Vec<(u32, &ValidatedTrace)> = Vec::with_capacity(members.len());
     for &(rank, trace) in members {
-        findings.absorb(&trace.findings, rank);
+        findings.absorb_trace(&trace.findings, rank);
         match first.last() {
             Some(&(last, _)) if last == rank => {
                 let found = "two traces are of this rank";
                 let defect = Defect::new(DefectKind::RankTwice, DefectLocation::default(), found);
-                findings.push(defect.of(rank));
+                findings.push(defect.on_rank(rank));
             }
             _ => first.push((rank, trace)),
         }
     }
     let members = &first[..];
     let limit = options.ranks.unwrap_or(MAX_NPUS).min(MAX_NPUS);
-    let ranks = size(members, options, limit, &mut findings);
-    let missing = missing(members, options, ranks, &mut findings);
-    let parties = groups::bind(members, ranks, options, &mut findings);
-    let before = findings.tally().errors;
-    let sequences = collectives::check(members, &parties, &mut findings);
-    let pairs = messages::check(members, &mut findings);
-    memory::check(members, &missing, &mut findings);
-    if findings.tally().errors == before {
-        deadlock::check(members, &parties, &sequences, &pairs, &mut findings);
+    let ranks = infer_job_size(members, options, limit, &mut findings);
+    let missing = find_missing_ranks(members, options, ranks, &mut findings);
+    let parties = groups::bind_groups(members, ranks, options, &mut findings);
+    let before = findings.count_by_severity().errors;
+    let sequences = collectives::check_collectives(members, &parties, &mut findings);
+    let pairs = messages::check_messages(members, &mut findings);
+    memory::check_switch_accesses(members, &missing, &mut findings);
+    if findings.count_by_severity().errors == before {
+        deadlock::check_deadlock(members, &parties, &sequences, &pairs, &mut findings);
     }
     findings
 }
 
 /// Returns the number of ranks of the job. A participating rank beyond `limit` is a defect.
-fn size(
+fn infer_job_size(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
     limit: u32,
@@ -59,8 +59,9 @@ fn size(
     };
     for &(rank, trace) in members {
         if seen(rank) {
-            findings
-                .push(beyond(DefectLocation::default(), format!("this is rank {rank}")).of(rank));
+            findings.push(
+                beyond(DefectLocation::default(), format!("this is rank {rank}")).on_rank(rank),
+            );
         }
         // A rank that only an incomplete trace names does not count, because a broken record may contain any number.
         if !trace.facts.whole {
@@ -68,16 +69,16 @@ fn size(
         }
         for message in &trace.facts.messages {
             if seen(message.peer) {
-                let site = trace.facts.site(&message.node);
+                let site = trace.facts.location_of_node(&message.node);
                 let what = format!("the node's peer is rank {}", message.peer);
-                findings.push(beyond(site, what).of(rank));
+                findings.push(beyond(site, what).on_rank(rank));
             }
         }
         for (name, ranks) in &trace.facts.declared {
             for &member in ranks {
                 if seen(member) {
-                    let what = format!("group `{}` has rank {member}", escape(name));
-                    findings.push(beyond(DefectLocation::default(), what).of(rank));
+                    let what = format!("group `{}` has rank {member}", escape_name(name));
+                    findings.push(beyond(DefectLocation::default(), what).on_rank(rank));
                 }
             }
         }
@@ -85,7 +86,7 @@ fn size(
     for (name, ranks) in &options.declared {
         for &member in ranks {
             if seen(member) {
-                let what = format!("group `{}` has rank {member}", escape(name));
+                let what = format!("group `{}` has rank {member}", escape_name(name));
                 findings.push(beyond(DefectLocation::default(), what));
             }
         }
@@ -101,7 +102,7 @@ fn size(
 
 /// Returns the ranks of the job without a trace. A rank without a trace is a defect unless copies of other ranks
 /// are accepted.
-fn missing(
+fn find_missing_ranks(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
     ranks: u32,
@@ -113,35 +114,35 @@ fn missing(
         return missing;
     };
     if !options.mirror {
-        let named = named(members, &missing);
+        let named = find_first_use(members, &missing);
         let found = format!(
             "{} {} of {ranks} {} no trace{}",
             if missing.len() == 1 { "rank" } else { "ranks" },
-            ranks::text(&missing),
+            ranks::format_ranks(&missing),
             if missing.len() == 1 { "has" } else { "have" },
             named.unwrap_or_default()
         );
         let defect = Defect::new(DefectKind::MissingRank, DefectLocation::default(), found);
-        findings.push(defect.of(first));
+        findings.push(defect.on_rank(first));
         findings.count_more(DefectKind::MissingRank, missing.len() as u64 - 1);
     }
     missing
 }
 
 /// Describes the first use of one of the `missing` ranks in a trace.
-fn named(members: &[(u32, &ValidatedTrace)], missing: &[u32]) -> Option<String> {
+fn find_first_use(members: &[(u32, &ValidatedTrace)], missing: &[u32]) -> Option<String> {
     let lacks = |rank: &u32| missing.binary_search(rank).is_ok();
     members.iter().find_map(|(rank, trace)| {
         let facts = &trace.facts;
         if let Some(message) = facts.messages.iter().find(|m| lacks(&m.peer)) {
-            let (site, peer) = (facts.site(&message.node), message.peer);
+            let (site, peer) = (facts.location_of_node(&message.node), message.peer);
             return Some(format!("; {site} of rank {rank} names rank {peer}"));
         }
         facts.declared.iter().find_map(|(name, ranks)| {
             let member = ranks.iter().find(|member| lacks(member))?;
             Some(format!(
                 "; group `{}` of rank {rank} names rank {member}",
-                escape(name)
+                escape_name(name)
             ))
         })
     })

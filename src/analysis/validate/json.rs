@@ -35,16 +35,16 @@ struct DefectsOfKind<'r> {
 #[derive(Serialize)]
 struct DefectRow<'r> {
     #[serde(flatten)]
-    site: SiteRow<'r>,
+    site: LocationRow<'r>,
     found: &'r str,
     #[serde(skip_serializing_if = "Option::is_none")]
     r#try: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    against: Option<SiteRow<'r>>,
+    against: Option<LocationRow<'r>>,
 }
 
 #[derive(Serialize)]
-struct SiteRow<'r> {
+struct LocationRow<'r> {
     rank: Option<u32>,
     node: Option<u64>,
     name: Option<&'r str>,
@@ -63,30 +63,34 @@ struct RankFindings<'r> {
 }
 
 /// Renders `report` with the options and inputs of the validation.
-pub fn render(report: &ValidationReport<'_>, options: Value, inputs: Value) -> Value {
+pub fn render_json(report: &ValidationReport<'_>, options: Value, inputs: Value) -> Value {
     let findings = &report.findings;
-    let kinds = DefectKind::all().filter(|&kind| findings.count(kind) > 0);
+    let kinds = DefectKind::iter_all().filter(|&kind| findings.count_of_kind(kind) > 0);
     let kinds = kinds.map(|kind| DefectsOfKind {
-        kind: kind.name(),
+        kind: kind.stable_name(),
         severity: kind.severity().to_string(),
-        meaning: kind.meaning(),
+        meaning: kind.explain_meaning(),
         r#try: kind.hint(),
-        count: findings.count(kind),
-        shown: findings.of_kind(kind).iter().map(defect).collect(),
+        count: findings.count_of_kind(kind),
+        shown: findings
+            .of_kind(kind)
+            .iter()
+            .map(build_defect_row)
+            .collect(),
     });
     let ranks = report.sources.iter().map(|source| RankFindings {
         tally: findings.of_rank(source.rank),
         rank: source.rank,
         file: &source.file,
-        nodes: source.trace.nodes(),
-        dependencies: source.trace.edges(),
+        nodes: source.trace.node_count(),
+        dependencies: source.trace.edge_count(),
     });
     let document = ValidationDocument {
         options,
         inputs,
         sound: report.is_sound(),
-        tally: findings.tally(),
-        nodes: report.nodes(),
+        tally: findings.count_by_severity(),
+        nodes: report.node_count(),
         defects: kinds.collect(),
         ranks: ranks.collect(),
     };
@@ -94,18 +98,18 @@ pub fn render(report: &ValidationReport<'_>, options: Value, inputs: Value) -> V
     serde_json::to_value(document).expect("its keys are texts")
 }
 
-fn defect(defect: &Defect) -> DefectRow<'_> {
+fn build_defect_row(defect: &Defect) -> DefectRow<'_> {
     let against = defect.against.as_ref();
     DefectRow {
-        site: site(defect.rank, &defect.site),
+        site: build_location_row(defect.rank, &defect.site),
         found: &defect.found,
         r#try: defect.hint.as_deref(),
-        against: against.map(|(rank, other)| site(Some(*rank), other)),
+        against: against.map(|(rank, other)| build_location_row(Some(*rank), other)),
     }
 }
 
-fn site(rank: Option<u32>, site: &DefectLocation) -> SiteRow<'_> {
-    SiteRow {
+fn build_location_row(rank: Option<u32>, site: &DefectLocation) -> LocationRow<'_> {
+    LocationRow {
         rank,
         node: site.node,
         name: site.node.map(|_| site.name.as_str()),

@@ -25,7 +25,7 @@ impl fmt::Display for Severity {
 }
 
 /// Row of [`KINDS`]: kind, severity, name and meaning.
-struct DefectRow(DefectKind, Severity, &'static str, &'static str);
+struct DefectKindRow(DefectKind, Severity, &'static str, &'static str);
 
 macro_rules! kinds {
     ($($severity:ident $kind:ident $name:literal: $meaning:literal, $hint:expr;)*) => {
@@ -37,8 +37,8 @@ macro_rules! kinds {
         }
 
         /// All kinds of defects with severity, name and meaning.
-        const KINDS: &[DefectRow] = &[
-            $(DefectRow(DefectKind::$kind, Severity::$severity, $name, $meaning),)*
+        const KINDS: &[DefectKindRow] = &[
+            $(DefectKindRow(DefectKind::$kind, Severity::$severity, $name, $meaning),)*
         ];
 
         impl DefectKind {
@@ -139,7 +139,7 @@ impl DefectKind {
     pub const COUNT: usize = KINDS.len();
 
     /// Iterates over all kinds, errors first.
-    pub fn all() -> impl Iterator<Item = Self> {
+    pub fn iter_all() -> impl Iterator<Item = Self> {
         KINDS.iter().map(|row| row.0)
     }
 
@@ -149,19 +149,19 @@ impl DefectKind {
     }
 
     /// Returns the name of this kind, which is stable across versions.
-    pub fn name(self) -> &'static str {
+    pub fn stable_name(self) -> &'static str {
         KINDS[self as usize].2
     }
 
     /// Returns the meaning of this kind.
-    pub fn meaning(self) -> &'static str {
+    pub fn explain_meaning(self) -> &'static str {
         KINDS[self as usize].3
     }
 }
 
 impl fmt::Display for DefectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(self.stable_name())
     }
 }
 
@@ -172,14 +172,16 @@ mod tests {
 
     #[test]
     fn kinds_are_in_the_order_of_their_severity_and_have_names_of_their_own() {
-        let severities: Vec<_> = DefectKind::all().map(DefectKind::severity).collect();
+        let severities: Vec<_> = DefectKind::iter_all().map(DefectKind::severity).collect();
         assert!(severities.is_sorted());
         assert!(
-            DefectKind::all()
+            DefectKind::iter_all()
                 .enumerate()
                 .all(|(i, kind)| kind as usize == i)
         );
-        let names: BTreeSet<_> = DefectKind::all().map(DefectKind::name).collect();
+        let names: BTreeSet<_> = DefectKind::iter_all()
+            .map(DefectKind::stable_name)
+            .collect();
         assert_eq!(names.len(), DefectKind::COUNT);
         let kebab = |name: &str| name.bytes().all(|b| b == b'-' || b.is_ascii_lowercase());
         assert!(names.iter().all(|name| kebab(name)));

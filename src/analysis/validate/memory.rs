@@ -9,19 +9,23 @@ use chakram_trace::matching::first_difference;
 
 /// Compares the in-switch accesses of all ranks with the accesses of the first rank that has any. `missing` are the
 /// ranks without a trace.
-pub(super) fn check(members: &[(u32, &ValidatedTrace)], missing: &[u32], findings: &mut DefectLog) {
+pub(super) fn check_switch_accesses(
+    members: &[(u32, &ValidatedTrace)],
+    missing: &[u32],
+    findings: &mut DefectLog,
+) {
     let mut whole = members.iter().filter(|(_, trace)| trace.facts.whole);
     let Some(&(first, trace)) = whole.find(|(_, trace)| !trace.facts.accesses.is_empty()) else {
         return;
     };
     let of = |trace: &ValidatedTrace, access: Option<&InSwitchAccess>| match access {
         Some(access) => (
-            trace.facts.site(&access.node),
+            trace.facts.location_of_node(&access.node),
             format!(
                 "{} of {} bytes at {}",
                 if access.store { "store" } else { "load" },
                 access.node.bytes,
-                trace.facts.site(&access.node)
+                trace.facts.location_of_node(&access.node)
             ),
         ),
         None => (DefectLocation::default(), "no further one".to_owned()),
@@ -31,9 +35,9 @@ pub(super) fn check(members: &[(u32, &ValidatedTrace)], missing: &[u32], finding
         let (site, _) = of(trace, own.first());
         let found = format!(
             "switches gather and reduce for all ranks, and ranks {} have no trace",
-            ranks::text(missing)
+            ranks::format_ranks(missing)
         );
-        findings.push(Defect::new(DefectKind::InSwitch, site, found).of(first));
+        findings.push(Defect::new(DefectKind::InSwitch, site, found).on_rank(first));
     }
     let what = |access: &InSwitchAccess| (access.store, access.node.bytes);
     for &(rank, other) in members {
@@ -53,7 +57,7 @@ pub(super) fn check(members: &[(u32, &ValidatedTrace)], missing: &[u32], finding
         );
         findings.push(Defect {
             against: Some((first, against)),
-            ..Defect::new(DefectKind::InSwitch, site, found).of(rank)
+            ..Defect::new(DefectKind::InSwitch, site, found).on_rank(rank)
         });
     }
 }

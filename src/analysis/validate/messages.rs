@@ -11,49 +11,49 @@ use chakram_trace::matching::{CommRef, MessageDisagreement, MessageHalf, match_m
 struct MessageLookup<'a>(&'a [(u32, &'a ValidatedTrace)]);
 
 impl<'a> MessageLookup<'a> {
-    fn of(&self, half: &MessageHalf) -> (&'a CommunicationDigest, &'a MessageDigest) {
+    fn find_message(&self, half: &MessageHalf) -> (&'a CommunicationDigest, &'a MessageDigest) {
         let facts = &self.0[half.at.0 as usize].1.facts;
         (facts, &facts.messages[half.at.1 as usize])
     }
 
-    fn site(&self, half: &MessageHalf) -> DefectLocation {
-        let (facts, message) = self.of(half);
-        facts.site(&message.node)
+    fn location_of_message(&self, half: &MessageHalf) -> DefectLocation {
+        let (facts, message) = self.find_message(half);
+        facts.location_of_node(&message.node)
     }
 
-    fn bytes(&self, (trace, message): CommRef) -> u64 {
+    fn bytes_of_message(&self, (trace, message): CommRef) -> u64 {
         let facts = &self.0[trace as usize].1.facts;
         facts.messages[message as usize].node.bytes
     }
 
     /// Describes the first communication of `rank`.
-    fn first(&self, rank: u32) -> String {
+    fn describe_first(&self, rank: u32) -> String {
         let found = self.0.binary_search_by_key(&rank, |(rank, _)| *rank);
         found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
     }
 
     /// Describes the communication of a rank that follows the rank's side of a message.
     fn next(&self, half: &MessageHalf) -> String {
-        let (facts, message) = self.of(half);
+        let (facts, message) = self.find_message(half);
         let next = facts.next(Some(message.node.place));
-        format!("rank {} {next}", half.ends().0)
+        format!("rank {} {next}", half.sender_and_receiver().0)
     }
 
-    fn defect(&self, disagreement: &MessageDisagreement) -> Defect {
+    fn describe_disagreement(&self, disagreement: &MessageDisagreement) -> Defect {
         let (kind, half, against, more) = match disagreement {
             MessageDisagreement::Size { send, receive, .. } => {
                 let next = format!("next: {}; {}", self.next(send), self.next(receive));
                 (DefectKind::MessageSize, send, Some(receive), next)
             }
             MessageDisagreement::Count { half, last, .. } => {
-                let far = half.ends().1;
+                let far = half.sender_and_receiver().1;
                 let there = match last {
                     Some(last) => format!(
                         "the last of them is {}; next: {}",
-                        self.site(last),
+                        self.location_of_message(last),
                         self.next(last)
                     ),
-                    None => format!("rank {far} begins with {}", self.first(far)),
+                    None => format!("rank {far} begins with {}", self.describe_first(far)),
                 };
                 let next = format!("{there}; {}", self.next(half));
                 (DefectKind::Unmatched, half, last.as_ref(), next)
@@ -63,21 +63,34 @@ impl<'a> MessageLookup<'a> {
             if other == half {
                 "it".to_owned()
             } else {
-                format!("{} of rank {}", self.site(other), other.ends().0)
+                format!(
+                    "{} of rank {}",
+                    self.location_of_message(other),
+                    other.sender_and_receiver().0
+                )
             }
         };
-        let found = disagreement.text(named, |half| self.bytes(half));
-        let defect = Defect::new(kind, self.site(half), format!("{found}; {more}"));
+        let found = disagreement.describe_disagreement(named, |half| self.bytes_of_message(half));
+        let defect = Defect::new(
+            kind,
+            self.location_of_message(half),
+            format!("{found}; {more}"),
+        );
         Defect {
-            against: against.map(|other| (other.ends().0, self.site(other))),
-            ..defect.of(half.ends().0)
+            against: against.map(|other| {
+                (
+                    other.sender_and_receiver().0,
+                    self.location_of_message(other),
+                )
+            }),
+            ..defect.on_rank(half.sender_and_receiver().0)
         }
     }
 }
 
 /// Matches the k-th send with the k-th receive of the same sender, receiver and tag. Returns the pairs, each with the
 /// send first.
-pub(super) fn check(
+pub(super) fn check_messages(
     members: &[(u32, &ValidatedTrace)],
     findings: &mut DefectLog,
 ) -> Vec<(CommRef, CommRef)> {
@@ -94,8 +107,8 @@ pub(super) fn check(
                 } else {
                     format!("rank {rank} sends to itself")
                 };
-                let site = trace.facts.site(&message.node);
-                findings.push(Defect::new(DefectKind::WrongRank, site, found).of(rank));
+                let site = trace.facts.location_of_node(&message.node);
+                findings.push(Defect::new(DefectKind::WrongRank, site, found).on_rank(rank));
                 continue;
             }
             let peer = members.binary_search_by_key(&message.peer, |(rank, _)| *rank);
@@ -109,9 +122,9 @@ pub(super) fn check(
     let all = MessageLookup(members);
     let mut pairs = Vec::with_capacity(halves.len() / 2);
     for found in match_messages(&mut halves) {
-        match found.disagreement(|half| all.bytes(half)) {
-            Some(disagreement) => findings.push(all.defect(&disagreement)),
-            None => pairs.extend(found.pairs()),
+        match found.find_disagreement(|half| all.bytes_of_message(half)) {
+            Some(disagreement) => findings.push(all.describe_disagreement(&disagreement)),
+            None => pairs.extend(found.matched_pairs()),
         }
     }
     pairs

@@ -11,11 +11,11 @@ use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 pub(super) type ValidatedNodes<'a> = RawTrace<'a, NotableNodes<'a>>;
 
 /// A node, reduced to the data that validation needs.
-pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeBrief>;
+pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeOutline>;
 
 /// Data kept of every node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NodeBrief {
+pub(super) struct NodeOutline {
     pub id: u64,
     pub role: ValidationRole,
 }
@@ -49,7 +49,7 @@ impl ValidationRole {
 
     /// Returns the defect that this role implies, with its description.
     #[inline]
-    pub fn defect(self) -> Option<(DefectKind, &'static str)> {
+    pub fn implied_defect(self) -> Option<(DefectKind, &'static str)> {
         match self {
             Self::NoWork => Some((
                 DefectKind::NoWork,
@@ -74,13 +74,13 @@ pub(super) struct NotableNodes<'a> {
 }
 
 impl<'a> NotableNodes<'a> {
-    fn part(&mut self, view: &NodeView<'a>) -> u32 {
+    fn part_of_node(&mut self, view: &NodeView<'a>) -> u32 {
         self.parts.push((view.name, view.op));
         (self.parts.len() - 1) as u32
     }
 
     #[inline(always)]
-    fn role(&mut self, view: &NodeView<'a>) -> ValidationRole {
+    fn role_of_node(&mut self, view: &NodeView<'a>) -> ValidationRole {
         match (view.op, view.recorded, view.groups) {
             (Op::NoOp, _, None) => ValidationRole::Nothing,
             (Op::NoOp, _, Some(text)) => {
@@ -95,14 +95,14 @@ impl<'a> NotableNodes<'a> {
                 Span::ZERO,
                 _,
             ) => ValidationRole::NoWork,
-            (Op::Collective { .. }, ..) => ValidationRole::Call(self.part(view)),
-            (Op::Message { .. }, ..) => ValidationRole::Message(self.part(view)),
+            (Op::Collective { .. }, ..) => ValidationRole::Call(self.part_of_node(view)),
+            (Op::Message { .. }, ..) => ValidationRole::Message(self.part_of_node(view)),
             (
                 Op::Memory {
                     in_switch: true, ..
                 },
                 ..,
-            ) => ValidationRole::Access(self.part(view)),
+            ) => ValidationRole::Access(self.part_of_node(view)),
             (Op::Host | Op::Compute { .. } | Op::Communication { .. } | Op::Memory { .. }, ..) => {
                 ValidationRole::Work
             }
@@ -111,18 +111,18 @@ impl<'a> NotableNodes<'a> {
 }
 
 impl<'a> NodeRetention<'a> for NotableNodes<'a> {
-    type Kept = NodeBrief;
+    type Kept = NodeOutline;
 
     #[inline(always)]
-    fn retain(&mut self, view: &NodeView<'a>) -> NodeBrief {
-        NodeBrief {
+    fn retain_view(&mut self, view: &NodeView<'a>) -> NodeOutline {
+        NodeOutline {
             id: view.id,
-            role: self.role(view),
+            role: self.role_of_node(view),
         }
     }
 
     #[inline]
-    fn id(kept: &NodeBrief) -> u64 {
+    fn node_id(kept: &NodeOutline) -> u64 {
         kept.id
     }
 }

@@ -1,7 +1,7 @@
 //! Formats lists of ranks as text.
 
 /// Formats ranks as `0-3, 8`, with consecutive ranks joined; long lists are shortened.
-pub(super) fn text(ranks: &[u32]) -> String {
+pub(super) fn format_ranks(ranks: &[u32]) -> String {
     /// Maximum number of ranges that are shown.
     const SHOWN: usize = 6;
     if ranks.is_empty() {
@@ -36,11 +36,11 @@ mod tests {
 
     #[test]
     fn ranks_that_follow_one_another_are_drawn_together() {
-        assert_eq!(text(&[0, 1, 2, 3, 8]), "0-3, 8");
-        assert_eq!(text(&[5]), "5");
-        assert_eq!(text(&[3, 2, 1]), "3, 2, 1");
-        assert_eq!(text(&[u32::MAX]), "4294967295");
+        assert_eq!(format_ranks(&[0, 1, 2, 3, 8]), "0-3, 8");
+        assert_eq!(format_ranks(&[5]), "5");
+        assert_eq!(format_ranks(&[3, 2, 1]), "3, 2, 1");
+        assert_eq!(format_ranks(&[u32::MAX]), "4294967295");
         let odd: Vec<u32> = (0..20).map(|i| 2 * i).collect();
-        assert_eq!(text(&odd), "0, 2, 4, 6, 8, 10, … (20 in all)");
+        assert_eq!(format_ranks(&odd), "0, 2, 4, 6, 8, 10, … (20 in all)");
     }
 }

@@ -3,7 +3,7 @@
 use super::defects::{Defect, DefectCounts};
 use super::kind::{DefectKind, Severity};
 use super::{ReportedTrace, ValidationReport};
-use chakram_base::units::{counted, thousands};
+use chakram_base::units::{format_count, format_thousands};
 use std::fmt::{self, Write};
 
 /// Text styles of a report.
@@ -19,7 +19,7 @@ pub struct ValidationStyle {
 
 impl ValidationStyle {
     /// Returns the styles for terminals.
-    pub fn coloured() -> Self {
+    pub fn with_colours() -> Self {
         Self {
             error: anstyle::AnsiColor::Red.on_default().bold(),
             warning: anstyle::AnsiColor::Yellow.on_default(),
@@ -27,7 +27,7 @@ impl ValidationStyle {
         }
     }
 
-    fn of(&self, severity: Severity) -> anstyle::Style {
+    fn style_of_severity(&self, severity: Severity) -> anstyle::Style {
         match severity {
             Severity::Error => self.error,
             Severity::Warning => self.warning,
@@ -41,7 +41,7 @@ impl ValidationStyle {
 const LINES: usize = 16;
 
 /// Renders `report`.
-pub fn render(report: &ValidationReport<'_>, style: ValidationStyle) -> String {
+pub fn render_text(report: &ValidationReport<'_>, style: ValidationStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, style).expect("a string grows as needed");
     out
@@ -52,19 +52,19 @@ fn write_all(
     report: &ValidationReport<'_>,
     style: ValidationStyle,
 ) -> fmt::Result {
-    ranks(out, report)?;
-    for kind in DefectKind::all() {
-        let count = report.findings.count(kind);
+    write_ranks(out, report)?;
+    for kind in DefectKind::iter_all() {
+        let count = report.findings.count_of_kind(kind);
         if count == 0 {
             continue;
         }
-        let (heading, word) = (style.heading, style.of(kind.severity()));
+        let (heading, word) = (style.heading, style.style_of_severity(kind.severity()));
         writeln!(
             out,
             "\n{word}{}{word:#} {heading}{kind}{heading:#}: {} x {}",
             kind.severity(),
-            thousands(count),
-            kind.meaning()
+            format_thousands(count),
+            kind.explain_meaning()
         )?;
         // The text omits the locations and remedies of notes; the JSON form has them.
         if kind.severity() == Severity::Note {
@@ -72,12 +72,12 @@ fn write_all(
         }
         let kept = report.findings.of_kind(kind);
         for defect in kept {
-            line(out, defect)?;
+            write_defect(out, defect)?;
         }
         let more = count - kept.len() as u64;
         // The single defect of this kind names all missing ranks.
         if more > 0 && kind != DefectKind::MissingRank {
-            writeln!(out, "  … {} more", thousands(more))?;
+            writeln!(out, "  … {} more", format_thousands(more))?;
         }
         writeln!(out, "  try: {}", kind.hint())?;
     }
@@ -86,11 +86,11 @@ fn write_all(
     } else {
         (style.error, "unsound")
     };
-    let tally = said(report.findings.tally());
+    let tally = format_defect_counts(report.findings.count_by_severity());
     writeln!(out, "\nverdict: {word}{verdict}{word:#}, {tally}")
 }
 
-fn ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
+fn write_ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
     let of = |source: &ReportedTrace<'_>| report.findings.of_rank(source.rank);
     let all = report.sources.len() <= LINES;
     let bad = |source: &&ReportedTrace<'_>| {
@@ -98,33 +98,33 @@ fn ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
         all || tally.errors + tally.warnings > 0
     };
     for source in report.sources.iter().filter(bad).take(LINES) {
-        let (nodes, edges) = (source.trace.nodes(), source.trace.edges());
-        let tally = said(of(source));
+        let (nodes, edges) = (source.trace.node_count(), source.trace.edge_count());
+        let tally = format_defect_counts(of(source));
         writeln!(
             out,
             "rank {}: {}, {}, {tally} ({})",
             source.rank,
-            counted(nodes, "node"),
-            dependencies(edges),
+            format_count(nodes, "node"),
+            format_dependencies(edges),
             source.file
         )?;
     }
-    let edges: u64 = report.sources.iter().map(|s| s.trace.edges()).sum();
+    let edges: u64 = report.sources.iter().map(|s| s.trace.edge_count()).sum();
     writeln!(
         out,
         "total: {}, {}, {}",
-        counted(report.sources.len() as u64, "trace"),
-        counted(report.nodes(), "node"),
-        dependencies(edges)
+        format_count(report.sources.len() as u64, "trace"),
+        format_count(report.node_count(), "node"),
+        format_dependencies(edges)
     )
 }
 
-fn dependencies(count: u64) -> String {
+fn format_dependencies(count: u64) -> String {
     let ending = if count == 1 { "y" } else { "ies" };
-    format!("{} dependenc{ending}", thousands(count))
+    format!("{} dependenc{ending}", format_thousands(count))
 }
 
-fn line(out: &mut String, defect: &Defect) -> fmt::Result {
+fn write_defect(out: &mut String, defect: &Defect) -> fmt::Result {
     out.push_str("  ");
     let site = defect.site.to_string();
     match (defect.rank, site.is_empty()) {
@@ -141,14 +141,16 @@ fn line(out: &mut String, defect: &Defect) -> fmt::Result {
 }
 
 /// Formats counts as `2 errors, 1 warning`, or states that there are no defects.
-pub(super) fn said(tally: DefectCounts) -> String {
+pub(super) fn format_defect_counts(tally: DefectCounts) -> String {
     let parts = [
         (tally.errors, "error"),
         (tally.warnings, "warning"),
         (tally.notes, "note"),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
-    let parts: Vec<_> = parts.map(|&(count, word)| counted(count, word)).collect();
+    let parts: Vec<_> = parts
+        .map(|&(count, word)| format_count(count, word))
+        .collect();
     if parts.is_empty() {
         "no defects".to_owned()
     } else {

@@ -9,7 +9,7 @@ use super::node::{ValidatedNode, ValidatedNodes, ValidationRole};
 use super::wait::WaitBuilder;
 use chakram_trace::format::error;
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
-use chakram_trace::format::{Op, TraceError, escape};
+use chakram_trace::format::{Op, TraceError, escape_name};
 use chakram_trace::graph::DependencyPolicy;
 use chakram_trace::graph::raw_trace::ReadFault;
 
@@ -25,11 +25,11 @@ pub struct ValidatedTrace {
 impl ValidatedTrace {
     /// Checks the (decompressed) contents of a trace file; `policy` selects the enforced dependencies. The result
     /// keeps the first `show` defects of each kind.
-    pub fn check(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
+    pub fn check_trace(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
         Self::check_told(contents, policy, show, |error| error)
     }
 
-    /// Checks like [`Self::check`]; `told` translates the locations of read errors to the original file, if
+    /// Checks like [`Self::check_trace`]; `told` translates the locations of read errors to the original file, if
     /// `contents` were converted.
     pub fn check_told(
         contents: &[u8],
@@ -41,7 +41,7 @@ impl ValidatedTrace {
         raw.map_faults(told);
         let mut findings = DefectLog::new(show);
         for fault in &raw.faults {
-            findings.push(refused(&raw, fault));
+            findings.push(describe_read_fault(&raw, fault));
         }
         let mut faulty: Vec<u32> = raw.faults.iter().filter_map(|fault| fault.node).collect();
         faulty.sort_unstable();
@@ -51,43 +51,43 @@ impl ValidatedTrace {
         let mut walk = WaitBuilder::new(raw.nodes.len(), with_control);
         let mut first = 0;
         for (item, i) in raw.nodes.iter().zip(0..) {
-            edges.node(&raw, i, &mut findings);
-            walk.node(&raw, i);
-            collect.node(&raw, i);
-            work(&raw, item, &mut findings);
+            edges.check_node(&raw, i, &mut findings);
+            walk.add_node(&raw, i);
+            collect.add_node(&raw, i);
+            check_node_work(&raw, item, &mut findings);
             // Nodes are sorted by id, so duplicates are neighbours.
             if item.view.id != raw.nodes[first as usize].view.id {
                 first = i;
             } else if i > first {
-                first = duplicate(&raw, (first, i), &faulty, &mut findings);
+                first = report_duplicate(&raw, (first, i), &faulty, &mut findings);
             }
             if let ValidationRole::Declares(groups) = item.view.role {
                 let text = raw.retained.declared[groups as usize];
-                declare(item, text, collect.declared(), &mut findings);
+                declare_node_groups(item, text, collect.declared_groups(), &mut findings);
             }
         }
-        allocations::check(&raw, &mut findings);
-        let order = edges.finish(&raw, policy, &mut findings);
+        allocations::check_allocations(&raw, &mut findings);
+        let order = edges.report_cycles(&raw, policy, &mut findings);
         // Unreadable nodes and duplicate ids make the digest incomplete.
-        let lacking = !raw.faults.is_empty() || findings.count(DefectKind::DuplicateId) > 0;
-        let mut facts = collect.finish(&order, lacking);
+        let lacking = !raw.faults.is_empty() || findings.count_of_kind(DefectKind::DuplicateId) > 0;
+        let mut facts = collect.into_digest(&order, lacking);
         if facts.whole {
             // Replays drop control dependencies that close a cycle, so they must not count as waits.
-            let control = with_control && findings.count(DefectKind::ControlCycle) == 0;
-            facts.waits = walk.finish(&raw, &order, control);
+            let control = with_control && findings.count_of_kind(DefectKind::ControlCycle) == 0;
+            facts.waits = walk.into_edges(&raw, &order, control);
         }
         Self {
             nodes: raw.nodes.len() as u64,
-            edges: raw.edges() as u64,
+            edges: raw.dependency_count() as u64,
             findings,
             facts,
         }
     }
 
     /// Creates the result for a trace that could not be opened.
-    pub fn unreadable(error: &TraceError, show: usize) -> Self {
+    pub fn from_read_error(error: &TraceError, show: usize) -> Self {
         let mut findings = DefectLog::new(show);
-        findings.push(defect(error, DefectLocation::default()));
+        findings.push(describe_error(error, DefectLocation::default()));
         Self {
             nodes: 0,
             edges: 0,
@@ -97,31 +97,31 @@ impl ValidatedTrace {
     }
 
     /// Returns the number of readable nodes.
-    pub fn nodes(&self) -> u64 {
+    pub fn node_count(&self) -> u64 {
         self.nodes
     }
 
     /// Returns the number of dependencies of the readable nodes.
-    pub fn edges(&self) -> u64 {
+    pub fn edge_count(&self) -> u64 {
         self.edges
     }
 
     /// Returns the defects of this trace on its own.
-    pub fn findings(&self) -> &DefectLog {
+    pub fn defect_log(&self) -> &DefectLog {
         &self.findings
     }
 }
 
 /// Converts a fault of the raw trace to a defect.
-fn refused(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
+fn describe_read_fault(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
     let site = fault
         .node
-        .map(|node| DefectLocation::of(&raw.nodes[node as usize]));
-    defect(&fault.error, site.unwrap_or_default())
+        .map(|node| DefectLocation::of_node(&raw.nodes[node as usize]));
+    describe_error(&fault.error, site.unwrap_or_default())
 }
 
 /// Converts an error of a reader to a defect, at `site` or at the location in the error.
-fn defect(error: &TraceError, site: DefectLocation) -> Defect {
+fn describe_error(error: &TraceError, site: DefectLocation) -> Defect {
     match error.fault() {
         error::TraceFault::Io { doing, source, .. } => Defect::new(
             DefectKind::Unreadable,
@@ -132,7 +132,7 @@ fn defect(error: &TraceError, site: DefectLocation) -> Defect {
             Defect::new(DefectKind::Unreadable, site, interruption.to_string())
         }
         error::TraceFault::Malformed { place, found } => {
-            let mut at = DefectLocation::at(place);
+            let mut at = DefectLocation::at_trace_location(place);
             at.node = at.node.or(site.node);
             at.name = site.name;
             Defect::new(DefectKind::Unreadable, at, found)
@@ -140,7 +140,7 @@ fn defect(error: &TraceError, site: DefectLocation) -> Defect {
         error::TraceFault::Refused { place, found, hint } => {
             let site = match site.node {
                 Some(_) => site,
-                None => DefectLocation::at(place),
+                None => DefectLocation::at_trace_location(place),
             };
             Defect {
                 hint: Some(hint.clone()),
@@ -152,7 +152,7 @@ fn defect(error: &TraceError, site: DefectLocation) -> Defect {
 
 /// Reports work without a duration, and communication marked as host work.
 #[inline]
-fn work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
+fn check_node_work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
     let (kind, found) = match item.view.role {
         ValidationRole::Call(part) | ValidationRole::Message(part) => {
             match raw.retained.parts[part as usize].1 {
@@ -162,16 +162,16 @@ fn work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut Defec
                 _ => return,
             }
         }
-        role => match role.defect() {
+        role => match role.implied_defect() {
             Some(defect) => defect,
             None => return,
         },
     };
-    findings.add(kind, || (DefectLocation::of(item), found.to_owned()));
+    findings.add_defect(kind, || (DefectLocation::of_node(item), found.to_owned()));
 }
 
 /// Adds the groups that a metadata node declares.
-fn declare(
+fn declare_node_groups(
     item: &ValidatedNode<'_>,
     text: &str,
     declared: &mut DeclaredGroups,
@@ -179,19 +179,21 @@ fn declare(
 ) {
     let groups = match parse_metadata(item.view.id, text) {
         Ok(groups) => groups,
-        Err(error) => return findings.push(defect(&error, DefectLocation::of(item))),
+        Err(error) => return findings.push(describe_error(&error, DefectLocation::of_node(item))),
     };
     for (name, ranks) in groups {
         match declared.get(&name) {
-            Some(known) if *known != ranks => findings.add(DefectKind::DeclaredTwice, || {
-                let found = format!(
-                    "group `{}` is ranks {} here and ranks {} before",
-                    escape(&name),
-                    super::ranks::text(&ranks),
-                    super::ranks::text(known)
-                );
-                (DefectLocation::of(item), found)
-            }),
+            Some(known) if *known != ranks => {
+                findings.add_defect(DefectKind::DeclaredTwice, || {
+                    let found = format!(
+                        "group `{}` is ranks {} here and ranks {} before",
+                        escape_name(&name),
+                        super::ranks::format_ranks(&ranks),
+                        super::ranks::format_ranks(known)
+                    );
+                    (DefectLocation::of_node(item), found)
+                })
+            }
             Some(_) => {}
             None => {
                 declared.insert(name, ranks);
@@ -203,7 +205,7 @@ fn declare(
 /// Reports that two nodes have the same id, unless either id was guessed because the record is damaged. Returns the
 /// node that keeps the id.
 #[cold]
-fn duplicate(
+fn report_duplicate(
     raw: &ValidatedNodes<'_>,
     (first, again): (u32, u32),
     faulty: &[u32],
@@ -214,13 +216,13 @@ fn duplicate(
         return again;
     }
     if !is_faulty(again) {
-        findings.add(DefectKind::DuplicateId, || {
+        findings.add_defect(DefectKind::DuplicateId, || {
             let [first, again] = [first, again].map(|node| &raw.nodes[node as usize]);
             let mut found = format!("record {} already has this id", first.record.number);
             if again.record.bytes.is_empty() {
                 found += "; the record is empty, as in a file overwritten by zeros";
             }
-            (DefectLocation::of(again), found)
+            (DefectLocation::of_node(again), found)
         });
     }
     first

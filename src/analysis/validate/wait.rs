@@ -46,7 +46,7 @@ impl WaitBuilder {
 
     /// Adds node `i`; the caller must have added the predecessors first.
     #[inline]
-    pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
+    pub fn add_node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
         let (call, message) = match raw.nodes[i as usize].view.role {
             ValidationRole::Call(_) => (true, false),
             ValidationRole::Message(_) => (false, true),
@@ -55,7 +55,7 @@ impl WaitBuilder {
             _ => (false, false),
         };
         self.scratch.clear();
-        for dep in raw.deps(i) {
+        for dep in raw.dependencies_of(i) {
             let target = dep.target().filter(|_| self.with_control || !dep.control);
             let found = target.map_or(NONE, |target| self.vertex[target as usize]);
             // Each predecessor counts once, even if several dependencies lead to it.
@@ -86,7 +86,7 @@ impl WaitBuilder {
 
     /// Returns the waits. Builds the waits again if the nodes were not added in program order, or if the enforced
     /// dependencies differ from the assumed dependencies.
-    pub fn finish(
+    pub fn into_edges(
         self,
         raw: &ValidatedNodes<'_>,
         order: &ProgramOrder,
@@ -100,13 +100,13 @@ impl WaitBuilder {
         };
         let mut walk = Self::new(self.vertex.len(), with_control);
         match places {
-            None => raw.all().for_each(|node| walk.node(raw, node)),
+            None => raw.node_indices().for_each(|node| walk.add_node(raw, node)),
             Some(places) => {
                 let mut nodes = vec![0_u32; places.len()];
                 for (node, &place) in (0..).zip(places) {
                     nodes[place as usize] = node;
                 }
-                nodes.into_iter().for_each(|node| walk.node(raw, node));
+                nodes.into_iter().for_each(|node| walk.add_node(raw, node));
             }
         }
         walk.waits
@@ -120,7 +120,7 @@ impl WaitEdges {
     }
 
     /// Returns the predecessors of `vertex`.
-    pub fn before(&self, vertex: u32) -> &[u32] {
+    pub fn predecessors_of(&self, vertex: u32) -> &[u32] {
         let v = vertex as usize;
         let from = if v == 0 { 0 } else { self.end[v - 1] };
         &self.before[from as usize..self.end[v] as usize]
@@ -161,11 +161,12 @@ mod tests {
         ];
         let mut file = TraceWriter::new(Vec::new()).unwrap();
         for (id, op, deps) in nodes {
-            file.node(&NodeView::new(id, "n", op), &deps).unwrap();
+            file.receive_node(&NodeView::new(id, "n", op), &deps)
+                .unwrap();
         }
-        let trace = ValidatedTrace::check(&file.into_inner(), DependencyPolicy::Auto, 1);
+        let trace = ValidatedTrace::check_trace(&file.into_inner(), DependencyPolicy::Auto, 1);
         let waits = &trace.facts.waits;
-        let before = (0..waits.len() as u32).map(|v| waits.before(v).to_vec());
+        let before = (0..waits.len() as u32).map(|v| waits.predecessors_of(v).to_vec());
         (waits.messages.clone(), before.collect())
     }
 

@@ -46,7 +46,11 @@ thread_local! {
 }
 
 /// Unpacks a frame that contains exactly `unpacked` bytes.
-pub fn decompress(frame: &[u8], unpacked: u64, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
+pub fn decompress_frame(
+    frame: &[u8],
+    unpacked: u64,
+    dictionary: Option<&[u8]>,
+) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     decompress_into(frame, unpacked, dictionary, &mut out)?;
     Ok(out)
@@ -96,7 +100,7 @@ fn decompress_into(
 
 impl DecodedChunk {
     /// Reads a chunk that contains `bytes` bytes of an object, and whose frame unpacks to `unpacked` bytes.
-    pub fn read(
+    pub fn decode_frame(
         frame: &[u8],
         coding: ChunkCoding,
         (unpacked, bytes): (u64, u64),
@@ -116,7 +120,7 @@ impl DecodedChunk {
         let has_columns = matches!(coding, ChunkCoding::Columns | ChunkCoding::Lines);
         let columns = has_columns.then(|| {
             let base = base.and_then(|base| base.columns.as_ref());
-            TraceColumns::decode(&out, base, bytes as usize, columns_buffers)
+            TraceColumns::decode_columns(&out, base, bytes as usize, columns_buffers)
         });
         Ok(Self {
             columns: columns.transpose()?,
@@ -126,14 +130,14 @@ impl DecodedChunk {
     }
 
     /// Passes the `bytes` bytes of the object to `out`; uses `joined` as memory if the chunk consists of columns.
-    pub fn contents(
+    pub fn write_contents(
         &self,
         bytes: u64,
         joined: &mut Vec<u8>,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
         match &self.columns {
-            Some(columns) => columns.join(bytes as usize, self.framed, joined, out),
+            Some(columns) => columns.join_records(bytes as usize, self.framed, joined, out),
             None if self.unpacked.len() as u64 == bytes => out(&self.unpacked),
             None => Err(ArchiveError::broken_archive(
                 "a chunk does not have its stated size",

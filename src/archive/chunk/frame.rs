@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// Compresses `bytes` into a frame with a checksum.
-pub fn compress(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
+pub fn compress_frame(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
     compress_parts(bytes, &[], level, dictionary)
 }
 

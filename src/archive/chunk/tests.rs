@@ -13,7 +13,11 @@ fn round_trip(
     let mut encoder = ObjectEncoder::new(level);
     let encoded: Vec<Vec<EncodedChunk>> = (0..)
         .zip(objects)
-        .map(|(number, bytes)| encoder.encode(bytes, number, "job", is_trace).unwrap())
+        .map(|(number, bytes)| {
+            encoder
+                .encode_object(bytes, number, "job", is_trace)
+                .unwrap()
+        })
         .collect();
     for (object, chunks) in objects.iter().zip(&encoded) {
         let (mut back, mut joined) = (Vec::new(), Vec::new());
@@ -23,7 +27,7 @@ fn round_trip(
                 back.extend_from_slice(part);
                 Ok(())
             };
-            let given = decoded.contents(chunk.bytes, &mut joined, &mut out);
+            let given = decoded.write_contents(chunk.bytes, &mut joined, &mut out);
             given.unwrap();
         }
         assert!(
@@ -40,7 +44,7 @@ fn read(all: &[Vec<EncodedChunk>], chunk: &EncodedChunk) -> DecodedChunk {
     let base = chunk
         .base
         .map(|(object, at)| read(all, &all[object as usize][at as usize]));
-    DecodedChunk::read(
+    DecodedChunk::decode_frame(
         &chunk.frame,
         chunk.coding,
         (chunk.unpacked, chunk.bytes),
@@ -121,14 +125,14 @@ proptest! {
     #[test]
     fn any_bytes_are_columns_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), size in 0usize..400) {
         let (mut buffers, mut joined) = Default::default();
-        if let Ok(columns) = TraceColumns::decode(&bytes, None, size, &mut buffers) {
+        if let Ok(columns) = TraceColumns::decode_columns(&bytes, None, size, &mut buffers) {
             for framed in [true, false] {
                 let mut given = 0;
                 let mut out = |part: &[u8]| {
                     given += part.len();
                     Ok::<(), WireError>(())
                 };
-                let whole = columns.join(size, framed, &mut joined, &mut out).is_ok();
+                let whole = columns.join_records(size, framed, &mut joined, &mut out).is_ok();
                 prop_assert!(given <= size && (!whole || given == size));
             }
         }
@@ -229,7 +233,7 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
 
 #[test]
 fn a_frame_that_claims_too_much_is_refused() {
-    let frame = compress(&vec![0; 1 << 20], 3, None).unwrap();
+    let frame = compress_frame(&vec![0; 1 << 20], 3, None).unwrap();
     for unpacked in [
         0,
         1,
@@ -239,9 +243,12 @@ fn a_frame_that_claims_too_much_is_refused() {
         LARGEST + 1,
         u64::MAX,
     ] {
-        assert!(decompress(&frame, unpacked, None).is_err(), "{unpacked}");
+        assert!(
+            decompress_frame(&frame, unpacked, None).is_err(),
+            "{unpacked}"
+        );
     }
-    assert!(decompress(&frame, 1 << 20, None).is_ok());
+    assert!(decompress_frame(&frame, 1 << 20, None).is_ok());
 }
 
 #[test]
@@ -254,11 +261,11 @@ fn columns_that_no_template_names_are_refused() {
     encoded.push(0);
     encoded.resize(count as usize, 0);
     let mut buffers = Default::default();
-    let refused = TraceColumns::decode(&encoded, None, 0, &mut buffers).unwrap_err();
+    let refused = TraceColumns::decode_columns(&encoded, None, 0, &mut buffers).unwrap_err();
     assert_eq!(
         refused.0,
         "the chunk has more columns than its templates name"
     );
     // The id column always exists.
-    assert!(TraceColumns::decode(&[0, 1, 0, 0, 0], None, 0, &mut buffers).is_ok());
+    assert!(TraceColumns::decode_columns(&[0, 1, 0, 0, 0], None, 0, &mut buffers).is_ok());
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 /// Byte strings with their numbers. Clones share the strings.
 #[derive(Clone, Debug, Default)]
-pub struct ByteNumbers {
+pub struct ByteStringInterner {
     numbers: HashMap<Arc<[u8]>, u32, RandomState>,
 }
 
-impl ByteNumbers {
+impl ByteStringInterner {
     /// Returns the number of byte strings.
     pub fn len(&self) -> usize {
         self.numbers.len()
@@ -27,7 +27,7 @@ impl ByteNumbers {
     }
 
     /// Returns the number of `bytes`; a new byte string gets the next number.
-    pub fn intern(&mut self, bytes: &[u8]) -> u32 {
+    pub fn intern_bytes(&mut self, bytes: &[u8]) -> u32 {
         let next = self.numbers.len() as u32;
         *self.numbers.entry(bytes.into()).or_insert(next)
     }

@@ -1,6 +1,6 @@
 //! Encodes a column: chooses the predictor with the smallest residuals, and writes these residuals in byte planes.
 
-use super::predict::{ColumnSlice, ColumnView, Predictor, walk};
+use super::predict::{ColumnSlice, ColumnView, Predictor, scan_by_key};
 use crate::wire::{WireError, WireReader, put_varint};
 
 /// Predictors that the encoder tries for columns.
@@ -15,7 +15,7 @@ fn encode_zigzag(value: u64) -> u64 {
 }
 
 /// Inverts [`zigzag`].
-pub fn unzigzag(value: u64) -> u64 {
+pub fn decode_zigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
 
@@ -28,7 +28,7 @@ fn compute_residuals(
 ) {
     left.clear();
     left.reserve(values.len());
-    walk(predictor, view, |at, predicted| {
+    scan_by_key(predictor, view, |at, predicted| {
         left.push(encode_zigzag(values[at].wrapping_sub(predicted)));
         values[at]
     });
@@ -89,7 +89,7 @@ impl ColumnWriter {
 
 /// Appends `values`, encoded with the predictor of `candidates` that gives the smallest estimated size; returns that
 /// predictor.
-pub fn encode(
+pub fn encode_best(
     values: &[u64],
     view: &ColumnView<'_>,
     candidates: &[Predictor],
@@ -102,7 +102,7 @@ pub fn encode(
     };
     let usable = candidates
         .iter()
-        .filter(|predictor| predictor.applies(view));
+        .filter(|predictor| predictor.has_inputs(view));
     let (out, left) = (&mut writer.bytes, &mut writer.left);
     let best = usable.min_by_key(|&&predictor| {
         compute_residuals(sample, predictor, &sampled, left);
@@ -111,7 +111,7 @@ pub fn encode(
     let best = *best.unwrap_or(&Predictor::Zero);
     compute_residuals(values, best, view, left);
     out.push(best as u8);
-    for (other, _) in view.others.iter().take(best.others()).flatten() {
+    for (other, _) in view.others.iter().take(best.other_column_count()).flatten() {
         put_varint(out, (*other).into());
     }
     let width = byte_width(left);
@@ -126,30 +126,30 @@ pub fn encode(
 
 /// Reads a column into `values`, one value per record of `view`; `others` returns columns that were already read.
 /// Returns whether every value equals its prediction from the base.
-pub fn decode<'v>(
+pub fn decode_column<'v>(
     input: &mut WireReader<'_>,
     values: &mut [u64],
     others: impl Fn(usize) -> Option<ColumnSlice<'v>>,
     view: &ColumnView<'v>,
 ) -> Result<bool, WireError> {
-    let number = usize::from(input.take(1)?[0]);
+    let number = usize::from(input.take_bytes(1)?[0]);
     let predictor = Predictor::ALL.get(number).copied();
     let predictor = predictor.ok_or(WireError("a column has an unknown predictor"))?;
     let mut view = *view;
-    for place in view.others.iter_mut().take(predictor.others()) {
-        let number = input.count(u32::MAX as usize)?;
+    for place in view.others.iter_mut().take(predictor.other_column_count()) {
+        let number = input.read_count(u32::MAX as usize)?;
         let other = others(number);
         let other = other.ok_or(WireError("a column is predicted by a missing column"))?;
         *place = Some((number as u32, other));
     }
-    if !predictor.applies(&view) {
+    if !predictor.has_inputs(&view) {
         return Err(WireError("a column is predicted by a missing base"));
     }
-    let width = usize::from(input.take(1)?[0]);
+    let width = usize::from(input.take_bytes(1)?[0]);
     if width > 8 {
         return Err(WireError("a column is wider than 8 bytes"));
     }
-    let planes = input.take(
+    let planes = input.take_bytes(
         width
             .checked_mul(values.len())
             .ok_or(WireError("the column ends too early"))?,
@@ -178,12 +178,12 @@ fn add_planes<const W: usize>(
     let count = view.records.len();
     let values = &mut values[..count];
     let planes: [&[u8]; W] = std::array::from_fn(|plane| &planes[plane * count..][..count]);
-    walk(predictor, view, |at, predicted| {
+    scan_by_key(predictor, view, |at, predicted| {
         let bytes = planes.iter().enumerate();
         let left = bytes.fold(0, |all, (plane, bytes)| {
             all | u64::from(bytes[at]) << (8 * plane)
         });
-        values[at] = predicted.wrapping_add(unzigzag(left));
+        values[at] = predicted.wrapping_add(decode_zigzag(left));
         values[at]
     });
 }

@@ -8,7 +8,7 @@ const MOST_DIGITS: usize = 19;
 /// Appends to `key` the number of numbers in `text`, then the parts of the text between the numbers, each part preceded
 /// by its length. Appends the numbers to `slots`. A number must have no leading zero, so that its value determines its
 /// spelling. A sequence of more than 19 digits is not a number.
-pub fn split(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
+pub fn split_numbers(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     let first = slots.len();
     let at_count = key.len();
     // The count nearly always fits in one byte; otherwise it is inserted at the end.
@@ -49,7 +49,7 @@ fn push(piece: &[u8], key: &mut Vec<u8>) {
 }
 
 /// Returns the number of digits of `value`.
-pub fn digits(value: u64) -> usize {
+pub fn digit_count(value: u64) -> usize {
     value.checked_ilog10().unwrap_or(0) as usize + 1
 }
 
@@ -60,7 +60,7 @@ mod tests {
     /// Returns the parts and numbers of `text`.
     fn parts(text: &str) -> (Vec<u8>, Vec<u64>) {
         let (mut key, mut slots) = (Vec::new(), Vec::new());
-        split(text.as_bytes(), &mut key, &mut slots);
+        split_numbers(text.as_bytes(), &mut key, &mut slots);
         (key, slots)
     }
 

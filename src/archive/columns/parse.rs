@@ -5,9 +5,9 @@
 //! is cheaper to compute, so the encoder builds a template only for a new key. The first byte of a key is the kind of
 //! the record: a node, metadata, or a literal for records that are not encoded minimally.
 
-use super::byte_numbers::ByteNumbers;
+use super::byte_numbers::ByteStringInterner;
 use super::decimals;
-use super::template::{CLOSE, LITERAL, OPEN, SLOT, decimal};
+use super::template::{CLOSE, LITERAL, OPEN, SLOT, decimal_op};
 use crate::wire::{put_varint, shortest_varint};
 
 /// Path of the id column: a node message, no attribute name, and field 1.
@@ -58,7 +58,12 @@ impl MessageKind {
 
 /// Appends the key of `record` to `key` and its values to `slots`. Returns whether the record is encoded minimally.
 /// Otherwise, `key` and `slots` get only a part of the record.
-pub fn record(record: &[u8], metadata: bool, key: &mut Vec<u8>, slots: &mut Vec<u64>) -> bool {
+pub fn parse_record(
+    record: &[u8],
+    metadata: bool,
+    key: &mut Vec<u8>,
+    slots: &mut Vec<u64>,
+) -> bool {
     let kind = if metadata {
         MessageKind::Metadata
     } else {
@@ -69,9 +74,9 @@ pub fn record(record: &[u8], metadata: bool, key: &mut Vec<u8>, slots: &mut Vec<
 }
 
 /// Appends the key of a text's `line` to `key` and its numbers to `slots`.
-pub fn line(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
+pub fn parse_line(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     key.push(LINE_KEY);
-    decimals::split(line, key, slots);
+    decimals::split_numbers(line, key, slots);
 }
 
 /// Sets `key` to the literal key of `record`, which contains all bytes of the record.
@@ -134,7 +139,7 @@ fn parse_message(
                         }
                         put_varint(key, (slots.len() - first) as u64);
                     } else {
-                        decimals::split(body, key, slots);
+                        decimals::split_numbers(body, key, slots);
                     }
                 }
                 at = end;
@@ -162,12 +167,12 @@ pub struct RecordOutline {
 
 /// An outline under construction.
 #[derive(Default)]
-struct OpWriter {
+struct OutlineBuilder {
     out: RecordOutline,
     literal: Vec<u8>,
 }
 
-impl OpWriter {
+impl OutlineBuilder {
     /// Creates a writer with capacity for about `bytes` bytes.
     fn of_about(bytes: usize) -> Self {
         let mut this = Self::default();
@@ -189,7 +194,7 @@ impl OpWriter {
     fn push_decimal(&mut self, column: u64) {
         self.out.slots.push(column as u32);
         self.out.decimals.push(column as u32);
-        self.push_op(decimal(column));
+        self.push_op(decimal_op(column));
     }
 
     fn end_literal(&mut self) {
@@ -211,7 +216,7 @@ impl OpWriter {
 impl RecordOutline {
     /// Returns the ops of the outline; a slot with a value in `fixed` becomes that value.
     pub fn fix_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
-        let mut ops = OpWriter::of_about(self.ops.len());
+        let mut ops = OutlineBuilder::of_about(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
         while let Some((op, length)) = shortest_varint(rest) {
             rest = &rest[length..];
@@ -233,8 +238,8 @@ impl RecordOutline {
 }
 
 /// Returns the outline of `key`; adds new columns to `columns`.
-pub fn outline(key: &[u8], columns: &mut ByteNumbers) -> RecordOutline {
-    let mut ops = OpWriter::of_about(key.len() + key.len() / 4);
+pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordOutline {
+    let mut ops = OutlineBuilder::of_about(key.len() + key.len() / 4);
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
         LITERAL_KEY => ops.literal.extend_from_slice(rest),
@@ -264,11 +269,11 @@ fn column_path(kind: MessageKind, field: u64, name: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the index of the column with a path; adds a column for a new path.
-fn column_index(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
+fn column_index(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
     let known = columns.get(&path);
     let number = known.unwrap_or_else(|| {
         let room = columns.len() < MOST_COLUMNS;
-        columns.intern(if room { &path } else { &[] })
+        columns.intern_bytes(if room { &path } else { &[] })
     });
     number.into()
 }
@@ -277,8 +282,8 @@ fn column_index(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
 /// first part of the text.
 fn text_of(
     rest: &mut &[u8],
-    ops: &mut OpWriter,
-    columns: &mut ByteNumbers,
+    ops: &mut OutlineBuilder,
+    columns: &mut ByteStringInterner,
     path: impl FnOnce(&[u8]) -> Vec<u8>,
 ) -> Option<()> {
     let (numbers, length) = shortest_varint(rest)?;
@@ -307,8 +312,8 @@ fn take_text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
 fn ops_of(
     rest: &mut &[u8],
     kind: MessageKind,
-    ops: &mut OpWriter,
-    columns: &mut ByteNumbers,
+    ops: &mut OutlineBuilder,
+    columns: &mut ByteStringInterner,
 ) -> Option<()> {
     let mut name: &[u8] = &[];
     while let Some(&first) = rest.first() {

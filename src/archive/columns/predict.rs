@@ -77,7 +77,7 @@ impl Predictor {
     ];
 
     /// Returns the number of other columns that the predictor uses.
-    pub fn others(self) -> usize {
+    pub fn other_column_count(self) -> usize {
         match self {
             Self::Thousandth => 1,
             Self::Sum => 2,
@@ -86,7 +86,7 @@ impl Predictor {
     }
 
     /// Returns whether `view` has the inputs that the predictor needs.
-    pub fn applies(self, view: &ColumnView<'_>) -> bool {
+    pub fn has_inputs(self, view: &ColumnView<'_>) -> bool {
         match self {
             Self::Zero | Self::Previous => true,
             Self::Id | Self::PreviousById | Self::Template => !view.ids.is_empty(),
@@ -128,7 +128,11 @@ impl<'v> RecordCursor<'v> {
 
 /// Iterates over the column: `value` receives the index and the prediction of each value, and returns the value.
 #[inline(always)]
-pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(usize, u64) -> u64) {
+pub fn scan_by_key(
+    predictor: Predictor,
+    view: &ColumnView<'_>,
+    mut value: impl FnMut(usize, u64) -> u64,
+) {
     let records = view.records;
     let mut previous = 0u64;
     match predictor {

@@ -1,6 +1,6 @@
 //! A buffer for writing records, in which the length of a message is written when the message ends.
 
-use super::decimals::digits;
+use super::decimals::digit_count;
 use crate::wire::WireError;
 
 /// Writes into a buffer with a margin after the usable part. Fixed-size copies may reach into the margin; later
@@ -44,7 +44,7 @@ impl<'b> RecordWriter<'b> {
     }
 
     /// Ensures capacity for `bytes` bytes in total.
-    pub fn reserve(&mut self, bytes: usize) {
+    pub fn reserve_bytes(&mut self, bytes: usize) {
         if self.buffer.len() < bytes + ONCE {
             self.buffer.resize(bytes + ONCE, 0);
         }
@@ -52,12 +52,12 @@ impl<'b> RecordWriter<'b> {
 
     /// Returns the remaining capacity, bytes.
     #[inline]
-    pub fn room(&self) -> usize {
+    pub fn remaining_capacity(&self) -> usize {
         self.buffer.len().saturating_sub(self.at + ONCE)
     }
 
     /// Returns the bytes written so far.
-    pub fn written(&self) -> &[u8] {
+    pub fn written_bytes(&self) -> &[u8] {
         &self.buffer[..self.at]
     }
 
@@ -68,7 +68,7 @@ impl<'b> RecordWriter<'b> {
 
     /// Reserves `bytes` bytes for a length; returns the offset of the contents.
     #[inline(always)]
-    pub fn leave(&mut self, bytes: usize) -> usize {
+    pub fn reserve_length_byte(&mut self, bytes: usize) -> usize {
         self.at += bytes;
         self.at
     }
@@ -105,7 +105,7 @@ impl<'b> RecordWriter<'b> {
 
     /// Writes the first `length` bytes of `from`.
     #[inline(always)]
-    pub fn literal(&mut self, from: &[u8], length: usize) -> Result<(), WireError> {
+    pub fn write_literal(&mut self, from: &[u8], length: usize) -> Result<(), WireError> {
         let copied = if length <= SHORT {
             self.copy_array::<SHORT>(from)
         } else {
@@ -129,7 +129,7 @@ impl<'b> RecordWriter<'b> {
     /// Writes a varint. If the varint ends a message, also writes the message's length (one byte), `length` bytes
     /// before the varint. `length` is 0 if the varint ends no message.
     #[inline(always)]
-    pub fn varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
+    pub fn write_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at - length..);
         let place = place.ok_or(TOO_LARGE)?;
         if value >> 56 != 0 || place.len() < length + 8 {
@@ -157,8 +157,8 @@ impl<'b> RecordWriter<'b> {
 
     /// Writes a number in decimal digits.
     #[inline]
-    pub fn decimal(&mut self, mut value: u64) -> Result<(), WireError> {
-        let end = self.at + digits(value);
+    pub fn write_decimal(&mut self, mut value: u64) -> Result<(), WireError> {
+        let end = self.at + digit_count(value);
         let place = self.buffer.get_mut(self.at..end).ok_or(TOO_LARGE)?;
         for byte in place.iter_mut().rev() {
             *byte = b'0' + (value % 10) as u8;
@@ -187,16 +187,16 @@ mod tests {
         let mut out = RecordWriter::new(&mut buffer);
         for &value in &values {
             put_varint(&mut expected, value);
-            out.varint(value, 0).unwrap();
+            out.write_varint(value, 0).unwrap();
             // The expected message is its length, "ab" and the value.
             let at = expected.len();
             expected.extend_from_slice(b"\0ab");
             put_varint(&mut expected, value);
             expected[at] = (expected.len() - at - 1) as u8;
-            out.literal(b"\0ab", 3).unwrap();
-            out.varint(value, 3).unwrap();
+            out.write_literal(b"\0ab", 3).unwrap();
+            out.write_varint(value, 3).unwrap();
         }
-        assert_eq!(out.written(), expected);
+        assert_eq!(out.written_bytes(), expected);
     }
 
     #[test]
@@ -205,17 +205,17 @@ mod tests {
         for length in [1, 9, 31, 32, 33, 63, 64, 65, 80] {
             let mut buffer = vec![0; 100];
             let mut out = RecordWriter::new(&mut buffer);
-            let written = (0..200).map_while(|_| out.literal(&literals, length).ok());
+            let written = (0..200).map_while(|_| out.write_literal(&literals, length).ok());
             assert_eq!(written.count(), 100 / length, "{length}");
-            let mut numbers = (0..100).map_while(|_| out.varint(u64::MAX >> 8, 0).ok());
+            let mut numbers = (0..100).map_while(|_| out.write_varint(u64::MAX >> 8, 0).ok());
             assert!(numbers.by_ref().count() < 100);
-            let digits = (0..100).map_while(|_| out.decimal(1024).ok());
+            let digits = (0..100).map_while(|_| out.write_decimal(1024).ok());
             assert!(digits.count() < 100);
         }
         let mut buffer = vec![0; 130];
         let mut out = RecordWriter::new(&mut buffer);
-        let from = out.leave(1);
-        (0..129).for_each(|_| out.literal(b"a", 1).unwrap());
+        let from = out.reserve_length_byte(1);
+        (0..129).for_each(|_| out.write_literal(b"a", 1).unwrap());
         // A length of two bytes moves the contents, for which the buffer has no room.
         assert_eq!(out.put_length(from, 1), Err(TOO_LARGE));
     }
@@ -235,14 +235,14 @@ mod tests {
             (200, 3),
         ] {
             let mut out = RecordWriter::new(&mut buffer);
-            out.decimal(1024).unwrap();
-            let from = out.leave(left);
-            out.literal(&literals, length).unwrap();
+            out.write_decimal(1024).unwrap();
+            let from = out.reserve_length_byte(left);
+            out.write_literal(&literals, length).unwrap();
             out.put_length(from, left).unwrap();
             let mut expected = b"1024".to_vec();
             put_varint(&mut expected, length as u64);
             expected.extend_from_slice(&literals[..length]);
-            assert_eq!(out.written(), expected, "{length} {left}");
+            assert_eq!(out.written_bytes(), expected, "{length} {left}");
         }
     }
 }

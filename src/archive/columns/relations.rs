@@ -14,7 +14,7 @@ const LARGE: u64 = 1 << 8;
 /// Returns, for each column, the columns that probably predict it: one column with about 1000 times the predicted
 /// values, or two columns whose sum is the predicted column. A column that predicts another column is not predicted
 /// itself; the first column (ids) is not predicted either.
-pub fn relations<'c>(
+pub fn find_related_columns<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,
     records: usize,
 ) -> Vec<Vec<usize>> {
@@ -29,7 +29,7 @@ pub fn relations<'c>(
         if taken[number] {
             continue;
         }
-        let own = PresentValues::new(&sample[number]);
+        let own = NonzeroValues::new(&sample[number]);
         let free = |other: &usize| *other != number && found[*other].is_empty();
         let others: Vec<usize> = large.iter().copied().filter(free).collect();
         let whole = others
@@ -64,13 +64,13 @@ fn sample_column(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
 
 /// Nonzero values in the sample of a column, with their positions.
 #[derive(Debug)]
-struct PresentValues {
+struct NonzeroValues {
     all: Vec<(usize, u64)>,
     /// A few of the nonzero values, for quick checks (empty if too few exist to be significant).
     few: Vec<(usize, u64)>,
 }
 
-impl PresentValues {
+impl NonzeroValues {
     fn new(sample: &[u64]) -> Self {
         let all = sample.iter().copied().enumerate();
         let present = |(_, value): &(usize, u64)| *value > 0;
@@ -125,7 +125,7 @@ mod tests {
             (&thirds, &delay),
             (&records, &other),
         ];
-        let found = relations(columns.into_iter(), 4000);
+        let found = find_related_columns(columns.into_iter(), 4000);
         let none: Vec<usize> = Vec::new();
         assert_eq!(
             found,

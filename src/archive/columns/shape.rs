@@ -22,17 +22,17 @@ pub const TOO_MANY: WireError = WireError("the chunk has more values than its si
 impl RecordShape {
     /// Returns the template of each record.
     #[inline]
-    pub fn sequence(&self) -> &[u32] {
+    pub fn template_sequence(&self) -> &[u32] {
         &self.sequence
     }
 
-    /// Returns the template of each record for writing; the caller must call [`Self::place`] after a change.
+    /// Returns the template of each record for writing; the caller must call [`Self::place_values`] after a change.
     pub fn template_sequence_mut(&mut self) -> &mut Vec<u32> {
         &mut self.sequence
     }
 
     /// Computes the records of the values of `columns` columns; fails if the columns have more than `most` values.
-    pub fn place(
+    pub fn place_values(
         &mut self,
         templates: &TemplateTable,
         columns: usize,
@@ -46,7 +46,7 @@ impl RecordShape {
         self.starts.resize(columns + 1, 0);
         let mut all = 0usize;
         for (number, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let slots = templates.slots(number);
+            let slots = templates.slot_columns(number);
             all = all.saturating_add(count.saturating_mul(slots.len()));
             for &column in slots {
                 // The values of a column are first counted in the entry after the column's own. The prefix sum below
@@ -64,7 +64,7 @@ impl RecordShape {
         super::resize_uninitialised(&mut self.records, all);
         let mut next = self.starts.clone();
         for (record, &number) in (0..).zip(&self.sequence) {
-            for &column in templates.slots(number as usize) {
+            for &column in templates.slot_columns(number as usize) {
                 let at = &mut next[column as usize];
                 self.records[*at] = record;
                 *at += 1;
@@ -78,7 +78,7 @@ impl RecordShape {
         let mut next = self.starts.clone();
         super::resize_uninitialised(out, values.len());
         let sequence = self.sequence.iter();
-        let columns = sequence.flat_map(|&number| templates.slots(number as usize));
+        let columns = sequence.flat_map(|&number| templates.slot_columns(number as usize));
         for (&column, &value) in columns.zip(values) {
             let at = &mut next[column as usize];
             out[*at] = value;
@@ -87,13 +87,13 @@ impl RecordShape {
     }
 
     /// Returns the number of values in all columns.
-    pub fn values(&self) -> usize {
+    pub fn value_count(&self) -> usize {
         self.records.len()
     }
 
     /// Returns the range of a column's values among all values.
     #[inline]
-    pub fn range(&self, column: usize) -> Range<usize> {
+    pub fn column_range(&self, column: usize) -> Range<usize> {
         match self.starts.get(column..column.saturating_add(2)) {
             Some(&[start, end]) => start..end,
             _ => 0..0,
@@ -101,12 +101,12 @@ impl RecordShape {
     }
 
     /// Returns the record of each value of a column.
-    pub fn records(&self, column: usize) -> &[u32] {
-        &self.records[self.range(column)]
+    pub fn records_of_column(&self, column: usize) -> &[u32] {
+        &self.records[self.column_range(column)]
     }
 
     /// Returns the start of each column among all values.
-    pub fn starts(&self) -> &[usize] {
+    pub fn column_starts(&self) -> &[usize] {
         &self.starts
     }
 }

@@ -21,7 +21,7 @@ const OFTEN: usize = 32;
 impl StructuralColumns {
     /// Finds the structural columns of records from the outline number of each record and from all values of the
     /// records.
-    pub fn find(
+    pub fn find_structural(
         outlines: &[Arc<RecordOutline>],
         columns: usize,
         sequence: &[u32],
@@ -115,7 +115,7 @@ mod tests {
         let sequence: Vec<u32> = (0..300).map(|at| at % 2).collect();
         let record = |at: u64| [4 + at % 2, at % 3, 1000 + at];
         let values: Vec<u64> = (0..300).flat_map(record).collect();
-        let found = StructuralColumns::find(&outlines, 3, &sequence, &values);
+        let found = StructuralColumns::find_structural(&outlines, 3, &sequence, &values);
         assert_eq!(found.values, [vec![4, 5], vec![], vec![]]);
         let mut fixed = Vec::new();
         let one = found.fix_values(&[0, 1, 2], &[5, 1, 7], &mut fixed);
@@ -130,10 +130,11 @@ mod tests {
             ..RecordOutline::default()
         };
         let texts = [&outlines[..], &[Arc::new(text)]].concat();
-        let found = StructuralColumns::find(&texts, 3, &sequence, &values);
+        let found = StructuralColumns::find_structural(&texts, 3, &sequence, &values);
         assert!(found.values.iter().all(Vec::is_empty));
         // Few records do not prove a column structural.
-        let found = StructuralColumns::find(&outlines, 3, &sequence[..60], &values[..180]);
+        let found =
+            StructuralColumns::find_structural(&outlines, 3, &sequence[..60], &values[..180]);
         assert!(found.values.iter().all(Vec::is_empty));
     }
 }

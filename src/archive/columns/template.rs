@@ -51,7 +51,7 @@ struct TemplateStep {
     literal: u32,
     /// Column of the slot, if a slot follows the literal.
     column: u32,
-    behind: BehindLiteral,
+    behind: AfterLiteral,
     /// For a slot that ends a message: distance from the message's length byte to the slot, or 0
     /// otherwise.
     field: u8,
@@ -59,7 +59,7 @@ struct TemplateStep {
 
 /// Part of a record that follows a literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BehindLiteral {
+enum AfterLiteral {
     /// A slot. The slot may also end a message that contains only a literal and the slot, as most attributes do. The
     /// literal then includes the message's length byte, which the writer corrects once the value is known.
     Slot,
@@ -78,7 +78,7 @@ pub const CLOSE: u64 = 3;
 
 /// Returns the op of a decimal number in `column`: a `CLOSE` with an argument. The end of a message is a `CLOSE`
 /// without an argument.
-pub fn decimal(column: u64) -> u64 {
+pub fn decimal_op(column: u64) -> u64 {
     (column + 1) << 2 | CLOSE
 }
 
@@ -133,7 +133,7 @@ impl TemplateTable {
 
     /// Returns the columns of the slots of template `number`, in record order.
     #[inline]
-    pub fn slots(&self, number: usize) -> &[u32] {
+    pub fn slot_columns(&self, number: usize) -> &[u32] {
         let (layer, [from, to]) = self.template_ends(number);
         &layer.slots[from.slots..to.slots]
     }
@@ -165,17 +165,17 @@ impl TemplateLayer {
         let mut open = [(0, 0); DEPTH];
         let mut depth = 0usize;
         while !input.is_at_end() {
-            let op = input.varint()?;
+            let op = input.read_varint()?;
             let argument = op >> 2;
             match op & 3 {
                 LITERAL => {
                     let length = usize::try_from(argument).unwrap_or(usize::MAX);
-                    self.literals.extend_from_slice(input.take(length)?);
+                    self.literals.extend_from_slice(input.take_bytes(length)?);
                     literal += length;
                 }
                 OPEN => {
                     self.literals.push(0);
-                    self.add_step(&mut literal, 1, BehindLiteral::Open, 0);
+                    self.add_step(&mut literal, 1, AfterLiteral::Open, 0);
                     *open.get_mut(depth).ok_or(TOO_DEEP)? = (self.steps.len(), self.literals.len());
                     depth += 1;
                 }
@@ -186,8 +186,8 @@ impl TemplateLayer {
                 }
                 kind => {
                     let (number, behind) = match kind {
-                        SLOT => (argument, BehindLiteral::Slot),
-                        _ => (argument - 1, BehindLiteral::Decimal),
+                        SLOT => (argument, AfterLiteral::Slot),
+                        _ => (argument - 1, AfterLiteral::Decimal),
                     };
                     let column = usize::try_from(number).ok().filter(|&c| c < columns);
                     let column = column.ok_or(NO_COLUMN)? as u32;
@@ -200,7 +200,7 @@ impl TemplateLayer {
             return Err(WireError("a message of a template does not end"));
         }
         if literal > 0 {
-            self.add_step(&mut literal, 0, BehindLiteral::Nothing, 0);
+            self.add_step(&mut literal, 0, AfterLiteral::Nothing, 0);
         }
         self.bytes += encoded.len();
         self.ends.push(TemplateEnd {
@@ -212,7 +212,7 @@ impl TemplateLayer {
     }
 
     /// Adds a step. The literal of the step consists of the `literal` bytes so far and `more` further bytes.
-    fn add_step(&mut self, literal: &mut usize, more: usize, behind: BehindLiteral, column: u32) {
+    fn add_step(&mut self, literal: &mut usize, more: usize, behind: AfterLiteral, column: u32) {
         self.steps.push(TemplateStep {
             literal: (std::mem::take(literal) + more) as u32,
             column,
@@ -238,7 +238,7 @@ impl TemplateLayer {
                 *literal += open.literal as usize;
             }
             [open, ref mut slot]
-                if slot.behind == BehindLiteral::Slot
+                if slot.behind == AfterLiteral::Slot
                     && *literal == 0
                     && slot.field == 0
                     && slot.literal as usize <= INNER =>
@@ -247,7 +247,7 @@ impl TemplateLayer {
                 slot.literal += open.literal;
                 self.steps.remove(steps - 1);
             }
-            _ => self.add_step(literal, 0, BehindLiteral::Close, 0),
+            _ => self.add_step(literal, 0, AfterLiteral::Close, 0),
         }
     }
 }
@@ -255,14 +255,14 @@ impl TemplateLayer {
 impl RecordTemplate<'_> {
     /// Returns the maximum size of a record while it is written.
     #[inline]
-    pub fn most(&self) -> usize {
+    pub fn max_record_bytes(&self) -> usize {
         // At most one number follows each literal, and the record's length precedes all literals.
         self.length + (self.steps.len() + 1) * DIGITS
     }
 
     /// Writes a record, preceded by its length if `framed` is true; `value` returns the value of each slot in turn.
     #[inline]
-    pub fn write(
+    pub fn write_record(
         &self,
         framed: bool,
         out: &mut RecordWriter<'_>,
@@ -274,20 +274,24 @@ impl RecordTemplate<'_> {
         // The writer reserves space for the length, computed as if every number took one byte. The space usually
         // fits.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
-        let begin = if framed { out.leave(left) } else { 0 };
+        let begin = if framed {
+            out.reserve_length_byte(left)
+        } else {
+            0
+        };
         for step in self.steps {
             let literal = step.literal as usize;
-            out.literal(literals, literal)?;
+            out.write_literal(literals, literal)?;
             literals = &literals[literal..];
             match step.behind {
-                BehindLiteral::Slot => out.varint(value(step.column), step.field.into())?,
-                BehindLiteral::Nothing => {}
-                BehindLiteral::Decimal => out.decimal(value(step.column))?,
-                BehindLiteral::Open => {
-                    open[depth] = out.leave(0);
+                AfterLiteral::Slot => out.write_varint(value(step.column), step.field.into())?,
+                AfterLiteral::Nothing => {}
+                AfterLiteral::Decimal => out.write_decimal(value(step.column))?,
+                AfterLiteral::Open => {
+                    open[depth] = out.reserve_length_byte(0);
                     depth += 1;
                 }
-                BehindLiteral::Close => {
+                AfterLiteral::Close => {
                     depth -= 1;
                     out.put_length(open[depth], 1)?;
                 }

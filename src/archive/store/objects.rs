@@ -51,7 +51,7 @@ impl Archive {
                 }
                 let chunks = row.chunks.iter().enumerate();
                 index.bases.extend(chunks.filter_map(|(position, chunk)| {
-                    let (object, base) = chunk.base()?;
+                    let (object, base) = chunk.base_chunk()?;
                     Some((((number, object), base), ((number, at), position)))
                 }));
             }
@@ -67,7 +67,7 @@ impl Archive {
     }
 
     /// Returns whether the archive has the object with this hash.
-    pub fn has(&self, hash: &str) -> Result<bool, ArchiveError> {
+    pub fn has_object(&self, hash: &str) -> Result<bool, ArchiveError> {
         Ok(self.place_of(hash)?.is_some())
     }
 
@@ -86,18 +86,18 @@ impl Archive {
     /// # Errors
     ///
     /// Fails if the object does not exist, is damaged, or would take too much memory.
-    pub fn read(&self, hash: &str) -> Result<Vec<u8>, ArchiveError> {
+    pub fn read_object(&self, hash: &str) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
         let (segment, at) = self.require_object(hash)?;
         let bytes = self.index()?.indices[segment].objects[at].bytes;
-        chakram_base::bounds::check(
+        chakram_base::bounds::check_fits(
             "an object of an archive",
             bytes,
             1,
             "extract the workload, which takes less memory",
         )
         .map_err(|error| ArchiveError::broken_archive(error.to_string()).in_file(&self.path))?;
-        self.copy(hash, &mut |part| {
+        self.copy_object(hash, &mut |part| {
             out.extend_from_slice(part);
             Ok(())
         })?;
@@ -112,7 +112,7 @@ impl Archive {
     }
 
     /// Passes the bytes of an object to `out` chunk by chunk, and checks the bytes against the object's hash.
-    pub fn copy(
+    pub fn copy_object(
         &self,
         hash: &str,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
@@ -121,7 +121,7 @@ impl Archive {
         self.copy_at((segment, at), out)
     }
 
-    /// Passes the bytes of the object at a location to `out`, as [`Self::copy`] does.
+    /// Passes the bytes of the object at a location to `out`, as [`Self::copy_object`] does.
     pub fn copy_at(
         &self,
         place: (usize, usize),
@@ -144,7 +144,7 @@ impl Archive {
 
     /// Returns the number of nodes of an object that is a trace, or `None` if the object is stored as plain
     /// bytes.
-    pub fn nodes(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
+    pub fn node_count_of(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
         let place = self.require_object(hash)?;
         let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
         let records = chunks
@@ -219,7 +219,7 @@ impl Archive {
         let decoded = self.decode_chunk(place, 0, &mut buffers)?;
         let mut joined = std::mem::take(&mut buffers.joined);
         let row = &self.index()?.indices[place.0.0].objects[place.0.1].chunks[place.1];
-        let result = decoded.contents(row.4, &mut joined, out);
+        let result = decoded.write_contents(row.4, &mut joined, out);
         let result = result.map_err(|error| self.error_at_chunk(place.0, row, error));
         buffers.joined = joined;
         if let Some(decoded) = Arc::into_inner(decoded) {
@@ -283,7 +283,7 @@ impl Archive {
             let error = ArchiveError::broken_archive("the coding is unknown");
             self.error_at_chunk(object, chunk, error)
         })?;
-        let base = match chunk.base() {
+        let base = match chunk.base_chunk() {
             Some((base, number)) if depth < DEPTH => {
                 Some(self.decode_chunk(((object.0, base), number), depth + 1, buffers)?)
             }
@@ -297,7 +297,7 @@ impl Archive {
         let file = &segment.file;
         file.read_into(segment.start + chunk.0, chunk.1, &mut frame)?;
         let sizes = (chunk.3, chunk.4);
-        let decoded = DecodedChunk::read(&frame, coding, sizes, base.as_deref(), buffers);
+        let decoded = DecodedChunk::decode_frame(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.error_at_chunk(object, chunk, error))?);
         // Only bases are cached, because later chunks need no other chunks again.
@@ -322,7 +322,7 @@ impl Archive {
     }
 
     /// Returns the number of objects in the indices, or 0 if the indices cannot be read.
-    pub fn objects(&self) -> u64 {
+    pub fn object_count(&self) -> u64 {
         let counts = self.object_counts().unwrap_or_default();
         counts.into_iter().map(|count| count as u64).sum()
     }

@@ -44,7 +44,7 @@ impl ArchiveWriter {
     /// # Errors
     ///
     /// Fails if the archive does not exist, or has a damaged tail, which a writer would remove.
-    pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+    pub fn open_for_writing(path: &Path) -> Result<Self, ArchiveError> {
         let is_folder = path.is_dir();
         let target = if is_folder {
             path.join(folder::LOCK)
@@ -64,9 +64,9 @@ impl ArchiveWriter {
                 .map_err(|error| ArchiveError::io_error(&target, "lock", error))?;
             // The previous holder of the lock may have replaced the file, so the locked file may no longer be the
             // archive.
-            let same = chakram_trace::files::identity(&target) == file_identity(&lock);
+            let same = chakram_trace::files::file_identity(&target) == file_identity(&lock);
             if same {
-                let archive = Arc::new(Archive::open(path)?);
+                let archive = Arc::new(Archive::open_archive(path)?);
                 archive
                     .tail
                     .iter()
@@ -77,13 +77,13 @@ impl ArchiveWriter {
     }
 
     /// Returns the committed state.
-    pub fn archive(&self) -> Arc<Archive> {
+    pub fn committed_archive(&self) -> Arc<Archive> {
         Arc::clone(&self.archive)
     }
 
     /// Adds a segment. A failure leaves the archive unchanged. Returns the file to which the function moved an
     /// unfinished tail, which occupied the place of the segment.
-    pub fn commit(
+    pub fn commit_segment(
         mut self,
         plan: &CommitPlan,
         body: &mut SegmentBody<'_>,
@@ -91,7 +91,7 @@ impl ArchiveWriter {
         let aside = self.keep_tail_aside()?;
         let path = self.archive.path.clone();
         let result = if self.archive.is_folder {
-            folder::add(&path, plan.segment_start(), body)
+            folder::add_pack(&path, plan.segment_start(), body)
         } else {
             let end = self.archive.stored_bytes();
             let result = self.append_segment(end, plan, body);
@@ -159,9 +159,9 @@ impl ArchiveWriter {
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one segment. Like [`Self::commit`], returns the file to which an unfinished tail was
+    /// Replaces all segments by one segment. Like [`Self::commit_segment`], returns the file to which an unfinished tail was
     /// moved.
-    pub fn rewrite(
+    pub fn replace_all_segments(
         self,
         plan: &CommitPlan,
         body: &mut SegmentBody<'_>,
@@ -169,7 +169,7 @@ impl ArchiveWriter {
         let aside = self.keep_tail_aside()?;
         let path = &self.archive.path;
         let result = match self.archive.is_folder {
-            true => folder::replace(path, plan.segment_start(), body),
+            true => folder::replace_packs(path, plan.segment_start(), body),
             false => write_file(path, plan.segment_start(), body),
         };
         match (&result, &aside) {
@@ -188,7 +188,7 @@ impl ArchiveWriter {
 /// # Errors
 ///
 /// Fails if `path` already exists.
-pub fn create(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
+pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if path.exists() {
         return Err(ArchiveError::request_refused(
             format!("{}: the archive already exists", path.display()),
@@ -200,7 +200,7 @@ pub fn create(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
         workloads: Vec::new(),
     };
     if is_folder {
-        return folder::create(path);
+        return folder::create_empty(path);
     }
     write_file(path, plan.segment_start(), &mut |_| {
         Ok(CatalogueChange::default())

@@ -12,7 +12,8 @@ use chakram_hardware::collective::{
     CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, EndpointModel,
     FlowShopInput, FlowShopResult, GroupMembers, InsertionOrder, IntraDimensionPolicy,
     IssueDiscipline, LinePosition, OrderChange, ReceiveSource, ScriptAction, ScriptEvent,
-    ScriptPlayer, SendStep, StagePassage, TransferCause, UncontendedCost, schedule_observed,
+    ScriptMember, SendStep, StagePassage, TransferCause, UncontendedCost,
+    simulate_flow_shop_observed,
 };
 use chakram_hardware::group::{self, GroupExtent, SharedPaths};
 use chakram_hardware::topology::{LinePattern, NetworkPath, Topology};
@@ -29,7 +30,7 @@ const HANDSHAKE: u64 = 8192;
 impl CollectiveBackend for AstraCollectives {
     type Stage = AstraPhase;
 
-    fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
+    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
         // A named group of all NPUs is treated like the group without a name.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.groups_span() {
@@ -48,18 +49,18 @@ impl CollectiveBackend for AstraCollectives {
         extent
     }
 
-    fn paths(&self, _: &GroupExtent, _: &group::GroupPhase, _: &Topology) -> SharedPaths {
+    fn collect_paths(&self, _: &GroupExtent, _: &group::GroupPhase, _: &Topology) -> SharedPaths {
         SharedPaths::default()
     }
 
-    fn path(&self, _: &AstraPhase, _: &SharedPaths) -> Option<NetworkPath> {
+    fn uniform_path(&self, _: &AstraPhase, _: &SharedPaths) -> Option<NetworkPath> {
         None
     }
 
-    fn variant(&self, request: &CollectiveRequest) -> u64 {
+    fn cache_key(&self, request: &CollectiveRequest) -> u64 {
         let script = self.script_index(request.kind, request.node);
         let script = script.map_or(0, |script| u64::from(script) + 1);
-        if self.quirks.has(Quirk::OneAtATime) {
+        if self.quirks.has_quirk(Quirk::OneAtATime) {
             return script;
         }
         // Each collective has its own queues, which its number selects.
@@ -74,15 +75,15 @@ impl CollectiveBackend for AstraCollectives {
     ) -> ChunkSchedule<AstraPhase> {
         let mut out = Vec::new();
         let script = self.script_index(request.kind, request.node);
-        if let Some(script) = script.filter(|_| extent.size() > 1) {
+        if let Some(script) = script.filter(|_| extent.member_count() > 1) {
             // A member executes its script in the first queue of the innermost level. The phase's other properties
             // do not matter.
             out.push(AstraPhase {
                 phase: 0,
                 algorithm: AstraAlgorithm::Ring,
                 part: PhaseOperation::AllReduce,
-                amount: BufferShare::whole(request.bytes),
-                size: extent.size(),
+                amount: BufferShare::from_bytes(request.bytes),
+                size: extent.member_count(),
                 level: 0,
                 rotation: QueueRotation::None,
                 named: self.is_named(extent),
@@ -91,7 +92,7 @@ impl CollectiveBackend for AstraCollectives {
                 quirks: self.quirks,
                 script: Some(script),
             });
-            return ChunkSchedule::uniform(out, 1);
+            return ChunkSchedule::with_uniform_chunks(out, 1);
         }
         let (chunk, count) = self.chunk_size_and_count(request.kind, request.bytes);
         let route = self.route_phases(request.kind, extent);
@@ -147,11 +148,11 @@ impl CollectiveBackend for AstraCollectives {
                 }
             }
         }
-        ChunkSchedule::uniform(out, count)
+        ChunkSchedule::with_uniform_chunks(out, count)
     }
 
     #[inline]
-    fn phase(&self, stage: &AstraPhase) -> usize {
+    fn phase_index(&self, stage: &AstraPhase) -> usize {
         stage.phase as usize
     }
 
@@ -168,19 +169,19 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     #[inline]
-    fn receives(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.receive_count(QueueSlot::unpacked(slot), position)
+    fn receive_count(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
+        stage.receive_count(QueueSlot::from_packed(slot), position)
     }
 
     #[inline]
-    fn step(
+    fn nth_send(
         &self,
         stage: &AstraPhase,
         slot: u16,
         position: LinePosition,
         i: u32,
     ) -> Option<SendStep> {
-        stage.nth_send(QueueSlot::unpacked(slot), position, i)
+        stage.nth_send(QueueSlot::from_packed(slot), position, i)
     }
 
     #[inline]
@@ -203,7 +204,7 @@ impl CollectiveBackend for AstraCollectives {
                     _ => format!("{name} {}", phase.size),
                 }
             });
-            AlgorithmDescriber::list(phases)
+            AlgorithmDescriber::join_phases(phases)
         })
     }
 
@@ -221,14 +222,15 @@ impl CollectiveBackend for AstraCollectives {
 
 impl EndpointModel for AstraCollectives {
     #[inline]
-    fn queue(&self, stage: &AstraPhase, slot: u16) -> Option<ChunkQueueSpec> {
-        let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(slot).queue);
-        let number = if self.quirks.has(Quirk::OneAtATime) {
+    fn queue_before_stage(&self, stage: &AstraPhase, slot: u16) -> Option<ChunkQueueSpec> {
+        let number =
+            self.line_up(stage) * self.queues + u32::from(QueueSlot::from_packed(slot).queue);
+        let number = if self.quirks.has_quirk(Quirk::OneAtATime) {
             number
         } else {
             // A collective visits each dimension at most twice.
             let queues = 2 * self.dimension_count() as u32 * self.queues;
-            ChunkQueueSpec::apart(stage.collective, queues, number)
+            ChunkQueueSpec::with_private_queue(stage.collective, queues, number)
         };
         Some(ChunkQueueSpec {
             number,
@@ -237,8 +239,8 @@ impl EndpointModel for AstraCollectives {
     }
 
     #[inline]
-    fn credits(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.initial_credits(QueueSlot::unpacked(slot), position)
+    fn initial_credits(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
+        stage.initial_credits(QueueSlot::from_packed(slot), position)
     }
 
     #[inline]
@@ -250,7 +252,7 @@ impl EndpointModel for AstraCollectives {
         &mut self,
         stage: &AstraPhase,
         extent: &GroupExtent,
-        player: ScriptPlayer,
+        player: ScriptMember,
         _: Position,
         cue: ScriptEvent,
         acts: &mut Vec<ScriptAction>,
@@ -262,12 +264,12 @@ impl EndpointModel for AstraCollectives {
             // position in the group.
             extent.npus.iter().filter(|npu| **npu < own).count() as u32
         };
-        let (scripts, players) = self.scripts.played(script);
-        players.advance(scripts, place, player, cue, acts);
+        let (scripts, players) = self.scripts.algorithm_and_executor(script);
+        players.advance_script(scripts, place, player, cue, acts);
     }
 
     #[inline]
-    fn endpoint(&self, stage: &AstraPhase) -> EndpointCost {
+    fn endpoint_cost(&self, stage: &AstraPhase) -> EndpointCost {
         if self.is_fast(stage) || self.buses.is_empty() {
             EndpointCost::Delay(self.endpoint_of(stage))
         } else {
@@ -283,7 +285,7 @@ impl EndpointModel for AstraCollectives {
         of: TransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer {
-        stage.bus_transfer(QueueSlot::unpacked(slot), position, of, ticket)
+        stage.bus_transfer(QueueSlot::from_packed(slot), position, of, ticket)
     }
 
     fn submit_transfer(
@@ -293,7 +295,7 @@ impl EndpointModel for AstraCollectives {
         load: BusTransfer,
         clock: &mut impl BusScheduler,
     ) {
-        self.buses[npu.index()].carry(now, load, clock);
+        self.buses[npu.index()].accept_transfer(now, load, clock);
     }
 
     fn handle_bus_event(
@@ -303,22 +305,22 @@ impl EndpointModel for AstraCollectives {
         event: u32,
         clock: &mut impl BusScheduler,
     ) -> Option<CompletionToken> {
-        self.buses[npu.index()].handle(now, event, clock)
+        self.buses[npu.index()].handle_event(now, event, clock)
     }
 
     fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler) {
-        self.buses[npu.index()].resume(now, event, clock);
+        self.buses[npu.index()].resume_after(now, event, clock);
     }
 
     #[inline]
-    fn reduction(
+    fn time_reduction(
         &self,
         stage: &AstraPhase,
         slot: u16,
         position: LinePosition,
         r: u32,
     ) -> Option<Span> {
-        let amount = stage.reduced_amount(QueueSlot::unpacked(slot), position, r)?;
+        let amount = stage.reduced_amount(QueueSlot::from_packed(slot), position, r)?;
         Some(self.reduction_of(amount))
     }
 
@@ -332,7 +334,7 @@ impl IssueDiscipline for AstraCollectives {
 
     #[inline]
     fn queue_slot(&mut self, npu: Npu, stage: &AstraPhase) -> u16 {
-        self.counters.slot(npu, stage).packed()
+        self.counters.next_slot(npu, stage).to_packed()
     }
 
     fn exchanges_same_messages(&self, a: &AstraPhase, b: &AstraPhase) -> bool {
@@ -345,7 +347,7 @@ impl IssueDiscipline for AstraCollectives {
         extent: &GroupExtent,
         quiet: &UncontendedCost<'_>,
     ) -> Option<Vec<OrderChange>> {
-        let stages = chunk_schedule.stages();
+        let stages = chunk_schedule.all_stages();
         let is_proved = stages.iter().all(|stage| {
             self.endpoint_of(stage) > Span::ZERO
                 && end_order::is_proved(stage, extent, &self.sizes, quiet)
@@ -359,7 +361,7 @@ impl IssueDiscipline for AstraCollectives {
         })?;
         let delays = |stage: &AstraPhase| {
             let line = self.symmetric_line(stage, extent, quiet);
-            line.delays(self.endpoint_of(stage), |amount| self.reduction_of(amount))
+            line.member_delays(self.endpoint_of(stage), |amount| self.reduction_of(amount))
         };
         end_order::order_of_ends(stages, &passages, delays, |stage| self.endpoint_of(stage))
     }
@@ -400,22 +402,22 @@ impl IssueDiscipline for AstraCollectives {
         };
         let node = request.node;
         if alone {
-            issued.found(EndlessWait::Alone { npu, node });
+            issued.record_wait(EndlessWait::Alone { npu, node });
             return;
         }
         // Messages of custom algorithms are numbered separately.
         let of_all = (!named && !scripted).then_some(request.number);
-        issued.joins(npu, node, chunks, extent.size(), of_all);
+        issued.record_join(npu, node, chunks, extent.member_count(), of_all);
     }
 
     fn on_idle(&mut self, npu: Npu) {
         if let Some(issued) = &mut self.issued {
-            issued.found(EndlessWait::Asleep { npu });
+            issued.record_wait(EndlessWait::Asleep { npu });
         }
     }
 
     fn matches_by_sender(&self) -> bool {
-        self.counters.count()
+        self.counters.has_counters()
     }
 
     #[inline]
@@ -431,7 +433,7 @@ impl IssueDiscipline for AstraCollectives {
         from: u32,
         heard: u32,
     ) -> Option<u32> {
-        stage.steps_before_receive(QueueSlot::unpacked(slot), position, from, heard)
+        stage.steps_before_receive(QueueSlot::from_packed(slot), position, from, heard)
     }
 
     fn requested_step(
@@ -442,15 +444,15 @@ impl IssueDiscipline for AstraCollectives {
         to: u32,
         step: u32,
     ) -> Option<u32> {
-        stage.requested_step(QueueSlot::unpacked(slot), position, to, step)
+        stage.requested_step(QueueSlot::from_packed(slot), position, to, step)
     }
 
     #[inline]
     fn matches_in_issue_order(&self) -> bool {
-        self.quirks.has(Quirk::OneAtATime)
+        self.quirks.has_quirk(Quirk::OneAtATime)
     }
 
-    fn source(
+    fn source_of_receive(
         &self,
         stage: &AstraPhase,
         slot: u16,
@@ -458,7 +460,7 @@ impl IssueDiscipline for AstraCollectives {
         taken: u32,
         k: u32,
     ) -> Option<ReceiveSource> {
-        stage.receive_source(QueueSlot::unpacked(slot), position, taken, k)
+        stage.receive_source(QueueSlot::from_packed(slot), position, taken, k)
     }
 }
 
@@ -467,14 +469,14 @@ impl AstraCollectives {
     /// only leaves do, because other members first wait for a message.
     fn note_undelayed(&mut self, npu: Npu, request: &CollectiveRequest, extent: &GroupExtent) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
-        let Some(stage) = chunk_schedule.stages().first() else {
+        let Some(stage) = chunk_schedule.all_stages().first() else {
             return;
         };
         let place = extent.npus.iter().zip(0..).find(|(at, _)| **at == npu);
         let position = place.map_or(Position(0), |(_, place)| Position(place));
         let index = extent.phases[stage.phase as usize].index(position);
         let line = stage.line_position_of(index, position);
-        let delays = EndpointCost::Delay(Span::ZERO) == self.endpoint(stage);
+        let delays = EndpointCost::Delay(Span::ZERO) == self.endpoint_cost(stage);
         if delays && stage.initial_credits(stage.only_slot(), line) > 0 {
             self.undelayed = Some(Some((npu, request.node)));
         }
@@ -488,9 +490,9 @@ impl AstraCollectives {
         chunk_schedule: &ChunkSchedule<AstraPhase>,
         quiet: &UncontendedCost<'_>,
     ) -> bool {
-        let one_by_one = self.capacity == 1 || chunk_schedule.chunks() == 1;
+        let one_by_one = self.capacity == 1 || chunk_schedule.chunk_count() == 1;
         one_by_one
-            && chunk_schedule.stages().iter().all(|stage| {
+            && chunk_schedule.all_stages().iter().all(|stage| {
                 let pattern = match stage.algorithm {
                     AstraAlgorithm::Ring => LinePattern::Neighbours,
                     AstraAlgorithm::HalvingDoubling => LinePattern::InStep,
@@ -529,7 +531,7 @@ impl AstraCollectives {
     ) -> Option<FlowShopResult> {
         // If an NPU has several queues, chunks depend on earlier collectives.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
-        let phases = chunk_schedule.stages();
+        let phases = chunk_schedule.all_stages();
         if !plain || phases.iter().any(|stage| stage.script.is_some()) {
             return None;
         }
@@ -538,7 +540,7 @@ impl AstraCollectives {
         }
         let spans = phases.iter().map(|stage| {
             let line = self.symmetric_line(stage, extent, quiet);
-            line.span(self.endpoint_of(stage), |amount| self.reduction_of(amount))
+            line.phase_duration(self.endpoint_of(stage), |amount| self.reduction_of(amount))
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
         let queues: Vec<u32> = phases.iter().map(|stage| self.line_up(stage)).collect();
@@ -552,7 +554,11 @@ impl AstraCollectives {
         };
         // All chunks are identical, so a flow shop over the stages, with the queues' capacities, gives
         // the end.
-        Some(schedule_observed(chunk_schedule, stages, on_begin))
+        Some(simulate_flow_shop_observed(
+            chunk_schedule,
+            stages,
+            on_begin,
+        ))
     }
 
     /// Returns the delay of endpoints in `stage` if there are no buses.
@@ -568,14 +574,14 @@ impl AstraCollectives {
     /// Returns true if endpoints of `stage` have the constant delay of named groups.
     #[inline]
     fn is_fast(&self, stage: &AstraPhase) -> bool {
-        stage.named && self.quirks.has(Quirk::GroupEndpoint)
+        stage.named && self.quirks.has_quirk(Quirk::GroupEndpoint)
     }
 
     /// Returns the index of the set of queues that chunks join before `stage`: the dimension's, or the
     /// phase's own.
     #[inline]
     fn line_up(&self, stage: &AstraPhase) -> u32 {
-        if self.quirks.has(Quirk::SharedQueue) {
+        if self.quirks.has_quirk(Quirk::SharedQueue) {
             stage.level
         } else {
             stage.order

@@ -19,7 +19,12 @@ pub(super) struct CustomScripts {
 impl CustomScripts {
     /// Adds an algorithm, read from the files that begin with `prefix`, for the collectives that `inputs`
     /// name.
-    pub fn add(&mut self, inputs: &AstraInputs, prefix: &Path, algorithm: ScriptedAlgorithm) {
+    pub fn add_algorithm(
+        &mut self,
+        inputs: &AstraInputs,
+        prefix: &Path,
+        algorithm: ScriptedAlgorithm,
+    ) {
         let number = self.algorithms.len() as u16;
         self.algorithms.push(algorithm);
         let (own, files) = (&mut self.of_kind, &inputs.system.custom);
@@ -39,7 +44,7 @@ impl CustomScripts {
 
     /// Returns the index of a collective's algorithm. An algorithm for its node takes precedence over an
     /// algorithm for its kind.
-    pub fn number(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
+    pub fn script_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         let of_kind = match kind {
             CollectiveKind::AllReduce => self.of_kind.all_reduce,
             CollectiveKind::AllGather => self.of_kind.all_gather,
@@ -56,7 +61,10 @@ impl CustomScripts {
     }
 
     /// Returns the algorithm with index `number`, and the state of the members that execute algorithms.
-    pub fn played(&mut self, number: u16) -> (&ScriptedAlgorithm, &mut ScriptExecutor) {
+    pub fn algorithm_and_executor(
+        &mut self,
+        number: u16,
+    ) -> (&ScriptedAlgorithm, &mut ScriptExecutor) {
         (&self.algorithms[number as usize], &mut self.players)
     }
 }

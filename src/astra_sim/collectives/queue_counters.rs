@@ -45,19 +45,19 @@ impl QueueCounters {
 
     /// Returns true if anything is counted.
     #[inline]
-    pub fn count(&self) -> bool {
+    pub fn has_counters(&self) -> bool {
         !self.levels.is_empty()
     }
 
     /// Returns the queue slot of an NPU's next chunk in a stage, and counts it.
     #[inline]
-    pub fn slot(&mut self, npu: Npu, stage: &AstraPhase) -> QueueSlot {
+    pub fn next_slot(&mut self, npu: Npu, stage: &AstraPhase) -> QueueSlot {
         let backward = stage.rotation == QueueRotation::Second;
         let mut slot = QueueSlot {
             backward,
             ..QueueSlot::default()
         };
-        if !self.count() {
+        if !self.has_counters() {
             return slot;
         }
         if let Some(last) = self.counted.get_mut(npu.index())

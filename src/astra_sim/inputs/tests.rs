@@ -19,7 +19,7 @@ fn read(flags: &AstraFlags, more: &[(&str, &str)]) -> Result<AstraInputs, InputE
         ("m", "{\"memory-type\": \"NO_MEMORY_EXPANSION\"}"),
     ]);
     files.extend(more.iter().copied());
-    AstraInputs::read(flags, &mut |_, path| {
+    AstraInputs::read_files(flags, &mut |_, path| {
         let text = files.get(path.to_str().unwrap());
         let text = text.map(|text| (*text).to_owned());
         text.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -34,7 +34,7 @@ fn notes(inputs: &AstraInputs) -> Vec<String> {
 fn inputs_are_read_together() {
     let plain = read(&flags(), &[]).unwrap();
     assert_eq!(notes(&plain), [""; 0]);
-    assert_eq!(plain.network.npus(), 8);
+    assert_eq!(plain.network.npu_count(), 8);
     assert_eq!(plain.endpoint_delay, 10);
     assert!(plain.groups.is_empty() && plain.memory.is_none());
     let direct = CollectiveImplementation::parse("direct");

@@ -5,14 +5,14 @@ use super::*;
 const NETWORK: &str = "topology: [Ring, FullyConnected, Switch]\nnpus_count: [4, 8, 2]\n\
                        bandwidth: [50, 25, 100]\nlatency: [500, 300, 0.5]\n";
 
-fn input<'a>(file: &'a str, text: &'a str) -> InputText<'a> {
+fn parse_input<'a>(file: &'a str, text: &'a str) -> InputText<'a> {
     InputText { file, text }
 }
 
 fn import(system: Option<&str>, memory: Option<&str>) -> ImportedMachine {
-    let system = system.map(|text| input("s.json", text));
-    let memory = memory.map(|text| input("m.json", text));
-    machine_file("three", input("n.yml", NETWORK), system, memory).expect("it is imported")
+    let system = system.map(|text| parse_input("s.json", text));
+    let memory = memory.map(|text| parse_input("m.json", text));
+    machine_file("three", parse_input("n.yml", NETWORK), system, memory).expect("it is imported")
 }
 
 fn machine(imported: &ImportedMachine) -> Machine {
@@ -35,7 +35,7 @@ fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     assert!(rates.eq([gib(50.0), gib(175.0), gib(100.0)]));
     // The latency is 0.5 ns.
     assert_eq!(dimensions[2].latency.0, 500);
-    let pipeline = machine.pipeline();
+    let pipeline = machine.chunk_pipeline();
     let chunks = pipeline.chunks.map(std::num::NonZeroU32::get);
     assert_eq!((chunks, pipeline.active.get()), (Some(4), 2));
     // The rates of the machine's NPUs are unknown, because the file states none.
@@ -64,7 +64,7 @@ fn npus_have_the_rates_that_the_system_file_says_and_no_others() {
     assert_eq!(own.bandwidth.bytes_per_second(), 1.6e12);
     assert_eq!((own.latency, own.capacity), (None, None));
     assert_eq!(machine.npu_memory(0), None);
-    let remote = machine.remote().expect("there is one");
+    let remote = machine.first_remote_memory().expect("there is one");
     assert_eq!(remote.bandwidth.bytes_per_second(), 30e9);
     assert_eq!((remote.latency.0, remote.capacity), (700_000, None));
     assert_eq!(machine.shared_memory(), None);
@@ -92,11 +92,17 @@ fn a_network_alone_is_a_machine_that_chooses_algorithms() {
         "remote-mem-bw": 1, "num-nodes": 8, "num-npus-per-node": 8}"#;
     let imported = import(None, Some(memory));
     let machine = machine(&imported);
-    assert_eq!((machine.topology().npus(), machine.remote()), (64, None));
+    assert_eq!(
+        (
+            machine.topology().npu_count(),
+            machine.first_remote_memory()
+        ),
+        (64, None)
+    );
     assert!(imported.text.contains("algorithm = \"auto\""));
     assert!(imported.notes.iter().any(|note| note.key == "memory-type"));
     let huge = "topology: [Ring]\nnpus_count: [8]\nbandwidth: [1e300]\nlatency: [500]\n";
-    let error = machine_file("x", input("n.yml", huge), None, None).unwrap_err();
+    let error = machine_file("x", parse_input("n.yml", huge), None, None).unwrap_err();
     let error = error.to_string();
     assert!(
         error.contains("no machine file can say these numbers"),

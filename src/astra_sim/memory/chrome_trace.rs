@@ -60,7 +60,7 @@ impl TensorMemory<'_> {
     /// # Errors
     ///
     /// Fails with the errors of `out`.
-    pub fn draw(&self, rank: u32, out: &mut impl Write) -> io::Result<()> {
+    pub fn write_chrome_trace(&self, rank: u32, out: &mut impl Write) -> io::Result<()> {
         out.write_all(b"{\"traceEvents\": [")?;
         let mut first = true;
         let mut event = |event: &TensorEvent<'_>| {

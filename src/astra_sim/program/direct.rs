@@ -35,7 +35,7 @@ pub(super) fn required_before(phase: &AstraPhase, position: LinePosition, i: u32
     match (phase.part, phase.algorithm) {
         (PhaseOperation::AllReduce, AstraAlgorithm::Direct { window: given }) if i >= others => {
             let reduced = window_size(given, position) + others;
-            if phase.quirks.has(Quirk::EarlyReduction) {
+            if phase.quirks.has_quirk(Quirk::EarlyReduction) {
                 (i + 1, others)
             } else {
                 (reduced.max(i + 1), others)

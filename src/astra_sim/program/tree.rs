@@ -29,7 +29,7 @@ pub(super) struct TreeMessage {
 
 impl TreeRole {
     /// Returns the role of the member at `position`.
-    pub fn of(slot: QueueSlot, position: LinePosition) -> Self {
+    pub fn role_of_member(slot: QueueSlot, position: LinePosition) -> Self {
         let n = position.size;
         // Indices 1 to n-1 are the subtree in order, and n is the root. With b the lowest set bit of x,
         // the parent of x is x + b or x - b, whichever has the higher lowest bit.
@@ -62,23 +62,23 @@ impl TreeRole {
     }
 
     /// Returns the initial credits: one for a leaf, because its data passes the endpoint first.
-    pub fn credits(self) -> u32 {
+    pub fn initial_credits(self) -> u32 {
         u32::from(matches!(self, Self::Leaf { .. }))
     }
 
-    pub fn receives(self) -> u32 {
+    pub fn receive_count(self) -> u32 {
         match self {
             Self::Inner { .. } => 3,
             Self::Root { .. } | Self::Leaf { .. } => 1,
         }
     }
 
-    pub fn reduces(self) -> bool {
+    pub fn reduces_data(self) -> bool {
         !matches!(self, Self::Leaf { .. })
     }
 
     /// Returns the `i`-th message.
-    pub fn step(self, i: u32) -> Option<TreeMessage> {
+    pub fn nth_send(self, i: u32) -> Option<TreeMessage> {
         // Receives from children are posted at the start; the receive from the parent is posted after
         // the message up.
         let (to, after, recv_posted) = match (self, i) {
@@ -97,7 +97,7 @@ impl TreeRole {
     }
 
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
-    pub fn source(
+    pub fn receive_source(
         self,
         slot: QueueSlot,
         position: LinePosition,
@@ -106,14 +106,14 @@ impl TreeRole {
     ) -> Option<ReceiveSource> {
         let child = |from| ReceiveSource { from, step: 0 };
         let parent = |from| {
-            let above = Self::of(
+            let above = Self::role_of_member(
                 slot,
                 LinePosition {
                     index: from,
                     ..position
                 },
             );
-            let mut steps = (0..).map_while(|i| above.step(i));
+            let mut steps = (0..).map_while(|i| above.nth_send(i));
             let step = steps.position(|m| m.to == position.index && m.recv_posted > 0)?;
             Some(ReceiveSource {
                 from,
@@ -145,7 +145,7 @@ mod tests {
             mirrored,
             ..QueueSlot::default()
         };
-        TreeRole::of(slot, position)
+        TreeRole::role_of_member(slot, position)
     }
 
     #[test]

@@ -11,7 +11,9 @@ type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
 fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let nothing = NodeView::new(100, "nothing", Op::NoOp);
-    writer.write(&nothing, &[], &NodeExtras::default()).unwrap();
+    writer
+        .write_node(&nothing, &[], &NodeExtras::default())
+        .unwrap();
     for (id, lists) in nodes.iter().enumerate().rev() {
         let kernel = Op::Compute {
             flops: 0,
@@ -29,13 +31,13 @@ fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
             attributes: attributes.as_ref().map_or(&[], |both| both.as_slice()),
             ..NodeExtras::default()
         };
-        writer.write(&node, &[], &extra).unwrap();
+        writer.write_node(&node, &[], &extra).unwrap();
     }
     writer.into_inner()
 }
 
 fn error(nodes: &[Option<Lists<'_>>], lenient: bool) -> String {
-    let error = RankTensors::read(&trace(nodes), lenient, "f", &mut Vec::new());
+    let error = RankTensors::read_tensors(&trace(nodes), lenient, "f", &mut Vec::new());
     error.unwrap_err().to_string()
 }
 
@@ -46,7 +48,7 @@ fn tensors_are_read_by_node() {
         Some((&["y", "50"], &["none", "0"])),
         Some((&[][..], &[][..])),
     ];
-    let tensors = RankTensors::read(&trace(&nodes), false, "f", &mut Vec::new()).unwrap();
+    let tensors = RankTensors::read_tensors(&trace(&nodes), false, "f", &mut Vec::new()).unwrap();
     let of = |id| {
         let name = |tensor: u32| tensors.names[tensor as usize].as_str();
         let uses = tensors.uses_of(id).iter();
@@ -121,7 +123,7 @@ fn nodes_without_lists_are_refused_or_noted() {
     let error = error(&nodes, false);
     assert!(error.contains("no attribute `inputs`"), "{error}");
     let mut notes = Vec::new();
-    let tensors = RankTensors::read(&trace(&nodes), true, "f", &mut notes).unwrap();
+    let tensors = RankTensors::read_tensors(&trace(&nodes), true, "f", &mut notes).unwrap();
     assert_eq!(tensors.uses_of(2).len(), 1);
     let notes: Vec<_> = notes.iter().map(InputNote::to_string).collect();
     let expected =

@@ -40,12 +40,12 @@ thread_local! {
 }
 
 /// Sets the limit in bytes. The limit has an effect only if [`CountingAllocator`] is the allocator.
-pub(super) fn bound(bytes: u64) {
+pub(super) fn set_memory_bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
 
 /// Returns the allocated bytes, or 0 if [`CountingAllocator`] is not the allocator.
-pub fn allocated() -> u64 {
+pub fn allocated_bytes() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
 
@@ -74,7 +74,7 @@ pub fn keep_freed() {
 
 /// Counts `bytes`, which are negative if they were freed.
 #[inline]
-fn count(bytes: i64) {
+fn count_bytes(bytes: i64) {
     // An ending thread has already lost its local counter.
     let own = OWN.try_with(|own| {
         let sum = own.get() + bytes;
@@ -123,13 +123,13 @@ fn exit_out_of_memory(asked: u64, held: u64, why: std::fmt::Arguments<'_>) {
     );
     let left = rest.len();
     let length = text.len() - left;
-    say(&text[..length]);
+    write_to_stderr(&text[..length]);
     std::process::exit(2);
 }
 
 /// Writes to standard error without taking its lock, which the thread may already hold.
 #[cfg(unix)]
-fn say(text: &[u8]) {
+fn write_to_stderr(text: &[u8]) {
     use std::os::fd::FromRawFd;
     // SAFETY: standard error is not closed, because this file is never dropped.
     let file = unsafe { std::fs::File::from_raw_fd(2) };
@@ -137,20 +137,20 @@ fn say(text: &[u8]) {
 }
 
 #[cfg(not(unix))]
-fn say(text: &[u8]) {
+fn write_to_stderr(text: &[u8]) {
     let _ = std::io::stderr().write_all(text);
 }
 
 /// Returns `memory`, or ends the process if the system had no memory left.
 #[inline]
-fn had(memory: *mut u8, size: usize) -> *mut u8 {
+fn exit_if_null(memory: *mut u8, size: usize) -> *mut u8 {
     if memory.is_null() {
         if let Some(exhausted) = EXHAUSTED.get() {
             exhausted();
         }
         exit_out_of_memory(
             size as u64,
-            allocated() + size as u64,
+            allocated_bytes() + size as u64,
             format_args!(
                 "more than the system has; {} is not the reason",
                 SettingKey::MaxMemory
@@ -163,26 +163,26 @@ fn had(memory: *mut u8, size: usize) -> *mut u8 {
 // SAFETY: every call is passed unchanged to the system's allocator, and its result is returned.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as i64);
+        count_bytes(layout.size() as i64);
         // SAFETY: the caller of each method guarantees the requirements of the system's allocator.
-        had(unsafe { System.alloc(layout) }, layout.size())
+        exit_if_null(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as i64);
+        count_bytes(layout.size() as i64);
         // SAFETY: see above.
-        had(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count(-(layout.size() as i64));
+        count_bytes(-(layout.size() as i64));
         // SAFETY: see above.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size as i64 - layout.size() as i64);
+        count_bytes(size as i64 - layout.size() as i64);
         // SAFETY: see above.
-        had(unsafe { System.realloc(memory, layout, size) }, size)
+        exit_if_null(unsafe { System.realloc(memory, layout, size) }, size)
     }
 }

@@ -1,11 +1,11 @@
 //! Memory limits that the system reports: of the machine, of the process, and of its container.
 
 /// Returns the smallest limit that the system reports, in bytes, or `None` if it reports no limit.
-pub(super) fn memory() -> Option<u64> {
+pub(super) fn detect_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
-    let machine = read("/proc/meminfo").and_then(|text| total(&text));
+    let machine = read("/proc/meminfo").and_then(|text| parse_mem_total(&text));
     let own = read("/proc/self/cgroup");
-    let groups = own.iter().flat_map(|text| folders(text));
+    let groups = own.iter().flat_map(|text| parse_cgroup_folders(text));
     let container = groups
         .filter_map(|folder| read(&folder))
         .filter_map(|text| text.trim().parse().ok());
@@ -21,7 +21,7 @@ fn address_space(text: &str) -> Option<u64> {
 }
 
 /// Parses the line `MemTotal: 16384 kB`, and returns bytes.
-fn total(text: &str) -> Option<u64> {
+fn parse_mem_total(text: &str) -> Option<u64> {
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -32,7 +32,7 @@ fn total(text: &str) -> Option<u64> {
 
 /// Returns the paths of the memory limits for the groups in `/proc/self/cgroup`, for both versions of cgroups. Inside a
 /// container, the container's own group is the root.
-fn folders(text: &str) -> Vec<String> {
+fn parse_cgroup_folders(text: &str) -> Vec<String> {
     const ROOT: &str = "/sys/fs/cgroup";
     let mut found = vec![
         format!("{ROOT}/memory.max"),
@@ -59,14 +59,14 @@ mod tests {
     fn the_system_says_it_in_kilobytes_and_groups_in_files_of_their_own() {
         // 16,384 × 1,024.
         assert_eq!(
-            total("MemFree: 1 kB\nMemTotal:   16384 kB\n"),
+            parse_mem_total("MemFree: 1 kB\nMemTotal:   16384 kB\n"),
             Some(16_777_216)
         );
-        assert_eq!(total("MemTotal: many"), None);
+        assert_eq!(parse_mem_total("MemTotal: many"), None);
         let limits = "Max address space   8589934592  unlimited  bytes\n";
         assert_eq!(address_space(limits), Some(8_589_934_592));
         assert_eq!(address_space("Max address space unlimited unlimited"), None);
-        let of = |text| folders(text).split_off(2);
+        let of = |text| parse_cgroup_folders(text).split_off(2);
         assert_eq!(of("0::/a/b\n"), ["/sys/fs/cgroup/a/b/memory.max"]);
         let first = of("4:cpu,memory:/a\n3:pids:/b");
         assert_eq!(first, ["/sys/fs/cgroup/memory/a/memory.limit_in_bytes"]);

@@ -4,12 +4,12 @@
 //! A part of a path is a key of a table. In a list of tables, a part is the `name` of a table or the table's index from
 //! 0. The last part may be a new key; the reader of the edited text decides whether that key is valid.
 
-use super::{ConfigError, ConfigLiteral, did_you_mean, nearest};
+use super::{ConfigError, ConfigLiteral, did_you_mean, find_nearest};
 use toml::{Table, Value};
 
 /// Error about a path that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(nearest(.part, .known.iter().map(String::as_str))))]
+#[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(find_nearest(.part, .known.iter().map(String::as_str))))]
 pub struct PathError {
     /// The part of the path that does not exist.
     pub part: String,
@@ -52,15 +52,15 @@ pub fn with_values(
         let last = parts.pop().unwrap_or_default();
         let mut at = EditCursor::Table(&mut root);
         for part in parts {
-            at = at.down(part)?;
+            at = at.descend_to(part)?;
         }
         match at {
             EditCursor::Table(table) => {
-                table.insert(last.to_owned(), value.toml());
+                table.insert(last.to_owned(), value.to_toml());
             }
             EditCursor::List(items) => {
-                let index = index_of(items, last)?;
-                items[index] = value.toml();
+                let index = find_item(items, last)?;
+                items[index] = value.to_toml();
             }
         }
     }
@@ -73,7 +73,7 @@ pub fn value_at(text: &str, path: &str) -> Option<String> {
     for part in path.split('.') {
         at = match at {
             Value::Table(table) => table.get(part)?,
-            Value::Array(items) => &items[index_of(items, part).ok()?],
+            Value::Array(items) => &items[find_item(items, part).ok()?],
             _ => return None,
         };
     }
@@ -83,7 +83,7 @@ pub fn value_at(text: &str, path: &str) -> Option<String> {
 /// Returns the numbers in `text`, and the strings that begin with a number, each with its path (empty if `text` is not
 /// TOML).
 pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
-    fn visit(at: &Value, path: &str, out: &mut Vec<(String, ConfigLiteral)>) {
+    fn collect_numbers(at: &Value, path: &str, out: &mut Vec<(String, ConfigLiteral)>) {
         let inner = |part: &str| match path {
             "" => part.to_owned(),
             path => format!("{path}.{part}"),
@@ -92,13 +92,13 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
             Value::Table(table) => {
                 table
                     .iter()
-                    .for_each(|(key, value)| visit(value, &inner(key), out));
+                    .for_each(|(key, value)| collect_numbers(value, &inner(key), out));
             }
             Value::Array(items) => {
                 for (i, item) in items.iter().enumerate().filter(|(_, item)| item.is_table()) {
                     let name = item.get("name").and_then(Value::as_str);
                     let part = name.map_or_else(|| i.to_string(), str::to_owned);
-                    visit(item, &inner(&part), out);
+                    collect_numbers(item, &inner(&part), out);
                 }
             }
             Value::Integer(number) => out.push((path.to_owned(), ConfigLiteral::Whole(*number))),
@@ -111,7 +111,7 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
     }
     let mut out = Vec::new();
     if let Ok(table) = text.parse::<Table>() {
-        visit(&Value::Table(table), "", &mut out);
+        collect_numbers(&Value::Table(table), "", &mut out);
     }
     out
 }
@@ -145,7 +145,7 @@ pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
     );
     let changed = places.into_iter().map(|(place, value, before)| {
         let mut root = edited.clone();
-        restore(&mut root, &place, before);
+        restore_value(&mut root, &place, before);
         let parts: Vec<String> = place.iter().map(|(_, shown)| shown.clone()).collect();
         ChangedValue {
             path: parts.join("."),
@@ -157,21 +157,21 @@ pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
 }
 
 /// A part of a path (a key, or an index of a list) with its spelling in paths.
-type PlacePart = (PlaceStep, String);
+type PathPart = (PathStep, String);
 
 #[derive(Clone)]
-enum PlaceStep {
+enum PathStep {
     Key(String),
     Index(usize),
 }
 
 /// A place where two documents differ, with its value in the edited document and its value in the original.
-type ValueChange = (Vec<PlacePart>, Option<Value>, Option<Value>);
+type ValueChange = (Vec<PathPart>, Option<Value>, Option<Value>);
 
 fn find_changes(
     edited: &Value,
     original: &Value,
-    place: &mut Vec<PlacePart>,
+    place: &mut Vec<PathPart>,
     found: &mut Vec<ValueChange>,
 ) {
     match (edited, original) {
@@ -179,7 +179,7 @@ fn find_changes(
             let added = edited.keys().filter(|key| !original.contains_key(*key));
             let keys: Vec<&String> = original.keys().chain(added).collect();
             for key in keys {
-                place.push((PlaceStep::Key(key.clone()), key.clone()));
+                place.push((PathStep::Key(key.clone()), key.clone()));
                 match (edited.get(key), original.get(key)) {
                     (Some(one), Some(other)) => find_changes(one, other, place, found),
                     (one, other) => found.push((place.clone(), one.cloned(), other.cloned())),
@@ -190,7 +190,7 @@ fn find_changes(
         (Value::Array(edited), Value::Array(original)) if have_same_items(edited, original) => {
             for (i, (one, other)) in edited.iter().zip(original).enumerate() {
                 let shown = item_name(one).map_or_else(|| i.to_string(), str::to_owned);
-                place.push((PlaceStep::Index(i), shown));
+                place.push((PathStep::Index(i), shown));
                 find_changes(one, other, place, found);
                 place.pop();
             }
@@ -215,25 +215,25 @@ fn item_name(item: &Value) -> Option<&str> {
 }
 
 /// Puts `value` at `place`, or removes the value at `place` if `value` is `None`.
-fn restore(root: &mut Value, place: &[PlacePart], value: Option<Value>) {
+fn restore_value(root: &mut Value, place: &[PathPart], value: Option<Value>) {
     let Some(((last, _), parts)) = place.split_last() else {
         return;
     };
     let mut at = root;
     for (part, _) in parts {
         at = match part {
-            PlaceStep::Key(key) => &mut at[key.as_str()],
-            PlaceStep::Index(index) => &mut at[*index],
+            PathStep::Key(key) => &mut at[key.as_str()],
+            PathStep::Index(index) => &mut at[*index],
         };
     }
     match (last, value, at) {
-        (PlaceStep::Key(key), Some(value), Value::Table(table)) => {
+        (PathStep::Key(key), Some(value), Value::Table(table)) => {
             table.insert(key.clone(), value);
         }
-        (PlaceStep::Key(key), None, Value::Table(table)) => {
+        (PathStep::Key(key), None, Value::Table(table)) => {
             table.remove(key);
         }
-        (PlaceStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
+        (PathStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
         // Both lists of keys have the same entries, so nothing has to be restored.
         _ => {}
     }
@@ -246,7 +246,7 @@ enum EditCursor<'t> {
 }
 
 impl<'t> EditCursor<'t> {
-    fn down(self, part: &str) -> Result<Self, PathError> {
+    fn descend_to(self, part: &str) -> Result<Self, PathError> {
         let value = match self {
             Self::Table(table) => {
                 let known: Vec<String> = table.keys().cloned().collect();
@@ -256,7 +256,7 @@ impl<'t> EditCursor<'t> {
                 })?
             }
             Self::List(items) => {
-                let index = index_of(items, part)?;
+                let index = find_item(items, part)?;
                 &mut items[index]
             }
         };
@@ -272,7 +272,7 @@ impl<'t> EditCursor<'t> {
 }
 
 /// Returns the index of the item that `part` names.
-fn index_of(items: &[Value], part: &str) -> Result<usize, PathError> {
+fn find_item(items: &[Value], part: &str) -> Result<usize, PathError> {
     let named = items.iter().position(|item| item_name(item) == Some(part));
     let numbered = || {
         part.parse::<usize>()

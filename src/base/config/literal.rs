@@ -20,19 +20,19 @@ pub enum ConfigLiteral {
 
 impl ConfigLiteral {
     /// Converts the value to the `toml` package's type.
-    pub(super) fn toml(&self) -> toml::Value {
+    pub(super) fn to_toml(&self) -> toml::Value {
         match self {
             Self::Text(text) => toml::Value::String(text.clone()),
             Self::Whole(number) => toml::Value::Integer(*number),
             Self::Number(number) => toml::Value::Float(*number),
             Self::Flag(flag) => toml::Value::Boolean(*flag),
-            Self::List(items) => toml::Value::Array(items.iter().map(Self::toml).collect()),
+            Self::List(items) => toml::Value::Array(items.iter().map(Self::to_toml).collect()),
         }
     }
 
     /// Returns the value as TOML text, with strings in quotes.
-    pub fn quoted(&self) -> String {
-        self.toml().to_string()
+    pub fn to_toml_text(&self) -> String {
+        self.to_toml().to_string()
     }
 
     /// Parses a word of a command line as a number, or as `true` or `false`. Any other word is a string.
@@ -48,7 +48,7 @@ impl ConfigLiteral {
     }
 
     /// Returns the value if it is a number, and `None` otherwise.
-    pub fn number(&self) -> Option<f64> {
+    pub fn as_number(&self) -> Option<f64> {
         match self {
             Self::Whole(number) => Some(*number as f64),
             Self::Number(number) => Some(*number),
@@ -78,34 +78,38 @@ impl fmt::Display for ConfigLiteral {
 
 impl ConfigField<'_> {
     /// Reads a string, a number, a boolean, or a list of these.
-    pub fn literal(&self) -> Result<ConfigLiteral, ConfigError> {
+    pub fn read_literal(&self) -> Result<ConfigLiteral, ConfigError> {
         let expected = "a text, a number, true or false, or a list of these";
         Ok(match self.value.get_ref() {
             DeValue::String(text) => ConfigLiteral::Text(text.to_string()),
             DeValue::Boolean(flag) => ConfigLiteral::Flag(*flag),
             DeValue::Integer(number) => {
                 let parsed = i64::from_str_radix(number.as_str(), number.radix());
-                ConfigLiteral::Whole(
-                    parsed.map_err(|_| self.refuse("a number of 20 digits or more", expected))?,
-                )
+                ConfigLiteral::Whole(parsed.map_err(|_| {
+                    self.invalid_value_error("a number of 20 digits or more", expected)
+                })?)
             }
             DeValue::Float(number) => {
                 let parsed: Option<f64> = number.as_str().replace('_', "").parse().ok();
                 let finite = parsed.filter(|number| number.is_finite());
-                ConfigLiteral::Number(finite.ok_or_else(|| self.refuse(number.as_str(), expected))?)
+                ConfigLiteral::Number(
+                    finite.ok_or_else(|| self.invalid_value_error(number.as_str(), expected))?,
+                )
             }
             DeValue::Array(_) => {
-                let items = self.items(expected)?;
-                let items: Result<_, _> = items.iter().map(Self::literal).collect();
+                let items = self.read_items(expected)?;
+                let items: Result<_, _> = items.iter().map(Self::read_literal).collect();
                 ConfigLiteral::List(items?)
             }
-            DeValue::Datetime(_) => return Err(self.refuse("a date or time", expected)),
-            DeValue::Table(_) => return Err(self.refuse("a table", expected)),
+            DeValue::Datetime(_) => {
+                return Err(self.invalid_value_error("a date or time", expected));
+            }
+            DeValue::Table(_) => return Err(self.invalid_value_error("a table", expected)),
         })
     }
 
     /// Returns the table if the value is a table, and `None` otherwise.
-    pub fn if_table(&self) -> Option<super::ConfigTable<'_>> {
-        self.table(None).ok()
+    pub fn as_table(&self) -> Option<super::ConfigTable<'_>> {
+        self.read_table(None).ok()
     }
 }

@@ -1,7 +1,7 @@
 //! Formatting and parsing of counts for people.
 
 /// Formats a count with its noun: `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234 micro-batches`.
-pub fn counted(count: u64, one: &str) -> String {
+pub fn format_count(count: u64, one: &str) -> String {
     let is_consonant = |letter: char| !"aeiou".contains(letter);
     let (stem, ending) = match one.strip_suffix('y') {
         _ if count == 1 => (one, ""),
@@ -9,11 +9,11 @@ pub fn counted(count: u64, one: &str) -> String {
         _ if one.ends_with("ch") || one.ends_with("ss") => (one, "es"),
         _ => (one, "s"),
     };
-    format!("{} {stem}{ending}", thousands(count))
+    format!("{} {stem}{ending}", format_thousands(count))
 }
 
 /// Formats a number with separators: `1,234,567`.
-pub fn thousands(number: u64) -> String {
+pub fn format_thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -35,14 +35,14 @@ const SUFFIXES: [(char, u64); 4] = [
 
 /// Formats a count as `15T`, `1.5B` or `300M`, or as `1,234,567` if every suffix would need more
 /// than two decimals.
-pub fn token_count(count: u64) -> String {
+pub fn format_token_count(count: u64) -> String {
     let exact = SUFFIXES.iter().find(|(_, unit)| {
         let smallest = unit / 100;
         count >= *unit && count.is_multiple_of(smallest)
     });
     match exact {
         Some((suffix, unit)) => format!("{}{suffix}", count as f64 / *unit as f64),
-        None => thousands(count),
+        None => format_thousands(count),
     }
 }
 
@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_by_three() {
-        assert_eq!(thousands(7), "7");
-        assert_eq!(thousands(1234), "1,234");
-        assert_eq!(thousands(123_456_789), "123,456,789");
+        assert_eq!(format_thousands(7), "7");
+        assert_eq!(format_thousands(1234), "1,234");
+        assert_eq!(format_thousands(123_456_789), "123,456,789");
     }
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
             ("7", 7, "7"),
         ] {
             assert_eq!(parse_token_count(text), Ok(count), "{text}");
-            assert_eq!(token_count(count), shown);
+            assert_eq!(format_token_count(count), shown);
         }
         for text in [
             "", "T", "0", "-1B", "1.5", "15TT", "nan", "1e40", "15Q", "1e16",
@@ -106,11 +106,11 @@ mod tests {
 
     #[test]
     fn one_thing_has_no_plural() {
-        assert_eq!(counted(1, "rank"), "1 rank");
-        assert_eq!(counted(0, "message"), "0 messages");
-        assert_eq!(counted(2, "pass"), "2 passes");
-        assert_eq!(counted(2, "dependency"), "2 dependencies");
-        assert_eq!(counted(2, "delay"), "2 delays");
-        assert_eq!(counted(1234, "micro-batch"), "1,234 micro-batches");
+        assert_eq!(format_count(1, "rank"), "1 rank");
+        assert_eq!(format_count(0, "message"), "0 messages");
+        assert_eq!(format_count(2, "pass"), "2 passes");
+        assert_eq!(format_count(2, "dependency"), "2 dependencies");
+        assert_eq!(format_count(2, "delay"), "2 delays");
+        assert_eq!(format_count(1234, "micro-batch"), "1,234 micro-batches");
     }
 }

@@ -1,7 +1,7 @@
 //! Formatting of energies for people.
 
 /// Formats an energy in joules, in the largest unit that gives at least 1: `12.300 uJ`.
-pub fn joules(energy: f64) -> String {
+pub fn format_joules(energy: f64) -> String {
     let units = [
         (1e6, "MJ"),
         (1e3, "kJ"),
@@ -24,10 +24,10 @@ mod tests {
 
     #[test]
     fn energy_has_the_largest_unit_of_which_there_is_one() {
-        assert_eq!(joules(0.0), "0.000 J");
-        assert_eq!(joules(5.510_4e-5), "55.104 uJ");
-        assert_eq!(joules(2e-12), "2.000 pJ");
-        assert_eq!(joules(4400.0), "4.400 kJ");
-        assert_eq!(joules(3e7), "30.000 MJ");
+        assert_eq!(format_joules(0.0), "0.000 J");
+        assert_eq!(format_joules(5.510_4e-5), "55.104 uJ");
+        assert_eq!(format_joules(2e-12), "2.000 pJ");
+        assert_eq!(format_joules(4400.0), "4.400 kJ");
+        assert_eq!(format_joules(3e7), "30.000 MJ");
     }
 }

@@ -34,7 +34,7 @@ impl TimeEstimate {
     }
 
     /// Returns the estimate in picoseconds.
-    pub fn picoseconds(self) -> f64 {
+    pub fn as_picoseconds(self) -> f64 {
         self.0
     }
 
@@ -63,14 +63,14 @@ impl Add for TimeEstimate {
 
 impl Bandwidth {
     /// Returns the same time as [`Self::serialization`], without rounding.
-    pub fn estimate(self, amount: BufferShare) -> TimeEstimate {
+    pub fn estimate_serialization(self, amount: BufferShare) -> TimeEstimate {
         TimeEstimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
     }
 }
 
 impl InverseRate {
     /// Returns the same time as [`Self::serialization`], without rounding.
-    pub fn estimate(self, amount: BufferShare) -> TimeEstimate {
+    pub fn estimate_serialization(self, amount: BufferShare) -> TimeEstimate {
         TimeEstimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
     }
 }
@@ -84,7 +84,7 @@ mod tests {
         // A third of a byte at 1 TB/s takes 1/3 ps, which f64 cannot represent. Three such estimates must add up to 1
         // ps.
         let rate = Bandwidth::new(1e12).unwrap();
-        let third = rate.estimate(BufferShare::whole(1).part(3));
+        let third = rate.estimate_serialization(BufferShare::from_bytes(1).nth_part(3));
         let one = TimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
         // A picosecond in a millisecond is a relative difference of 10^-9, which is above the margin. A picosecond in a

@@ -159,7 +159,11 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
 }
 
 /// Returns `value`, or the common error about a rate of zero if it is `None`.
-fn positive<T>(text: &str, kind: &QuantityKind, value: Option<T>) -> Result<T, QuantityError> {
+fn parse_positive<T>(
+    text: &str,
+    kind: &QuantityKind,
+    value: Option<T>,
+) -> Result<T, QuantityError> {
     value.ok_or_else(|| QuantityError {
         text: text.chars().take(40).collect(),
         what: kind.what,
@@ -173,7 +177,7 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let span = Self::from_seconds(parse(text, &TIME)?);
         // from_seconds() saturates, so MAX stands for any longer duration.
-        positive(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| QuantityError {
+        parse_positive(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| QuantityError {
             why: "the time is longer than 213 days".to_owned(),
             ..e
         })
@@ -200,21 +204,21 @@ impl FromStr for Bytes {
 impl FromStr for Bandwidth {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        positive(text, &BANDWIDTH, Self::new(parse(text, &BANDWIDTH)?))
+        parse_positive(text, &BANDWIDTH, Self::new(parse(text, &BANDWIDTH)?))
     }
 }
 
 impl FromStr for FlopRate {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        positive(text, &RATE, Self::new(parse(text, &RATE)?))
+        parse_positive(text, &RATE, Self::new(parse(text, &RATE)?))
     }
 }
 
 impl FromStr for Frequency {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        positive(text, &FREQUENCY, Self::new(parse(text, &FREQUENCY)?))
+        parse_positive(text, &FREQUENCY, Self::new(parse(text, &FREQUENCY)?))
     }
 }
 
@@ -239,7 +243,7 @@ mod tests {
         );
         // 97 cycles of 1.41 GHz: 97 / 1.41e9 s = 68,794.326 ps.
         let clock = "1.41 GHz".parse::<Frequency>().unwrap();
-        assert_eq!(clock.cycles(97), Span(68_794));
+        assert_eq!(clock.time_for_cycles(97), Span(68_794));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Formatting and parsing of percentages for people.
 
 /// Formats a fraction as `12.3 %`.
-pub fn percent(fraction: f64) -> String {
+pub fn format_percent(fraction: f64) -> String {
     format!("{:.1} %", 100.0 * fraction)
 }
 
@@ -11,12 +11,12 @@ pub fn signed_percent(fraction: f64) -> String {
 }
 
 /// Formats the ratio of `part` to `whole`, which must not be zero, as `12.3 %`.
-pub fn percent_of(part: f64, whole: f64) -> String {
+pub fn format_percent_of(part: f64, whole: f64) -> String {
     format!("{:.1} %", 100.0 * part / whole)
 }
 
 /// Formats a change in percent as `+1.25 %`.
-pub fn percent_change(percent: f64) -> String {
+pub fn format_percent_change(percent: f64) -> String {
     format!("{percent:+.2} %")
 }
 
@@ -32,10 +32,10 @@ mod tests {
 
     #[test]
     fn percentages_have_one_digit_and_changes_two() {
-        assert_eq!(percent(0.1234), "12.3 %");
-        assert_eq!(percent_of(1.0, 8.0), "12.5 %");
-        assert_eq!(percent_change(1.25), "+1.25 %");
-        assert_eq!(percent_change(-75.0), "-75.00 %");
+        assert_eq!(format_percent(0.1234), "12.3 %");
+        assert_eq!(format_percent_of(1.0, 8.0), "12.5 %");
+        assert_eq!(format_percent_change(1.25), "+1.25 %");
+        assert_eq!(format_percent_change(-75.0), "-75.00 %");
         assert_eq!(parse_percent("0.5 %"), Some(0.5));
         for wrong in ["0.5", "%", "-1%", "inf%", "x%"] {
             assert_eq!(parse_percent(wrong), None);

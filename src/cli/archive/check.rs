@@ -1,6 +1,6 @@
 //! `chakram archive baseline` and `check`.
 
-use super::contents::query;
+use super::contents::parse_query;
 use crate::compare::parallel_map;
 use crate::load::JobArgs;
 use crate::output::TimingArgs;
@@ -14,7 +14,7 @@ use chakram_studies::regression::{
     self, CheckOutcome, CoveredWorkload, FailedPrediction, WorkloadPrediction, page, verdict,
 };
 use chakram_trace::files::OutputSet;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use clap::{Args, Parser, ValueEnum};
 use std::error::Error;
 use std::io::Write;
@@ -38,9 +38,9 @@ pub enum CheckFormat {
 impl CheckFormat {
     fn render_outcome(self, outcome: &CheckOutcome) -> String {
         match self {
-            Self::Text => verdict::text(outcome),
-            Self::Json => verdict::json(outcome),
-            Self::Markdown => verdict::markdown(outcome),
+            Self::Text => verdict::verdict_text(outcome),
+            Self::Json => verdict::verdict_json(outcome),
+            Self::Markdown => verdict::verdict_markdown(outcome),
         }
     }
 }
@@ -48,21 +48,25 @@ impl CheckFormat {
 /// The options of `chakram replay` that are stored with a baseline.
 #[derive(Debug, Parser)]
 #[command(name = "replay options", no_binary_name = true)]
-struct KeptOptions {
+struct BaselineOptions {
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
     timing: TimingArgs,
 }
 
-impl KeptOptions {
+impl BaselineOptions {
     fn parse(arguments: &[String]) -> Result<ReplaySettings, String> {
         let this = Self::try_parse_from(arguments).map_err(|error| {
             let error = error.to_string();
             error.trim_start_matches("error: ").to_owned()
         })?;
-        let given = this.job.given().iter().chain(this.timing.given());
-        let settings = ReplaySettings::read(given.map(|(key, words)| (*key, &words[..])));
+        let given = this
+            .job
+            .given_options()
+            .iter()
+            .chain(this.timing.given_options());
+        let settings = ReplaySettings::parse_settings(given.map(|(key, words)| (*key, &words[..])));
         settings.map_err(|error| error.to_string())
     }
 }
@@ -87,7 +91,7 @@ pub struct BaselineArgs {
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Only workloads that satisfy this condition, as for `archive list`
-    #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
+    #[arg(long = "where", value_name = "QUESTION", value_parser = parse_query)]
     filter: Option<MetadataQuery>,
     /// Replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
@@ -99,9 +103,12 @@ pub struct BaselineArgs {
 }
 
 /// Replays the chosen workloads on each machine, and stores the results as baselines.
-pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn store_baselines(
+    args: &BaselineArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
-    let options = KeptOptions::parse(&args.options)?;
+    let options = BaselineOptions::parse(&args.options)?;
     let machines = args.machine.iter().map(|name| options.machine_name(name));
     let machines: Vec<String> = machines.collect::<Result<_, _>>()?;
     let pairs: Vec<(&WorkloadEntry, &String)> = chosen_workloads(&archive, args.filter.as_ref())
@@ -125,7 +132,10 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     let kept = archive::add_baselines(&args.archive, &drafts)?;
     super::note_kept(kept.as_ref())?;
     for draft in &drafts {
-        let (name, machine) = (escape(&draft.workload), escape(&draft.record.machine));
+        let (name, machine) = (
+            escape_name(&draft.workload),
+            escape_name(&draft.record.machine),
+        );
         writeln!(
             out,
             "{name} on {machine}: {}",
@@ -140,7 +150,7 @@ fn chosen_workloads<'a>(
     filter: Option<&'a MetadataQuery>,
 ) -> impl Iterator<Item = &'a WorkloadEntry> {
     let all = archive.workloads().values();
-    all.filter(move |entry| filter.is_none_or(|query| query.holds(*entry)))
+    all.filter(move |entry| filter.is_none_or(|query| query.matches(*entry)))
 }
 
 fn draft_baseline(
@@ -152,7 +162,7 @@ fn draft_baseline(
 ) -> Result<(BaselineDraft, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
     let text = regression::machine_text(archive, entry, machine)?;
-    let predicted = regression::predict(archive, entry, machine, &text, options);
+    let predicted = regression::predict_run(archive, entry, machine, &text, options);
     let WorkloadPrediction {
         report,
         ineffective,
@@ -170,7 +180,7 @@ fn draft_baseline(
         report_bytes: bytes.len() as u64,
         reason: args.reason.clone(),
         replay_ms: started.elapsed().as_micros().div_ceil(1000) as u64,
-        features: regression::features(entry, machine, &report),
+        features: regression::covered_features(entry, machine, &report),
     };
     let draft = BaselineDraft {
         workload: entry.name.clone(),
@@ -204,7 +214,7 @@ pub struct CheckArgs {
     #[arg(short, long, value_name = "MACHINE=FILE", value_parser = parse_replacement)]
     machine: Vec<(String, String)>,
     /// Only workloads that satisfy this condition, as for `archive list`
-    #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
+    #[arg(long = "where", value_name = "QUESTION", value_parser = parse_query)]
     filter: Option<MetadataQuery>,
     /// Check only a selection that takes about this long and covers operators, groups, sizes, schemas and machines; the
     /// output lists the rest
@@ -247,19 +257,19 @@ fn parse_budget(text: &str) -> Result<Duration, String> {
 type BaselinePair<'a> = (&'a WorkloadEntry, &'a BaselineRecord);
 
 /// Repeats the predictions of the chosen baselines, and prints the verdict.
-pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn check_baselines(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
     let mut outputs = OutputSet::default();
-    outputs.reads(&args.archive);
+    outputs.register_input(&args.archive);
     let junit = args
         .junit
         .as_ref()
-        .map(|path| outputs.create(path))
+        .map(|path| outputs.create_file(path))
         .transpose()?;
     let html = args
         .html
         .as_ref()
-        .map(|path| outputs.create(path))
+        .map(|path| outputs.create_file(path))
         .transpose()?;
     let mut pairs: Vec<BaselinePair<'_>> = Vec::new();
     let mut without = Vec::new();
@@ -302,20 +312,25 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         }
     }
     if let Some(mut file) = junit {
-        file.write_all(verdict::junit(&outcome).as_bytes())?;
+        file.write_all(verdict::verdict_junit(&outcome).as_bytes())?;
         file.commit()?;
     }
     if let Some(mut file) = html {
         let name = args.archive.display().to_string();
-        file.write_all(page::render(&outcome, &name).as_bytes())?;
+        file.write_all(page::render_check_page(&outcome, &name).as_bytes())?;
         file.commit()?;
     }
     out.write_all(args.format.render_outcome(&outcome).as_bytes())?;
-    Ok(match (outcome.failed.is_empty(), outcome.moved().next()) {
-        (false, _) => ExitCode::from(2),
-        (_, Some(_)) => ExitCode::from(3),
-        _ => super::exit_code(archive.tail()),
-    })
+    Ok(
+        match (
+            outcome.failed.is_empty(),
+            outcome.moved_predictions().next(),
+        ) {
+            (false, _) => ExitCode::from(2),
+            (_, Some(_)) => ExitCode::from(3),
+            _ => super::exit_code(archive.uncommitted_tail()),
+        },
+    )
 }
 
 fn check_one(
@@ -323,13 +338,14 @@ fn check_one(
     (entry, record): BaselinePair<'_>,
     args: &CheckArgs,
 ) -> Result<regression::CheckedPrediction, Box<dyn Error + Send + Sync>> {
-    let options = KeptOptions::parse(&record.arguments)?;
+    let options = BaselineOptions::parse(&record.arguments)?;
     let other = args
         .machine
         .iter()
         .find(|(machine, _)| *machine == record.machine);
     let machine = other.map_or(&record.machine, |(_, file)| file);
-    let checked = regression::check(archive, entry, record, machine, &options, args.threshold);
+    let checked =
+        regression::check_baseline(archive, entry, record, machine, &options, args.threshold);
     checked.map_err(Into::into)
 }
 
@@ -352,7 +368,7 @@ fn choose_within_budget<'a>(
         })
         .collect();
     let millis = u64::try_from(budget.as_millis()).unwrap_or(u64::MAX);
-    let choice = regression::choose(&workloads, millis.saturating_mul(threads));
+    let choice = regression::choose_within(&workloads, millis.saturating_mul(threads));
     let chosen = workloads
         .iter()
         .zip(pairs)
@@ -386,6 +402,6 @@ mod tests {
             replay.len() > 18 && replay.contains("fill_domains"),
             "{replay:?}"
         );
-        assert_eq!(about(&KeptOptions::command()), replay);
+        assert_eq!(about(&BaselineOptions::command()), replay);
     }
 }

@@ -7,11 +7,11 @@ use chakram_archive::{
     Archive, ArchiveListing, DescribedWorkload, ListedWorkload, MetadataQuery, NumberRange,
     WorkloadEntry, WorkloadPart,
 };
-use chakram_base::units::{Bytes, counted, thousands};
+use chakram_base::units::{Bytes, format_count, format_thousands};
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
-use chakram_report::text::clip;
-use chakram_trace::format::escape;
+use chakram_report::text::clip_middle;
+use chakram_trace::format::escape_name;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -49,7 +49,7 @@ pub struct ListArgs {
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
     /// Only workloads that satisfy this condition
-    #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
+    #[arg(long = "where", value_name = "QUESTION", value_parser = parse_query)]
     filter: Option<MetadataQuery>,
     /// Format of the list
     #[arg(long, value_enum, default_value_t = ListFormat::Text, value_name = "FORMAT")]
@@ -59,12 +59,12 @@ pub struct ListArgs {
 impl ListArgs {
     fn matches_query(&self, workload: &impl DescribedWorkload) -> bool {
         let filter = self.filter.as_ref();
-        filter.is_none_or(|query| query.holds(workload))
+        filter.is_none_or(|query| query.matches(workload))
     }
 }
 
 /// Parses a condition of `--where`.
-pub fn query(text: &str) -> Result<MetadataQuery, String> {
+pub fn parse_query(text: &str) -> Result<MetadataQuery, String> {
     MetadataQuery::parse(text).map_err(|error| error.to_string())
 }
 
@@ -73,8 +73,8 @@ pub fn query(text: &str) -> Result<MetadataQuery, String> {
 fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
     let keys = found.iter().flat_map(|row| &row.metadata.0);
     let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
-    let mut rows = CsvRows::empty();
-    rows.add(
+    let mut rows = CsvRows::without_header();
+    rows.add_cells(
         ["name", "ranks", "trace_bytes"]
             .into_iter()
             .chain(keys.iter().copied()),
@@ -85,13 +85,13 @@ fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
             row.amounts.ranks.to_string(),
             row.amounts.bytes.to_string(),
         ];
-        let value = |key: &&str| row.value(key).map(ToString::to_string);
-        rows.add(
+        let value = |key: &&str| row.metadata_value(key).map(ToString::to_string);
+        rows.add_cells(
             own.into_iter()
                 .chain(keys.iter().map(|key| value(key).unwrap_or_default())),
         );
     }
-    rows.text()
+    rows.into_text()
 }
 
 /// JSON document of `archive list`.
@@ -101,31 +101,31 @@ struct WorkloadList<'a> {
 }
 
 /// Prints the workloads that satisfy the condition.
-pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.format == ListFormat::Json {
         let archive = super::open_archive(&args.archive)?;
         let holds = |entry: &&WorkloadEntry| args.matches_query(*entry);
         let listed = WorkloadList {
             workloads: archive.workloads().values().filter(holds).collect(),
         };
-        VersionedDocument::new("chakram.archive.1", listed).print(out)?;
-        return Ok(super::exit_code(archive.tail()));
+        VersionedDocument::new("chakram.archive.1", listed).print_to(out)?;
+        return Ok(super::exit_code(archive.uncommitted_tail()));
     }
-    let listing = ArchiveListing::open(&args.archive)?;
-    super::warn_of_tail(listing.tail())?;
-    let all = listing.workloads()?;
+    let listing = ArchiveListing::open_listing(&args.archive)?;
+    super::warn_of_tail(listing.uncommitted_tail())?;
+    let all = listing.list_workloads()?;
     let found: Vec<_> = all
         .values()
         .filter(|row| args.matches_query(*row))
         .collect();
     if args.format == ListFormat::Csv {
         out.write_all(list_csv(&found).as_bytes())?;
-        return Ok(super::exit_code(listing.tail()));
+        return Ok(super::exit_code(listing.uncommitted_tail()));
     }
     // Numbers and spaces take 26 columns, and the metadata as many columns as the longest name.
     let columns = plain_style().width;
     let longest = columns.saturating_sub(52);
-    let names = found.iter().map(|row| clip(&row.name, longest));
+    let names = found.iter().map(|row| clip_middle(&row.name, longest));
     let names: Vec<_> = names.collect();
     let width = names.iter().map(|name| name.chars().count()).max();
     let width = width.unwrap_or(0);
@@ -141,21 +141,21 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         write!(
             line,
             "{name:<width$}  {:>12}  {bytes:>9} {}",
-            counted(amounts.ranks, "rank"),
-            clip(&words, columns.saturating_sub(width + 26))
+            format_count(amounts.ranks, "rank"),
+            clip_middle(&words, columns.saturating_sub(width + 26))
         )?;
         writeln!(out, "{}", line.trim_end())?;
     }
-    let mut count = counted(all.len() as u64, "workload");
+    let mut count = format_count(all.len() as u64, "workload");
     if found.len() < all.len() {
-        count = format!("{} of {count}", thousands(found.len() as u64));
+        count = format!("{} of {count}", format_thousands(found.len() as u64));
     }
     writeln!(out, "{count}, {}", Bytes(listing.stored_bytes()))?;
     drop((found, names));
     // Do not free the memory: the program ends here, and freeing ten thousand workloads would take a tenth of
     // the run.
     std::mem::forget(all);
-    Ok(super::exit_code(listing.tail()))
+    Ok(super::exit_code(listing.uncommitted_tail()))
 }
 
 #[derive(Debug, Args)]
@@ -172,32 +172,37 @@ pub struct ShowArgs {
 }
 
 /// Prints a workload's metadata, files and baselines.
-pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn show_machine(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = super::open_archive(&args.workload.archive)?;
-    let entry = archive.workload(&args.workload.workload)?;
+    let entry = archive.find_workload(&args.workload.workload)?;
     if args.format == ListFormat::Json {
-        VersionedDocument::new("chakram.workload.1", entry).print(out)?;
+        VersionedDocument::new("chakram.workload.1", entry).print_to(out)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(
         out,
         "{}: {}, {} of traces",
-        escape(&entry.name),
-        counted(entry.ranks(), "rank"),
+        escape_name(&entry.name),
+        format_count(entry.rank_count(), "rank"),
         Bytes(entry.trace_bytes())
     )?;
     for (key, value) in &entry.metadata {
-        writeln!(out, "  {:<12} {}", escape(key), escape(&value.to_string()))?;
+        writeln!(
+            out,
+            "  {:<12} {}",
+            escape_name(key),
+            escape_name(&value.to_string())
+        )?;
     }
     let provenance = &entry.provenance;
     writeln!(
         out,
         "  added by     chakram {} from {}",
-        escape(&provenance.tool_version),
-        escape(&provenance.sources.join(", "))
+        escape_name(&provenance.tool_version),
+        escape_name(&provenance.sources.join(", "))
     )?;
     for from in &provenance.merged_from {
-        writeln!(out, "  merged from  {}", escape(from))?;
+        writeln!(out, "  merged from  {}", escape_name(from))?;
     }
     writeln!(
         out,
@@ -216,7 +221,7 @@ pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         };
         let line = file_line(&archive, &ranks, row.bytes, &row.blake3)?;
         let nodes = archive
-            .nodes(&row.blake3)?
+            .node_count_of(&row.blake3)?
             .map_or_else(String::new, |n| n.to_string());
         writeln!(out, "{}", format!("{line}  {nodes:>9}").trim_end())?;
     }
@@ -228,14 +233,14 @@ pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         }
     }
     for baseline in &entry.baselines {
-        let machine = escape(&baseline.machine);
+        let machine = escape_name(&baseline.machine);
         let makespan = chakram_base::units::Time(baseline.makespan_ps);
         writeln!(
             out,
             "BASELINE  {machine}: {makespan}, chakram {}",
-            escape(&baseline.tool_version)
+            escape_name(&baseline.tool_version)
         )?;
-        writeln!(out, "  {}", escape(&baseline.reason))?;
+        writeln!(out, "  {}", escape_name(&baseline.reason))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -247,7 +252,7 @@ fn file_line(
     hash: &str,
 ) -> Result<String, Box<dyn Error>> {
     let packed = Bytes(archive.packed_bytes(hash)?).to_string();
-    let (name, bytes) = (escape(name), Bytes(bytes).to_string());
+    let (name, bytes) = (escape_name(name), Bytes(bytes).to_string());
     let hash = &hash[..16];
     Ok(format!("  {name:<22} {bytes:>9}  {packed:>9}  {hash}"))
 }
@@ -287,25 +292,28 @@ fn parse_range(text: &str) -> Result<NumberRange, String> {
 }
 
 /// Writes the files of a workload into the output folder, or only the chosen ranks and nodes.
-pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn extract_workload(
+    args: &ExtractArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let archive = super::open_archive(&args.workload.archive)?;
-    let entry = archive.workload(&args.workload.workload)?;
+    let entry = archive.find_workload(&args.workload.workload)?;
     let part = WorkloadPart {
         ranks: args.ranks,
         nodes: args.nodes,
     };
-    let all = entry.ranks() + entry.files.len() as u64;
-    let progress = Progress::start("extracting", "files", all);
-    let files = archive.extract(entry, &args.output, part, &|| progress.count_one())?;
+    let all = entry.rank_count() + entry.files.len() as u64;
+    let progress = Progress::start_counting("extracting", "files", all);
+    let files = archive.extract_workload(entry, &args.output, part, &|| progress.count_one())?;
     drop(progress);
     if files.is_empty() {
         return Err(format!(
             "the workload has ranks 0 to {}, but none in this range",
-            entry.ranks().saturating_sub(1)
+            entry.rank_count().saturating_sub(1)
         )
         .into());
     }
-    let count = counted(files.len() as u64, "file");
+    let count = format_count(files.len() as u64, "file");
     writeln!(out, "{count} in {}", args.output.display())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,8 +4,8 @@ use crate::progress::Progress;
 use crate::terminal;
 use chakram_archive::{self as archive, Archive, TailState};
 use chakram_base::units::Bytes;
-use chakram_report::summary::counted;
-use chakram_trace::format::escape;
+use chakram_report::summary::format_count;
+use chakram_trace::format::escape_name;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -26,34 +26,34 @@ pub struct VerifyArgs {
 }
 
 /// Compares every byte of the archive with its checksums, and prints the result.
-pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Archive::open(&args.archive)?;
-    let progress = Progress::start("verifying", "objects", archive.objects());
-    let verdict = archive.verify(&|| progress.count_one())?;
+pub fn verify_archive(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let archive = Archive::open_archive(&args.archive)?;
+    let progress = Progress::start_counting("verifying", "objects", archive.object_count());
+    let verdict = archive.verify_all(&|| progress.count_one())?;
     drop(progress);
     writeln!(
         out,
         "{} in {}: {} of {} in {}",
-        counted(archive.workloads().len() as u64, "workload"),
-        counted(verdict.segments, "segment"),
-        counted(verdict.objects, "object"),
+        format_count(archive.workloads().len() as u64, "workload"),
+        format_count(verdict.segments, "segment"),
+        format_count(verdict.objects, "object"),
         Bytes(verdict.bytes),
         Bytes(archive.stored_bytes())
     )?;
     for fault in &verdict.faults {
-        writeln!(out, "damaged: {}", escape(fault))?;
+        writeln!(out, "damaged: {}", escape_name(fault))?;
     }
     for name in &verdict.lost {
-        writeln!(out, "lost: {}", escape(name))?;
+        writeln!(out, "lost: {}", escape_name(name))?;
     }
     if let Some(tail) = &verdict.tail {
-        let word = match tail.state() {
+        let word = match tail.tail_state() {
             TailState::Growing => "growing",
             TailState::Unfinished => "unfinished",
             TailState::Damaged => "damaged",
         };
         let file = tail.file.display().to_string();
-        writeln!(out, "{word}: {}: {tail}", escape(&file))?;
+        writeln!(out, "{word}: {}: {tail}", escape_name(&file))?;
     }
     if !verdict.is_sound() {
         return Ok(ExitCode::from(2));
@@ -79,21 +79,23 @@ pub struct MergeArgs {
 
 /// Adds the workloads of the other archives. If two different workloads have the same name, adds
 /// none.
-pub fn merge(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn merge_archives(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let sources = args.from.iter().map(|path| super::open_archive(path));
     let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;
     let entries = sources
         .iter()
         .flat_map(|source| source.workloads().values());
-    let objects = entries.map(|entry| entry.objects().count() as u64).sum();
-    let progress = Progress::start("merging", "objects", objects);
-    let result = archive::merge(&args.archive, &sources, &|| progress.count_one())?;
+    let objects = entries
+        .map(|entry| entry.needed_objects().count() as u64)
+        .sum();
+    let progress = Progress::start_counting("merging", "objects", objects);
+    let result = archive::merge_archives(&args.archive, &sources, &|| progress.count_one())?;
     drop(progress);
     super::note_kept(result.kept_aside.as_ref())?;
     writeln!(
         out,
         "{} joined, {} were there",
-        counted(result.added.len() as u64, "workload"),
+        format_count(result.added.len() as u64, "workload"),
         result.known.len()
     )?;
     Ok(ExitCode::SUCCESS)
@@ -123,42 +125,44 @@ pub struct GcArgs {
 }
 
 /// Removes workloads whose retention has ended or that `--drop` names, and all data that no workload uses.
-pub fn gc(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn collect_garbage(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let dropped = |archive: &Archive| {
         let mut names = Vec::new();
         for name in &args.drop {
-            names.push(archive.workload(name)?.name.clone());
+            names.push(archive.find_workload(name)?.name.clone());
         }
         if let Some(as_of) = &args.as_of {
-            names.extend(archive::expired(archive, as_of)?);
+            names.extend(archive::expired_workloads(archive, as_of)?);
         }
         names.sort();
         names.dedup();
         Ok(names)
     };
-    let before = Archive::open(&args.archive)?;
+    let before = Archive::open_archive(&args.archive)?;
     let going = dropped(&before)?;
     if args.dry_run {
-        super::warn_of_tail(before.tail())?;
+        super::warn_of_tail(before.uncommitted_tail())?;
         for name in going {
-            writeln!(out, "would go: {}", escape(&name))?;
+            writeln!(out, "would go: {}", escape_name(&name))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     let staying = before.workloads().values();
     let staying = staying.filter(|entry| !going.contains(&entry.name));
-    let objects = staying.map(|entry| entry.objects().count() as u64).sum();
-    let progress = Progress::start("collecting", "objects", objects);
-    let result = archive::collect(&args.archive, &dropped, &|| progress.count_one())?;
+    let objects = staying
+        .map(|entry| entry.needed_objects().count() as u64)
+        .sum();
+    let progress = Progress::start_counting("collecting", "objects", objects);
+    let result = archive::collect_garbage(&args.archive, &dropped, &|| progress.count_one())?;
     drop(progress);
     super::note_kept(result.kept_aside.as_ref())?;
     for name in &result.dropped {
-        terminal::say(format_args!("dropped: {}", escape(name)))?;
+        terminal::print_to_stderr(format_args!("dropped: {}", escape_name(name)))?;
     }
     writeln!(
         out,
         "{} dropped, {} before, {} now",
-        counted(result.dropped.len() as u64, "workload"),
+        format_count(result.dropped.len() as u64, "workload"),
         Bytes(result.before),
         Bytes(result.after)
     )?;

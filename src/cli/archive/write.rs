@@ -1,6 +1,6 @@
 //! `chakram archive create` and `add`.
 
-use crate::flags::choices;
+use crate::flags::parser_of_choices;
 use crate::progress::Progress;
 use chakram_archive::{
     self as archive, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft,
@@ -8,7 +8,7 @@ use chakram_archive::{
 use chakram_base::units::Bytes;
 use chakram_jobs as job;
 use chakram_studies::regression::read_steps;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use chakram_trace::format::file::{VerifyLevel, prefix_of};
 use clap::Args;
 use std::collections::BTreeMap;
@@ -32,8 +32,8 @@ pub struct CreateArgs {
 }
 
 /// Creates an empty archive.
-pub fn create(args: &CreateArgs) -> Result<ExitCode, Box<dyn Error>> {
-    archive::create(&args.archive, args.folder)?;
+pub fn create_archive(args: &CreateArgs) -> Result<ExitCode, Box<dyn Error>> {
+    archive::create_empty(&args.archive, args.folder)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -67,7 +67,7 @@ pub struct AddArgs {
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
     /// Compression level
-    #[arg(long, value_parser = choices::<CompressionLevel>(), default_value = "default", value_name = "LEVEL")]
+    #[arg(long, value_parser = parser_of_choices::<CompressionLevel>(), default_value = "default", value_name = "LEVEL")]
     level: CompressionLevel,
     /// Also store measured step times, from a file with one time per line: `12.3 ms`
     #[arg(long, value_name = "FILE")]
@@ -86,15 +86,15 @@ fn key_value(text: &str) -> Result<(String, MetadataValue), String> {
         || !key.chars().all(word)
         || matches!(key, "name" | "ranks" | "and" | "or" | "not")
     {
-        return Err(format!("`{}` is not a key", escape(key)));
+        return Err(format!("`{}` is not a key", escape_name(key)));
     }
     let value = MetadataValue::parse(key, value).map_err(|error| error.to_string())?;
     Ok((key.to_owned(), value))
 }
 
 /// Stores a job's traces and files, with their metadata, as a workload.
-pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let found = job::find(&args.traces, VerifyLevel::Hashes)?;
+pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let found = job::find_traces(&args.traces, VerifyLevel::Hashes)?;
     let name = match &args.name {
         Some(name) => name.clone(),
         None => default_name(&args.traces, &found.files),
@@ -139,8 +139,8 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
         replace: args.replace,
     };
     let all = draft.found.files.len() + draft.found.jobs.len() + draft.files.len();
-    let progress = Progress::start("adding", "files", all as u64);
-    let amounts = archive::add(&args.archive, &draft, &|| progress.count_one())?;
+    let progress = Progress::start_counting("adding", "files", all as u64);
+    let amounts = archive::add_workload(&args.archive, &draft, &|| progress.count_one())?;
     drop(progress);
     super::note_kept(amounts.kept_aside.as_ref())?;
     let known = match amounts.known {
@@ -150,7 +150,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     writeln!(
         out,
         "{}: {} in {}{known}",
-        escape(&draft.name),
+        escape_name(&draft.name),
         Bytes(amounts.bytes),
         Bytes(amounts.packed)
     )?;
@@ -163,7 +163,7 @@ fn default_name(paths: &[PathBuf], files: &[chakram_trace::format::file::RankFil
     let name = name
         .strip_suffix(chakram_trace::format::job::ENDING)
         .unwrap_or(&name);
-    match (paths, chakram_trace::format::file::rank_of(name)) {
+    match (paths, chakram_trace::format::file::parse_file_rank(name)) {
         ([path], Some(rank)) if path.is_file() => {
             let at = name.rfind(&format!(".{rank}."));
             at.map_or(name, |at| &name[..at]).to_owned()
@@ -184,8 +184,8 @@ fn folder_of(path: &Path) -> PathBuf {
 fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, PathBuf)>, String> {
     files.sort();
     files.dedup_by(|b, a| {
-        let identity = chakram_trace::files::identity(&a.1);
-        a.0 == b.0 && identity.is_some() && identity == chakram_trace::files::identity(&b.1)
+        let identity = chakram_trace::files::file_identity(&a.1);
+        a.0 == b.0 && identity.is_some() && identity == chakram_trace::files::file_identity(&b.1)
     });
     match files.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         None => Ok(files),
@@ -193,7 +193,7 @@ fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, Pa
             "{} and {} would both be stored as `{}`\n  expected: files of different names\n  try: --with a folder that holds one of them",
             pair[0].1.display(),
             pair[1].1.display(),
-            escape(&pair[0].0)
+            escape_name(&pair[0].0)
         )),
     }
 }

@@ -8,7 +8,7 @@ use crate::terminal;
 use chakram_astra_sim::{Quirk, QuirkSet};
 use chakram_base::units::Span;
 use chakram_engine::ReplayError;
-use chakram_report::summary::counted;
+use chakram_report::summary::format_count;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -26,7 +26,7 @@ enum QuirkVariation {
 impl QuirkVariation {
     /// Returns all variations, in the table's order.
     fn all_variations() -> Vec<Self> {
-        let ones = Quirk::all().map(Self::One);
+        let ones = Quirk::all_quirks().map(Self::One);
         let all = [Self::Nothing].into_iter().chain(ones);
         all.chain([Self::Everything]).collect()
     }
@@ -34,7 +34,7 @@ impl QuirkVariation {
     fn corrected_quirks(self) -> QuirkSet {
         match self {
             Self::Nothing => QuirkSet::ALL,
-            Self::One(quirk) => QuirkSet::ALL.without(quirk),
+            Self::One(quirk) => QuirkSet::ALL.without_quirk(quirk),
             Self::Everything => QuirkSet::NONE,
         }
     }
@@ -42,7 +42,7 @@ impl QuirkVariation {
 
 /// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum ReplayEnding {
+enum QuirkReplayResult {
     After(Span),
     /// The quirk does not exist on the chosen network.
     NotApplicable,
@@ -56,7 +56,7 @@ enum ReplayEnding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct QuirkRow {
     corrected: QuirkVariation,
-    ended: ReplayEnding,
+    ended: QuirkReplayResult,
 }
 
 /// Replays the inputs of `args` once per variation, and prints the table. A replay that fails with a
@@ -69,44 +69,48 @@ pub fn run(
     let start = Instant::now();
     let (model, files) = (job.inputs.model, std::mem::take(&mut job.files));
     for note in &job.notes {
-        terminal::note(format_args!("{note}"))?;
+        terminal::print_note(format_args!("{note}"))?;
     }
     let ended = |outcome: Result<Span, (&'static str, String)>| match outcome {
-        Ok(span) => ReplayEnding::After(span),
-        Err((how, why)) => ReplayEnding::Failed { how, why },
+        Ok(span) => QuirkReplayResult::After(span),
+        Err((how, why)) => QuirkReplayResult::Failed { how, why },
     };
-    let before = replay::outcome(args, &job)?.makespan;
+    let before = replay::replay_to_outcome(args, &job)?.makespan;
     let all = QuirkVariation::all_variations();
     let again = parallel_map(
         ("replaying", "variants"),
         all.len(),
         None,
         |index| match all[index] {
-            QuirkVariation::Nothing => ReplayEnding::After(before),
-            QuirkVariation::One(quirk) if !quirk.applies(model) => ReplayEnding::NotApplicable,
+            QuirkVariation::Nothing => QuirkReplayResult::After(before),
+            QuirkVariation::One(quirk) if !quirk.applies_to(model) => {
+                QuirkReplayResult::NotApplicable
+            }
             corrected => ended(makespan_with(args, corrected.corrected_quirks())),
         },
     );
-    let variants = counted(all.len() as u64, "variant");
-    terminal::detail(start, format_args!("replayed {variants}"))?;
+    let variants = format_count(all.len() as u64, "variant");
+    terminal::print_detail(start, format_args!("replayed {variants}"))?;
     let rows = all.into_iter().zip(again);
     let rows: Vec<QuirkRow> = rows
         .map(|(corrected, ended)| QuirkRow { corrected, ended })
         .collect();
     let document = match args.format {
-        ReportFormatArg::Text => table::text(&rows, before),
-        ReportFormatArg::Csv => table::csv(&rows, before),
-        ReportFormatArg::Json => table::document(&rows, before, args.option_json(), &files).text(),
+        ReportFormatArg::Text => table::render_text(&rows, before),
+        ReportFormatArg::Csv => table::render_csv(&rows, before),
+        ReportFormatArg::Json => {
+            table::quirk_document(&rows, before, args.option_json(), &files).to_json_text()
+        }
     };
-    to.write(&document)?;
+    to.write_report(&document)?;
     let failed = rows.iter().find_map(|row| match &row.ended {
-        ReplayEnding::Failed { how, why } => Some((how, why)),
+        QuirkReplayResult::Failed { how, why } => Some((how, why)),
         _ => None,
     });
     match failed {
         None => Ok(ExitCode::SUCCESS),
         Some((how, why)) => {
-            terminal::say(format_args!("error: {how}: {why}"))?;
+            terminal::print_to_stderr(format_args!("error: {how}: {why}"))?;
             Ok(ExitCode::FAILURE)
         }
     }
@@ -118,7 +122,7 @@ fn makespan_with(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'stati
     let job = args
         .load_job(quirks)
         .map_err(|error| ("refused", error.to_string()))?;
-    let outcome = replay::outcome(args, &job).map_err(|error| {
+    let outcome = replay::replay_to_outcome(args, &job).map_err(|error| {
         let how = match error {
             ReplayError::Refused(_) => "refused",
             ReplayError::Stuck(_) => "deadlocked",

@@ -62,18 +62,18 @@ fn as_ns(span: Span) -> u64 {
 }
 
 /// Renders ASTRA-sim's lines in its own words, rank by rank.
-pub fn text(rows: &[RankStatistics]) -> String {
+pub fn render_text(rows: &[RankStatistics]) -> String {
     let mut out = String::new();
     for row in rows {
-        out += &end(row);
+        out += &render_rank_end(row);
         out.push('\n');
-        out += &statistics(row, true);
+        out += &render_rank_statistics(row, true);
     }
     out
 }
 
 /// Renders the line that ASTRA-sim prints when a rank finishes.
-pub fn end(row: &RankStatistics) -> String {
+pub fn render_rank_end(row: &RankStatistics) -> String {
     format!(
         "sys[{}] finished, {} cycles, exposed communication {} cycles.",
         row.rank, row.finish, row.exposed
@@ -82,7 +82,7 @@ pub fn end(row: &RankStatistics) -> String {
 
 /// Renders the lines of a rank's statistics. Unless `always`, there is a line about overlap only if kernels
 /// and communication overlap.
-pub fn statistics(row: &RankStatistics, always: bool) -> String {
+pub fn render_rank_statistics(row: &RankStatistics, always: bool) -> String {
     let mut out = String::new();
     write_lines(&mut out, row, always).expect("a string grows as needed");
     out
@@ -149,7 +149,7 @@ const HEADER: &str = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,comm
                       memory_utilization,flops_per_byte,peak_memory_bytes\n";
 
 /// Renders a table with one row per rank. Cells of values that were not requested are empty.
-pub fn csv(rows: &[RankStatistics]) -> String {
+pub fn render_csv(rows: &[RankStatistics]) -> String {
     let mut out = CsvRows::new(HEADER.trim_end());
     for row in rows {
         let time = &row.time;
@@ -169,9 +169,9 @@ pub fn csv(rows: &[RankStatistics]) -> String {
         fields.extend(spans.map(|span| as_ns(span).to_string()));
         fields.extend(uses);
         fields.push(peak.unwrap_or_default());
-        out.add(fields);
+        out.add_cells(fields);
     }
-    out.text()
+    out.into_text()
 }
 
 /// JSON document: a report with ASTRA-sim's statistics.
@@ -226,7 +226,7 @@ impl OriginalDocument {
     ) -> Self {
         report.sum_micro_batches();
         report.provenance = Some(Provenance::new(options, files));
-        let understood = inputs.summary().into_iter();
+        let understood = inputs.summarize_inputs().into_iter();
         let understood = understood.map(|(section, line)| (section.to_owned(), line));
         Self {
             report,

@@ -8,10 +8,10 @@ use crate::terminal;
 use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorMemory};
 use chakram_engine::{ReplayError, ReplayOptions, ReplayOutcome};
 use chakram_jobs::{AstraSimJob, run_inputs};
-use chakram_report::summary::counted;
+use chakram_report::summary::format_count;
 use chakram_report::{BusyObserver, SpanRecorder};
-use chakram_trace::files::{OutputSet, numbered};
-use chakram_trace::format::{TraceError, escaped_lines};
+use chakram_trace::files::{OutputSet, numbered_path};
+use chakram_trace::format::{TraceError, escape_control_characters_in_lines};
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::error::Error;
@@ -28,10 +28,10 @@ pub fn run(
     to: &mut ReportDestination<'_>,
 ) -> Result<(), Box<dyn Error>> {
     for note in &job.notes {
-        terminal::note(format_args!("{note}"))?;
+        terminal::print_note(format_args!("{note}"))?;
     }
     let start = Instant::now();
-    let mut options = options(args);
+    let mut options = engine_options(args);
     if replay_and_print(args, job, &options, start, to)? == ReplayAttempt::LostOrder {
         options.stepwise = true;
         replay_and_print(args, job, &options, start, to)?;
@@ -57,22 +57,22 @@ fn replay_and_print(
     start: Instant,
     to: &mut ReportDestination<'_>,
 ) -> Result<ReplayAttempt, Box<dyn Error>> {
-    let (inputs, workload, machine) = (&job.inputs, &job.workload, job.machine());
-    let prepared = job.prepare(&machine, options)?;
+    let (inputs, workload, machine) = (&job.inputs, &job.workload, job.build_machine());
+    let prepared = job.compile_replay(&machine, options)?;
     let mut collectives = job.collectives.clone();
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
     // `None` means that all compute nodes of the graph are kernels, so the observer needs no look-up per
     // node.
-    let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
+    let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph_of(instance)));
     let odd: Vec<_> = odd.collect();
     let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance.index()] {
         None => NodeKind::Compute,
         Some(graph) => astra_sim::counts_as(graph, node),
     });
     let mut spans = job.tensors.is_some().then(|| SpanRecorder::new(&prepared));
-    let path = args.timeline.path();
-    let timeline = TimelineFile::start(&args.timeline, &prepared, to)?;
+    let path = args.timeline.file_path();
+    let timeline = TimelineFile::start_timeline(&args.timeline, &prepared, to)?;
     let traces = job.types.is_some();
     let mut transcript = args
         .prints_transcript()
@@ -92,34 +92,47 @@ fn replay_and_print(
         return Ok(ReplayAttempt::LostOrder);
     }
     if let Ok((outcome, _)) = &result {
-        let nodes = counted(workload.nodes(), "node");
+        let nodes = format_count(workload.node_count(), "node");
         let (closed, stepwise) = (outcome.closed, outcome.stepwise);
         let collectives = format_args!("collectives: {closed} analytical, {stepwise} simulated");
-        terminal::detail(start, format_args!("replayed {nodes} ({collectives})"))?;
+        terminal::print_detail(start, format_args!("replayed {nodes} ({collectives})"))?;
     }
-    let beyond = collectives.beyond().map(|beyond| beyond.to_string());
+    let beyond = collectives
+        .first_endless_wait()
+        .map(|beyond| beyond.to_string());
     if let Some(beyond) = &beyond {
-        terminal::note(format_args!("{beyond}"))?;
+        terminal::print_note(format_args!("{beyond}"))?;
     }
     let result = result.map(|(_, report)| (report, timeline));
     let mut rows = Vec::new();
-    for (instance, time) in busy.times().enumerate() {
+    for (instance, time) in busy.rank_busy_times().enumerate() {
         let row = RankStatistics::new(instances[instance].rank.0, time, job.work[instance]);
         rows.extend(row.map(|row| (instance, row)));
     }
     if let (Some(tensors), Some(spans)) = (&job.tensors, &spans) {
         for (instance, row) in &mut rows {
             let ran = completed_nodes(workload, spans, *instance);
-            let memory = TensorMemory::follow(&tensors[*instance], ran);
+            let memory = TensorMemory::replay_lifetimes(&tensors[*instance], ran);
             say_early(&memory, row.rank)?;
-            draw_memory(&memory, row.rank, &inputs.system.memory_trace, to.outputs())?;
-            row.peak_memory = Some(memory.peak());
+            draw_memory(
+                &memory,
+                row.rank,
+                &inputs.system.memory_trace,
+                to.other_outputs(),
+            )?;
+            row.peak_memory = Some(memory.peak_bytes());
         }
     }
     if let Some(transcript) = &transcript {
         let types = job.types.as_deref().unwrap_or_default();
-        let lines = transcript::lines(transcript, inputs, &rows, types, transcript::clock());
-        to.write(&lines.printed)?;
+        let lines = transcript::render_lines(
+            transcript,
+            inputs,
+            &rows,
+            types,
+            transcript::format_clock_time(),
+        );
+        to.write_report(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
         let log = folder.unwrap_or(Path::new("log")).join("log.log");
         // Create all folders of the path, as ASTRA-sim does.
@@ -128,44 +141,48 @@ fn replay_and_print(
             .filter(|p| !p.as_os_str().is_empty());
         if let Some(parent) = parent {
             std::fs::create_dir_all(parent)
-                .map_err(|error| TraceError::io(&log, "create", error))?;
+                .map_err(|error| TraceError::from_io(&log, "create", error))?;
         }
-        let mut file = to.outputs().create(&log)?;
-        file.write_all(escaped_lines(&lines.logged).as_bytes())?;
+        let mut file = to.other_outputs().create_file(&log)?;
+        file.write_all(escape_control_characters_in_lines(&lines.logged).as_bytes())?;
         file.commit()?;
         let (_, timeline) = result?;
-        TimelineFile::finish(timeline, path)?;
+        TimelineFile::finish_timeline(timeline, path)?;
         return Ok(ReplayAttempt::Done);
     }
     // Print the rows even if the replay failed, and check `result` afterwards.
     let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
     match args.format {
-        ReportFormatArg::Text => to.write(&render::text(&rows))?,
-        ReportFormatArg::Csv => to.write(&render::csv(&rows))?,
+        ReportFormatArg::Text => to.write_report(&render::render_text(&rows))?,
+        ReportFormatArg::Csv => to.write_report(&render::render_csv(&rows))?,
         ReportFormatArg::Json => {}
     }
     let (report, timeline) = result?;
-    TimelineFile::finish(timeline, path)?;
+    TimelineFile::finish_timeline(timeline, path)?;
     if let Some(report) = report {
         let notes = job.notes.iter().map(ToString::to_string);
         let notes: Vec<String> = notes.chain(beyond).collect();
         let options = args.option_json();
         let document =
             render::OriginalDocument::new(report, &rows, inputs, options, notes, &job.files);
-        to.fill(|out| {
-            chakram_report::json::write(&mut terminal::EscapingWriter::json(out), &document)
+        to.write_output(|out| {
+            chakram_report::json::write_json(
+                &mut terminal::EscapingWriter::json_writer(out),
+                &document,
+            )
         })?;
     }
     Ok(ReplayAttempt::Done)
 }
 
 /// Returns the engine's options for `args`.
-pub fn options(args: &AstraSimArgs) -> ReplayOptions {
+pub fn engine_options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
         // A replay that writes a timeline cannot be repeated, because the file can be started only once. A
         // replay with a timeline simulates step by step from the start, which always keeps the order of
         // lines.
-        stepwise: args.stepwise || (args.prints_transcript() && args.timeline.path().is_some()),
+        stepwise: args.stepwise
+            || (args.prints_transcript() && args.timeline.file_path().is_some()),
         // ASTRA-sim prints ranks that finish together in the order in which they end, so the engine must keep
         // this order.
         ordered_ends: args.prints_transcript(),
@@ -174,9 +191,12 @@ pub fn options(args: &AstraSimArgs) -> ReplayOptions {
 }
 
 /// Replays `job` without observers.
-pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<ReplayOutcome, ReplayError> {
-    let machine = job.machine();
-    let prepared = job.prepare(&machine, &options(args))?;
+pub fn replay_to_outcome(
+    args: &AstraSimArgs,
+    job: &AstraSimJob,
+) -> Result<ReplayOutcome, ReplayError> {
+    let machine = job.build_machine();
+    let prepared = job.compile_replay(&machine, &engine_options(args))?;
     let mut collectives = job.collectives.clone();
     let (outcome, _) = run_inputs(&prepared, &job.inputs, &mut collectives, false, &mut ())?;
     Ok(outcome)
@@ -188,24 +208,27 @@ fn completed_nodes<'a>(
     spans: &'a SpanRecorder,
     instance: usize,
 ) -> impl Iterator<Item = CompletedNode<'a>> {
-    let graph = workload.graph(&workload.instances()[instance]);
-    spans.of(instance).iter().map(|span| CompletedNode {
-        id: graph.id(span.node),
-        name: graph.name(span.node),
-        start: span.start,
-        end: span.end,
-    })
+    let graph = workload.graph_of(&workload.instances()[instance]);
+    spans
+        .spans_of_instance(instance)
+        .iter()
+        .map(|span| CompletedNode {
+            id: graph.id(span.node),
+            name: graph.name(span.node),
+            start: span.start,
+            end: span.end,
+        })
 }
 
 fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
-    let mut early = memory.early();
+    let mut early = memory.read_before_written();
     let count = early.len();
     match early.next() {
         None => Ok(()),
-        Some(first) => terminal::note(format_args!(
+        Some(first) => terminal::print_note(format_args!(
             "rank {rank}: {count} tensors are read before they are written, the first is `{}`: \
              these tensors count as present from the start, where the original aborts",
-            chakram_trace::format::escape(first)
+            chakram_trace::format::escape_name(first)
         )),
     }
 }
@@ -217,10 +240,10 @@ fn draw_memory(
     name: &str,
     outputs: &mut OutputSet,
 ) -> Result<(), TraceError> {
-    let path = numbered(Path::new(name), rank, ".json");
-    let mut out = io::BufWriter::new(outputs.create(&path)?);
-    let drawn = memory.draw(rank, &mut out);
+    let path = numbered_path(Path::new(name), rank, ".json");
+    let mut out = io::BufWriter::new(outputs.create_file(&path)?);
+    let drawn = memory.write_chrome_trace(rank, &mut out);
     let file = drawn.and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error));
-    let file = file.map_err(|source| TraceError::io(path, "write", source))?;
+    let file = file.map_err(|source| TraceError::from_io(path, "write", source))?;
     file.commit()
 }

@@ -3,7 +3,7 @@
 use super::AstraSimArgs;
 use crate::LimitArgs;
 use chakram_astra_sim::InputNote;
-use chakram_base::config::nearest;
+use chakram_base::config::find_nearest;
 use clap::{Arg, Args, Command};
 use std::ffi::OsString;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub struct RewrittenArgs {
 /// programs, adds the subcommand and the network model. Removes arguments that the subcommand does not know,
 /// because ASTRA-sim ignores them. Also removes a separate word that follows a flag whose value must follow
 /// `=`.
-pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
+pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();
     let Some(program) = given.next() else {
@@ -107,15 +107,15 @@ fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> Input
         let why = format!(
             "ignored, as in the original: the value of {flag} must follow `=`; without a value the flag is on"
         );
-        return InputNote::flag(argument, why);
+        return InputNote::about_flag(argument, why);
     }
     let longs = command.get_arguments().filter_map(Arg::get_long);
     let meant = argument.strip_prefix("--").and_then(|long| {
         let name = long.split('=').next().unwrap_or(long);
-        nearest(name, longs)
+        find_nearest(name, longs)
     });
     let meant = meant.map_or_else(String::new, |name| format!("; did you mean `--{name}`?"));
-    InputNote::flag(argument, format!("ignored, because it is unknown{meant}"))
+    InputNote::about_flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
 /// Where the value of a known argument is: the argument has none, it is the next word, or it is missing
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     fn rewritten(line: &str) -> (String, Vec<String>) {
-        let to = arguments(line.split_whitespace().map(OsString::from));
+        let to = rewrite_arguments(line.split_whitespace().map(OsString::from));
         let kept: Vec<_> = to.kept.iter().map(|kept| kept.to_string_lossy()).collect();
         let prefix = "command line: ";
         let notes = to.ignored.iter().map(InputNote::to_string);
@@ -223,7 +223,7 @@ mod tests {
         expected.extend(["--", "-"].map(unknown));
         expected.push(unknown("--netwrok-model=aware") + "; did you mean `--network-model`?");
         assert_eq!(ignored, expected);
-        assert!(arguments([]).kept.is_empty());
+        assert!(rewrite_arguments([]).kept.is_empty());
     }
 
     /// The parser knows all options in the help by their long and short names, and general options also

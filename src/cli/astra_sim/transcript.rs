@@ -42,7 +42,10 @@ impl<'a> TranscriptRecorder<'a> {
     /// Creates a recorder of `workload`. With `traces`, the recorder also records the events of
     /// each node.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
-        let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
+        let nodes = workload
+            .instances()
+            .iter()
+            .map(|i| workload.graph_of(i).len());
         Self {
             workload,
             traces,
@@ -56,8 +59,8 @@ impl<'a> TranscriptRecorder<'a> {
     fn is_told(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
-            .graph(&self.workload.instances()[instance.index()]);
-        let skipped = kind == NodeKind::Compute && graph.recorded(node) == Span::ZERO;
+            .graph_of(&self.workload.instances()[instance.index()]);
+        let skipped = kind == NodeKind::Compute && graph.recorded_duration(node) == Span::ZERO;
         self.traces && kind != NodeKind::Nothing && !skipped
     }
 
@@ -67,7 +70,7 @@ impl<'a> TranscriptRecorder<'a> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
             let instance = &self.workload.instances()[i];
-            self.workload.graph(instance).is_empty()
+            self.workload.graph_of(instance).is_empty()
         });
         for instance in empty {
             let instance = InstanceId(instance as u32);
@@ -76,7 +79,7 @@ impl<'a> TranscriptRecorder<'a> {
                 TranscriptEvent::Completed(..) => true,
                 TranscriptEvent::Finished(other) => {
                     let other_one = &self.workload.instances()[other.index()];
-                    other > instance || !self.workload.graph(other_one).is_empty()
+                    other > instance || !self.workload.graph_of(other_one).is_empty()
                 }
             };
             let place = events.iter().position(later);
@@ -90,14 +93,14 @@ impl<'a> TranscriptRecorder<'a> {
 }
 
 impl Observer for TranscriptRecorder<'_> {
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if self.is_told(instance, node, kind) {
             self.events
                 .push(TranscriptEvent::Issued(instance, node, now));
         }
     }
 
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if self.is_told(instance, node, kind) {
             self.events
                 .push(TranscriptEvent::Completed(instance, node, now));
@@ -109,7 +112,7 @@ impl Observer for TranscriptRecorder<'_> {
         }
     }
 
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 /// Detects whether ASTRA-sim's order of lines is kept although collectives are answered analytically. Lines
@@ -134,16 +137,16 @@ impl LineOrderObserver {
 }
 
 impl Observer for LineOrderObserver {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
-    fn completed(&mut self, now: Time, _: InstanceId, _: NodeIndex, kind: NodeKind) {
+    fn on_completed(&mut self, now: Time, _: InstanceId, _: NodeIndex, kind: NodeKind) {
         if kind != NodeKind::Collective {
             self.other = Some(now);
             self.is_lost |= self.last == Some((now, true));
         }
     }
 
-    fn collective(&mut self, record: &CollectiveRecord) {
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         let closed = !record.stepwise;
         let (start, end) = (record.last_start, record.end);
         let beside = |(other, other_closed): (Time, bool)| {
@@ -185,7 +188,7 @@ impl TranscriptLines {
 
 /// Renders all lines of a run. `rows` are the instances that finished, `types` the node types if nodes are
 /// traced, and `clock` the time stamp.
-pub fn lines(
+pub fn render_lines(
     transcript: &TranscriptRecorder<'_>,
     inputs: &AstraInputs,
     rows: &[(usize, RankStatistics)],
@@ -220,9 +223,11 @@ pub fn lines(
             TranscriptEvent::Completed(instance, node, at) => ("callback", instance, node, at),
         };
         let of = &workload.instances()[instance.index()];
-        let graph = workload.graph(of);
+        let graph = workload.graph_of(of);
         let id = graph.id(node);
-        let kind = types.get(instance.index()).map_or(0, |types| types.of(id));
+        let kind = types
+            .get(instance.index())
+            .map_or(0, |types| types.type_of_node(id));
         to.append_debug(
             "workload",
             format_args!(
@@ -247,7 +252,7 @@ pub fn lines(
 /// statistics.
 fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     let rank = row.rank;
-    to.append_info("workload", &render::end(row));
+    to.append_info("workload", &render::render_rank_end(row));
     let statistics = "statistics";
     to.append_info(
         statistics,
@@ -260,7 +265,7 @@ fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
         statistics,
         &format!("sys[{rank}]. Post statistics processing end."),
     );
-    for line in render::statistics(&row.with_excess(), false).lines() {
+    for line in render::render_rank_statistics(&row.with_excess(), false).lines() {
         to.append_info(statistics, line);
     }
 }
@@ -271,7 +276,7 @@ fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
 /// of all NPUs, and ends the list.
 fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
-    let all = u64::from(inputs.network.npus());
+    let all = u64::from(inputs.network.npu_count());
     let mut rings = Vec::new();
     for list in [
         &lists.all_reduce,
@@ -297,7 +302,7 @@ fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
 
 /// Returns the time stamp of lines (`2026-03-26 09:41:07.123`): the current time, or `SOURCE_DATE_EPOCH`.
 #[allow(clippy::disallowed_types, reason = "only what is printed bears it")]
-pub fn clock() -> String {
+pub fn format_clock_time() -> String {
     let fixed = std::env::var("SOURCE_DATE_EPOCH").ok();
     let fixed = fixed.and_then(|text| text.parse::<u64>().ok()?.checked_mul(1000));
     let present = || {

@@ -3,11 +3,11 @@
 use super::{quote_toml, with_section};
 use crate::terminal::plain_style;
 use chakram_base::config;
-use chakram_base::units::percent;
+use chakram_base::units::format_percent;
 use chakram_hardware::collective::CollectiveCurve;
 use chakram_hardware::machine::Machine;
-use chakram_report::summary::counted;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::summary::format_count;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::score::{left_out_sizes, nccl_log};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
@@ -28,7 +28,8 @@ pub(super) fn add_collective_logs(
     let mut curves: Vec<(CollectiveCurve, String)> = Vec::new();
     for path in paths {
         let file = path.display().to_string();
-        let read = config::read(path).map_err(|error| format!("cannot read {file}: {error}"))?;
+        let read =
+            config::read_input(path).map_err(|error| format!("cannot read {file}: {error}"))?;
         let curve = nccl_log(&read, &file)?;
         let alike = |(other, _): &&(CollectiveCurve, String)| {
             (other.kind, other.members) == (curve.kind, curve.members)
@@ -44,10 +45,10 @@ pub(super) fn add_collective_logs(
     }
     let mut section = String::from("logs of nccl-tests.\n");
     let mut table = TextTable::new([
-        left("COLLECTIVES", 18),
-        right("members", 9),
-        right("sizes", 7),
-        right("left out", 10),
+        left_aligned_column("COLLECTIVES", 18),
+        right_aligned_column("members", 9),
+        right_aligned_column("sizes", 7),
+        right_aligned_column("left out", 10),
     ]);
     for (curve, file) in &curves {
         let dimensions = machine.topology().dimensions();
@@ -80,14 +81,14 @@ pub(super) fn add_collective_logs(
             curve.kind.to_string(),
             curve.members.to_string(),
             curve.points.len().to_string(),
-            left_out_sizes(curve).map_or("-".to_owned(), percent),
+            left_out_sizes(curve).map_or("-".to_owned(), format_percent),
         ];
-        table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
+        table.add_row(&cells.each_ref().map(|cell| cell as &dyn Display));
     }
     let summary = format!(
         "{}\n{}left out: mean error of a size by the others\n",
-        counted(curves.len() as u64, "collective"),
-        table.text(plain_style())
+        format_count(curves.len() as u64, "collective"),
+        table.into_text(plain_style())
     );
     Ok((with_section(text, "Collectives", &section), summary))
 }

@@ -4,13 +4,13 @@
 use super::{quote_toml, rank_classes, with_section};
 use crate::terminal::plain_style;
 use chakram_base::ids::Npu;
-use chakram_base::units::percent;
+use chakram_base::units::format_percent;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, JobOptions};
-use chakram_report::summary::thousands;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::summary::format_thousands;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::score::{KernelTimes, RecordedKernels};
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use chakram_trace::workload::MissingRankPolicy;
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -36,11 +36,11 @@ pub(super) fn add_recorded_kernels(
     // Missing ranks are allowed, because a rank's kernels do not depend on other ranks.
     let options = JobOptions {
         absent: MissingRankPolicy::Mirror,
-        mirrored: machine.topology().npus(),
+        mirrored: machine.topology().npu_count(),
         ..JobOptions::default()
     };
-    let job = Job::open_with(traces, &options)?;
-    let (ranks, npus) = (job.workload().ranks(), machine.topology().npus());
+    let job = Job::open_job_with(traces, &options)?;
+    let (ranks, npus) = (job.workload().rank_count(), machine.topology().npu_count());
     if ranks > npus {
         return Err(format!(
             "{} has {ranks} ranks, but machine `{}` has {npus} NPUs\n  try: the machine on which the job was captured",
@@ -60,7 +60,7 @@ pub(super) fn add_recorded_kernels(
         None => (text, machine),
     };
     let recorded = RecordedKernels::new(job.workload(), machine);
-    let found = recorded.times();
+    let found = recorded.times_by_class();
     if found.is_empty() {
         return Err(format!(
             "no kernel of {} has a recorded time\n  try: traces that were converted from a capture",
@@ -75,9 +75,9 @@ pub(super) fn add_recorded_kernels(
         let measured: BTreeSet<usize> = priced.iter().map(|kernel| kernel.class).collect();
         let mut shared_class = vec![0; machine.classes().len()];
         for npu in (0..npus).map(Npu) {
-            shared_class[machine.class(npu)] = shared.class(npu);
+            shared_class[machine.class_of_npu(npu)] = shared.class_of_npu(npu);
         }
-        for kernel in recorded.by_classes(&shared_class).times() {
+        for kernel in recorded.by_classes(&shared_class).times_by_class() {
             let name = &shared.classes()[kernel.class].name;
             let class = (machine.classes().iter()).position(|class| class.name == *name);
             if let Some(class) = class.filter(|class| !measured.contains(class)) {
@@ -97,7 +97,7 @@ fn kernel_tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String 
     let kernels: u64 = found.iter().map(|kernel| kernel.count).sum();
     let mut text = format!(
         "{} that {} recorded.\n",
-        thousands(kernels),
+        format_thousands(kernels),
         job.replace(char::is_control, " ")
     );
     for kernel in found {
@@ -106,7 +106,7 @@ fn kernel_tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String 
         let _ = write!(
             text,
             "\n[[npu.{class}.measured]]      # measured: {}\nname = {}\n",
-            thousands(kernel.count),
+            format_thousands(kernel.count),
             quote_toml(&kernel.name)
         );
         if let Some(dtype) = kernel.dtype {
@@ -125,7 +125,7 @@ fn kernel_tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String 
             text,
             "]\nerror = {:.4}\nbetween = {:.4}",
             kernel.error.clamp(1e-4, 10.0),
-            kernel.between().clamp(1e-4, 10.0)
+            kernel.error_between_sizes().clamp(1e-4, 10.0)
         );
     }
     text
@@ -134,13 +134,13 @@ fn kernel_tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String 
 /// Returns a table of the kernels that take most of the time.
 fn summarize_kernels(found: &[KernelTimes]) -> String {
     let mut table = TextTable::new([
-        left("KERNELS", 36),
-        right("format", 8),
-        right("count", 9),
-        right("sizes", 7),
-        right("share", 8),
-        right("repeat", 8),
-        right("left out", 10),
+        left_aligned_column("KERNELS", 36),
+        right_aligned_column("format", 8),
+        right_aligned_column("count", 9),
+        right_aligned_column("sizes", 7),
+        right_aligned_column("share", 8),
+        right_aligned_column("repeat", 8),
+        right_aligned_column("left out", 10),
     ]);
     let total: f64 = found.iter().map(|kernel| kernel.total).sum();
     let mut by_time: Vec<_> = found.iter().collect();
@@ -148,31 +148,31 @@ fn summarize_kernels(found: &[KernelTimes]) -> String {
     let count: u64 = found.iter().map(|kernel| kernel.count).sum();
     let mut text = format!(
         "{} kernels of {} names and formats\n",
-        thousands(count),
-        thousands(found.len() as u64)
+        format_thousands(count),
+        format_thousands(found.len() as u64)
     );
     for kernel in by_time.iter().take(SHOWN) {
         let cells = [
-            escape(&kernel.name),
+            escape_name(&kernel.name),
             kernel
                 .dtype
                 .map_or("-".to_owned(), |dtype| dtype.to_string()),
-            thousands(kernel.count),
-            thousands(kernel.times.len() as u64),
-            percent(kernel.total / total),
-            percent(kernel.error),
-            kernel.left_out.map_or("-".to_owned(), percent),
+            format_thousands(kernel.count),
+            format_thousands(kernel.times.len() as u64),
+            format_percent(kernel.total / total),
+            format_percent(kernel.error),
+            kernel.left_out.map_or("-".to_owned(), format_percent),
         ];
-        table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
+        table.add_row(&cells.each_ref().map(|cell| cell as &dyn Display));
     }
-    text += &table.text(plain_style());
+    text += &table.into_text(plain_style());
     if by_time.len() > SHOWN {
         let rest: f64 = by_time[SHOWN..].iter().map(|kernel| kernel.total).sum();
         let _ = writeln!(
             text,
             "and {} others, {} of the time",
-            thousands((by_time.len() - SHOWN) as u64),
-            percent(rest / total)
+            format_thousands((by_time.len() - SHOWN) as u64),
+            format_percent(rest / total)
         );
     }
     let known: Vec<_> = found
@@ -186,7 +186,7 @@ fn summarize_kernels(found: &[KernelTimes]) -> String {
         let _ = writeln!(
             text,
             "repeat: deviation between kernels of one size; left out: mean error of a size by the others, {} in all",
-            percent(off / over)
+            format_percent(off / over)
         );
     }
     text

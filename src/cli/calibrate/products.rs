@@ -3,10 +3,10 @@
 use super::with_section;
 use crate::terminal::plain_style;
 use chakram_base::config;
-use chakram_base::units::percent;
+use chakram_base::units::format_percent;
 use chakram_hardware::machine::Machine;
-use chakram_report::summary::{counted, thousands};
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_studies::score::{gemm_points, left_out_errors};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
@@ -24,7 +24,7 @@ pub(super) fn add_measured_gemms(
     path: &Path,
 ) -> Result<(String, String), Box<dyn Error>> {
     let file = path.display().to_string();
-    let read = config::read(path).map_err(|error| format!("cannot read {file}: {error}"))?;
+    let read = config::read_input(path).map_err(|error| format!("cannot read {file}: {error}"))?;
     let found = gemm_points(&read, &file)?;
     let [class] = machine.classes() else {
         return Err(format!(
@@ -38,13 +38,13 @@ pub(super) fn add_measured_gemms(
     let mut section = format!(
         "{}: {} shapes.\n",
         file.replace(char::is_control, " "),
-        thousands(shapes as u64)
+        format_thousands(shapes as u64)
     );
     let mut table = TextTable::new([
-        left("GEMMS", 8),
-        right("shapes", 8),
-        right("by the curve", 14),
-        right("left out", 10),
+        left_aligned_column("GEMMS", 8),
+        right_aligned_column("shapes", 8),
+        right_aligned_column("by the curve", 14),
+        right_aligned_column("left out", 10),
     ]);
     let class_name = super::quote_toml(&class.name);
     for (dtype, points) in &found {
@@ -75,16 +75,16 @@ pub(super) fn add_measured_gemms(
         section += "]\n";
         let cells = [
             dtype.to_string(),
-            thousands(points.len() as u64),
-            percent(alone),
-            percent(error),
+            format_thousands(points.len() as u64),
+            format_percent(alone),
+            format_percent(error),
         ];
-        table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
+        table.add_row(&cells.each_ref().map(|cell| cell as &dyn Display));
     }
     let summary = format!(
         "{}\n{}left out: mean error of a fifth of the shapes by the others\n",
-        counted(shapes as u64, "GEMM"),
-        table.text(plain_style())
+        format_count(shapes as u64, "GEMM"),
+        table.into_text(plain_style())
     );
     Ok((with_section(text, "GEMMs", &section), summary))
 }

@@ -2,7 +2,7 @@
 
 use super::{SECTIONS, quote_toml, section_comment};
 use chakram_base::ids::Npu;
-use chakram_base::ids::ranges;
+use chakram_base::ids::format_ranges;
 use chakram_hardware::machine::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,8 +10,9 @@ use std::fmt::Write as _;
 /// Returns `text`, the file of `machine`, in which each NPU in `ranks` that shares its class with others gets
 /// a new class `CLASS-RANK`. The new class is a copy of the old one. Other NPUs keep their class.
 pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
-    let npus = machine.topology().npus();
-    let members = |class: usize| (0..npus).filter(move |npu| machine.class(Npu(*npu)) == class);
+    let npus = machine.topology().npu_count();
+    let members =
+        |class: usize| (0..npus).filter(move |npu| machine.class_of_npu(Npu(*npu)) == class);
     let mut sections = split_sections(text);
     let mut assigned = String::from("[assign]\n");
     for (class, named) in machine.classes().iter().enumerate() {
@@ -35,7 +36,12 @@ pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet
         sections = copied.collect();
         for (name, npus) in &all {
             // Writing to a string does not fail.
-            let _ = writeln!(assigned, "{} = \"{}\"", quote_toml(name), ranges(npus));
+            let _ = writeln!(
+                assigned,
+                "{} = \"{}\"",
+                quote_toml(name),
+                format_ranges(npus)
+            );
         }
     }
     sections.retain(|section| !section.starts_with("[assign]"));
@@ -93,7 +99,7 @@ mod tests {
         let after =
             Machine::parse(&text, "m.toml").unwrap_or_else(|error| panic!("{error}\n{text}"));
         let named = |machine: &Machine, npu: u32| {
-            let class = &machine.classes()[machine.class(Npu(npu))];
+            let class = &machine.classes()[machine.class_of_npu(Npu(npu))];
             (
                 class.name.clone(),
                 class.memory_bandwidth(),

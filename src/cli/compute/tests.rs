@@ -29,27 +29,30 @@ fn kernels(priced: u64, estimated: u64, kept_recorded: u64, unknown: u64) -> Ker
 fn an_efficiency_reaches_the_model_and_the_words() {
     let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
     let wanted = ComputeModel::Roofline(RooflineEfficiency::new(0.68).unwrap());
-    assert_eq!(args.options().unwrap().compute, wanted);
+    assert_eq!(args.replay_options().unwrap().compute, wanted);
     let all = kernels(9, 0, 0, 0);
-    assert_eq!(args.text(&all), "kernels by roofline at 0.68 of the peak");
+    assert_eq!(
+        args.describe_durations(&all),
+        "kernels by roofline at 0.68 of the peak"
+    );
     let mut options = Map::new();
-    args.describe(&mut options);
+    args.add_to_json(&mut options);
     let text = Value::Object(options).to_string();
     assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
     // Without the option, the efficiency is 1, which only JSON shows.
     let args = parse(&["--compute", "roofline"]).unwrap();
     assert_eq!(
-        args.options().unwrap().compute,
+        args.replay_options().unwrap().compute,
         ComputeModel::Roofline(RooflineEfficiency::default())
     );
-    assert_eq!(args.text(&all), "kernels by roofline");
+    assert_eq!(args.describe_durations(&all), "kernels by roofline");
     let mut options = Map::new();
-    args.describe(&mut options);
+    args.add_to_json(&mut options);
     assert_eq!(options["efficiency"], 1.0);
     // The efficiency also applies if kernels have no recorded duration.
     let args = parse(&["--efficiency", "0.68"]).unwrap();
     let wanted = ComputeModel::Recorded(RooflineEfficiency::new(0.68).unwrap());
-    assert_eq!(args.options().unwrap().compute, wanted);
+    assert_eq!(args.replay_options().unwrap().compute, wanted);
 }
 
 #[test]
@@ -61,7 +64,7 @@ fn refusals_name_flags() {
     ] {
         let args = parse(&["--compute", model, "--efficiency", "0.5"]).unwrap();
         assert_eq!(
-            args.options().unwrap_err().to_string(),
+            args.replay_options().unwrap_err().to_string(),
             format!(
                 "--efficiency is for kernels timed by roofline, but with --compute {model} their times are {duration}\n  \
                  try: without --efficiency{hint}"
@@ -73,13 +76,13 @@ fn refusals_name_flags() {
 #[test]
 fn kernels_recorded_elsewhere_say_where() {
     let args = parse(&["--recorded-on", "dgx-h100"]).unwrap();
-    assert!(matches!(args.model(), ComputeModel::RecordedOn(_)));
+    assert!(matches!(args.compute_model(), ComputeModel::RecordedOn(_)));
     assert_eq!(
-        args.text(&kernels(7, 2, 1, 0)),
+        args.describe_durations(&kernels(7, 2, 1, 0)),
         "1 kernels as recorded, 7 by the ratio of rooflines, 2 by roofline"
     );
     let mut options = Map::new();
-    args.describe(&mut options);
+    args.add_to_json(&mut options);
     let text = Value::Object(options).to_string();
     assert_eq!(text, r#"{"compute":"recorded-on:dgx-h100"}"#);
     for (args, said) in [
@@ -96,7 +99,7 @@ fn kernels_recorded_elsewhere_say_where() {
 
 #[test]
 fn the_text_counts_kernels_by_their_basis() {
-    let text = |args: &[&str], basis| parse(args).unwrap().text(&basis);
+    let text = |args: &[&str], basis| parse(args).unwrap().describe_durations(&basis);
     assert_eq!(text(&[], kernels(9, 0, 0, 0)), "kernels as recorded");
     assert_eq!(text(&[], kernels(0, 9, 0, 0)), "kernels by roofline");
     assert_eq!(text(&[], kernels(0, 0, 0, 0)), "no kernels");

@@ -5,7 +5,7 @@ use super::{ConvertArgs, SummaryFormatArg, run};
 use crate::flags::with_flags;
 use crate::traces::PIPE;
 use chakram_converters::sources::TraceSource;
-use chakram_report::table::{TextTable, left};
+use chakram_report::table::{TextTable, left_aligned_column};
 use chakram_report::text::TextStyle;
 use clap::{Args, Command, FromArgMatches};
 use std::error::Error;
@@ -37,7 +37,10 @@ pub struct ConvertAutoArgs {
 }
 
 /// Detects the source of the inputs, and runs its command.
-pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn convert_detected(
+    args: &ConvertAutoArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     if args.inputs.iter().any(|path| path == Path::new(PIPE)) {
         return Err(
             "-: the source of standard input must be named, because standard input can be read only \
@@ -45,9 +48,9 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
                 .into(),
         );
     }
-    let source = TraceSource::of_all(&args.inputs)?;
+    let source = TraceSource::detect_common_source(&args.inputs)?;
     let mut words = vec![
-        OsString::from(source.word()),
+        OsString::from(source.source_word()),
         OsString::from("--output"),
         args.output.clone().into(),
     ];
@@ -57,7 +60,7 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     words.extend(args.inputs.iter().map(|path| path.clone().into_os_string()));
     let command = Command::new("chakram convert").no_binary_name(true);
     let command = ConvertArgs::augment_args(command);
-    let own = command.find_subcommand(source.word());
+    let own = command.find_subcommand(source.source_word());
     let has_format = own.is_some_and(|own| {
         own.get_arguments()
             .any(|arg| arg.get_long() == Some("format"))
@@ -74,7 +77,10 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
 pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error>> {
     let first = args.inputs[0].to_string_lossy();
     let is_word = !first.is_empty() && first.chars().all(|c| c.is_ascii_alphanumeric());
-    if !is_word || args.inputs[0].exists() || TraceSource::of_all(&args.inputs).is_ok() {
+    if !is_word
+        || args.inputs[0].exists()
+        || TraceSource::detect_common_source(&args.inputs).is_ok()
+    {
         return Ok(());
     }
     let sources: Vec<_> = TraceSource::ALL.iter().map(|source| source.word).collect();
@@ -90,11 +96,15 @@ pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error
 const WIDTH: u16 = 100;
 
 /// Prints the sources.
-pub fn list(out: &mut dyn Write) -> io::Result<()> {
-    let columns = [left("SOURCE", 0), left("FILES", 0), left("KEPT", 0)];
-    let mut table = TextTable::new(columns).indented(0).within(WIDTH);
+pub fn list_sources(out: &mut dyn Write) -> io::Result<()> {
+    let columns = [
+        left_aligned_column("SOURCE", 0),
+        left_aligned_column("FILES", 0),
+        left_aligned_column("KEPT", 0),
+    ];
+    let mut table = TextTable::new(columns).with_indent(0).limit_width(WIDTH);
     for source in TraceSource::ALL {
-        table.add(&[&source.word, &source.files, &with_flags(source.kept)]);
+        table.add_row(&[&source.word, &source.files, &with_flags(source.kept)]);
     }
-    out.write_all(table.text(TextStyle::default()).as_bytes())
+    out.write_all(table.into_text(TextStyle::default()).as_bytes())
 }

@@ -5,7 +5,7 @@ use crate::traces;
 use chakram_converters::goal::{GoalProgram, GoalSchedule};
 use chakram_converters::sources::TraceSource;
 use chakram_jobs::{Job, JobOutputs};
-use chakram_report::summary::{counted, thousands};
+use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use clap::Args;
@@ -42,32 +42,36 @@ pub struct ConvertGoalArgs {
 /// Fails if the input is neither a schedule nor traces, if GOAL cannot express the traces, or if output
 /// cannot be written.
 pub fn run(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    match TraceSource::of(&args.input)? {
+    match TraceSource::detect_source(&args.input)? {
         TraceSource::Trace => to_text(args, out),
         _ => to_traces(args, out),
     }
 }
 
 fn to_traces(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let schedule = GoalSchedule::open(&args.input)?;
+    let schedule = GoalSchedule::open_file(&args.input)?;
     let mut files = OutputSet::default();
-    files.reads(&args.input);
-    let mut job = JobOutputs::new(&args.output, traces::ending(args.compress), files)?;
+    files.register_input(&args.input);
+    let mut job = JobOutputs::new(
+        &args.output,
+        traces::compressed_suffix(args.compress),
+        files,
+    )?;
     let mut nodes = 0;
     for rank in 0..schedule.programs.len() as u32 {
-        let written = schedule.write(rank, job.start(rank)?);
+        let written = schedule.write_rank(rank, job.start_trace(rank)?);
         let (trace, written) = written.map_err(|error| error.in_file(&args.input))?;
-        job.finish(rank, trace)?;
+        job.finish_trace(rank, trace)?;
         nodes += written;
     }
-    let names = traces::saved(&job.commit(JobFile::default())?)?;
+    let names = traces::describe_saved(&job.commit_job(JobFile::default())?)?;
     writeln!(
         out,
         "{}: {} of {}: {} nodes in {names}",
         args.input.display(),
-        counted(schedule.operations(), "operation"),
-        counted(schedule.programs.len() as u64, "rank"),
-        thousands(nodes),
+        format_count(schedule.operation_count(), "operation"),
+        format_count(schedule.programs.len() as u64, "rank"),
+        format_thousands(nodes),
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -76,28 +80,28 @@ fn to_text(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     if args.compress.is_some() {
         return Err("--compress: schedules are written as text\n  try: without it".into());
     }
-    let job = Job::open([&args.input])?;
+    let job = Job::open_job([&args.input])?;
     let workload = job.workload();
     let programs = workload.instances().iter().map(|instance| {
         let peers: Vec<u32> = instance.peers.iter().map(|peer| peer.0).collect();
-        GoalProgram::of(workload.graph(instance), &peers)
+        GoalProgram::from_graph(workload.graph_of(instance), &peers)
             .map_err(|error| format!("rank {}: {}", instance.rank.0, error.in_file(&args.input)))
     });
     let schedule = GoalSchedule {
         programs: programs.collect::<Result<_, _>>()?,
     };
     let mut files = OutputSet::default();
-    files.reads(&args.input);
-    let mut file = files.create(&args.output)?;
+    files.register_input(&args.input);
+    let mut file = files.create_file(&args.output)?;
     write!(file, "{schedule}")?;
-    files.finish(file)?;
-    files.commit()?;
+    files.finish_file(file)?;
+    files.commit_all()?;
     writeln!(
         out,
         "{}: {} of {} in {}",
         args.input.display(),
-        counted(schedule.operations(), "operation"),
-        counted(schedule.programs.len() as u64, "rank"),
+        format_count(schedule.operation_count(), "operation"),
+        format_count(schedule.programs.len() as u64, "rank"),
         args.output.display(),
     )?;
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,7 @@ use crate::traces;
 use chakram_base::units::Bytes;
 use chakram_converters::msccl::{MscclAlgorithm, MscclScripts};
 use chakram_jobs::JobOutputs;
-use chakram_report::summary::{counted, thousands};
+use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use clap::Args;
@@ -45,9 +45,9 @@ pub struct ConvertMscclArgs {
 /// Fails if the file is not an algorithm, if the algorithm does not support the size, or if output cannot be
 /// written.
 pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let algorithm = MscclAlgorithm::open(&args.input)?;
+    let algorithm = MscclAlgorithm::open_file(&args.input)?;
     let gpus = algorithm.gpus.len() as u32;
-    let Some(buffer) = algorithm.kind.buffer(args.size.0, gpus) else {
+    let Some(buffer) = algorithm.kind.buffer_bytes(args.size.0, gpus) else {
         return Err("--size is 2^63 bytes or more over all GPUs\n  try: less".into());
     };
     if let Some((least, most)) = algorithm.range
@@ -62,23 +62,27 @@ pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     }
     let scripts = MscclScripts::new(&algorithm, buffer)?;
     let mut files = OutputSet::default();
-    files.reads(&args.input);
-    let mut job = JobOutputs::new(&args.output, traces::ending(args.compress), files)?;
+    files.register_input(&args.input);
+    let mut job = JobOutputs::new(
+        &args.output,
+        traces::compressed_suffix(args.compress),
+        files,
+    )?;
     let mut nodes = 0;
     for gpu in 0..gpus {
-        let (trace, written) = scripts.write(gpu, job.start(gpu)?)?;
-        job.finish(gpu, trace)?;
+        let (trace, written) = scripts.write_gpu(gpu, job.start_trace(gpu)?)?;
+        job.finish_trace(gpu, trace)?;
         nodes += written;
     }
-    let names = traces::saved(&job.commit(JobFile::default())?)?;
+    let names = traces::describe_saved(&job.commit_job(JobFile::default())?)?;
     writeln!(
         out,
         "{}: {} of {} among {}: {} nodes in {names}",
         algorithm.name,
         algorithm.kind,
         Bytes(buffer),
-        counted(gpus.into(), "GPU"),
-        thousands(nodes),
+        format_count(gpus.into(), "GPU"),
+        format_thousands(nodes),
     )?;
     if algorithm.kind.has_root() {
         writeln!(out, "GPU 0 is taken for the root")?;

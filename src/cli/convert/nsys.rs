@@ -3,11 +3,11 @@
 
 use super::{ConvertOutputArgs, SummaryFormatArg, comm_kernels, text};
 use crate::traces;
-use chakram_base::ids::ranges;
+use chakram_base::ids::format_ranges;
 use chakram_converters::nsys::{self, NsysSummary, RankOrder};
 use chakram_converters::pytorch::ConvertOptions;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::thousands;
+use chakram_report::summary::format_thousands;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use clap::Args;
@@ -48,22 +48,22 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         comm_kernels: comm_kernels(&args.comm_kernels)?,
         ..ConvertOptions::default()
     };
-    let paths = nsys::files(&args.paths)?;
+    let paths = nsys::find_exports(&args.paths)?;
     let mut outputs = OutputSet::default();
-    paths.iter().for_each(|path| outputs.reads(path));
+    paths.iter().for_each(|path| outputs.register_input(path));
     let mut job = args.output.start_outputs(OutputSet::default())?;
-    let path = |rank: u32| job.path(rank);
-    let (summary, written) = nsys::convert(&paths, &options, &path, &mut outputs)?;
+    let path = |rank: u32| job.path_of_rank(rank);
+    let (summary, written) = nsys::convert_exports(&paths, &options, &path, &mut outputs)?;
     job.files = outputs;
     for (rank, written) in written {
-        job.add(rank, job.path(rank), written);
+        job.add_trace(rank, job.path_of_rank(rank), written);
     }
     // The job file needs no groups, because the traces have their own declarations.
-    traces::saved(&job.commit(JobFile::default())?)?;
+    traces::describe_saved(&job.commit_job(JobFile::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => print_summary(&summary, out)?,
         SummaryFormatArg::Json => {
-            VersionedDocument::new("chakram.nsys_conversion.1", &summary).print(out)?;
+            VersionedDocument::new("chakram.nsys_conversion.1", &summary).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -73,7 +73,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
 const SHOWN: usize = 8;
 
 fn print_summary(summary: &NsysSummary, out: &mut dyn Write) -> io::Result<()> {
-    text::write(&summary.conversion, "SQLite", out)?;
+    text::write_summary(&summary.conversion, "SQLite", out)?;
     let order = match summary.order {
         RankOrder::Nccl => "by their ranks in NCCL's largest communicator",
         RankOrder::Devices => {
@@ -90,7 +90,7 @@ fn print_summary(summary: &NsysSummary, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "  rank {rank}: process {process} on device {} in {}",
-            ranges(&devices),
+            format_ranges(&devices),
             file.display()
         )?;
     }
@@ -101,7 +101,7 @@ fn print_summary(summary: &NsysSummary, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "NCCL's ranges state what {} kernels communicate",
-            thousands(summary.stated)
+            format_thousands(summary.stated)
         )?;
     }
     Ok(())

@@ -5,7 +5,7 @@ use crate::traces;
 use chakram_base::ids::MAX_NPUS;
 use chakram_converters::simai::{GroupRole, RankGrid, SimaiWorkload};
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{counted, thousands};
+use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use chakram_workloads::generate::check_trace;
@@ -63,7 +63,7 @@ struct SimaiConversion {
 /// Fails if the file is not a workload, if its degrees do not divide the number of NPUs, or if output
 /// cannot be written.
 pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let workload = SimaiWorkload::open(&args.input)?;
+    let workload = SimaiWorkload::open_file(&args.input)?;
     let input = args.input.display();
     let Some(npus) = args.npus.or(workload.npus) else {
         return Err(format!("{input}: the file has no all_gpus\n  try: --npus N").into());
@@ -71,23 +71,24 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let grid = RankGrid::new(&workload, npus)
         .map_err(|error| format!("{input}: {error}\n  try: --npus, or other degrees in line 1"))?;
     if args.passes > 1 {
-        let (_, pass) = workload.write(&grid, 0, 1, std::io::sink())?;
+        let (_, pass) = workload.write_rank(&grid, 0, 1, std::io::sink())?;
         check_trace(pass.saturating_mul(args.passes.into()), "fewer --passes")?;
     }
     let mut files = OutputSet::default();
-    files.reads(&args.input);
+    files.register_input(&args.input);
     let mut job = args.output.start_outputs(files)?;
     let mut nodes = 0;
     for rank in 0..npus {
-        let (trace, written) = workload.write(&grid, rank, args.passes, job.start(rank)?)?;
-        job.finish(rank, trace)?;
+        let (trace, written) =
+            workload.write_rank(&grid, rank, args.passes, job.start_trace(rank)?)?;
+        job.finish_trace(rank, trace)?;
         nodes = written;
     }
     let about = JobFile {
-        roles: grid.roles(),
+        roles: grid.group_roles(),
         ..JobFile::default()
     };
-    let traces = traces::saved(&job.commit(about)?)?;
+    let traces = traces::describe_saved(&job.commit_job(about)?)?;
     let summary = SimaiConversion {
         input: input.to_string(),
         kind: workload.kind,
@@ -96,7 +97,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         npus,
         tensor: grid.tensor,
         pipeline: grid.pipeline,
-        data: grid.size(GroupRole::Data).0,
+        data: grid.size_of_group(GroupRole::Data).0,
         expert: grid.expert,
         nodes_per_rank: nodes,
         traces,
@@ -104,7 +105,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     match args.output.format {
         SummaryFormatArg::Text => summary.print_summary(out)?,
         SummaryFormatArg::Json => {
-            VersionedDocument::new("chakram.simai_conversion.1", &summary).print(out)?;
+            VersionedDocument::new("chakram.simai_conversion.1", &summary).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -116,14 +117,14 @@ impl SimaiConversion {
             out,
             "{}: {} in {} for {}, tensor {} x pipeline {} x data {}, expert {}: {} nodes each: {}",
             self.input,
-            counted(self.layers, "layer"),
-            counted(self.passes.into(), "pass"),
-            counted(self.npus.into(), "NPU"),
+            format_count(self.layers, "layer"),
+            format_count(self.passes.into(), "pass"),
+            format_count(self.npus.into(), "NPU"),
             self.tensor,
             self.pipeline,
             self.data,
             self.expert,
-            thousands(self.nodes_per_rank),
+            format_thousands(self.nodes_per_rank),
             self.traces,
         )?;
         if self.pipeline > 1 {

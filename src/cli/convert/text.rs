@@ -1,11 +1,11 @@
 //! Prints the summary of a conversion as text.
 
-use chakram_base::ids::ranges;
+use chakram_base::ids::format_ranges;
 use chakram_converters::pytorch::LinkMethod;
 use chakram_converters::pytorch::summary::{ConversionSummary, RankConversion};
-use chakram_report::summary::{counted, thousands};
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TABLE_WIDTH, TextStyle, paragraph};
+use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TABLE_WIDTH, TextStyle, write_paragraph};
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -20,7 +20,11 @@ fn write_more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Prints `summary`. `input` is the word for the inputs whose size is printed, such as JSON.
-pub fn write(summary: &ConversionSummary, input: &str, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_summary(
+    summary: &ConversionSummary,
+    input: &str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let ranks = &summary.ranks;
     let sum = |of: fn(&RankConversion) -> u64| ranks.iter().map(of).sum::<u64>();
     let head = format!(
@@ -28,8 +32,8 @@ pub fn write(summary: &ConversionSummary, input: &str, out: &mut dyn Write) -> i
         ranks.len(),
         summary.world,
         sum(|r| r.bytes) as f64 / 1e6,
-        thousands(sum(|r| r.written.nodes)),
-        thousands(sum(|r| r.written.causes)),
+        format_thousands(sum(|r| r.written.nodes)),
+        format_thousands(sum(|r| r.written.causes)),
         path_lines(ranks),
     );
     write_prose(&head, "", out)?;
@@ -60,28 +64,28 @@ fn path_lines(ranks: &[RankConversion]) -> String {
 
 fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let table = TextTable::new([
-        left("RANK", 10),
-        right("host nodes", 12),
-        right("linked", 12),
-        right("operators", 12),
-        right("marks", 12),
-        right("runtime", 12),
-        right("device", 12),
-        right("nodes", 8),
+        left_aligned_column("RANK", 10),
+        right_aligned_column("host nodes", 12),
+        right_aligned_column("linked", 12),
+        right_aligned_column("operators", 12),
+        right_aligned_column("marks", 12),
+        right_aligned_column("runtime", 12),
+        right_aligned_column("device", 12),
+        right_aligned_column("nodes", 8),
     ]);
-    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
+    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
     for rank in ranks.iter().take(SHOWN) {
         let cells: [&dyn Display; 8] = [
             &rank.rank,
-            &thousands(rank.host_nodes),
-            &thousands(rank.linked),
-            &thousands(rank.operators),
-            &thousands(rank.annotations),
-            &thousands(rank.runtime),
-            &thousands(rank.device),
-            &thousands(rank.written.nodes),
+            &format_thousands(rank.host_nodes),
+            &format_thousands(rank.linked),
+            &format_thousands(rank.operators),
+            &format_thousands(rank.annotations),
+            &format_thousands(rank.runtime),
+            &format_thousands(rank.device),
+            &format_thousands(rank.written.nodes),
         ];
-        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     write_more(ranks, out)?;
     let mut reasons: Vec<((&str, String), u64)> = Vec::new();
@@ -100,7 +104,7 @@ fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()>
     }
     let reasons: Vec<String> = reasons
         .iter()
-        .map(|((what, reason), n)| format!("{} ({reason})", counted(*n, what)))
+        .map(|((what, reason), n)| format!("{} ({reason})", format_count(*n, what)))
         .collect();
     write_wrapped(out, "  left out: ", &reasons)
 }
@@ -113,20 +117,24 @@ fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
         return Ok(());
     }
     let table = TextTable::new([
-        left("LINKED BY ORDER", 18),
-        right("thread", 12),
-        right("nodes", 12),
-        right("linked", 12),
-        right("shapes agree", 16),
-        right("events", 20),
-        right("confidence", 8),
+        left_aligned_column("LINKED BY ORDER", 18),
+        right_aligned_column("thread", 12),
+        right_aligned_column("nodes", 12),
+        right_aligned_column("linked", 12),
+        right_aligned_column("shapes agree", 16),
+        right_aligned_column("events", 20),
+        right_aligned_column("confidence", 8),
     ]);
-    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
+    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
     for rank in linked.iter().take(SHOWN) {
         for thread in &rank.threads {
             let agreeing = match thread.compared {
                 0 => "-".to_owned(),
-                compared => format!("{} of {}", thousands(thread.agreeing), thousands(compared)),
+                compared => format!(
+                    "{} of {}",
+                    format_thousands(thread.agreeing),
+                    format_thousands(compared)
+                ),
             };
             let (from, to) = thread.window;
             let mut events = format!("{from}-{to} of {}", thread.events);
@@ -136,13 +144,13 @@ fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
             let cells: [&dyn Display; 7] = [
                 &rank.rank,
                 &thread.thread,
-                &thousands(thread.nodes),
-                &thousands(thread.linked),
+                &format_thousands(thread.nodes),
+                &format_thousands(thread.linked),
                 &agreeing,
                 &events,
-                &format!("{:.3}", thread.confidence()),
+                &format!("{:.3}", thread.link_confidence()),
             ];
-            out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+            out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
         }
     }
     Ok(())
@@ -164,7 +172,7 @@ fn write_groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<
         let mut how = Vec::new();
         let mut say = |n: u64, what: &str| {
             if n > 0 {
-                how.push(format!("{} {what}", thousands(n)));
+                how.push(format!("{} {what}", format_thousands(n)));
             }
         };
         say(group.named, "calls name it");
@@ -183,34 +191,34 @@ fn write_groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<
         let start = format!(
             "  {}{desc}, ranks {}: {}; ",
             group.name,
-            ranges(&group.ranks),
-            counted(group.collectives, "collective")
+            format_ranges(&group.ranks),
+            format_count(group.collectives, "collective")
         );
         write_wrapped(out, &start, &how)?;
     }
     let mut kinds: Vec<String> = summary
         .collectives
         .iter()
-        .map(|(kind, n)| format!("{kind} {}", thousands(*n)))
+        .map(|(kind, n)| format!("{kind} {}", format_thousands(*n)))
         .collect();
     if summary.messages > 0 {
-        kinds.push(format!("messages {}", thousands(summary.messages)));
+        kinds.push(format!("messages {}", format_thousands(summary.messages)));
     }
     write_wrapped(out, "  ", &kinds)
 }
 
 fn write_times(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let table = TextTable::new([
-        left("RANK", 10),
-        right("captured", 12),
-        right("starts at", 12),
-        right("transfer", 12),
-        right("waiting", 12),
-        right("clock moved", 14),
-        right("estimate", 12),
-        right("spread", 8),
+        left_aligned_column("RANK", 10),
+        right_aligned_column("captured", 12),
+        right_aligned_column("starts at", 12),
+        right_aligned_column("transfer", 12),
+        right_aligned_column("waiting", 12),
+        right_aligned_column("clock moved", 14),
+        right_aligned_column("estimate", 12),
+        right_aligned_column("spread", 8),
     ]);
-    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
+    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
     for rank in ranks.iter().take(SHOWN) {
         let offset = &rank.offset;
         let clock = match offset.observed {
@@ -233,7 +241,7 @@ fn write_times(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> 
             &clock[1],
             &clock[2],
         ];
-        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     write_more(ranks, out)?;
     writeln!(
@@ -247,7 +255,7 @@ fn write_waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> 
     let mut say = |of: fn(&RankConversion) -> u64, what: &str| {
         let n: u64 = ranks.iter().map(of).sum();
         if n > 0 {
-            said.push(format!("{} {what}", thousands(n)));
+            said.push(format!("{} {what}", format_thousands(n)));
         }
     };
     say(|r| r.found.blocking, "by callers that block");
@@ -276,7 +284,7 @@ fn describe_inferred(summary: &ConversionSummary) -> Option<String> {
         0 => String::new(),
         n => format!(
             "; in {} one of them is the last, as captured ranks wait for nobody else",
-            counted(n, "collective")
+            format_count(n, "collective")
         ),
     };
     (!ranks.is_empty()).then(|| {
@@ -300,14 +308,14 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
         0 => {}
         n => notes.push(format!(
             "{} without a host trace: shapes are Kineto's, and who uses a result follows from times",
-            counted(n, "rank")
+            format_count(n, "rank")
         )),
     }
     match alone(LinkMethod::HostAlone) {
         0 => {}
         n => notes.push(format!(
             "{} without a Kineto trace: nothing has a time; replay with `--compute roofline`",
-            counted(n, "rank")
+            format_count(n, "rank")
         )),
     }
     let profiler = summary
@@ -324,7 +332,7 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     if let Some((steps, step)) = summary.unprofiled {
         notes.push(format!(
             "{} captured; without a profiler a step took {} ms, which replays are held against",
-            counted(steps, "step"),
+            format_count(steps, "step"),
             format_ms(i64::try_from(step).unwrap_or(i64::MAX))
         ));
     }
@@ -334,34 +342,34 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     for (reason, n) in &summary.alone {
         notes.push(format!(
             "{} communication calls are {reason}: they last as recorded, and nobody waits for them",
-            thousands(*n)
+            format_thousands(*n)
         ));
     }
     notes.extend(describe_inferred(summary));
     if summary.partial > 0 {
         notes.push(format!(
             "members without a capture in {}: {} calls have the transfer of others of their size",
-            counted(summary.partial, "collective"),
-            thousands(summary.odd.bounded)
+            format_count(summary.partial, "collective"),
+            format_thousands(summary.odd.bounded)
         ));
     }
     if summary.uneven > 0 {
         notes.push(format!(
             "members of different sizes in {}: of an all-to-all the parts that are known count, of others the largest",
-            counted(summary.uneven, "collective")
+            format_count(summary.uneven, "collective")
         ));
     }
     if summary.odd.early > 0 {
         notes.push(format!(
             "{} members ended up to {} ms before the last had started; their transfer counts as zero",
-            thousands(summary.odd.early),
+            format_thousands(summary.odd.early),
             format_ms(summary.odd.most as i64)
         ));
     }
     if summary.odd.estimated > 0 {
         notes.push(format!(
             "{} ends of messages nobody blocked for have the transfer of others of their size",
-            thousands(summary.odd.estimated)
+            format_thousands(summary.odd.estimated)
         ));
     }
     let sum = |of: fn(&RankConversion) -> u64| summary.ranks.iter().map(of).sum::<u64>();
@@ -369,7 +377,7 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
         0 => {}
         n => notes.push(format!(
             "{} of kernels {} no kernel: the profiler dropped them; what they took is unknown",
-            counted(n, "launch"),
+            format_count(n, "launch"),
             if n == 1 { "has" } else { "have" }
         )),
     }
@@ -378,10 +386,10 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
         n => notes.push(format!(
             "{} clipped at the start of the next on their stream, which they outlast by {} ms in all: {} before \
              programmatic dependent launches, {} in launched graphs",
-            counted(n, "kernel"),
+            format_count(n, "kernel"),
             format_ms(i64::try_from(sum(|rank| rank.overlaps.ns)).unwrap_or(i64::MAX)),
-            thousands(sum(|rank| rank.overlaps.programmatic)),
-            thousands(sum(|rank| rank.overlaps.in_graphs)),
+            format_thousands(sum(|rank| rank.overlaps.programmatic)),
+            format_thousands(sum(|rank| rank.overlaps.in_graphs)),
         )),
     }
     let unknown = || summary.ranks.iter().filter(|rank| rank.unknown_comm > 0);
@@ -393,13 +401,13 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
             0 => String::new(),
             before => format!(
                 ", {} of them launched before the capture began",
-                thousands(before)
+                format_thousands(before)
             ),
         };
         notes.push(format!(
             "{} of communication tell neither operation nor partners and last as recorded, {} ms{before}, the \
              first `{first}`; name what they do with `--comm-kernel PART=KIND`",
-            counted(all, "kernel"),
+            format_count(all, "kernel"),
             format_ms(i64::try_from(ns).unwrap_or(i64::MAX)),
         ));
     }
@@ -460,7 +468,7 @@ fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> 
         return writeln!(out, "{indent}{text}");
     }
     let mut lines = String::new();
-    paragraph(
+    write_paragraph(
         &mut lines,
         text,
         indent,
@@ -483,14 +491,14 @@ fn of_ranks(
         .map(|rank| rank.rank)
         .collect();
     let sum = ranks.iter().map(of).fold(0, u64::saturating_add);
-    (!with.is_empty()).then(|| format!("{}: {} {what}", ranks_of(&with), thousands(sum)))
+    (!with.is_empty()).then(|| format!("{}: {} {what}", ranks_of(&with), format_thousands(sum)))
 }
 
 /// Formats ranks as `rank 3` or `ranks 0-7`.
 fn ranks_of(of: &[u32]) -> String {
     match of {
         [only] => format!("rank {only}"),
-        several => format!("ranks {}", ranges(several)),
+        several => format!("ranks {}", format_ranges(several)),
     }
 }
 

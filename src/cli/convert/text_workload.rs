@@ -5,7 +5,7 @@ use crate::traces;
 use chakram_base::ids::MAX_NPUS;
 use chakram_converters::text_workload::TextWorkload;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{counted, thousands};
+use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use chakram_workloads::generate::check_trace;
@@ -58,7 +58,7 @@ struct TextConversion {
 ///
 /// Fails if the file is not a workload, or if output cannot be written.
 pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let workload = TextWorkload::open(&args.input)?;
+    let workload = TextWorkload::open_file(&args.input)?;
     let nodes = workload.nodes_per_pass().checked_mul(args.passes.into());
     let nodes = nodes.filter(|nodes| nodes.checked_mul(args.npus.into()).is_some());
     let Some(nodes) = nodes else {
@@ -69,17 +69,17 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     };
     check_trace(nodes, "fewer --passes")?;
     let mut files = OutputSet::default();
-    files.reads(&args.input);
+    files.register_input(&args.input);
     let mut job = args.output.start_outputs(files)?;
     for rank in 0..args.npus {
-        let mut trace = job.start(rank)?;
-        workload.write(rank, args.passes, &mut trace)?;
-        job.finish(rank, trace)?;
+        let mut trace = job.start_trace(rank)?;
+        workload.write_rank(rank, args.passes, &mut trace)?;
+        job.finish_trace(rank, trace)?;
     }
-    let traces = traces::saved(&job.commit(JobFile::default())?)?;
+    let traces = traces::describe_saved(&job.commit_job(JobFile::default())?)?;
     let summary = TextConversion {
         input: args.input.display().to_string(),
-        parallelism: workload.parallelism.word(),
+        parallelism: workload.parallelism.file_word(),
         layers: workload.layers.len() as u64,
         passes: args.passes,
         npus: args.npus,
@@ -92,14 +92,14 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
             "{}: {}, {} in {}: {} nodes for each of {}: {}",
             summary.input,
             summary.parallelism,
-            counted(summary.layers, "layer"),
-            counted(args.passes.into(), "pass"),
-            thousands(nodes),
-            counted(args.npus.into(), "NPU"),
+            format_count(summary.layers, "layer"),
+            format_count(args.passes.into(), "pass"),
+            format_thousands(nodes),
+            format_count(args.npus.into(), "NPU"),
             summary.traces,
         )?,
         SummaryFormatArg::Json => {
-            VersionedDocument::new("chakram.text_conversion.1", &summary).print(out)?;
+            VersionedDocument::new("chakram.text_conversion.1", &summary).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)

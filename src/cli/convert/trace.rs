@@ -4,10 +4,12 @@ use super::SummaryFormatArg;
 use crate::load::VerifyArg;
 use crate::terminal;
 use crate::traces::note_others;
-use chakram_jobs::{about, declared_groups, others, rename_contents, write_job};
-use chakram_trace::files::{OutputHandle, OutputSet, numbered};
+use chakram_jobs::{
+    declared_groups, list_stale_traces, merge_declarations, rename_contents, write_job,
+};
+use chakram_trace::files::{OutputHandle, OutputSet, numbered_path};
 use chakram_trace::format::file::{
-    CompressedWriter, DecompressedStream, FoundTraces, TraceContents, decompressed_partly, read_all,
+    CompressedWriter, DecompressedStream, FoundTraces, TraceContents, decompress_partly, read_all,
 };
 use chakram_trace::format::job::JobRank;
 use chakram_trace::format::salvage::{self, SalvageOptions, SalvageReport};
@@ -94,13 +96,18 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         jobs,
         found,
         prefix,
-    } = plan::plan_outputs(&args.inputs, &args.output, args.to, args.verify.policy())?;
+    } = plan::plan_outputs(
+        &args.inputs,
+        &args.output,
+        args.to,
+        args.verify.replay_level(),
+    )?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputSet::default();
     // Mark all inputs before the first output starts, so that no output replaces an input that is still to be
     // read.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
-    inputs.for_each(|file| outputs.reads(&file.path));
+    inputs.for_each(|file| outputs.register_input(&file.path));
     let mut converted = Vec::new();
     let mut all = Vec::new();
     for job in &jobs {
@@ -113,7 +120,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         (Some(prefix), _) => commit_job(&prefix, &jobs, &all, &found, outputs)?,
         (None, Some((path, &written))) => {
             rename_contents(&mut outputs, path, written)?;
-            outputs.commit()?;
+            outputs.commit_all()?;
         }
         _ => {}
     }
@@ -122,7 +129,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         SummaryFormatArg::Json => summary::render_json(&converted),
     };
     if piped {
-        terminal::say(format_args!("{}", summary.trim_end()))?
+        terminal::print_to_stderr(format_args!("{}", summary.trim_end()))?
     } else {
         out.write_all(summary.as_bytes())?
     }
@@ -138,11 +145,11 @@ fn commit_job(
     found: &FoundTraces,
     mut outputs: OutputSet,
 ) -> Result<(), Box<dyn Error>> {
-    let path = numbered(prefix, "job", ".json");
+    let path = numbered_path(prefix, "job", ".json");
     if found.jobs.contains_key(&path) {
-        return Ok(outputs.commit()?);
+        return Ok(outputs.commit_all()?);
     }
-    let mut about = about(found, declared_groups(found)?);
+    let mut about = merge_declarations(found, declared_groups(found)?);
     for (job, written) in jobs.iter().zip(all) {
         let (Some(input), Some(output)) = (&job.input, &job.output) else {
             continue;
@@ -155,8 +162,8 @@ fn commit_job(
         });
     }
     write_job(&mut outputs, &path, &about)?;
-    outputs.commit()?;
-    Ok(note_others(prefix, &others(prefix, &about)?)?)
+    outputs.commit_all()?;
+    Ok(note_others(prefix, &list_stale_traces(prefix, &about)?)?)
 }
 
 /// Converts one trace. The caller later gives all output files their final names together.
@@ -178,15 +185,15 @@ fn convert_one(
             (written, None)
         }
         Some(path) => {
-            let io = |source| TraceError::io(path.clone(), "write", source);
-            let file = outputs.create(path)?.hashed();
+            let io = |source| TraceError::from_io(path.clone(), "write", source);
+            let file = outputs.create_file(path)?.with_digest();
             let file = BufWriter::with_capacity(1 << 16, file);
             let packer = CompressedWriter::new(file, job.packed).map_err(io)?;
             let written = convert_records(job, args, packer);
             let (packer, written) = written.map_err(|e| e.writing_to(path).in_file(name))?;
             let file = packer.finish().map_err(io)?;
             let file = file.into_inner().map_err(|e| io(e.into_error()))?;
-            (written, Some(outputs.finish(file)?))
+            (written, Some(outputs.finish_file(file)?))
         }
     };
     let converted = ConvertedTrace {
@@ -225,18 +232,18 @@ fn convert_records<W: Write>(
             {
                 seal.check_length(file, there.len())?;
             }
-            DecompressedStream::open(&file.path)?
+            DecompressedStream::open_path(&file.path)?
         }
         None => {
             stdin = io::stdin().lock();
             let stream = DecompressedStream::from_reader(stdin);
-            stream.map_err(|source| TraceError::io("", "read", source))?
+            stream.map_err(|source| TraceError::from_io("", "read", source))?
         }
     };
     let mut source = RecordSource::new(stream, args.generation)?;
     // Salvage works only on formats that are read record by record.
     let by_record = matches!(
-        source.form(),
+        source.detected_format(),
         TraceFormat::Et(_) | TraceFormat::Text(TextFormat::JsonLines)
     );
     let hint = |error: TraceError| {
@@ -252,12 +259,12 @@ fn convert_records<W: Write>(
     // Check the number of records only at the end, because the length of a stream is not known
     // before.
     if sink.records == 0 {
-        return Err(TraceError::empty());
+        return Err(TraceError::empty_file());
     }
     if sink.records == sink.blank {
-        return Err(TraceError::blank(sink.blank));
+        return Err(TraceError::blank_file(sink.blank));
     }
-    let converted = sink.describe_result(source.form());
+    let converted = sink.describe_result(source.detected_format());
     Ok((sink.into_inner(), converted))
 }
 
@@ -278,11 +285,11 @@ fn salvage_records(
         }
         None => {
             let all = read_all(io::stdin().lock(), 0);
-            read = all.map_err(|source| TraceError::io("", "read", source))?;
+            read = all.map_err(|source| TraceError::from_io("", "read", source))?;
             &read
         }
     };
-    let unpacked = decompressed_partly(packed);
+    let unpacked = decompress_partly(packed);
     let (contents, wrong) = match &unpacked {
         Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
         None => (packed, None),
@@ -291,8 +298,8 @@ fn salvage_records(
         generation: args.generation,
         keep_dangling: args.keep_dangling,
     };
-    let (bytes, report) = salvage::salvage(contents, options)?;
-    Ok((report.form(), wrong, bytes, report))
+    let (bytes, report) = salvage::salvage_trace(contents, options)?;
+    Ok((report.detected_format(), wrong, bytes, report))
 }
 
 /// Writes the output records, and counts them.
@@ -329,8 +336,8 @@ impl<W: Write> ConvertSink<W> {
         self.blank += usize::from(record.bytes.is_empty());
         self.records += 1;
         match &mut self.kind {
-            ConvertWriter::Et(frames) => frames.record(record.bytes),
-            ConvertWriter::Lines(lines) => lines.record(record),
+            ConvertWriter::Et(frames) => frames.write_record(record.bytes),
+            ConvertWriter::Lines(lines) => lines.write_record(record),
         }
     }
 

@@ -4,10 +4,10 @@ use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::progress::Progress;
 use crate::terminal::plain_style;
 use crate::traces;
-use chakram_converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, files};
+use chakram_converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, find_profiles};
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::{counted, thousands};
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use clap::Args;
@@ -40,25 +40,25 @@ pub struct ConvertXplaneArgs {
 ///
 /// Fails if a file is not a profile, or if output cannot be written.
 pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let paths = files(&args.paths)?;
+    let paths = find_profiles(&args.paths)?;
     let mut outputs = OutputSet::default();
-    paths.iter().for_each(|path| outputs.reads(path));
-    let profiles = paths.iter().map(|path| XplaneFile::open(path));
+    paths.iter().for_each(|path| outputs.register_input(path));
+    let profiles = paths.iter().map(|path| XplaneFile::open_file(path));
     let profiles = profiles.collect::<Result<Vec<_>, _>>()?;
     let mut job = XplaneJob::new(&profiles)?;
     let mut written = args.output.start_outputs(outputs)?;
-    let shown = Progress::start("converting", "ranks", job.ranks().into());
-    for rank in 0..job.ranks() {
-        let trace = job.write(rank, written.start(rank)?)?;
-        written.finish(rank, trace)?;
-        shown.set(u64::from(rank) + 1);
+    let shown = Progress::start_counting("converting", "ranks", job.rank_count().into());
+    for rank in 0..job.rank_count() {
+        let trace = job.write_rank(rank, written.start_trace(rank)?)?;
+        written.finish_trace(rank, trace)?;
+        shown.set_done(u64::from(rank) + 1);
     }
     drop(shown);
-    let traces = traces::saved(&written.commit(JobFile::default())?)?;
+    let traces = traces::describe_saved(&written.commit_job(JobFile::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => write_text(job.summary(), &traces, out)?,
         SummaryFormatArg::Json => {
-            VersionedDocument::new("chakram.xplane_conversion.1", job.summary()).print(out)?;
+            VersionedDocument::new("chakram.xplane_conversion.1", job.summary()).print_to(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -77,36 +77,36 @@ fn write_text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io:
     writeln!(
         out,
         "{} over {}: {} nodes in {traces}",
-        counted(devices.len() as u64, "device"),
+        format_count(devices.len() as u64, "device"),
         format_ms(summary.span_ns),
-        thousands(nodes),
+        format_thousands(nodes),
     )?;
     let mut table = TextTable::new([
-        left("RANK", 0),
-        left("DEVICE", 0),
-        right("EVENTS", 0),
-        right("LAUNCHED BY", 0),
-        right("BUSY", 0),
-        right("KEPT", 0),
-        right("COLLECTIVES", 0),
+        left_aligned_column("RANK", 0),
+        left_aligned_column("DEVICE", 0),
+        right_aligned_column("EVENTS", 0),
+        right_aligned_column("LAUNCHED BY", 0),
+        right_aligned_column("BUSY", 0),
+        right_aligned_column("KEPT", 0),
+        right_aligned_column("COLLECTIVES", 0),
     ])
-    .indented(0);
+    .with_indent(0);
     for device in devices.iter().take(SHOWN) {
         let kept = match device.busy_ns {
             0 => "-".to_owned(),
             busy => format!("{:.2} %", device.kept_ns as f64 / busy as f64 * 100.0),
         };
-        table.add(&[
+        table.add_row(&[
             &device.rank,
             &device.device,
-            &thousands(device.events),
-            &thousands(device.linked),
+            &format_thousands(device.events),
+            &format_thousands(device.linked),
             &format_ms(device.busy_ns),
             &kept,
             &device.collectives,
         ]);
     }
-    out.write_all(table.text(plain_style()).as_bytes())?;
+    out.write_all(table.into_text(plain_style()).as_bytes())?;
     if let Some(more) = devices.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         writeln!(out, "… {more} more: --format json")?;
     }
@@ -129,7 +129,7 @@ fn write_text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io:
         ),
     ] {
         if count > 0 {
-            writeln!(out, "{} {what}", thousands(count))?;
+            writeln!(out, "{} {what}", format_thousands(count))?;
         }
     }
     if !summary.left_out.is_empty() {
@@ -137,8 +137,8 @@ fn write_text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io:
         writeln!(
             out,
             "left out, as no streams: {} with {} events, such as {}",
-            counted(summary.left_out.len() as u64, "line"),
-            thousands(events),
+            format_count(summary.left_out.len() as u64, "line"),
+            format_thousands(events),
             summary.left_out[0].0,
         )?;
     }

@@ -2,7 +2,7 @@
 
 use chakram_analysis::diff::tally::FileFault;
 use chakram_trace::format::error::TraceFault;
-use chakram_trace::format::file::{RankFile, TraceContents, decompressed_partly};
+use chakram_trace::format::file::{RankFile, TraceContents, decompress_partly};
 use chakram_trace::format::salvage::{self, SalvageReport};
 use chakram_trace::format::{TraceError, TraceLocation};
 use chakram_trace::graph::RawTrace;
@@ -21,7 +21,9 @@ pub struct UnreadableTraces {
 
 impl UnreadableTraces {
     /// Returns the values of all `results` or, if some failed, all their files.
-    pub fn gather<T>(results: impl IntoIterator<Item = Result<T, Self>>) -> Result<Vec<T>, Self> {
+    pub fn gather_results<T>(
+        results: impl IntoIterator<Item = Result<T, Self>>,
+    ) -> Result<Vec<T>, Self> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         for result in results {
             match result {
@@ -108,7 +110,7 @@ pub enum DiffSide {
 
 impl DiffSide {
     /// Opens `file`. If the file is damaged and `salvage` is true, recovers the intact part.
-    pub fn open(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
+    pub fn open_file(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;
         let contents = match TraceContents::open_verified(file) {
             Ok(contents) => contents,
@@ -116,7 +118,7 @@ impl DiffSide {
             Err(error) => return Err(error.into()),
         };
         if salvage {
-            let raw = RawTrace::read(contents.as_slice());
+            let raw = RawTrace::read_trace(contents.as_slice());
             if is_damaged(&raw) {
                 return Self::salvage_file(path).map_err(UnreadableTraces::from);
             }
@@ -126,12 +128,12 @@ impl DiffSide {
 
     fn salvage_file(path: &Path) -> Result<Self, TraceError> {
         let packed = TraceContents::open_compressed(path)?;
-        let unpacked = decompressed_partly(packed.as_slice());
+        let unpacked = decompress_partly(packed.as_slice());
         let (contents, wrong) = match &unpacked {
             Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
             None => (packed.as_slice(), None),
         };
-        let salvaged = salvage::salvage(contents, salvage::SalvageOptions::default());
+        let salvaged = salvage::salvage_trace(contents, salvage::SalvageOptions::default());
         let (bytes, report) = salvaged.map_err(|error| error.in_file(path))?;
         Ok(Self::Salvaged {
             path: path.to_owned(),
@@ -158,7 +160,7 @@ impl DiffSide {
     }
 
     /// Fails if `trace`, which was read from this side, is damaged.
-    pub fn check(&self, trace: &mut RawTrace<'_>) -> Result<(), UnreadableTraces> {
+    pub fn check_trace(&self, trace: &mut RawTrace<'_>) -> Result<(), UnreadableTraces> {
         if matches!(self, Self::Salvaged { .. }) || !is_damaged(trace) {
             return Ok(());
         }
@@ -169,7 +171,7 @@ impl DiffSide {
     }
 
     /// Returns the losses of a salvaged file.
-    pub fn lost(&self, rank: u32, second: bool) -> Option<FileFault> {
+    pub fn losses_of_rank(&self, rank: u32, second: bool) -> Option<FileFault> {
         let Self::Salvaged {
             path,
             report,

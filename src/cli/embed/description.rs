@@ -5,7 +5,7 @@ use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
 
 /// Describes every command by its path, its help and its arguments.
-pub fn describe() -> Value {
+pub fn describe_commands() -> Value {
     let mut command = whole_command();
     command.build();
     let mut all = Vec::new();

@@ -13,7 +13,7 @@ use chakram_serving::ServeError;
 use chakram_studies::score::ScoreError;
 use chakram_studies::sweep::{StudyError, SweepError};
 use chakram_trace::format::error::TraceFault;
-use chakram_trace::format::file::rank_of;
+use chakram_trace::format::file::parse_file_rank;
 use chakram_trace::format::{TraceError, TraceLocation};
 use chakram_workloads::model::ModelError;
 use clap::error::{ContextKind, ContextValue};
@@ -44,7 +44,7 @@ pub enum FailureKind {
 
 /// Rank, id and name of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlainNode {
+pub struct NodeIdentity {
     /// Index of the rank in the job.
     pub rank: u32,
     /// Id of the node in the trace.
@@ -55,9 +55,9 @@ pub struct PlainNode {
 
 /// A node that waits forever in a deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitingPlainNode {
+pub struct WaitingNodeIdentity {
     /// The waiting node.
-    pub node: PlainNode,
+    pub node: NodeIdentity,
     /// Description of the thing for which the node waits.
     pub why: String,
 }
@@ -98,9 +98,9 @@ pub struct CommandFailure {
     /// Number of nodes that completed before a deadlock, and total number of nodes.
     pub completed: Option<(u64, u64)>,
     /// Nodes that wait forever in a deadlock.
-    pub waiting: Vec<WaitingPlainNode>,
+    pub waiting: Vec<WaitingNodeIdentity>,
     /// Nodes of a deadlock's cycle, in which each waits for the next one.
-    pub cycle: Vec<PlainNode>,
+    pub cycle: Vec<NodeIdentity>,
     /// Bytes that were needed, and the memory limit.
     pub memory: Option<(u64, u64)>,
 }
@@ -113,7 +113,7 @@ impl fmt::Display for CommandFailure {
 
 impl Error for CommandFailure {}
 
-impl From<&NodeRef> for PlainNode {
+impl From<&NodeRef> for NodeIdentity {
     fn from(node: &NodeRef) -> Self {
         Self {
             rank: node.rank.0,
@@ -173,9 +173,9 @@ fn with_bare_flags(text: &str) -> String {
 
 impl CommandFailure {
     /// Builds the failure of an error, with the facts of the error and of its causes.
-    pub fn of(error: &(dyn Error + 'static)) -> Self {
+    pub fn from_error(error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::default();
-        failure.say(&error_text(error));
+        failure.set_message(&error_text(error));
         let mut next = Some(error);
         while let Some(error) = next {
             failure.take_known_fields(error);
@@ -183,7 +183,7 @@ impl CommandFailure {
         }
         // Check for an interruption here, because commands with many points or runs turn errors into text, so
         // the chain of causes may not contain it.
-        if let Err(interruption) = interrupt::check() {
+        if let Err(interruption) = interrupt::check_interruption() {
             failure.take_interruption(&interruption);
         }
         if failure.file.is_none() {
@@ -207,7 +207,7 @@ impl CommandFailure {
             .split("\n\nFor more information")
             .next()
             .unwrap_or(text);
-        failure.say(&with_bare_flags(text.trim_end()));
+        failure.set_message(&with_bare_flags(text.trim_end()));
         let texts = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
             Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
@@ -228,7 +228,7 @@ impl CommandFailure {
     }
 
     /// Sets the message, and splits it into fields.
-    pub fn say(&mut self, message: &str) {
+    pub fn set_message(&mut self, message: &str) {
         self.message = with_arguments(message);
         let (found, hint) = match self.message.split_once("\n  try: ") {
             Some((found, hint)) => (found.to_owned(), Some(hint.to_owned())),
@@ -253,7 +253,7 @@ impl CommandFailure {
         } else if let Some(error) = error.downcast_ref::<ReplayError>() {
             self.take_replay_error(error);
         } else if let Some(failed) = error.downcast_ref::<FailedReplays>() {
-            if let Some(error) = failed.first() {
+            if let Some(error) = failed.first_failure() {
                 self.take_replay_error(error);
             }
         } else if let Some(refusal) = error.downcast_ref::<ReplayRefusal>() {
@@ -307,7 +307,7 @@ impl CommandFailure {
         } else if let Some(error) = error.downcast_ref::<InputError>() {
             self.astra_sim(error);
         } else if let Some(error) = error.downcast_ref::<ReplaySettingsError>() {
-            self.argument = Some(error.key().key().to_string());
+            self.argument = Some(error.rejected_key().display_key().to_string());
         } else if let Some(error) = error.downcast_ref::<MemoryLimitError>() {
             self.take_memory_error(error);
         } else if let Some(error) = error.downcast_ref::<Interruption>() {
@@ -350,7 +350,7 @@ impl CommandFailure {
         self.line = place.line.map(|(line, _)| line as u64);
         self.column = place.line.map(|(_, column)| column as u64);
         let name = place.file.as_deref().and_then(Path::file_name);
-        self.rank = name.and_then(|name| rank_of(name.to_str()?));
+        self.rank = name.and_then(|name| parse_file_rank(name.to_str()?));
     }
 
     fn take_config_error(&mut self, error: &ConfigError) {
@@ -406,12 +406,12 @@ impl CommandFailure {
     fn take_stuck(&mut self, stuck: &Stuck) {
         self.kind = FailureKind::Deadlock;
         self.completed = Some((stuck.completed, stuck.total));
-        let waiting = stuck.waiting.iter().map(|waiting| WaitingPlainNode {
+        let waiting = stuck.waiting.iter().map(|waiting| WaitingNodeIdentity {
             node: (&waiting.node).into(),
             why: waiting.why.clone(),
         });
         self.waiting = waiting.collect();
-        self.cycle = stuck.cycle.iter().map(PlainNode::from).collect();
+        self.cycle = stuck.cycle.iter().map(NodeIdentity::from).collect();
         if let Some(first) = self.waiting.first() {
             (self.rank, self.node) = (Some(first.node.rank), Some(first.node.node));
         }
@@ -419,15 +419,15 @@ impl CommandFailure {
 
     fn take_memory_error(&mut self, error: &MemoryLimitError) {
         self.kind = FailureKind::Memory;
-        self.say(&error.to_string());
-        self.memory = Some((error.asked().0, error.bound().0));
+        self.set_message(&error.to_string());
+        self.memory = Some((error.requested_memory().0, error.memory_limit().0));
     }
 
     fn take_interruption(&mut self, interruption: &Interruption) {
         match interruption {
             Interruption::Requested => {
                 self.kind = FailureKind::Interrupted;
-                self.say(&interruption.to_string());
+                self.set_message(&interruption.to_string());
             }
             Interruption::Memory(error) => self.take_memory_error(error),
         }
@@ -487,7 +487,7 @@ mod tests {
     #[test]
     fn places_are_taken_from_messages() {
         let of = |text: &str| {
-            let failure = CommandFailure::of(&*Box::<dyn Error>::from(text.to_owned()));
+            let failure = CommandFailure::from_error(&*Box::<dyn Error>::from(text.to_owned()));
             (failure.file, failure.line, failure.column)
         };
         let file = |file: &str| Some(file.to_owned());

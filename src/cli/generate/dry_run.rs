@@ -7,10 +7,10 @@ mod memory_fit;
 mod text;
 
 use super::training::TrainingRequest;
-use crate::output::{OnMemoryOverflow, ReportDestination, ReportFormatArg, RunArgs};
+use crate::output::{MemoryOverflowAction, ReportDestination, ReportFormatArg, RunArgs};
 use crate::terminal;
 use chakram_base::ids::Npu;
-use chakram_engine::place;
+use chakram_engine::place_ranks;
 use chakram_hardware::machine::Machine;
 use chakram_report::stack::StackReport;
 use chakram_trace::files::OutputSet;
@@ -47,9 +47,9 @@ fn phase_name(phase: Option<TrainingPhase>) -> &'static str {
 
 /// Returns the NPU of each rank, if the plan assigns cores and the machine has tiles.
 fn npus_of_cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
-    match (&plan.tiles, machine.topology().tiles()) {
+    match (&plan.tiles, machine.topology().tile_grid()) {
         (CorePlacement::Cores(cores), Some(tiles)) => {
-            Some(cores.iter().map(|core| Npu(tiles.core(*core))).collect())
+            Some(cores.iter().map(|core| Npu(tiles.core_at(*core))).collect())
         }
         _ => None,
     }
@@ -63,19 +63,19 @@ pub fn run(
     run: &RunArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    if machine.is_none() && run.map().is_some() {
+    if machine.is_none() && run.rank_map().is_some() {
         return Err("--map is for a machine; add --machine MACHINE".into());
     }
     let plan = asked.training.plan.clone();
-    let summary = asked.training.summary();
+    let summary = asked.training.summarize_plan();
     let summary = summary.map_err(|error| asked.origin.with_source(error))?;
     let cores = machine.and_then(|machine| npus_of_cores(&plan, machine));
-    let map = run.map().or(cores.as_deref());
-    let npus = machine.map(|machine| place(summary.ranks, machine, map));
+    let map = run.rank_map().or(cores.as_deref());
+    let npus = machine.map(|machine| place_ranks(summary.ranks, machine, map));
     let npus = npus.transpose()?;
     let on = machine.zip(npus.as_deref());
     let room = StageMemory::new(&summary, &plan, asked.capacity, on);
-    if run.fit == OnMemoryOverflow::Require && !room.is_known() {
+    if run.fit == MemoryOverflowAction::Require && !room.is_known() {
         return Err("--fit require: the memory of an NPU is unknown\n  \
              try: --capacity 80GB, or --machine MACHINE"
             .into());
@@ -95,15 +95,15 @@ pub fn run(
     let text = match run.format {
         ReportFormatArg::Text => {
             let to = ReportDestination::standard_output(out, OutputSet::default());
-            text::render(&dry, to.style())
+            text::render_text(&dry, to.text_style())
         }
-        ReportFormatArg::Json => json::render(&dry),
+        ReportFormatArg::Json => json::render_json(&dry),
         ReportFormatArg::Csv => return Err("--dry-run prints text or json".into()),
     };
     out.write_all(text.as_bytes())?;
-    match dry.room.exceeded() {
-        Some(text) if run.fit == OnMemoryOverflow::Require => {
-            terminal::say(format_args!("error: {text}"))?;
+    match dry.room.describe_excess() {
+        Some(text) if run.fit == MemoryOverflowAction::Require => {
+            terminal::print_to_stderr(format_args!("error: {text}"))?;
             Ok(ExitCode::from(3))
         }
         _ => Ok(ExitCode::SUCCESS),

@@ -3,7 +3,7 @@
 use super::files::trace_metadata;
 use chakram_analysis::edit::{EditedJob, JobEdit, RoleModel, edit_job};
 use chakram_base::bounds;
-use chakram_jobs::{Job, JobOptions, JobOutputs, load, parse_edits};
+use chakram_jobs::{Job, JobOptions, JobOutputs, load_found, parse_edits};
 use chakram_trace::files::{OutputHandle, OutputSet};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
@@ -56,18 +56,18 @@ pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
 struct GeneratedStore(BTreeMap<[u8; 32], Vec<u8>>);
 
 impl TraceStore for GeneratedStore {
-    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
+    fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
         Ok(self.0.get(hash).cloned().unwrap_or_default())
     }
 }
 
 fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box<dyn Error>> {
     let class_of = |rank: u32| job.class_of(rank);
-    let classes: BTreeMap<u32, u32> = (0..job.ranks())
+    let classes: BTreeMap<u32, u32> = (0..job.rank_count())
         .map(|rank| (class_of(rank), rank))
         .collect();
     let nodes: u64 = classes.values().map(|&rank| job.node_count(rank)).sum();
-    bounds::check(
+    bounds::check_fits(
         format!("an edited job of {nodes} nodes"),
         nodes,
         NODE_BYTES,
@@ -76,7 +76,7 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
     let mut store = BTreeMap::new();
     let mut hashes: BTreeMap<u32, [u8; 32]> = BTreeMap::new();
     let mut ranks = Vec::new();
-    for rank in 0..job.ranks() {
+    for rank in 0..job.rank_count() {
         let hash = match hashes.get(&class_of(rank)) {
             Some(hash) => *hash,
             None => {
@@ -86,7 +86,7 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
                     .map(|(name, text)| (*name, AttributeValue::Text(text)))
                     .collect();
                 let mut writer = TraceWriter::with_metadata(Vec::new(), &metadata)?;
-                job.nodes(rank, &mut writer)?;
+                job.emit_nodes(rank, &mut writer)?;
                 let trace = writer.into_inner();
                 let hash = *blake3::hash(&trace).as_bytes();
                 store.entry(hash).or_insert(trace);
@@ -102,8 +102,8 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
         ..RankFile::new(rank, PathBuf::from(format!("{name}.{rank}.et")))
     });
     let about = JobFile {
-        groups: job.groups(),
-        roles: job.roles(),
+        groups: job.declared_groups(),
+        roles: job.group_roles(),
         ..JobFile::default()
     };
     Ok(FoundTraces {
@@ -135,7 +135,7 @@ impl EditedGeneration {
     }
 
     /// Edits the job and writes it. Returns text with the names of the files, and the edited job.
-    pub fn write(
+    pub fn write_edited(
         &self,
         job: &GeneratedJob,
         prefix: &Path,
@@ -143,26 +143,31 @@ impl EditedGeneration {
         link: bool,
         machine: Option<&str>,
     ) -> Result<(String, EditedJob), Box<dyn Error>> {
-        let edited = edit_job(&self.found, &self.edits, &job.groups(), RoleModel::Nearest)?;
+        let edited = edit_job(
+            &self.found,
+            &self.edits,
+            &job.declared_groups(),
+            RoleModel::Nearest,
+        )?;
         let mut outputs = JobOutputs::new(prefix, "", outputs)?;
         let mut written: BTreeMap<[u8; 32], OutputHandle> = BTreeMap::new();
         for file in &edited.found.files {
             let contents = TraceContents::open_verified(file)?;
             let hash = *blake3::hash(contents.as_slice()).as_bytes();
             if let Some(&known) = written.get(&hash)
-                && outputs.share(file.rank, known, link)?.is_some()
+                && outputs.share_trace(file.rank, known, link)?.is_some()
             {
                 continue;
             }
-            let done = outputs.write(file.rank, contents.as_slice())?;
+            let done = outputs.write_trace(file.rank, contents.as_slice())?;
             written.entry(hash).or_insert(done);
         }
         if !edited.groups.is_empty() {
-            outputs.groups(&edited.groups)?;
+            outputs.write_groups(&edited.groups)?;
         }
-        let names = crate::traces::saved(&outputs.commit(JobFile {
+        let names = crate::traces::describe_saved(&outputs.commit_job(JobFile {
             groups: edited.groups.clone(),
-            roles: job.roles(),
+            roles: job.group_roles(),
             machine: machine.map(str::to_owned),
             ..JobFile::default()
         })?)?;
@@ -170,12 +175,12 @@ impl EditedGeneration {
     }
 
     /// Edits the job and loads it for a replay, without writing files.
-    pub fn load(&self) -> Result<Job, Box<dyn Error>> {
+    pub fn load_edited(&self) -> Result<Job, Box<dyn Error>> {
         let options = JobOptions {
             edits: self.edits.clone(),
             ..JobOptions::default()
         };
-        Ok(load(
+        Ok(load_found(
             &self.found,
             self.name.clone(),
             &options,

@@ -3,7 +3,7 @@
 use crate::progress::{CountedSink, Progress};
 use crate::{terminal, traces};
 use chakram_jobs::JobOutputs;
-use chakram_report::summary::counted;
+use chakram_report::summary::format_count;
 use chakram_trace::files::{OutputHandle, OutputSet};
 use chakram_trace::format::job::JobFile;
 use chakram_trace::format::members::{MEMBERS, TraceMembers};
@@ -32,12 +32,12 @@ pub struct FileSharing {
 
 /// Returns the metadata for the trace of `rank`: facts about the whole job, and the rank's core.
 pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str, String)> {
-    let roles = job.roles().to_string();
+    let roles = job.group_roles().to_string();
     let mut metadata = Vec::new();
     if !roles.is_empty() {
         metadata.push((roles::ATTRIBUTE, roles));
     }
-    if let Some(amounts) = job.amounts() {
+    if let Some(amounts) = job.work_amounts() {
         metadata.push((work_amounts::ATTRIBUTE, amounts.to_string()));
     }
     if let Some([x, y]) = job.core_of(rank) {
@@ -48,7 +48,7 @@ pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str
 
 /// Writes the traces of all ranks. Returns text with the names of the files. `machine` is the name of the
 /// machine for which the job is made.
-pub fn write(
+pub fn write_traces(
     job: &GeneratedJob,
     output: &Path,
     outputs: OutputSet,
@@ -61,7 +61,7 @@ pub fn write(
     // For each rank, the members that share a trace with it.
     let mut members: BTreeMap<u32, Rc<TraceMembers>> = BTreeMap::new();
     if sharing.members {
-        for of in job.members()?.into_iter().map(Rc::new) {
+        for of in job.find_member_runs()?.into_iter().map(Rc::new) {
             members.extend(of.ranks.iter().map(|&rank| (rank, Rc::clone(&of))));
         }
     }
@@ -70,32 +70,32 @@ pub fn write(
         None => (false, job.class_of(rank)),
     };
     // If files can be shared, generate each class of identical ranks only once.
-    let classes: BTreeMap<_, u32> = (0..job.ranks()).map(|r| (class_of(r), r)).collect();
+    let classes: BTreeMap<_, u32> = (0..job.rank_count()).map(|r| (class_of(r), r)).collect();
     let nodes = classes.values().map(|rank| job.node_count(*rank)).sum();
     job.check_traces()?;
     if nodes > MANY {
-        terminal::note(format_args!(
+        terminal::print_note(format_args!(
             "writing {}, which takes a while and gigabytes; Ctrl-C leaves no file",
-            counted(nodes, "node")
+            format_count(nodes, "node")
         ))?;
     }
     // Hard links take no time, but copies do.
     let all = match link {
         true => nodes,
-        false => (0..job.ranks()).map(|rank| job.node_count(rank)).sum(),
+        false => (0..job.rank_count()).map(|rank| job.node_count(rank)).sum(),
     };
-    let progress = Progress::start("writing", "nodes", all);
-    for rank in 0..job.ranks() {
+    let progress = Progress::start_counting("writing", "nodes", all);
+    for rank in 0..job.rank_count() {
         let class = class_of(rank);
         if let Some(&known) = written.get(&class)
-            && outputs.share(rank, known, link)?.is_some()
+            && outputs.share_trace(rank, known, link)?.is_some()
         {
             if !link {
-                progress.add(job.node_count(rank));
+                progress.count_more(job.node_count(rank));
             }
             continue;
         }
-        let target = outputs.path(rank);
+        let target = outputs.path_of_rank(rank);
         let metadata = trace_metadata(job, rank);
         let metadata = metadata
             .iter()
@@ -106,21 +106,21 @@ pub fn write(
             .as_deref()
             .map(|text| (MEMBERS, AttributeValue::Text(text)));
         let metadata: Vec<_> = metadata.chain(shared).collect();
-        let mut writer = TraceWriter::with_metadata(outputs.start(rank)?, &metadata)?;
-        let nodes = job.nodes(rank, &mut CountedSink(&progress, &mut writer));
+        let mut writer = TraceWriter::with_metadata(outputs.start_trace(rank)?, &metadata)?;
+        let nodes = job.emit_nodes(rank, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;
-        let done = outputs.finish(rank, writer.into_inner())?;
+        let done = outputs.finish_trace(rank, writer.into_inner())?;
         // If files could not be shared, later ranks of the class have written their own files. Keep the first
         // one.
         written.entry(class).or_insert(done);
     }
-    let groups = job.groups();
+    let groups = job.declared_groups();
     if !groups.is_empty() {
-        outputs.groups(&groups)?;
+        outputs.write_groups(&groups)?;
     }
-    traces::saved(&outputs.commit(JobFile {
+    traces::describe_saved(&outputs.commit_job(JobFile {
         groups,
-        roles: job.roles(),
+        roles: job.group_roles(),
         machine: machine.map(str::to_owned),
         ..JobFile::default()
     })?)

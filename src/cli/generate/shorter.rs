@@ -25,7 +25,7 @@ impl ShortenedStep {
     /// pipeline or are not whole turns.
     pub fn new(whole: TrainingPattern, simulated: u32) -> Result<Self, String> {
         let plan = &whole.plan;
-        let Some((turn, fill)) = plan.schedule.period(plan.pipeline) else {
+        let Some((turn, fill)) = plan.schedule.repeat_period(plan.pipeline) else {
             return Err(format!(
                 "--extrapolate {simulated}: expected no such option with orders of passes from a file, because their repetition is unknown"
             ));
@@ -57,7 +57,7 @@ impl ShortenedStep {
     }
 
     /// Returns the job with `less` turns fewer than the simulated micro-batches.
-    pub fn job(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
+    pub fn job_with_turns(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
         let mut pattern = self.whole.clone();
         let plan: &mut ParallelismPlan = &mut pattern.plan;
         let kept = u64::from(self.simulated - less * self.turn);
@@ -66,14 +66,14 @@ impl ShortenedStep {
     }
 
     /// Replays the step twice: with one turn fewer, and with two turns fewer.
-    pub fn replay(
+    pub fn replay_shorter(
         &self,
         machine: &Machine,
         options: &ReplayOptions,
     ) -> Result<ShorterReplays, Box<dyn Error>> {
         let makespan = |less| -> Result<_, Box<dyn Error>> {
-            let job = self.job(less)?;
-            let workload = job.workload()?;
+            let job = self.job_with_turns(less)?;
+            let workload = job.build_workload()?;
             let compiled = CompiledReplay::new(&workload, machine, options);
             let compiled = compiled.map_err(ReplayError::from)?;
             Ok(compiled.run(())?.0.makespan)

@@ -63,19 +63,19 @@ impl TrainingArgs {
     /// # Errors
     ///
     /// Fails if there is no such stack, or if its file is invalid.
-    pub fn stack(&self) -> Result<Option<&SoftwareStack>, StackError> {
+    pub fn load_stack(&self) -> Result<Option<&SoftwareStack>, StackError> {
         let Some(name) = &self.stack else {
             return Ok(None);
         };
         if let Some(stack) = self.read_stack.get() {
             return Ok(Some(stack));
         }
-        let stack = SoftwareStack::load(name)?;
+        let stack = SoftwareStack::load_by_name(name)?;
         Ok(Some(self.read_stack.get_or_init(|| stack)))
     }
 
     /// Returns the files that the command reads.
-    pub fn files(&self) -> impl Iterator<Item = &Path> {
+    pub fn input_files(&self) -> impl Iterator<Item = &Path> {
         let model = self.model.as_deref().map(Path::new);
         let plan = [self.plan.plan.as_deref(), self.plan.pass_orders.as_deref()];
         let stack = self.stack.as_deref().map(Path::new);
@@ -106,7 +106,7 @@ struct PlanArgs {
 /// Reads the orders of passes from a file.
 fn read_pass_orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
     let name = path.display();
-    let text = chakram_base::config::read(path)
+    let text = chakram_base::config::read_input(path)
         .map_err(|error| format!("cannot read orders of passes {name}: {error}"))?;
     let orders = PassOrders::parse(&text);
     orders.map_err(|error| format!("{name}: {error}").into())
@@ -121,7 +121,7 @@ impl PlanArgs {
         let mut file = PlanSource(None);
         let plan = match &self.plan {
             Some(path) => {
-                let text = chakram_base::config::read(path).map_err(|error| {
+                let text = chakram_base::config::read_input(path).map_err(|error| {
                     format!("cannot read plan file {}: {error}", path.display())
                 })?;
                 let name = path.display().to_string();
@@ -135,7 +135,7 @@ impl PlanArgs {
             Some(path) => {
                 let mut draft = PlanDraft::new(plan);
                 draft.list_passes(read_pass_orders(path)?);
-                draft.finish()?
+                draft.finish_plan()?
             }
             None => plan,
         };

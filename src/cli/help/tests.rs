@@ -100,7 +100,7 @@ fn closing_paragraphs_are_wrapped_once() {
 /// command.
 #[test]
 fn closing_texts_are_paragraphs_commands_and_entries() {
-    use ClosingPart::*;
+    use HelpClosingPart::*;
     let text = "Examples:\n  chakram a \\\n      --b   why\n\nOne\ntwo: three.\n  padding: kept\n    corrected: not";
     let owned = str::to_owned;
     assert_eq!(
@@ -161,7 +161,7 @@ fn texts_of_arguments_are_one_paragraph() {
             let generated = matches!(arg.get_id().as_str(), "help" | "version");
             assert!(generated || arg.get_long_help().is_none(), "{arg}");
             assert!(
-                !described(arg).is_empty(),
+                !help_text_of(arg).is_empty(),
                 "{:?}: {arg}",
                 command.get_bin_name()
             );

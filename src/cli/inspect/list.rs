@@ -37,11 +37,15 @@ impl NodeListing {
     /// # Errors
     ///
     /// Fails if no file can be read (with the first file's error), or if `out` fails.
-    pub fn write(&self, files: &[RankFile], out: &mut dyn Write) -> Result<u64, Box<dyn Error>> {
-        out.write_all(self.list.head().as_bytes())?;
+    pub fn write_nodes(
+        &self,
+        files: &[RankFile],
+        out: &mut dyn Write,
+    ) -> Result<u64, Box<dyn Error>> {
+        out.write_all(self.list.render_head().as_bytes())?;
         let (mut written, mut fit, mut faults, mut read) = (0, 0, 0, 0);
         let mut first = None;
-        let progress = Progress::start("reading", "ranks", files.len() as u64);
+        let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
         in_order(
             files,
             self.threads,
@@ -97,17 +101,21 @@ impl NodeListing {
 
     fn list_rank(&self, file: &RankFile) -> Result<RankListing, TraceError> {
         let contents = TraceContents::open_verified(file)?;
-        let trace =
-            InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
-        let chosen = self.filter.select(&trace);
-        let nodes = trace.by_start(chosen.as_deref());
-        let rows = nodes.iter().take(self.limit).map(|&node| trace.row(node));
-        let (text, ends) = self.list.lines(rows);
+        let trace = InspectedTrace::read_trace(file.rank, contents.as_slice(), |e| {
+            contents.with_source(e)
+        })?;
+        let chosen = self.filter.select_nodes(&trace);
+        let nodes = trace.order_by_start(chosen.as_deref());
+        let rows = nodes
+            .iter()
+            .take(self.limit)
+            .map(|&node| trace.row_of_node(node));
+        let (text, ends) = self.list.render_lines(rows);
         Ok(RankListing {
             text,
             ends,
             fit: nodes.len() as u64,
-            faults: trace.faults.count(),
+            faults: trace.faults.fault_count(),
         })
     }
 }

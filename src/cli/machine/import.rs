@@ -18,10 +18,11 @@ pub fn run(
     let mut outputs = OutputSet::default();
     let mut inputs: [Option<(String, String)>; 3] = [None, None, None];
     for path in files {
-        outputs.reads(path);
+        outputs.register_input(path);
         let file = path.display().to_string();
-        let text = config::read(path).map_err(|error| format!("cannot read {file}: {error}"))?;
-        let place = match AstraInputKind::of(&text) {
+        let text =
+            config::read_input(path).map_err(|error| format!("cannot read {file}: {error}"))?;
+        let place = match AstraInputKind::classify_text(&text) {
             Some(AstraInputKind::Network) => &mut inputs[0],
             Some(AstraInputKind::System) => &mut inputs[1],
             Some(AstraInputKind::RemoteMemory) => &mut inputs[2],
@@ -52,15 +53,15 @@ pub fn run(
     let memory = memory.as_ref().map(|(text, file)| InputText { file, text });
     let machine = machine_file(name.unwrap_or("machine"), network, system, memory)?;
     for note in &machine.notes {
-        terminal::note(format_args!("{note}"))?;
+        terminal::print_note(format_args!("{note}"))?;
     }
     match output {
         None => out.write_all(machine.text.as_bytes())?,
         Some(path) => {
-            let mut file = outputs.create(path)?;
+            let mut file = outputs.create_file(path)?;
             file.write_all(machine.text.as_bytes())?;
-            outputs.finish(file)?;
-            outputs.commit()?;
+            outputs.finish_file(file)?;
+            outputs.commit_all()?;
         }
     }
     Ok(())

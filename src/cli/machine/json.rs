@@ -21,7 +21,7 @@ pub(super) struct MachineList<'a> {
 
 /// JSON document of `machine show`.
 #[derive(Serialize)]
-pub(super) struct OneMachine<'a> {
+pub(super) struct MachineDocument<'a> {
     /// The machine.
     pub machine: MachineDetails<'a>,
 }
@@ -135,12 +135,12 @@ impl<'a> MachineSummary<'a> {
     pub(super) fn of_machine(machine: &'a Machine) -> Self {
         let topology = machine.topology();
         let dimensions = topology.dimensions().iter().zip(machine.algorithms());
-        let graph = topology.graph();
+        let graph = topology.explicit_links();
         let dimensions = dimensions.enumerate();
         let dimensions = dimensions.map(|(d, (dimension, algorithm))| DimensionDocument {
             name: &dimension.name,
             shape: dimension.shape.to_string(),
-            links: graph.and_then(|graph| graph.label(d)),
+            links: graph.and_then(|graph| graph.dimension_label(d)),
             size: dimension.size,
             bandwidth_bytes_per_s: dimension.bandwidth.bytes_per_second(),
             latency_ps: dimension.latency.0,
@@ -149,8 +149,8 @@ impl<'a> MachineSummary<'a> {
         Self {
             name: machine.name(),
             description: machine.description(),
-            npus: topology.npus(),
-            scalable: machine.scalable(),
+            npus: topology.npu_count(),
+            scalable: machine.is_scalable(),
             network: machine.network_settings(),
             dimensions: dimensions.collect(),
         }
@@ -161,7 +161,7 @@ impl<'a> MachineDetails<'a> {
     /// Describes `machine`.
     pub(super) fn of_machine(machine: &'a Machine) -> Self {
         let runs = machine.class_runs();
-        let pipeline = machine.pipeline();
+        let pipeline = machine.chunk_pipeline();
         Self {
             summary: MachineSummary::of_machine(machine),
             classes: machine
@@ -182,7 +182,7 @@ impl<'a> MachineDetails<'a> {
                 schedule: name_of(&InterDimensionPolicy::ALL, &pipeline.inter),
                 order: name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
             },
-            remote_memory: machine.remote().map(RemoteDocument::of_remote),
+            remote_memory: machine.first_remote_memory().map(RemoteDocument::of_remote),
             remote_memories: machine
                 .named_memories()
                 .iter()
@@ -201,13 +201,15 @@ impl<'a> MachineDetails<'a> {
 impl TilesDocument {
     fn of_machine(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
-        let tiles = topology.tiles()?;
-        let ports = machine.remote().map_or(&[][..], |memory| memory.ports());
+        let tiles = topology.tile_grid()?;
+        let ports = machine
+            .first_remote_memory()
+            .map_or(&[][..], |memory| memory.npus_with_ports());
         let links = tiles.faulty_links.iter();
         Some(Self {
             dies: tiles.dies,
             cores: tiles.cores,
-            link_bandwidth_bytes_per_s: topology.link(0).bytes_per_second(),
+            link_bandwidth_bytes_per_s: topology.link_bandwidth(0).bytes_per_second(),
             link_latency_ps: topology.dimensions()[0].latency.0,
             die_bandwidth_bytes_per_s: tiles.borders.bandwidth.bytes_per_second(),
             die_latency_ps: tiles.borders.latency.0,
@@ -216,10 +218,15 @@ impl TilesDocument {
             faulty_cores: tiles
                 .faulty_cores
                 .iter()
-                .map(|core| tiles.place(*core))
+                .map(|core| tiles.coordinates_of_core(*core))
                 .collect(),
-            faulty_links: links.map(|&(core, d)| (tiles.place(core), d)).collect(),
-            memory_ports: ports.iter().map(|core| tiles.place(core.0)).collect(),
+            faulty_links: links
+                .map(|&(core, d)| (tiles.coordinates_of_core(core), d))
+                .collect(),
+            memory_ports: ports
+                .iter()
+                .map(|core| tiles.coordinates_of_core(core.0))
+                .collect(),
             ratios: TileRatios::of_machine(machine),
         })
     }
@@ -248,14 +255,14 @@ impl<'a> RemoteDocument<'a> {
         let through = remote.through.as_ref();
         let chunk = through.filter(|_| remote.attachment.is_channel());
         Self {
-            attachment: remote.attachment.name(),
+            attachment: remote.attachment.name_in_file(),
             bandwidth_bytes_per_s: remote.bandwidth.bytes_per_second(),
             latency_ps: remote.latency.0,
             capacity_bytes: remote.capacity.map(|capacity| capacity.0),
-            design: remote.attachment.pool(),
-            at: remote.ports(),
-            through: through.map(|through| through.name()),
-            chunk_bytes: chunk.map(|through| through.chunk().0),
+            design: remote.attachment.pool_design(),
+            at: remote.npus_with_ports(),
+            through: through.map(|through| through.dimension_name()),
+            chunk_bytes: chunk.map(|through| through.chunk_size().0),
         }
     }
 }
@@ -272,7 +279,7 @@ mod tests {
 
     #[test]
     fn remote_memory_says_through_which_dimension_it_is_reached() {
-        let machine = Machine::load("../../traces/prefetch-4/machine.toml").unwrap();
+        let machine = Machine::load_by_name("../../traces/prefetch-4/machine.toml").unwrap();
         let details = |machine| serde_json::to_value(MachineDetails::of_machine(machine)).unwrap();
         let remote = &details(&machine)["remote_memory"];
         assert_eq!(remote["through"], "in-node");
@@ -282,7 +289,7 @@ mod tests {
         // dimension.
         assert_eq!(design["chunk_bytes"], 64_000);
         assert_eq!(remote.get("chunk_bytes"), None);
-        let machine = Machine::preset("hiermem").unwrap();
+        let machine = Machine::load_preset("hiermem").unwrap();
         assert_eq!(details(&machine)["remote_memory"].get("through"), None);
     }
 }

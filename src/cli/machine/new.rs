@@ -2,7 +2,9 @@
 
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
-use chakram_hardware::machine::{DatasheetNumbers, Machine, parse_peak, relative, source_of_npu};
+use chakram_hardware::machine::{
+    DatasheetNumbers, Machine, derive_relative_machine, parse_peak, source_of_npu,
+};
 use chakram_trace::files::OutputSet;
 use clap::Args;
 use std::error::Error;
@@ -81,7 +83,7 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
         price: args.price,
     };
     let from = source_of_npu(&args.from)?;
-    let text = relative(&args.name, &from, &sheet)?;
+    let text = derive_relative_machine(&args.name, &from, &sheet)?;
     let old = Machine::parse(&from.text, &from.file)?;
     let classes = old.classes().iter();
     let kept = classes.flat_map(|class| {
@@ -93,17 +95,17 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
     let kept: Vec<&str> = kept.map(|(_, name)| *name).collect();
     if !args.peak.is_empty() && !kept.is_empty() {
         let kept = kept.join(", ");
-        crate::terminal::note(format_args!("peaks of {kept} are those of {}", old.name()))?;
+        crate::terminal::print_note(format_args!("peaks of {kept} are those of {}", old.name()))?;
     }
     match &args.output {
         None => out.write_all(text.as_bytes())?,
         Some(path) => {
             let mut outputs = OutputSet::default();
-            outputs.reads(Path::new(&args.from));
-            let mut file = outputs.create(path)?;
+            outputs.register_input(Path::new(&args.from));
+            let mut file = outputs.create_file(path)?;
             file.write_all(text.as_bytes())?;
-            outputs.finish(file)?;
-            outputs.commit()?;
+            outputs.finish_file(file)?;
+            outputs.commit_all()?;
         }
     }
     Ok(())

@@ -31,19 +31,20 @@ impl TileRatios {
     /// fp16 peak.
     pub(super) fn of_machine(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
-        topology.tiles()?;
-        let memory = machine.remote()?;
+        topology.tile_grid()?;
+        let memory = machine.first_remote_memory()?;
         let MemoryAttachment::Ports(ports) = &memory.attachment else {
             return None;
         };
         let class = &machine.classes()[0];
         let peak = class.peaks.get(Dtype::Fp16)?.per_second();
-        let port = topology.link(0).bytes_per_second() / memory.bandwidth.bytes_per_second();
+        let port =
+            topology.link_bandwidth(0).bytes_per_second() / memory.bandwidth.bytes_per_second();
         Some(Self {
             sram_mb_per_tflop_per_s: class.memory?.capacity?.0 as f64 / 1e6 / (peak / 1e12),
             hops_to_dram: ports.most_hops(topology),
             link_to_dram_port: port,
-            link_to_dram: port / f64::from(ports.count()),
+            link_to_dram: port / f64::from(ports.port_count()),
         })
     }
 
@@ -82,7 +83,7 @@ mod tests {
     /// (1, 0) are 2 links away from a port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
-        let ratios = TileRatios::of_machine(&Machine::preset("wafer-5x4").unwrap()).unwrap();
+        let ratios = TileRatios::of_machine(&Machine::load_preset("wafer-5x4").unwrap()).unwrap();
         assert_eq!(ratios.sram_mb_per_tflop_per_s, 3.75 / 16.0);
         assert_eq!(ratios.hops_to_dram, 2);
         assert_eq!(ratios.link_to_dram_port, 4.0);
@@ -93,7 +94,7 @@ mod tests {
     /// have 40.8 GB, so 40.8 GB / 15 PFLOP/s = 2.727; the table has 40 GB.
     #[test]
     fn products_have_published_ratios_beside_theirs() {
-        let of = |name: &str| TileRatios::of_machine(&Machine::preset(name).unwrap()).unwrap();
+        let of = |name: &str| TileRatios::of_machine(&Machine::load_preset(name).unwrap()).unwrap();
         assert!((of("grayskull").sram_mb_per_tflop_per_s - 1.304).abs() < 0.001);
         assert!((of("grayskull").link_to_dram - 1.9).abs() < 0.001);
         assert!((of("dojo-tile").sram_mb_per_tflop_per_s - 1.22).abs() < 0.006);

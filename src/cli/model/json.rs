@@ -15,7 +15,7 @@ pub(super) struct ModelList<'a> {
 
 /// JSON document of `model show`.
 #[derive(Serialize)]
-pub(super) struct OneModel<'a> {
+pub(super) struct ModelDocument<'a> {
     /// The model.
     pub model: ModelDetails<'a>,
 }
@@ -81,10 +81,10 @@ impl<'a> ModelSummary<'a> {
         let model = &found.model;
         Self {
             name: &model.name,
-            kind: found.kind.name(),
+            kind: found.kind.kind_name(),
             source: &model.source,
-            parameters: model.parameters(),
-            macs: model.multiplications(),
+            parameters: model.parameter_count(),
+            macs: model.multiplication_count(),
             blocks: block_count(found),
             hidden: found.hidden,
             tokens: model.sequence,
@@ -107,7 +107,7 @@ impl<'a> ModelDetails<'a> {
             saved_activation_bytes: model.saved_bytes(element, false),
             saved_activation_bytes_fused: model.saved_bytes(element, true),
             layers: model
-                .runs()
+                .equal_layer_runs()
                 .map(|run| LayersDocument::of_run(run, element))
                 .collect(),
         }
@@ -127,8 +127,8 @@ impl<'a> LayersDocument<'a> {
                 LayerRole::Block => "block",
                 LayerRole::Output => "output",
             },
-            parameters: layer.parameters(),
-            macs: layer.multiplications(),
+            parameters: layer.parameter_count(),
+            macs: layer.multiplication_count(),
             saved_activation_bytes: layer.saved_bytes(element, false),
             saved_activation_bytes_fused: layer.saved_bytes(element, true),
             operators: operators
@@ -143,11 +143,11 @@ impl<'a> OperatorDocument<'a> {
         let work = &operator.work;
         Self {
             name: &operator.name,
-            op: work.spec().name,
+            op: work.to_spec().name,
             cut: labels::split_name(operator.cut),
             sizes: work,
-            parameters: work.parameters(),
-            macs: work.multiplications(),
+            parameters: work.parameter_count(),
+            macs: work.multiplication_count(),
             input_elements: work.input_elements(),
             output_elements: work.output_elements(),
             saved_activation_bytes: work.saved_bytes(element, false),

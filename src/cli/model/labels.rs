@@ -183,7 +183,7 @@ pub(super) fn format_sizes(work: &OperatorKind) -> String {
         } => format!("{lookups} of {rows} x {width}"),
         OperatorKind::Interaction { vectors, width } => format!("{vectors} x {width}"),
     };
-    format!("{} {rest}", work.spec().name.replace('_', " "))
+    format!("{} {rest}", work.to_spec().name.replace('_', " "))
 }
 
 /// Formats a window: `7x7 on 224x224, stride 2, padding 3`.

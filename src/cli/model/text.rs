@@ -3,15 +3,15 @@
 use super::{block_count, labels};
 use crate::terminal::plain_style;
 use chakram_base::units::Bytes;
-use chakram_report::summary::thousands;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::summary::format_thousands;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_workloads::model::{Model, ModelDefinition};
 
 /// Renders `found` as text. `element` is the number of bytes per element of activations that are
 /// kept.
 pub(super) fn render_text(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
-    let mut text = format!("{}: {}", model.name, found.kind.name());
+    let mut text = format!("{}: {}", model.name, found.kind.kind_name());
     text += &format!(", {} blocks", block_count(found));
     if let Some(hidden) = found.hidden {
         text += &format!(", hidden {hidden}");
@@ -28,19 +28,19 @@ pub(super) fn render_text(found: &ModelDefinition, element: u64) -> String {
 
 fn render_totals(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
-    let multiplications = model.multiplications();
+    let multiplications = model.multiplication_count();
     // A multiplication counts as two FLOPs. The backward pass has twice as many multiplications as the forward pass.
     let flops = |times: f64| format!("{:.4e}", multiplications as f64 * times);
     let kept = |fused| Bytes(model.saved_bytes(element, fused));
-    let mut rows = vec![("parameters", thousands(model.parameters()))];
-    if model.active_parameters() != model.parameters() {
-        let active = thousands(model.active_parameters());
+    let mut rows = vec![("parameters", format_thousands(model.parameter_count()))];
+    if model.active_parameters() != model.parameter_count() {
+        let active = format_thousands(model.active_parameters());
         rows.push(("active", format!("{active} for each token")));
     }
     rows.extend([
         (
             "MACs",
-            format!("{} per sample, forward", thousands(multiplications)),
+            format!("{} per sample, forward", format_thousands(multiplications)),
         ),
         (
             "FLOPs",
@@ -54,7 +54,7 @@ fn render_totals(found: &ModelDefinition, element: u64) -> String {
     let skipped = model.skippable_multiplications();
     if skipped > 0 {
         let text = "of the MACs are above the causal mask; causal kernels skip them";
-        rows.push(("", format!("{} {text}", thousands(skipped))));
+        rows.push(("", format!("{} {text}", format_thousands(skipped))));
     }
     let same = kept(true) == kept(false);
     let kept_text = if same {
@@ -72,7 +72,7 @@ fn render_totals(found: &ModelDefinition, element: u64) -> String {
     rows.push(("activations", kept_text));
     let cached = model.cached_elements();
     if cached > 0 {
-        let bytes = thousands(cached.saturating_mul(element));
+        let bytes = format_thousands(cached.saturating_mul(element));
         rows.push(("KV cache", format!("{bytes} B per token, all layers")));
     }
     let line = |(word, rest): (&str, String)| format!("  {word:16}{rest}\n");
@@ -81,15 +81,15 @@ fn render_totals(found: &ModelDefinition, element: u64) -> String {
 
 fn render_operators(model: &Model, element: u64) -> String {
     let mut table = TextTable::new([
-        left("LAYER", 0),
-        left("OPERATOR", 0),
-        left("WORK", 0),
-        right("PARAMETERS", 0),
-        right("MACS", 0),
-        right("ACTIVATIONS", 0),
+        left_aligned_column("LAYER", 0),
+        left_aligned_column("OPERATOR", 0),
+        left_aligned_column("WORK", 0),
+        right_aligned_column("PARAMETERS", 0),
+        right_aligned_column("MACS", 0),
+        right_aligned_column("ACTIVATIONS", 0),
     ])
-    .indented(0);
-    for run in model.runs() {
+    .with_indent(0);
+    for run in model.equal_layer_runs() {
         let (first, last) = (&run[0], &run[run.len() - 1]);
         let [name, each] = match run.len() {
             1 => [first.name.clone(), String::new()],
@@ -98,12 +98,12 @@ fn render_operators(model: &Model, element: u64) -> String {
                 format!("{count} identical, each"),
             ],
         };
-        table.add(&[
+        table.add_row(&[
             &name,
             &each,
             &"",
-            &thousands(first.parameters()),
-            &thousands(first.multiplications()),
+            &format_thousands(first.parameter_count()),
+            &format_thousands(first.multiplication_count()),
             &Bytes(first.saved_bytes(element, false)),
         ]);
         for operator in &first.operators {
@@ -111,23 +111,23 @@ fn render_operators(model: &Model, element: u64) -> String {
                 0 => "-".to_owned(),
                 bytes => Bytes(bytes).to_string(),
             };
-            table.add(&[
+            table.add_row(&[
                 &"",
                 &operator.name,
                 &labels::format_sizes(&operator.work),
-                &format_count(operator.parameters()),
-                &format_count(operator.multiplications()),
+                &format_count(operator.parameter_count()),
+                &format_count(operator.multiplication_count()),
                 &saved,
             ]);
         }
     }
-    table.text(plain_style())
+    table.into_text(plain_style())
 }
 
 /// Formats a number. 0 becomes a dash.
 fn format_count(number: u64) -> String {
     match number {
         0 => "-".to_owned(),
-        _ => thousands(number),
+        _ => format_thousands(number),
     }
 }

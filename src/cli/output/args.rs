@@ -41,7 +41,7 @@ impl NodeSink {
 
 /// Reaction to a replay that does not fit into the NPUs' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnMemoryOverflow {
+pub enum MemoryOverflowAction {
     /// Warn in the report
     Report,
     /// Warn, and exit with code 3

@@ -32,13 +32,13 @@ impl<'a> ReportDestination<'a> {
     /// `-` means standard output.
     ///
     /// Fails if the file cannot be created, or if the command reads it.
-    pub fn claim(
+    pub fn claim_file(
         out: &'a mut dyn Write,
         path: &Path,
         mut outputs: OutputSet,
     ) -> Result<Self, TraceError> {
         let piped = path == Path::new("-");
-        let file = (!piped).then(|| outputs.claim(path)).transpose()?;
+        let file = (!piped).then(|| outputs.claim_path(path)).transpose()?;
         Ok(Self {
             out,
             file,
@@ -48,13 +48,13 @@ impl<'a> ReportDestination<'a> {
     }
 
     /// Returns the other outputs of the command.
-    pub fn outputs(&mut self) -> &mut OutputSet {
+    pub fn other_outputs(&mut self) -> &mut OutputSet {
         &mut self.outputs
     }
 
     /// Returns the path of an additional file, which `option` gives as `path`. `-` means standard output,
     /// which is an error if the report goes there.
-    pub fn beside(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
+    pub fn path_beside(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
         match (path == Path::new("-"), &self.file) {
             (false, _) => Ok(path.to_owned()),
             (true, Some(_)) => Ok(PathBuf::from("/dev/stdout")),
@@ -71,12 +71,12 @@ impl<'a> ReportDestination<'a> {
         option: &str,
         path: &Path,
     ) -> Result<OutputFile, Box<dyn Error>> {
-        let path = self.beside(option, path)?;
-        Ok(self.outputs.create(&path)?)
+        let path = self.path_beside(option, path)?;
+        Ok(self.outputs.create_file(&path)?)
     }
 
     /// Returns the text style for this destination.
-    pub fn style(&self) -> TextStyle {
+    pub fn text_style(&self) -> TextStyle {
         terminal::text_style(self.file.is_none())
     }
 
@@ -86,13 +86,13 @@ impl<'a> ReportDestination<'a> {
     }
 
     /// Writes a complete report.
-    pub fn write(&mut self, text: &str) -> Result<(), Box<dyn Error>> {
-        self.fill(|out| out.write_all(text.as_bytes()))
+    pub fn write_report(&mut self, text: &str) -> Result<(), Box<dyn Error>> {
+        self.write_output(|out| out.write_all(text.as_bytes()))
     }
 
     /// Runs `write`, and passes its output on at every flush. A file appears with the first flush. If the
     /// command is interrupted, the file keeps the part that was flushed.
-    pub fn grow(
+    pub fn write_growing(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Box<dyn Error>> {
@@ -113,16 +113,16 @@ impl<'a> ReportDestination<'a> {
     /// CSV.
     pub fn fill_table(&mut self, table: &NodeTable) -> Result<(), Box<dyn Error>> {
         let Some(claim) = self.file.as_ref().filter(|_| self.is_parquet) else {
-            return self.fill(|out| table.write_csv(out));
+            return self.write_output(|out| table.write_csv(out));
         };
-        let mut file = BufWriter::new(claim.create()?);
+        let mut file = BufWriter::new(claim.create_file()?);
         table.write_parquet(&mut file)?;
         let file = file.into_inner().map_err(IntoInnerError::into_error)?;
         Ok(file.commit()?)
     }
 
     /// Runs `write`, and writes its output when it is complete.
-    pub fn fill(
+    pub fn write_output(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Box<dyn Error>> {
@@ -133,7 +133,7 @@ impl<'a> ReportDestination<'a> {
             }
             Some(claim) => {
                 let mut text =
-                    EscapingWriter::new(BufWriter::new(claim.create()?), EscapeStyle::All);
+                    EscapingWriter::new(BufWriter::new(claim.create_file()?), EscapeStyle::All);
                 write(&mut text)?;
                 let file = text.into_inner().into_inner();
                 let file = file.map_err(IntoInnerError::into_error)?;
@@ -158,8 +158,8 @@ struct GrowingFile<'a> {
 impl Write for GrowingFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.file.is_none() {
-            let mut file = self.claim.create().map_err(io::Error::other)?;
-            file.appear().map_err(io::Error::other)?;
+            let mut file = self.claim.create_file().map_err(io::Error::other)?;
+            file.publish_early().map_err(io::Error::other)?;
             let text = EscapingWriter::new(BufWriter::new(file), EscapeStyle::All);
             self.file = Some(text);
         }
@@ -182,13 +182,13 @@ mod tests {
     fn what_was_flushed_is_there_before_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
-        let claim = |out| ReportDestination::claim(out, &path, OutputSet::default()).unwrap();
+        let claim = |out| ReportDestination::claim_file(out, &path, OutputSet::default()).unwrap();
         // Without any write, no file is created.
         let mut out = Vec::new();
-        claim(&mut out).grow(|_| Ok(())).unwrap();
+        claim(&mut out).write_growing(|_| Ok(())).unwrap();
         assert!(!path.exists());
         let mut out = Vec::new();
-        let stopped = claim(&mut out).grow(|out| {
+        let stopped = claim(&mut out).write_growing(|out| {
             out.write_all(b"first\n")?;
             out.flush()?;
             assert_eq!(std::fs::read(&path).unwrap(), b"first\n");

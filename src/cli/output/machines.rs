@@ -4,7 +4,7 @@ use super::RunArgs;
 use chakram_base::config::value_at;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, PriceChanges, ReplayError, ReplayOptions};
-use chakram_hardware::machine::{Machine, names_file, source};
+use chakram_hardware::machine::{Machine, find_source, names_file};
 use chakram_jobs::{
     self as job, MachineEdit, MachineValue, SoftwareStack, StackError, edits_between, edits_of,
 };
@@ -38,7 +38,7 @@ pub struct LoadedMachine {
 /// Describes the effect of a new value of a key in the machine file `text`.
 fn set_row(set: &MachineValue, text: &str) -> EditRow {
     let before = value_at(text, &set.path);
-    let is_same = before.as_deref() == Some(&set.value.quoted());
+    let is_same = before.as_deref() == Some(&set.value.to_toml_text());
     EditRow {
         edit: format!("set machine.{}={}", set.path, set.value),
         counts: "keys".to_owned(),
@@ -61,7 +61,7 @@ impl LoadedMachine {
             .into_iter()
             .flatten()
         {
-            *other = stack.price(other)?.0;
+            *other = stack.price_machine(other)?.0;
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl RunArgs {
             file,
             is_named,
         } = read_machine(name)?;
-        let settings = self.timing.settings();
+        let settings = self.timing.parsed_settings();
         let machine = settings.parse_machine(&text, &file)?;
         let input = self.wants_hashes().then(|| hash_machine(name, &text));
         let mut loaded = match settings.machine_values() {
@@ -123,7 +123,7 @@ impl RunArgs {
                     edits,
                     machine,
                     unfilled: None,
-                    unchanged: Some(settings.filled(Machine::parse(&text, &file)?)?),
+                    unchanged: Some(settings.with_npus_filled(Machine::parse(&text, &file)?)?),
                     changes: values.iter().map(|set| set_row(set, &text)).collect(),
                     text: edited,
                     file,
@@ -133,7 +133,7 @@ impl RunArgs {
         if !settings.fill_domains {
             return Ok(loaded);
         }
-        let filled = settings.filled(loaded.machine.clone())?;
+        let filled = settings.with_npus_filled(loaded.machine.clone())?;
         loaded.unfilled = Some(std::mem::replace(&mut loaded.machine, filled));
         for edit in &mut loaded.edits {
             edit.without = edit.without.take().map(Machine::with_all_npus_used);
@@ -169,7 +169,7 @@ fn read_machine(name: &str) -> Result<MachineFile, Box<dyn Error>> {
             is_named: false,
         },
         None => {
-            let source = source(name)?;
+            let source = find_source(name)?;
             MachineFile {
                 text: source.text.into_owned(),
                 file: source.file,

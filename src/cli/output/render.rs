@@ -1,7 +1,7 @@
 //! Renders reports in the requested format, with a description of the options that affected them.
 
 use super::RunArgs;
-use super::args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
+use super::args::{MemoryOverflowAction, ReportFormatArg, ReportTableArg};
 use crate::custom_algorithm;
 use crate::terminal;
 use chakram_base::setting::SettingChoice;
@@ -16,8 +16,13 @@ use std::io::{self, Write};
 impl RunArgs {
     /// Describes where the durations of kernels and communication come from.
     fn basis_text(&self, kernels: &KernelBasis) -> String {
-        let kernels = self.timing.text(kernels);
-        match self.timing.settings().replay().comm {
+        let kernels = self.timing.describe_durations(kernels);
+        match self
+            .timing
+            .parsed_settings()
+            .replay_options_without_files()
+            .comm
+        {
             CommTiming::Model => kernels,
             other => format!("{kernels}, communication as {}", other),
         }
@@ -42,12 +47,17 @@ impl RunArgs {
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                let mut text =
-                    report::report_text::render(report, name, &self.whole_basis(report), style);
+                let mut text = report::report_text::render_text(
+                    report,
+                    name,
+                    &self.whole_basis(report),
+                    style,
+                );
                 for other in &report.beside {
                     let basis = self.whole_basis(&other.report);
                     text.push('\n');
-                    text += &report::report_text::render(&other.report, &other.job, &basis, style);
+                    text +=
+                        &report::report_text::render_text(&other.report, &other.job, &basis, style);
                 }
                 text
             }
@@ -56,11 +66,15 @@ impl RunArgs {
                 // Add the options of launches, which only the command knows.
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
-                return report::json::write(&mut terminal::EscapingWriter::json(out), report);
+                return report::json::write_json(
+                    &mut terminal::EscapingWriter::json_writer(out),
+                    report,
+                );
             }
-            ReportFormatArg::Csv => {
-                report::report_csv::render(report, self.requested_table().unwrap_or_default())
-            }
+            ReportFormatArg::Csv => report::report_csv::render_report(
+                report,
+                self.requested_table().unwrap_or_default(),
+            ),
         };
         out.write_all(text.as_bytes())
     }
@@ -87,7 +101,7 @@ impl RunArgs {
             shown.sum_micro_batches();
         }
         shown.provenance = Some(Provenance::new(self.options_json(absent), inputs));
-        report::html::render(&shown, name, &self.whole_basis(report))
+        report::html::render_html(&shown, name, &self.whole_basis(report))
     }
 
     /// Returns true if each operator has one row, summed over all micro-batches.
@@ -124,7 +138,10 @@ impl RunArgs {
             ReportFormatArg::Json => {
                 let provenance = Provenance::new(self.options_json(absent), inputs);
                 let document = report::compare::json(comparison, provenance);
-                return report::json::write(&mut terminal::EscapingWriter::json(out), &document);
+                return report::json::write_json(
+                    &mut terminal::EscapingWriter::json_writer(out),
+                    &document,
+                );
             }
             ReportFormatArg::Csv => report::compare::csv(comparison, self.requested_table()),
         };
@@ -133,9 +150,17 @@ impl RunArgs {
 
     /// Describes where the durations on all machines come from.
     fn common_basis(&self, comparison: &MachineComparison<'_>) -> String {
-        let kernels = comparison.reference().map(|(_, report)| report.kernels);
+        let kernels = comparison
+            .reference_machine()
+            .map(|(_, report)| report.kernels);
         let mut basis = self.basis_text(&kernels.unwrap_or_default());
-        if self.timing.settings().replay().comm == CommTiming::Model {
+        if self
+            .timing
+            .parsed_settings()
+            .replay_options_without_files()
+            .comm
+            == CommTiming::Model
+        {
             basis += ", communication by the network";
         }
         basis
@@ -150,10 +175,10 @@ impl RunArgs {
     /// Returns notes about times that the options make equal on all machines.
     fn equal_time_notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
-        let Some((column, report)) = comparison.reference() else {
+        let Some((column, report)) = comparison.reference_machine() else {
             return notes;
         };
-        if report.kernels.priced > 0 && !self.timing.model().computes() {
+        if report.kernels.priced > 0 && !self.timing.compute_model().reads_machine() {
             let some = if report.kernels.estimated > 0 {
                 "recorded kernels"
             } else {
@@ -178,10 +203,19 @@ impl RunArgs {
                 bounds.join(", ")
             ));
         }
-        if self.timing.settings().replay().comm != CommTiming::Model {
+        if self
+            .timing
+            .parsed_settings()
+            .replay_options_without_files()
+            .comm
+            != CommTiming::Model
+        {
             notes.push(format!(
                 "communication lasts as {} on all machines; --comm model asks the network of each",
-                self.timing.settings().replay().comm
+                self.timing
+                    .parsed_settings()
+                    .replay_options_without_files()
+                    .comm
             ));
         }
         notes
@@ -189,16 +223,16 @@ impl RunArgs {
 
     fn options_json(&self, absent: MissingRankPolicy) -> Map<String, Value> {
         let mut options = Map::new();
-        let settings = self.timing.settings();
-        let replay = settings.replay();
-        self.timing.describe(&mut options);
+        let settings = self.timing.parsed_settings();
+        let replay = settings.replay_options_without_files();
+        self.timing.add_to_json(&mut options);
         let comm = replay.comm.to_string();
         options.insert("comm".to_owned(), comm.into());
         if let Some(network) = replay.network {
             let network = network.to_string();
             options.insert("network".to_owned(), network.into());
         }
-        options.insert("absent".to_owned(), absent.word().into());
+        options.insert("absent".to_owned(), absent.choice_name().into());
         options.insert("stepwise".to_owned(), replay.stepwise.into());
         if replay.aggregate {
             options.insert("aggregate".to_owned(), true.into());
@@ -218,14 +252,14 @@ impl RunArgs {
         if settings.fill_domains {
             options.insert("fill_domains".to_owned(), true.into());
         }
-        if self.fit == OnMemoryOverflow::Require {
+        if self.fit == MemoryOverflowAction::Require {
             options.insert("fit".to_owned(), "require".into());
         }
         if self.all_operators {
             options.insert("all_operators".to_owned(), true.into());
         }
         if !settings.custom.is_empty() {
-            let custom = settings.custom.iter().map(custom_algorithm::json);
+            let custom = settings.custom.iter().map(custom_algorithm::describe_json);
             options.insert("custom".to_owned(), custom.collect());
         }
         if let Some(map) = &replay.map {

@@ -4,42 +4,48 @@ use super::{LoadedMachine, RunArgs};
 use crate::given::settings_without;
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
-use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithout};
+use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithoutSetting};
 use std::borrow::Cow;
 
 impl RunArgs {
     /// Returns the settings of a replay with `options`: the options on the command line, and the values in
     /// which the machine `loaded` differs from its preset.
-    pub fn settings<'a>(
+    pub fn replay_settings<'a>(
         &'a self,
         loaded: &'a LoadedMachine,
         options: &'a ReplayOptions,
     ) -> Vec<GivenSetting<'a>> {
-        let given = self.timing.given().iter().filter_map(|(key, words)| {
-            let setting = |without| GivenSetting {
-                key: key.key().to_string(),
-                value: words.join(" "),
-                option: Some(*key),
-                without,
-            };
-            match key {
-                SettingKey::FillDomains => {
-                    let unfilled = loaded.unfilled.as_ref()?;
-                    Some(setting(Box::new(move || {
-                        Some(RunWithout {
-                            machine: Some(Cow::Borrowed(unfilled)),
-                            ..RunWithout::default()
-                        })
-                    })))
+        let given = self
+            .timing
+            .given_options()
+            .iter()
+            .filter_map(|(key, words)| {
+                let setting = |without| GivenSetting {
+                    key: key.display_key().to_string(),
+                    value: words.join(" "),
+                    option: Some(*key),
+                    without,
+                };
+                match key {
+                    SettingKey::FillDomains => {
+                        let unfilled = loaded.unfilled.as_ref()?;
+                        Some(setting(Box::new(move || {
+                            Some(RunWithoutSetting {
+                                machine: Some(Cow::Borrowed(unfilled)),
+                                ..RunWithoutSetting::default()
+                            })
+                        })))
+                    }
+                    // Exact options never change the results, so do not compare runs without them.
+                    _ if ReplayOption::find_by_key(*key).is_some_and(|option| option.is_exact) => {
+                        None
+                    }
+                    _ => Some(setting(Box::new(move || {
+                        self.run_without(*key, loaded, options)
+                    }))),
                 }
-                // Exact options never change the results, so do not compare runs without them.
-                _ if ReplayOption::of(*key).is_some_and(|option| option.is_exact) => None,
-                _ => Some(setting(Box::new(move || {
-                    self.run_without(*key, loaded, options)
-                }))),
-            }
-        });
-        let edits = loaded.edits.iter().map(MachineEdit::setting);
+            });
+        let edits = loaded.edits.iter().map(MachineEdit::to_setting);
         given.chain(edits).collect()
     }
 
@@ -49,9 +55,12 @@ impl RunArgs {
         key: SettingKey,
         loaded: &LoadedMachine,
         options: &ReplayOptions,
-    ) -> Option<RunWithout<'static>> {
-        let settings = settings_without(self.timing.given(), key)?;
-        let (now, other) = (self.timing.settings().replay(), settings.replay());
+    ) -> Option<RunWithoutSetting<'static>> {
+        let settings = settings_without(self.timing.given_options(), key)?;
+        let (now, other) = (
+            self.timing.parsed_settings().replay_options_without_files(),
+            settings.replay_options_without_files(),
+        );
         let is_default = match key {
             // Without its bandwidth or latency, the machine would be incomplete.
             SettingKey::Bandwidth | SettingKey::Latency => return None,
@@ -65,7 +74,7 @@ impl RunArgs {
             _ => false,
         };
         if is_default {
-            return Some(RunWithout::default());
+            return Some(RunWithoutSetting::default());
         }
         let custom = match key {
             SettingKey::Custom => Vec::new(),
@@ -77,9 +86,9 @@ impl RunArgs {
             links: options.links,
             ..settings.options_without_files().ok()?
         };
-        Some(RunWithout {
+        Some(RunWithoutSetting {
             options: Some(options),
-            ..RunWithout::default()
+            ..RunWithoutSetting::default()
         })
     }
 }

@@ -58,7 +58,7 @@ fn parse_ranks(text: &str) -> Result<RankRanges, String> {
 
 impl TimelineArgs {
     /// Returns the path of the file, if the user wants a timeline.
-    pub fn path(&self) -> Option<&Path> {
+    pub fn file_path(&self) -> Option<&Path> {
         self.timeline.as_deref()
     }
 
@@ -71,7 +71,7 @@ impl TimelineArgs {
             .timeline_ranks
             .clone()
             .map_or(Vec::new(), |ranks| ranks.0);
-        let all = prepared.workload().ranks();
+        let all = prepared.workload().rank_count();
         if let Some(beyond) = ranks.iter().find(|range| *range.end() >= all) {
             return Err(format!(
                 "--timeline-ranks: there is no rank {}; the job has ranks 0-{}",
@@ -101,31 +101,32 @@ pub struct TimelineFile;
 
 impl TimelineFile {
     /// Starts the timeline of `prepared`, if the user wants one.
-    pub fn start<'a>(
+    pub fn start_timeline<'a>(
         args: &TimelineArgs,
         prepared: &'a CompiledReplay<'a>,
         to: &mut ReportDestination<'_>,
     ) -> Result<Option<TimelineWriter<'a, TimelineSink>>, Box<dyn Error>> {
-        let Some(path) = args.path() else {
+        let Some(path) = args.file_path() else {
             return Ok(None);
         };
-        let path = &*to.beside("--timeline", path)?;
+        let path = &*to.path_beside("--timeline", path)?;
         let selection = args.timeline_selection(prepared)?;
-        let sink = TimelineSink::create_sink(path, to.outputs())?;
+        let sink = TimelineSink::create_sink(path, to.other_outputs())?;
         let format = format_of(path);
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
     /// Completes a timeline. Then renames the temporary file to the timeline's final name.
-    pub fn finish(
+    pub fn finish_timeline(
         timeline: Option<TimelineWriter<'_, TimelineSink>>,
         path: Option<&Path>,
     ) -> Result<(), TraceError> {
         let (Some(timeline), Some(path)) = (timeline, path) else {
             return Ok(());
         };
-        let written = timeline.finish().and_then(TimelineSink::into_file);
-        let file = written.map_err(|source| TraceError::io(path.to_owned(), "write", source))?;
+        let written = timeline.finish_timeline().and_then(TimelineSink::into_file);
+        let file =
+            written.map_err(|source| TraceError::from_io(path.to_owned(), "write", source))?;
         file.commit()
     }
 }
@@ -153,7 +154,7 @@ enum TimelineEncoding {
 
 impl TimelineSink {
     fn create_sink(path: &Path, outputs: &mut OutputSet) -> Result<Self, TraceError> {
-        let file = io::BufWriter::new(outputs.create(path)?);
+        let file = io::BufWriter::new(outputs.create_file(path)?);
         let compressed = path.extension().is_some_and(|ending| ending == "gz");
         Ok(Self(if compressed {
             TimelineEncoding::Compressed(GzipWriter::new(file))

@@ -1,6 +1,6 @@
 //! Options of `chakram schedule`.
 
-use crate::flags::choices;
+use crate::flags::parser_of_choices;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
 use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
@@ -35,13 +35,13 @@ pub struct ScheduleArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Rule that assigns sub-layers to chips
-    #[arg(long, value_parser = choices::<ListRule>(), default_value = "steps", value_name = "RULE")]
+    #[arg(long, value_parser = parser_of_choices::<ListRule>(), default_value = "steps", value_name = "RULE")]
     pub rule: ListRule,
     /// Link rates by the number of links of a chip, optionally with interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkTechnology::parse)]
     pub rates: Option<LinkTechnology>,
     /// Rule for link rates that the table lacks
-    #[arg(long, value_parser = choices::<LinkInterpolation>(), default_value = "none", value_name = "RULE")]
+    #[arg(long, value_parser = parser_of_choices::<LinkInterpolation>(), default_value = "none", value_name = "RULE")]
     pub interpolate: LinkInterpolation,
     /// Memory of a chip; larger sub-layers are cut into more parts, and data are evicted
     #[arg(long, value_name = "SIZE")]
@@ -133,7 +133,7 @@ pub struct ModelSizes {
     /// Rule that cuts products into parts
     #[arg(
         long,
-        value_parser = choices::<PartitionRule>(),
+        value_parser = parser_of_choices::<PartitionRule>(),
         default_value = "columns",
         value_name = "RULE",
         conflicts_with = "file"
@@ -143,7 +143,7 @@ pub struct ModelSizes {
 
 impl ModelSizes {
     /// Returns the language model, with its matrix products cut into `parts` parts.
-    pub fn model(&self, parts: u64) -> LanguageModel {
+    pub fn to_language_model(&self, parts: u64) -> LanguageModel {
         LanguageModel {
             embedding: self.embedding,
             forward: self.forward,

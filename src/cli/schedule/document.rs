@@ -5,7 +5,7 @@ use super::work::TopologyRow;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
-use chakram_studies::schedule::{DataName, DataPlace, StepCost, StepLog};
+use chakram_studies::schedule::{DataId, StepCost, StepLog, TransferSource};
 use serde::Serialize;
 use std::fmt::Display;
 
@@ -129,15 +129,15 @@ impl StageTimes {
 impl LogEntry {
     fn from_log(entry: &StepLog) -> Self {
         let (data, number, piece) = match entry.data {
-            DataName::Weights(number) => ("weights", number, None),
-            DataName::Input(number) => ("input", number, None),
-            DataName::Output(task) => ("output", task, None),
-            DataName::Piece(task, piece) => ("output", task, Some(piece)),
+            DataId::Weights(number) => ("weights", number, None),
+            DataId::Input(number) => ("input", number, None),
+            DataId::Output(task) => ("output", task, None),
+            DataId::Piece(task, piece) => ("output", task, Some(piece)),
         };
         let (place, from_chip) = match entry.from {
-            Some(DataPlace::Own) => ("own", None),
-            Some(DataPlace::Chip(other)) => ("chip", Some(other)),
-            Some(DataPlace::Memory) => ("memory", None),
+            Some(TransferSource::Own) => ("own", None),
+            Some(TransferSource::Chip(other)) => ("chip", Some(other)),
+            Some(TransferSource::Memory) => ("memory", None),
             None if entry.written => ("written", None),
             None => ("dropped", None),
         };
@@ -166,7 +166,7 @@ impl<'r> TopologyEntry<'r> {
         });
         Self {
             name: &row.name,
-            chips: row.chips(),
+            chips: row.chip_count(),
             accelerators_per_chip: row.accelerators,
             parts: row.work.parts,
             mean_distance: row.mean_distance(),
@@ -178,7 +178,7 @@ impl<'r> TopologyEntry<'r> {
 }
 
 fn sub_layers(row: &TopologyRow, step: usize) -> impl Iterator<Item = SubLayerEntry<'_>> {
-    (0..row.chips()).flat_map(move |chip| {
+    (0..row.chip_count()).flat_map(move |chip| {
         let all = row.schedule.of_chip(chip, row.accelerators, step);
         all.map(move |(accelerator, task)| SubLayerEntry {
             chip,
@@ -191,7 +191,7 @@ fn sub_layers(row: &TopologyRow, step: usize) -> impl Iterator<Item = SubLayerEn
 }
 
 /// Renders all results as one JSON document.
-pub fn json(
+pub fn render_json(
     rows: &[TopologyRow],
     partition: Option<&CutProducts>,
     mapped_layers: Option<usize>,
@@ -201,7 +201,7 @@ pub fn json(
         mapped_layers,
         topologies: rows.iter().map(TopologyEntry::from_row).collect(),
     };
-    VersionedDocument::new("chakram.schedule.1", document).text()
+    VersionedDocument::new("chakram.schedule.1", document).to_json_text()
 }
 
 fn optional_cell(cell: Option<impl Display>) -> String {
@@ -215,16 +215,16 @@ pub fn csv_topologies(rows: &[TopologyRow]) -> String {
     for row in rows {
         let front = [
             row.name.clone(),
-            row.chips().to_string(),
+            row.chip_count().to_string(),
             row.accelerators.to_string(),
             row.work.parts.to_string(),
             optional_cell(row.mean_distance()),
             row.totals.steps.len().to_string(),
         ];
         let times = StageTimes::sum_steps(&row.totals.steps);
-        csv.add(front.into_iter().chain(times.table_cells()));
+        csv.add_cells(front.into_iter().chain(times.table_cells()));
     }
-    csv.text()
+    csv.into_text()
 }
 
 /// Renders CSV, with one row per step and topology.
@@ -234,10 +234,10 @@ pub fn csv_steps(rows: &[TopologyRow]) -> String {
         for (step, cost) in row.totals.steps.iter().enumerate() {
             let front = [row.name.clone(), step.to_string(), cost.cycles.to_string()];
             let times = StageTimes::sum_steps(std::slice::from_ref(cost));
-            csv.add(front.into_iter().chain(times.table_cells()));
+            csv.add_cells(front.into_iter().chain(times.table_cells()));
         }
     }
-    csv.text()
+    csv.into_text()
 }
 
 /// Renders CSV, with one row per log entry and topology.
@@ -246,7 +246,7 @@ pub fn csv_log(rows: &[TopologyRow]) -> String {
         CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");
     for row in rows {
         for entry in row.totals.log.iter().map(LogEntry::from_log) {
-            csv.row(&[
+            csv.add_row(&[
                 &row.name,
                 &entry.step,
                 &entry.chip,
@@ -260,5 +260,5 @@ pub fn csv_log(rows: &[TopologyRow]) -> String {
             ]);
         }
     }
-    csv.text()
+    csv.into_text()
 }

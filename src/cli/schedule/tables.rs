@@ -3,9 +3,9 @@
 use super::args::ModelSizes;
 use super::work::TopologyRow;
 use chakram_base::units::Bytes;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
-use chakram_studies::schedule::{CutAlong, LanguageModel, PartitionRule, PartitionedModel};
+use chakram_studies::schedule::{CutDirection, LanguageModel, PartitionRule, PartitionedModel};
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
@@ -20,7 +20,7 @@ fn format_time(seconds: f64) -> String {
     format!("{:.3} us", seconds * 1e6)
 }
 
-pub fn line(
+pub fn write_row(
     table: &TextTable<'_>,
     row: &TopologyRow,
     out: &mut dyn Write,
@@ -31,19 +31,19 @@ pub fn line(
     let distance = row.mean_distance();
     let mut cells = vec![
         row.name.clone(),
-        row.chips().to_string(),
+        row.chip_count().to_string(),
         steps.len().to_string(),
         distance.map_or("-".to_owned(), |far| format!("{far:.3}")),
         format_time(sum(|step| step.communication)),
         format_time(sum(|step| step.processing)),
-        format_time(row.totals.seconds()),
-        format_energy(row.totals.joules()),
+        format_time(row.totals.total_seconds()),
+        format_energy(row.totals.total_joules()),
     ];
     if row.has_host {
         cells.insert(4, format_time(sum(|step| step.dispatch)));
     }
     let cells: Vec<&dyn std::fmt::Display> = cells.iter().map(|cell| cell as _).collect();
-    out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+    out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
     Ok(())
 }
 
@@ -71,9 +71,9 @@ impl CutProducts {
         let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
             let model = LanguageModel {
                 partition,
-                ..sizes.model(sizes.tensor)
+                ..sizes.to_language_model(sizes.tensor)
             };
-            Ok(model.partitioned()?)
+            Ok(model.partition_products()?)
         };
         let best = by(PartitionRule::Hierarchical)?;
         // Merge equal cuts into one entry, because most layers have the same cuts.
@@ -81,8 +81,8 @@ impl CutProducts {
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
             let cut = cut.iter().map(|along| match along {
-                CutAlong::Rows => "rows",
-                CutAlong::Columns => "columns",
+                CutDirection::Rows => "rows",
+                CutDirection::Columns => "columns",
             });
             let cut_along: Vec<_> = cut.collect();
             let alike = |own: &&mut CutProduct| own.name == name && own.cut_along == cut_along;
@@ -106,18 +106,18 @@ impl CutProducts {
 }
 
 /// Prints the cuts of matrix products, and the bytes that they and other cuts move.
-pub fn partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+pub fn print_partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
-        left("PRODUCT", 38),
-        right("layers", 7),
-        right("cut along", 30),
+        left_aligned_column("PRODUCT", 38),
+        right_aligned_column("layers", 7),
+        right_aligned_column("cut along", 30),
     ];
     let table = TextTable::new(columns);
     out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
     for product in &cuts.products {
         let cut = product.cut_along.join(", ");
         let cells: [&dyn std::fmt::Display; 3] = [&product.name, &product.layers, &cut];
-        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     let other = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |of| Bytes(of).to_string());
     writeln!(
@@ -131,19 +131,19 @@ pub fn partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn 
 }
 
 /// Prints the times of each step.
-pub fn steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+pub fn print_steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
-        left("STEP", 6),
-        right("communication", 15),
-        right("processing", 15),
-        right("cycles", 12),
-        right("between chips", 15),
-        right("memory", 13),
-        right("energy", 13),
-        right("power", 12),
+        left_aligned_column("STEP", 6),
+        right_aligned_column("communication", 15),
+        right_aligned_column("processing", 15),
+        right_aligned_column("cycles", 12),
+        right_aligned_column("between chips", 15),
+        right_aligned_column("memory", 13),
+        right_aligned_column("energy", 13),
+        right_aligned_column("power", 12),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
+    out.write_all(table.render_headings(TextStyle::default()).as_bytes())?;
     for (number, step) in row.totals.steps.iter().enumerate() {
         let seconds = step.dispatch + step.communication + step.processing;
         let watts = step.joules.filter(|_| seconds > 0.0);
@@ -160,7 +160,7 @@ pub fn steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error
             &format_energy(step.joules),
             &watts,
         ];
-        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! graphs.
 
 use super::args::ScheduleArgs;
-use super::work::{LayerPrices, ScheduledWork, TopologyRow, on};
+use super::work::{LayerPrices, ScheduledWork, TopologyRow, schedule_on_topology};
 use chakram_base::config;
 use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::ChipGraph;
@@ -11,7 +11,7 @@ use std::error::Error;
 use std::rc::Rc;
 
 /// Schedules `work` on all topologies of `args`. Calls `shown` with each row as soon as it is complete.
-pub fn rows(
+pub fn schedule_topologies(
     args: &ScheduleArgs,
     work: &Rc<ScheduledWork>,
     prices: &mut LayerPrices,
@@ -26,11 +26,13 @@ pub fn rows(
                     .filter(|width| chips.is_multiple_of(*width) && width * width <= chips);
                 let mut best: Option<TopologyRow> = None;
                 for width in widths {
-                    let graph = ChipGraph::named(&format!("torus:{}x{width}", chips / width))?;
-                    let row = on(args, work, Some(graph), chips as usize, prices)?;
+                    let graph =
+                        ChipGraph::parse_named_shape(&format!("torus:{}x{width}", chips / width))?;
+                    let row =
+                        schedule_on_topology(args, work, Some(graph), chips as usize, prices)?;
                     if best
                         .as_ref()
-                        .is_none_or(|best| row.totals.seconds() < best.totals.seconds())
+                        .is_none_or(|best| row.totals.total_seconds() < best.totals.total_seconds())
                     {
                         best = Some(row);
                     }
@@ -44,21 +46,22 @@ pub fn rows(
             for draw in 1..=draws {
                 let random = &mut || split_mix(&mut state);
                 let chips = 2 + ((u128::from(random()) * u128::from(args.below - 2)) >> 64) as u32;
-                let graph = ChipGraph::random(chips, random);
-                let row = match on(args, work, Some(graph), chips as usize, prices) {
-                    // Skip this topology: without a link rate for so many links per chip, such chips are
-                    // assumed not to exist.
-                    Err(error)
-                        if error
-                            .downcast_ref::<StepError>()
-                            .is_some_and(|error| matches!(error, StepError::NoRate(_))) =>
-                    {
-                        continue;
-                    }
-                    other => other?,
-                };
-                if best.is_none_or(|best| row.totals.seconds() < best) {
-                    best = Some(row.totals.seconds());
+                let graph = ChipGraph::create_random(chips, random);
+                let row =
+                    match schedule_on_topology(args, work, Some(graph), chips as usize, prices) {
+                        // Skip this topology: without a link rate for so many links per chip, such chips are
+                        // assumed not to exist.
+                        Err(error)
+                            if error
+                                .downcast_ref::<StepError>()
+                                .is_some_and(|error| matches!(error, StepError::NoRate(_))) =>
+                        {
+                            continue;
+                        }
+                        other => other?,
+                    };
+                if best.is_none_or(|best| row.totals.total_seconds() < best) {
+                    best = Some(row.totals.total_seconds());
                     let row = TopologyRow {
                         name: format!("draw {draw}"),
                         ..row
@@ -69,7 +72,7 @@ pub fn rows(
             }
         } else {
             let (graph, chips) = parse_topology(name)?;
-            let row = on(args, work, graph, chips, prices)?;
+            let row = schedule_on_topology(args, work, graph, chips, prices)?;
             shown(&row)?;
             rows.push(row);
         }
@@ -95,11 +98,12 @@ fn parse_topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Erro
         return Ok((None, chips as usize));
     }
     let graph = if name.contains('/') || !name.contains(':') {
-        let text = config::read(name).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let text =
+            config::read_input(name).map_err(|error| format!("cannot read {name}: {error}"))?;
         ChipGraph::parse(&text, name)?
     } else {
-        ChipGraph::named(name)?
+        ChipGraph::parse_named_shape(name)?
     };
-    let chips = graph.chips() as usize;
+    let chips = graph.chip_count() as usize;
     Ok((Some(graph), chips))
 }

@@ -7,7 +7,7 @@ use chakram_hardware::compute::{LayerShape, LoopNestModel};
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
 use chakram_studies::schedule::{
     ChipMachine, ChipSchedule, CycleTable, StepError, StepTotals, TaskCost, TaskGraph,
-    parse_schedule, schedule,
+    parse_schedule, schedule_tasks,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -36,14 +36,14 @@ pub struct TopologyRow {
 }
 
 impl TopologyRow {
-    pub fn chips(&self) -> usize {
+    pub fn chip_count(&self) -> usize {
         self.schedule.chips.len().div_ceil(self.accelerators)
     }
 
     /// Returns the mean distance between two chips, or `None` if there are no links.
     pub fn mean_distance(&self) -> Option<f64> {
         let links = self.links.as_ref()?;
-        Some(links.summary().mean_distance)
+        Some(links.summarize().mean_distance)
     }
 }
 
@@ -60,7 +60,7 @@ pub struct LayerPrices {
 }
 
 impl LayerPrices {
-    pub fn cost(&mut self, layer: &LayerShape) -> Result<TaskCost, String> {
+    pub fn layer_cost(&mut self, layer: &LayerShape) -> Result<TaskCost, String> {
         let model = self.model;
         let key = (layer.sizes, layer.stride, layer.dilation);
         if let Some(known) = self.known.get(&key) {
@@ -68,7 +68,7 @@ impl LayerPrices {
         }
         if let Some(row) = self.table.as_ref().and_then(|table| table.get(layer)) {
             let cost = TaskCost {
-                seconds: model.gemmini.clock.cycles(row.cycles).seconds(),
+                seconds: model.gemmini.clock.time_for_cycles(row.cycles).as_seconds(),
                 joules: row.energy.map(|picojoules| picojoules * 1e-12),
                 cycles: row.cycles,
             };
@@ -76,11 +76,11 @@ impl LayerPrices {
             return Ok(cost);
         }
         self.mapped += 1;
-        let found = model.layer(layer, 1);
+        let found = model.price_layer(layer, 1);
         let found = found
             .ok_or("found no mapping of a sub-layer\n  try: more mappings in --accelerator")?;
         let cost = TaskCost {
-            seconds: model.time(found).seconds(),
+            seconds: model.convert_to_time(found).as_seconds(),
             joules: Some(found.energy * 1e-12),
             cycles: found.cycles,
         };
@@ -90,7 +90,7 @@ impl LayerPrices {
 }
 
 /// Returns the sub-layers of the file, or of the model with its matrix products cut into `parts` parts.
-pub fn work(
+pub fn load_work(
     args: &ScheduleArgs,
     parts: u64,
     prices: &mut LayerPrices,
@@ -99,19 +99,19 @@ pub fn work(
         Some(path) => {
             let name = path.display().to_string();
             let text =
-                config::read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+                config::read_input(path).map_err(|error| format!("cannot read {name}: {error}"))?;
             let (graph, schedule) = parse_schedule(&text, &name)?;
             (graph, Some(schedule))
         }
         None => {
-            let model = args.model.model(parts);
-            (model.tasks()?, None)
+            let model = args.model.to_language_model(parts);
+            (model.build_task_graph()?, None)
         }
     };
     let costs = graph
         .tasks
         .iter()
-        .map(|task| prices.cost(&task.record.shape));
+        .map(|task| prices.layer_cost(&task.record.shape));
     Ok(ScheduledWork {
         costs: costs.collect::<Result<_, _>>()?,
         graph,
@@ -122,7 +122,7 @@ pub fn work(
 
 /// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, doubles the number of
 /// parts into which matrix products are cut, and schedules again.
-pub fn on(
+pub fn schedule_on_topology(
     args: &ScheduleArgs,
     work: &Rc<ScheduledWork>,
     links: Option<ChipGraph>,
@@ -143,18 +143,18 @@ pub fn on(
         connection_power: args.power,
         word: 1,
         accelerators: args.accelerators.into(),
-        dispatch: args.dispatch.map_or(0.0, Span::seconds),
+        dispatch: args.dispatch.map_or(0.0, Span::as_seconds),
     };
     let slots = chips * machine.accelerators;
     let mut work = Rc::clone(work);
     loop {
         let schedule = match &work.given {
             Some(given) => given.clone(),
-            None => schedule(&work.graph, slots, rule)?,
+            None => schedule_tasks(&work.graph, slots, rule)?,
         };
-        let totals = match machine.steps(&work.graph, &schedule, &work.costs) {
+        let totals = match machine.simulate_steps(&work.graph, &schedule, &work.costs) {
             Err(StepError::DoesNotFit { .. }) if work.given.is_none() && work.parts < 4096 => {
-                work = Rc::new(self::work(args, work.parts * 2, prices)?);
+                work = Rc::new(load_work(args, work.parts * 2, prices)?);
                 continue;
             }
             other => other?,

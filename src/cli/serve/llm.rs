@@ -10,8 +10,8 @@ use chakram_report::text::TextStyle;
 use chakram_serving::ServeError;
 use chakram_serving::llm::{
     CompletedLlmRequest, LengthDistribution, LlmLimits, LlmObserver, LlmPlan, LlmReport,
-    LlmScenario, NoLlmObserver, PlanRow, check_model, find_rate, html, is_llm_scenario, plan,
-    plan_report, rows, serve, text,
+    LlmScenario, NoLlmObserver, PlanRow, check_model, find_rate, html, is_llm_scenario,
+    plan_capacity, plan_report, rows, serve_llm, text,
 };
 use chakram_workloads::model::ModelSource;
 use clap::Args;
@@ -113,20 +113,20 @@ pub enum LlmInput {
 impl LlmInput {
     /// Recognizes what `path` names. Returns `None` if `path` is neither a language model nor a
     /// scenario with one.
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn recognize(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {
-            return ModelSource::find(name)
+            return ModelSource::find_source(name)
                 .is_ok()
                 .then(|| Self::Model(name.to_owned()));
         }
-        let text = chakram_base::config::read(path).ok()?;
+        let text = chakram_base::config::read_input(path).ok()?;
         if is_llm_scenario(&text) {
             return Some(Self::Scenario(text));
         }
-        let source = ModelSource::find(name).ok()?;
+        let source = ModelSource::find_source(name).ok()?;
         source
-            .definition(None)
+            .parse_definition(None)
             .is_ok()
             .then(|| Self::Model(name.to_owned()))
     }
@@ -141,11 +141,11 @@ struct RequestRows<'w> {
 }
 
 impl LlmObserver for RequestRows<'_> {
-    fn completed(&mut self, request: &CompletedLlmRequest) -> io::Result<()> {
+    fn on_completed(&mut self, request: &CompletedLlmRequest) -> io::Result<()> {
         let class = self.classes[request.class as usize];
         let line = match self.is_json {
             true => rows::request_json(request, class),
-            false => rows::request(request, class),
+            false => rows::render_request_csv(request, class),
         };
         self.out.write_all(line.as_bytes())
     }
@@ -424,20 +424,20 @@ pub fn run(
     let machine = args
         .platforms
         .first()
-        .map(|name| Machine::load(name))
+        .map(|name| Machine::load_by_name(name))
         .transpose()?;
     let (outputs, page) = args.claim_page()?;
-    let mut to = ReportDestination::claim(out, file.unwrap_or(Path::new("-")), outputs)?;
-    let style = to.style();
+    let mut to = ReportDestination::claim_file(out, file.unwrap_or(Path::new("-")), outputs)?;
+    let style = to.text_style();
     if args.llm.plan || args.find_capacity {
         let rendered = plan_or_find(args, &scenario, machine.as_ref(), style)?;
-        to.write(&rendered)?;
+        to.write_report(&rendered)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = None;
     if args.table == Some(ServeTable::Requests) {
         let mut failed = None;
-        to.fill(|out| {
+        to.write_output(|out| {
             let is_json = args.format == ServeFormat::Json;
             if !is_json {
                 writeln!(out, "{}", rows::REQUESTS)?;
@@ -453,7 +453,7 @@ pub fn run(
                 is_json,
                 classes: classes.collect(),
             };
-            match serve(&scenario, machine.as_ref(), &mut observer) {
+            match serve_llm(&scenario, machine.as_ref(), &mut observer) {
                 Ok(found) => report = Some(found),
                 Err(error) => failed = Some(error),
             }
@@ -463,22 +463,23 @@ pub fn run(
             return Err(error.into());
         }
     } else {
-        let mut found = serve(&scenario, machine.as_ref(), &mut NoLlmObserver)?;
+        let mut found = serve_llm(&scenario, machine.as_ref(), &mut NoLlmObserver)?;
         let silent = seed_without_effect(args, &scenario, machine.as_ref(), &found)?;
         found.warnings.extend(silent);
         let rendered = match args.format {
             ServeFormat::Json => {
-                VersionedDocument::new("chakram.serve-llm.1", LlmDocument { report: &found }).text()
+                VersionedDocument::new("chakram.serve-llm.1", LlmDocument { report: &found })
+                    .to_json_text()
             }
-            ServeFormat::Csv => rows::classes(&found),
-            ServeFormat::Text => text::render(&found, style),
+            ServeFormat::Csv => rows::render_classes_csv(&found),
+            ServeFormat::Text => text::render_text(&found, style),
         };
-        to.write(&rendered)?;
+        to.write_report(&rendered)?;
         report = Some(found);
     }
     if let (Some(claim), Some(report)) = (page, &report) {
-        let mut file = claim.create()?;
-        file.write_all(html::render(report).as_bytes())?;
+        let mut file = claim.create_file()?;
+        file.write_all(html::render_html(report).as_bytes())?;
         file.commit()?;
     }
     Ok(ExitCode::SUCCESS)
@@ -492,14 +493,14 @@ fn plan_or_find(
     style: TextStyle,
 ) -> Result<String, Box<dyn Error>> {
     if let (true, Some(machine)) = (args.llm.plan, machine) {
-        let found = plan(scenario, machine, args.attain)?;
+        let found = plan_capacity(scenario, machine, args.attain)?;
         return Ok(match args.format {
             ServeFormat::Json => {
                 VersionedDocument::new("chakram.serve-llm-plan.1", PlanDocument { plan: &found })
-                    .text()
+                    .to_json_text()
             }
-            ServeFormat::Csv => plan_report::rows(&found),
-            ServeFormat::Text => plan_report::render(&found, style),
+            ServeFormat::Csv => plan_report::render_plan_csv(&found),
+            ServeFormat::Text => plan_report::render_plan(&found, style),
         });
     }
     let Some(row) = find_rate(scenario, machine, args.attain)? else {
@@ -511,9 +512,9 @@ fn plan_or_find(
             "chakram.serve-llm-capacity.1",
             CapacityDocument { capacity: &row },
         )
-        .text(),
-        ServeFormat::Csv => plan_report::one(&row),
-        ServeFormat::Text => plan_report::capacity(&row, args.attain, &scenario.limits),
+        .to_json_text(),
+        ServeFormat::Csv => plan_report::render_capacity_csv(&row),
+        ServeFormat::Text => plan_report::format_capacity_row(&row, args.attain, &scenario.limits),
     })
 }
 
@@ -539,7 +540,7 @@ fn seed_without_effect(
     }
     let mut other = scenario.clone();
     other.seed = scenario.seed.wrapping_add(1) >> 1;
-    let mut repeated = serve(&other, machine, &mut NoLlmObserver)?;
+    let mut repeated = serve_llm(&other, machine, &mut NoLlmObserver)?;
     repeated.seed = report.seed;
     Ok((repeated == *report)
         .then(|| super::without_effect("--seed", "this run uses no random numbers")))

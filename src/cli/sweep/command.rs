@@ -3,7 +3,7 @@
 use crate::flags::{flag_of, flag_of_key};
 use crate::terminal::shell_word;
 use chakram_jobs::ReplayOptionSyntax;
-use chakram_studies::sweep::{PointCommand, PointWork, Settings, Study};
+use chakram_studies::sweep::{PointCommand, PointWorkload, Settings, Study};
 
 /// Returns the `chakram generate` or `chakram replay` command for `point`. If these commands' options cannot
 /// express the point, returns `explain`, which is a `chakram sweep` command.
@@ -17,8 +17,8 @@ pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str)
         return explain.to_owned();
     };
     let work = match work {
-        PointWork::Model(model) => format!("generate {}", shell_word(&model)),
-        PointWork::Trace(path) => format!("replay {}", shell_word(&path)),
+        PointWorkload::Model(model) => format!("generate {}", shell_word(&model)),
+        PointWorkload::Trace(path) => format!("replay {}", shell_word(&path)),
     };
     let words = settings.into_iter();
     let words = words.map(|(key, value)| format!("{} {}", flag_of_key(&key), shell_word(&value)));

@@ -48,12 +48,12 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let (chunks, stages) = (run.chunks, run.length);
         let npu = group.extent.npus[position.index()];
         for chunk in 0..chunks {
-            let cell = self.runs[id].cell(chunk, position);
+            let cell = self.runs[id].cell_of_chunk(chunk, position);
             let at = RunCell { run: id, cell };
             for stage in 0..stages {
                 let run = &mut self.runs[id];
                 let schedule = self.schedules.get(run.schedule_at(position));
-                let of = schedule.stage(chunk, StageIndex(stage as u16));
+                let of = schedule.stage_of_chunk(chunk, StageIndex(stage as u16));
                 let queue_slot = self.backend.queue_slot(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.queue_slots[cell.index() * stages + stage] = queue_slot;
@@ -75,15 +75,15 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         stage: StageIndex,
     ) -> StageAdmission {
         let run = &mut self.runs[at.run];
-        let (chunk, position) = (run.chunk(at.cell), run.position(at.cell));
+        let (chunk, position) = (run.chunk_of_cell(at.cell), run.position_of_cell(at.cell));
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[at.cell.index()];
         (state.stage, state.begun) = (stage, false);
         (state.taken, state.arrived, state.credits) = (0, 0, 0);
         let queue_slot = progress.queue_slots[at.cell.index() * run.length + stage.index()];
-        let wait = self.wait(at.run, chunk, position, stage, queue_slot);
+        let wait = self.admit_or_wait(at.run, chunk, position, stage, queue_slot);
         if let StageAdmission::Queue(queue) = wait {
-            self.queues.put(npu, queue.number, at);
+            self.queues.push_chunk(npu, queue.number, at);
         }
         wait
     }
@@ -91,7 +91,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Returns the admission for which a chunk must wait before a stage. The chunk must release this admission after
     /// the stage.
     #[inline]
-    pub(super) fn wait(
+    pub(super) fn admit_or_wait(
         &self,
         id: RunIndex,
         chunk: u32,
@@ -101,9 +101,14 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     ) -> StageAdmission {
         let run = &self.runs[id];
         let schedule = self.schedules.get(run.schedule_at(position));
-        let of = schedule.stage(chunk, stage).expect("it is one of them");
-        match (schedule.admission(), self.backend.queue(of, queue_slot)) {
-            (Some(_), _) => StageAdmission::Ordered(self.backend.phase(of)),
+        let of = schedule
+            .stage_of_chunk(chunk, stage)
+            .expect("it is one of them");
+        match (
+            schedule.admission_order(),
+            self.backend.queue_before_stage(of, queue_slot),
+        ) {
+            (Some(_), _) => StageAdmission::Ordered(self.backend.phase_index(of)),
             (None, Some(queue)) => StageAdmission::Queue(queue),
             (None, None) => StageAdmission::Nothing,
         }
@@ -121,10 +126,12 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         wait: StageAdmission,
     ) {
         match wait {
-            StageAdmission::Nothing => self.open(fabric, effects, now, at),
-            StageAdmission::Queue(queue) => self.admit(fabric, effects, now, npu, queue),
+            StageAdmission::Nothing => self.open_stage(fabric, effects, now, at),
+            StageAdmission::Queue(queue) => {
+                self.admit_waiting_chunks(fabric, effects, now, npu, queue)
+            }
             StageAdmission::Ordered(phase) => {
-                let position = self.runs[at.run].position(at.cell);
+                let position = self.runs[at.run].position_of_cell(at.cell);
                 self.admit_in_order(fabric, effects, now, at.run, position, phase);
             }
         }
@@ -144,10 +151,10 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         loop {
             let run = &mut self.runs[id];
             let group = self.groups[run.group].plan;
-            let order = self.schedules.get(run.schedule).admission();
+            let order = self.schedules.get(run.schedule).admission_order();
             let order = order.expect("its chunks are admitted in order");
-            let first = run.cell(0, position);
-            let apart = run.cell(1, Position(0));
+            let first = run.cell_of_chunk(0, position);
+            let apart = run.cell_of_chunk(1, Position(0));
             let progress = run.progress.as_mut().expect("it has begun");
             let phases = group.extent.phases.len();
             let admitted = &mut progress.admission[position.index() * phases + phase];
@@ -165,13 +172,13 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             }
             admitted.next += 1;
             admitted.inside += 1;
-            self.open(fabric, effects, now, RunCell { run: id, cell });
+            self.open_stage(fabric, effects, now, RunCell { run: id, cell });
         }
     }
 
     /// Removes a chunk from a queue, which then admits other chunks.
     #[inline]
-    pub fn leave<N: NetworkBackend>(
+    pub fn leave_stage_queue<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -179,13 +186,13 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         npu: Npu,
         queue: ChunkQueueSpec,
     ) {
-        self.queues.leave(npu, queue.number);
-        self.admit(fabric, effects, now, npu, queue);
+        self.queues.leave_queue(npu, queue.number);
+        self.admit_waiting_chunks(fabric, effects, now, npu, queue);
     }
 
     /// Begins chunks that wait in a queue, as long as the queue has free places.
     #[inline]
-    pub fn admit<N: NetworkBackend>(
+    pub fn admit_waiting_chunks<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -194,11 +201,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         queue: ChunkQueueSpec,
     ) {
         let before = effects.work.len();
-        while let Some(at) = self.queues.admit(npu, queue) {
-            self.open(fabric, effects, now, at);
+        while let Some(at) = self.queues.admit_next_chunk(npu, queue) {
+            self.open_stage(fabric, effects, now, at);
             // A script may end immediately. The consequences of the script's end must come before the next chunk.
             if effects.work.len() > before {
-                effects.leave(FollowUp::Admit(npu, queue));
+                effects.push_follow_up(FollowUp::Admit(npu, queue));
                 return;
             }
         }
@@ -218,11 +225,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         match passed {
             StageAdmission::Nothing => {}
             StageAdmission::Queue(queue) => {
-                self.leave(fabric, effects, now, npu, queue);
+                self.leave_stage_queue(fabric, effects, now, npu, queue);
             }
             StageAdmission::Ordered(phase) => {
                 let run = &mut self.runs[at.run];
-                let position = run.position(at.cell);
+                let position = run.position_of_cell(at.cell);
                 let group = self.groups[run.group].plan;
                 let place = position.index() * group.extent.phases.len() + phase;
                 let progress = run.progress.as_mut().expect("it has begun");

@@ -21,7 +21,7 @@ pub(super) struct AnswerCounts {
 
 impl AnswerCounts {
     /// Counts an answer that can be withdrawn, and returns its number.
-    pub fn number(&mut self) -> u32 {
+    pub fn reserve_answer_number(&mut self) -> u32 {
         self.revocable += 1;
         // Numbers wrap around to 1, because 0 means no reservation.
         self.numbered = self.numbered % (ANSWERS - 1) + 1;
@@ -29,7 +29,7 @@ impl AnswerCounts {
     }
 
     /// Counts an answer that became final or was withdrawn.
-    pub fn settle(&mut self) {
+    pub fn settle_answer(&mut self) {
         self.revocable -= 1;
     }
 
@@ -39,7 +39,7 @@ impl AnswerCounts {
     }
 
     /// Writes the counts into an outcome.
-    pub fn count(&self, outcome: &mut ReplayOutcome) {
+    pub fn add_counts_to(&self, outcome: &mut ReplayOutcome) {
         outcome.closed = self.closed;
         outcome.stepwise = self.stepwise;
         outcome.unfolded = self.unfolded;

@@ -25,7 +25,7 @@ pub(super) struct ChunkQueues {
 impl ChunkQueues {
     /// Appends a chunk to a queue.
     #[inline]
-    pub fn put(&mut self, npu: Npu, number: u32, chunk: RunCell) {
+    pub fn push_chunk(&mut self, npu: Npu, number: u32, chunk: RunCell) {
         if number >= ChunkQueueSpec::APART {
             let state = self.apart.entry((npu.0, number)).or_default();
             state.waiting.push_back(chunk);
@@ -44,7 +44,7 @@ impl ChunkQueues {
     /// Removes and returns the chunk that begins its stage next. `None` if no chunk waits or the queue is at its
     /// capacity.
     #[inline]
-    pub fn admit(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<RunCell> {
+    pub fn admit_next_chunk(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<RunCell> {
         let state = match queue.number {
             ChunkQueueSpec::APART.. => self.apart.get_mut(&(npu.0, queue.number))?,
             number => &mut self.of[npu.index()][number as usize],
@@ -59,7 +59,7 @@ impl ChunkQueues {
 
     /// Releases the place of a chunk that has ended its stage.
     #[inline]
-    pub fn leave(&mut self, npu: Npu, number: u32) {
+    pub fn leave_queue(&mut self, npu: Npu, number: u32) {
         if number >= ChunkQueueSpec::APART {
             let key = (npu.0, number);
             let state = self.apart.get_mut(&key).expect("a chunk is in it");

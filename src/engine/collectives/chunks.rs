@@ -2,7 +2,7 @@
 
 use super::admission::StageAdmission;
 use super::executor::ChunkExecutor;
-use super::run::{CellPlace, ChunkProgress, LinePlace};
+use super::run::{CellLocation, ChunkProgress, LineCellLocation};
 use super::schedule_cache::StageRef;
 use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::{Effects, FollowUp};
@@ -12,7 +12,7 @@ use crate::ids::{RunCell, RunIndex, SharedStep};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{LinePosition, ScriptEvent, SendStep};
-use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
+use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
@@ -25,15 +25,15 @@ pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Begins a chunk's stage at a member.
     #[inline]
-    pub(super) fn open<N: NetworkBackend>(
+    pub(super) fn open_stage<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
         at: RunCell,
     ) {
-        let place = self.place(at);
-        let CellPlace {
+        let place = self.stage_of_cell(at);
+        let CellLocation {
             stage,
             queue_slot,
             line,
@@ -43,8 +43,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let state = &mut progress.cells[at.cell.index()];
         state.begun = true;
         let number = state.stage;
-        if self.backend.is_scripted(self.schedules.stage(stage)) {
-            self.play(fabric, effects, now, at, ScriptEvent::Begin);
+        if self.backend.is_scripted(self.schedules.stage_at(stage)) {
+            self.handle_script_event(fabric, effects, now, at, ScriptEvent::Begin);
             return;
         }
         // In insertion order no chunk advances here. The first step is taken by the event that makes the endpoint
@@ -55,13 +55,16 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let Some(line) = line else {
             return;
         };
-        let place = LinePlace {
+        let place = LineCellLocation {
             stage,
             queue_slot,
             line,
         };
         self.open_strand(fabric, effects, now, at, place);
-        if !self.backend.is_bidirectional(self.schedules.stage(stage)) {
+        if !self
+            .backend
+            .is_bidirectional(self.schedules.stage_at(stage))
+        {
             return;
         }
         let run = &mut self.runs[at.run];
@@ -78,7 +81,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let other = RunCell { cell: other, ..at };
         self.begun_chunks.push(other);
         let line = line.reversed();
-        let place = LinePlace { line, ..place };
+        let place = LineCellLocation { line, ..place };
         self.open_strand(fabric, effects, now, other, place);
     }
 
@@ -90,7 +93,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: RunCell,
-        place: LinePlace,
+        place: LineCellLocation,
     ) {
         self.open_endpoint(effects, now, at, place);
         let shared = self.shared_stage(at);
@@ -146,13 +149,13 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         if shared == stage && state.begun && state.taken >= number {
             self.on_receive(effects, now, at);
             if !M::Order::AT_ONCE {
-                self.advance(fabric, effects, now, at);
+                self.advance_chunk(fabric, effects, now, at);
             }
         } else if number == 0 {
             // A message that waits for no step needs only a count per stage.
             progress.waiting[at.cell.index() * stages + stage.index()] += 1;
         } else {
-            progress.defer(at.cell, stage, number, false);
+            progress.defer_message(at.cell, stage, number, false);
         }
     }
 
@@ -167,7 +170,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let mut next = 0;
         while let Some(&at) = self.begun_chunks.get(next) {
             next += 1;
-            self.advance(fabric, effects, now, at);
+            self.advance_chunk(fabric, effects, now, at);
         }
         self.begun_chunks.clear();
     }
@@ -175,20 +178,20 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Advances a chunk at a member as far as possible at `now`: takes all steps for which it has credits, and ends the
     /// stage after the last step. Chunks that begin a stage as a result are appended to `moved`.
     #[inline]
-    pub(super) fn advance<N: NetworkBackend>(
+    pub(super) fn advance_chunk<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
         at: RunCell,
     ) {
-        match self.place(at) {
-            Some(CellPlace {
+        match self.stage_of_cell(at) {
+            Some(CellLocation {
                 stage,
                 queue_slot,
                 line: Some(line),
             }) => {
-                let place = LinePlace {
+                let place = LineCellLocation {
                     stage,
                     queue_slot,
                     line,
@@ -200,32 +203,32 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Returns the place of a cell ([`CollectiveRun::place`](super::run::CollectiveRun::place)).
+    /// Returns the place of a cell ([`CollectiveRun::stage_of_cell`](super::run::CollectiveRun::stage_of_cell)).
     #[inline(always)]
-    pub(super) fn place(&self, at: RunCell) -> Option<CellPlace> {
+    pub(super) fn stage_of_cell(&self, at: RunCell) -> Option<CellLocation> {
         let run = &self.runs[at.run];
         let group = self.groups[run.group].plan;
-        run.place(at.cell, &self.schedules, group, &*self.backend)
+        run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
     }
 
-    /// Does the same as [`Self::advance`] for a member that takes part in the stage, at a known place.
+    /// Does the same as [`Self::advance_chunk`] for a member that takes part in the stage, at a known place.
     pub(super) fn advance_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
         at: RunCell,
-        LinePlace {
+        LineCellLocation {
             stage,
             queue_slot,
             line,
-        }: LinePlace,
+        }: LineCellLocation,
     ) {
         let state = |e: &Self| {
             let progress = e.runs[at.run].progress.as_ref();
             progress.expect("it has begun").cells[at.cell.index()]
         };
-        let paced = self.backend.is_paced(self.schedules.stage(stage));
+        let paced = self.backend.is_paced(self.schedules.stage_at(stage));
         let mut progress = state(self);
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
@@ -239,9 +242,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             self.take_step(fabric, effects, now, at, step, paced || next.is_none());
             progress = state(self);
         }
-        let of = self.schedules.stage(stage);
-        let all = self.backend.receives(of, queue_slot, line)
-            + self.backend.credits(of, queue_slot, line);
+        let of = self.schedules.stage_at(stage);
+        let all = self.backend.receive_count(of, queue_slot, line)
+            + self.backend.initial_credits(of, queue_slot, line);
         if next.is_some() || progress.leaving || progress.credits < all {
             return;
         }
@@ -255,8 +258,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Returns the `i`-th step of the member at a position of a line.
     #[inline]
     fn step_at(&self, stage: StageRef, slot: u16, line: LinePosition, i: u32) -> Option<SendStep> {
-        let stage = self.schedules.stage(stage);
-        self.backend.step(stage, slot, line, i)
+        let stage = self.schedules.stage_at(stage);
+        self.backend.nth_send(stage, slot, line, i)
     }
 
     /// Ends one strand of a chunk's stage. Ends the stage too if the other strand has ended.
@@ -294,9 +297,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let run = &mut self.runs[at.run];
         let group = self.groups[run.group].plan;
         run.messages += 1;
-        let position = run.position(at.cell);
-        let (chunk, schedule) = (run.chunk(at.cell), run.schedule_at(position));
-        let strand = run.strand(at.cell);
+        let position = run.position_of_cell(at.cell);
+        let (chunk, schedule) = (run.chunk_of_cell(at.cell), run.schedule_at(position));
+        let strand = run.strand_of_cell(at.cell);
         let of_all = chunk * run.strands + strand;
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[at.cell.index()];
@@ -305,8 +308,10 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         state.taken += 1;
         state.leaving = !M::Order::SENDS_END_ON_ARRIVAL && matters;
         let schedule = self.schedules.get(schedule);
-        let assignment = schedule.stage(chunk, number).expect("it is in one");
-        let index = self.backend.phase(assignment);
+        let assignment = schedule
+            .stage_of_chunk(chunk, number)
+            .expect("it is in one");
+        let index = self.backend.phase_index(assignment);
         let phase = &group.extent.phases[index];
         // The second strand of a chunk runs the mirrored program, so its partner's position counts from the other end
         // of the line.
@@ -314,9 +319,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             0 => step.to,
             _ => phase.size - 1 - step.to,
         };
-        let to = phase.position(position, to);
-        let receiver = at.cell.moved(position, to);
-        let op = fabric.op(InFlightOp::Step {
+        let to = phase.move_position(position, to);
+        let receiver = at.cell.move_to_position(position, to);
+        let op = fabric.allocate_op(InFlightOp::Step {
             run: at.run,
             from: at.cell,
             to: receiver,
@@ -329,12 +334,17 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         );
         // With contention the network routes messages and does not use the run's ports.
         let (from, to) = if !M::Order::OPENS_PORTS || N::SHARED {
-            (progress.ports.any(), progress.ports.any())
+            (
+                progress.ports.placeholder_port(),
+                progress.ports.placeholder_port(),
+            )
         } else {
             let [out, into] = group.sides_between(topology, position, to);
             (
-                progress.ports.port(group.port(index, position, out)),
-                progress.ports.port(group.port(index, to, into)),
+                progress
+                    .ports
+                    .nth_port(group.port_index(index, position, out)),
+                progress.ports.nth_port(group.port_index(index, to, into)),
             )
         };
         let message = NetworkMessage {
@@ -342,17 +352,17 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             ends: (a, b),
             from,
             to,
-            path: self.backend.path(assignment, &group.paths[index]),
+            path: self.backend.uniform_path(assignment, &group.paths[index]),
             amount: step.amount,
             tell_injected: state.leaving,
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
             // The closed forms assume that ports of a sub-grid with ideal switching serve messages in the order of
             // arrival.
-            turn: if group.extent.regular && topology.switching() == SwitchingMode::IDEAL {
-                MessageTurn::default()
+            turn: if group.extent.regular && topology.switching_mode() == SwitchingMode::IDEAL {
+                MessagePriority::default()
             } else {
-                MessageTurn {
+                MessagePriority {
                     strand: receiver.0,
                     step: u64::from(number.0) << 32 | u64::from(step.recv_posted),
                 }
@@ -360,7 +370,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         };
         if fabric.needs_requests() {
             let asked = progress.take_deferred(at.cell, shared, taken + 1, true) > 0;
-            fabric.withhold(message);
+            fabric.withhold_message(message);
             if asked {
                 effects
                     .agenda
@@ -370,15 +380,15 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                     stage: shared,
                     number: taken,
                 };
-                self.withheld.put(at, step, op);
+                self.withheld.store_withheld_op(at, step, op);
             }
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number.0) << 32 | u64::from(taken);
             let key = (a.0, run.number + 1, run.sequence, of_all, step);
             // Group 0 is reserved for messages between ranks, so these sort before collectives of the same NPU.
-            fabric.submit::<M::Order>(now, key, message, effects);
+            fabric.submit_message::<M::Order>(now, key, message, effects);
         } else {
-            fabric.put(now, &message, effects);
+            fabric.pass_to_network(now, &message, effects);
         }
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
@@ -396,13 +406,16 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     ) {
         let run = &mut self.runs[at.run];
         let group = self.groups[run.group].plan;
-        let position = run.position(at.cell);
-        let (npu, chunk) = (group.extent.npus[position.index()], run.chunk(at.cell));
+        let position = run.position_of_cell(at.cell);
+        let (npu, chunk) = (
+            group.extent.npus[position.index()],
+            run.chunk_of_cell(at.cell),
+        );
         let progress = run.progress.as_mut().expect("it has begun");
         let number = progress.cells[at.cell.index()].stage;
         let queue_slot = progress.queue_slots[at.cell.index() * run.length + number.index()];
         let length = run.length;
-        let passed = self.wait(at.run, chunk, position, number, queue_slot);
+        let passed = self.admit_or_wait(at.run, chunk, position, number, queue_slot);
         if number.index() + 1 < length {
             // The chunk must queue for the next stage before its place is released, because both stages may use the
             // same queue.
@@ -421,9 +434,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             // all collectives share the queues.
             if let StageAdmission::Queue(queue) = passed {
                 if M::Order::AT_ONCE {
-                    effects.leave(FollowUp::Leave(npu, queue));
+                    effects.push_follow_up(FollowUp::Leave(npu, queue));
                 } else {
-                    self.leave(fabric, effects, now, npu, queue);
+                    self.leave_stage_queue(fabric, effects, now, npu, queue);
                 }
             }
         } else {
@@ -445,28 +458,28 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let group = running.plan;
         let member = group.extent.member_at[position.index()];
         let node = run.arrivals.nodes[member.index()];
-        let instance = running.instance(group.members[member.index()]);
-        let has_ended = run.answer.has_told(position);
+        let instance = running.instance_of_rank(group.members[member.index()]);
+        let has_ended = run.answer.has_notified_member(position);
         let rehearsed_ends = self.rehearsed_ends.as_mut();
         let rehearsed = rehearsed_ends
             .map(|ends| ends.push((now, position)))
             .is_some();
         let progress = run.progress.as_mut().expect("it has begun");
         progress.ended += 1;
-        if progress.ended == group.extent.size() {
+        if progress.ended == group.extent.member_count() {
             // If members run in different directions, messages without a receiver may still be in flight and refer to
             // the run's progress.
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;
-                fabric.close(ports);
+                fabric.close_ports(ports);
             }
             if !rehearsed {
                 self.record_model(effects, now, id, true);
             }
         }
         if let Some(instance) = instance.filter(|_| !rehearsed && !has_ended) {
-            effects.end::<M::Order>(now, instance, NodeIndex(node));
+            effects.end_node::<M::Order>(now, instance, NodeIndex(node));
         }
     }
 }

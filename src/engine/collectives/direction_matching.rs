@@ -59,7 +59,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         } = message;
         let run = &self.runs[id];
         let progress = run.progress.as_ref()?;
-        let own = |cell| self.own_stage(run, run.position(cell), stage);
+        let own = |cell| self.own_stage(run, run.position_of_cell(cell), stage);
         let queue_slot =
             |cell: CellIndex| progress.queue_slots[cell.index() * run.length + own(cell).index()];
         let backend = &*self.backend;
@@ -68,11 +68,13 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             return Some(number);
         }
         let group = self.groups[run.group].plan;
-        let schedule = self.schedules.get(run.schedule_at(run.position(to)));
-        let of = *schedule.stage(run.chunk_in(schedule, to), own(to))?;
-        let ends = (run.position(from), run.position(to));
+        let schedule = self
+            .schedules
+            .get(run.schedule_at(run.position_of_cell(to)));
+        let of = *schedule.stage_of_chunk(run.chunk_in(schedule, to), own(to))?;
+        let ends = (run.position_of_cell(from), run.position_of_cell(to));
         let line = backend.line_position(&group.extent, &of, ends.1, run.root)?;
-        let index = group.extent.phases[backend.phase(&of)].index(ends.0);
+        let index = group.extent.phases[backend.phase_index(&of)].index(ends.0);
         let found = if is_request {
             backend.requested_step(&of, queue_slot(to), line, index, number)
         } else {
@@ -89,7 +91,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// now known.
     pub(super) fn number_deferred(&mut self, at: RunCell) {
         let run = &mut self.runs[at.run];
-        let (position, length) = (run.position(at.cell), run.length);
+        let (position, length) = (run.position_of_cell(at.cell), run.length);
         let Some(progress) = run.progress.as_mut() else {
             return;
         };
@@ -103,7 +105,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             let slots = &progress.queue_slots[cell.index() * length..];
             self.backend.slot_class(slots[own])
         };
-        let other = at.cell.moved(position, first);
+        let other = at.cell.move_to_position(position, first);
         let mut stages = (0..length as u16).map(SharedStage);
         let mixed = stages.any(|s| class(at.cell, position, s) != class(other, first, s));
         let Some(progress) = self.runs[at.run].progress.as_mut() else {
@@ -119,11 +121,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             let progress = progress.expect("it has begun");
             // A request for step s is due after s + 1 steps. A message is due after the number of steps that it states.
             if early.is_request {
-                progress.defer(at.cell, stage, number + 1, true)
+                progress.defer_message(at.cell, stage, number + 1, true)
             } else if number == 0 {
                 progress.waiting[at.cell.index() * length + stage.index()] += 1;
             } else {
-                progress.defer(at.cell, stage, number, false)
+                progress.defer_message(at.cell, stage, number, false)
             }
         }
     }

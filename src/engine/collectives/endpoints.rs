@@ -1,7 +1,7 @@
 //! Endpoints of members: delays, reductions and bus transfers of their messages.
 
 use super::executor::ChunkExecutor;
-use super::run::{CellPlace, LinePlace};
+use super::run::{CellLocation, LineCellLocation};
 use crate::agenda::Agenda;
 use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
@@ -19,15 +19,15 @@ use chakram_hardware::network::NetworkBackend;
 struct NpuBusScheduler<'a>(&'a mut Agenda, Npu);
 
 impl BusScheduler for NpuBusScheduler<'_> {
-    fn after(&mut self, at: Time, event: u32) {
+    fn schedule_event(&mut self, at: Time, event: u32) {
         let event = Event::new(EventClass::Bus, self.1.0, event);
-        self.0.delay(self.1, at, event, 0);
+        self.0.add_delay_end(self.1, at, event, 0);
     }
 }
 
 /// Creates the token of a bus transfer from the event that follows its completion.
 fn completion_token(event: Event, detail: u32) -> CompletionToken {
-    let word = event.word();
+    let word = event.packed_content();
     CompletionToken { word, detail }
 }
 
@@ -40,41 +40,49 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: RunCell,
-        LinePlace {
+        LineCellLocation {
             stage,
             queue_slot,
             line,
-        }: LinePlace,
+        }: LineCellLocation,
     ) {
-        let of = self.schedules.stage(stage);
-        let credits = self.backend.credits(of, queue_slot, line);
+        let of = self.schedules.stage_at(stage);
+        let credits = self.backend.initial_credits(of, queue_slot, line);
         let run = &mut self.runs[at.run];
         let group = self.groups[run.group].plan;
-        let npu = group.extent.npus[run.position(at.cell).index()];
+        let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
         let event = Event::of_cell(EventClass::Opened, at);
-        match self.backend.endpoint(of) {
+        match self.backend.endpoint_cost(of) {
             EndpointCost::Instant => {
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[at.cell.index()].credits = credits;
             }
             EndpointCost::Delay(delay) if credits > 0 => {
-                effects.agenda.delay(npu, now + delay, event, credits);
+                effects
+                    .agenda
+                    .add_delay_end(npu, now + delay, event, credits);
             }
             EndpointCost::Delay(_) => {}
             EndpointCost::Bus => {
                 for _ in 0..credits {
                     let (passing, token) = (TransferCause::Start, completion_token(event, 1));
-                    let of = self.schedules.stage(stage);
+                    let of = self.schedules.stage_at(stage);
                     let load = self
                         .backend
                         .bus_transfer(of, queue_slot, line, passing, token);
-                    self.carry(effects, now, npu, load);
+                    self.submit_bus_transfer(effects, now, npu, load);
                 }
             }
         }
     }
 
-    fn carry(&mut self, effects: &mut Effects, now: Time, npu: Npu, load: BusTransfer) {
+    fn submit_bus_transfer(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        npu: Npu,
+        load: BusTransfer,
+    ) {
         let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
         self.backend.submit_transfer(now, npu, load, clock);
     }
@@ -88,34 +96,38 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         state.arrived += 1;
         let r = state.arrived;
         let number = state.stage;
-        let schedule = self.schedules.get(run.schedule_at(run.position(at.cell)));
-        let stage = schedule.stage(run.chunk_in(schedule, at.cell), number);
-        let endpoint = self.backend.endpoint(stage.expect("it listens in a stage"));
+        let schedule = self
+            .schedules
+            .get(run.schedule_at(run.position_of_cell(at.cell)));
+        let stage = schedule.stage_of_chunk(run.chunk_in(schedule, at.cell), number);
+        let endpoint = self
+            .backend
+            .endpoint_cost(stage.expect("it listens in a stage"));
         if endpoint == EndpointCost::Instant {
             let progress = run.progress.as_mut().expect("its messages are in flight");
             progress.cells[at.cell.index()].credits += 1;
             return;
         }
         let group = self.groups[run.group].plan;
-        let npu = group.extent.npus[run.position(at.cell).index()];
+        let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
         let event = Event::of_cell(EventClass::EndpointDone, at);
         if let EndpointCost::Delay(delay) = endpoint {
-            effects.agenda.delay(npu, now + delay, event, r);
-        } else if let Some(CellPlace {
+            effects.agenda.add_delay_end(npu, now + delay, event, r);
+        } else if let Some(CellLocation {
             stage,
             queue_slot,
             line: Some(line),
-        }) = run.place(at.cell, &self.schedules, group, &*self.backend)
+        }) = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
         {
             let passing = TransferCause::Reception(r - 1);
             let load = self.backend.bus_transfer(
-                self.schedules.stage(stage),
+                self.schedules.stage_at(stage),
                 queue_slot,
                 line,
                 passing,
                 completion_token(event, r),
             );
-            self.carry(effects, now, npu, load);
+            self.submit_bus_transfer(effects, now, npu, load);
         }
     }
 
@@ -154,20 +166,20 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         at: RunCell,
         r: u32,
     ) {
-        let place = self.place(at);
-        let CellPlace {
+        let place = self.stage_of_cell(at);
+        let CellLocation {
             stage,
             queue_slot,
             line,
         } = place.expect("its messages are dealt with in their stage");
         let line = line.expect("whoever receives has a line");
-        let of = self.schedules.stage(stage);
-        match self.backend.reduction(of, queue_slot, line, r - 1) {
+        let of = self.schedules.stage_at(stage);
+        match self.backend.time_reduction(of, queue_slot, line, r - 1) {
             None => {
                 let run = &mut self.runs[at.run];
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[at.cell.index()].credits += 1;
-                let place = LinePlace {
+                let place = LineCellLocation {
                     stage,
                     queue_slot,
                     line,
@@ -177,16 +189,16 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             Some(span) => {
                 let run = &self.runs[at.run];
                 let group = self.groups[run.group].plan;
-                let npu = group.extent.npus[run.position(at.cell).index()];
+                let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
                 let event = Event::of_cell(EventClass::Reduced, at);
-                effects.agenda.delay(npu, now + span, event, 0);
+                effects.agenda.add_delay_end(npu, now + span, event, 0);
             }
         }
     }
 
     /// Adds credits that a member has earned.
     #[inline]
-    pub(super) fn credit<N: NetworkBackend>(
+    pub(super) fn grant_credits<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -197,6 +209,6 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
         progress.cells[at.cell.index()].credits += credits;
-        self.advance(fabric, effects, now, at);
+        self.advance_chunk(fabric, effects, now, at);
     }
 }

@@ -56,13 +56,13 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
 
     /// Returns true if the members of `run` follow scripts instead of algorithms.
     pub fn is_scripted(&self, run: &CollectiveRun) -> bool {
-        let mut stages = self.schedules.get(run.schedule).stages().iter();
+        let mut stages = self.schedules.get(run.schedule).all_stages().iter();
         stages.any(|stage| self.backend.is_scripted(stage))
     }
 
     /// Handles an event of a simulated collective.
     #[inline]
-    pub fn handle<N: NetworkBackend>(
+    pub fn handle_event<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -70,21 +70,23 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         event: Event,
         detail: u32,
     ) {
-        let at = event.cell();
-        match event.class() {
-            EventClass::Opened => self.credit(fabric, effects, now, at, detail),
+        let at = event.run_cell();
+        match event.event_class() {
+            EventClass::Opened => self.grant_credits(fabric, effects, now, at, detail),
             EventClass::EndpointDone => {
                 self.on_endpoint_done(fabric, effects, now, at, detail);
             }
-            EventClass::Reduced => self.credit(fabric, effects, now, at, 1),
+            EventClass::Reduced => self.grant_credits(fabric, effects, now, at, 1),
             EventClass::Found => self.on_receive(effects, now, at),
             EventClass::ScriptEvent => {
                 let cue = ScriptEvent::OpCompleted { part: detail };
-                self.play(fabric, effects, now, at, cue);
+                self.handle_script_event(fabric, effects, now, at, cue);
             }
-            EventClass::ScriptReceived => self.taken(fabric, effects, now, event.op()),
+            EventClass::ScriptReceived => {
+                self.on_message_taken(fabric, effects, now, event.op_index())
+            }
             EventClass::Vacant => {
-                self.end_member(fabric, effects, now, at.run, Position(event.payload()));
+                self.end_member(fabric, effects, now, at.run, Position(event.payload_bits()));
             }
             _ => debug_assert!(false, "an event of others"),
         }
@@ -129,11 +131,11 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         if let Some(progress) = &mut self.runs[at.run].progress {
             progress.cells[at.cell.index()].leaving = false;
         }
-        self.advance(fabric, effects, now, at);
+        self.advance_chunk(fabric, effects, now, at);
     }
 
     /// Handles the arrival of a message of a collective.
-    pub fn arrived<N: NetworkBackend>(
+    pub fn on_message_arrived<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -159,12 +161,12 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
                 label,
                 ..
             } => {
-                let from = self.runs[run].position(from);
+                let from = self.runs[run].position_of_cell(from);
                 let cue = ScriptEvent::Message {
                     from: from.0,
                     label,
                 };
-                self.play(fabric, effects, now, RunCell { run, cell: to }, cue);
+                self.handle_script_event(fabric, effects, now, RunCell { run, cell: to }, cue);
             }
             InFlightOp::ChunkRequest {
                 run,
@@ -197,13 +199,13 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
     /// Reports a collective that ended, and frees its run.
     pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: RunIndex, stepwise: bool) {
         let run = &self.runs[id];
-        let totals = run.waiting(self.groups[run.group].plan);
+        let totals = run.sum_waiting_times(self.groups[run.group].plan);
         let transfer = now.since(run.arrivals.last);
-        self.record(effects, now, id, stepwise, totals, transfer);
+        self.record_ended_stage(effects, now, id, stepwise, totals, transfer);
     }
 
     /// Reports a collective that ended, with its waiting and transfer times, and frees its run.
-    pub(super) fn record(
+    pub(super) fn record_ended_stage(
         &mut self,
         effects: &mut Effects,
         now: Time,
@@ -215,7 +217,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         let run = &self.runs[id];
         let running = &mut self.groups[run.group];
         let request = run.request.expect("a run carries something out");
-        effects.record(CollectiveRecord {
+        effects.record_collective(CollectiveRecord {
             group: running.id,
             kind: request.kind,
             buffer: request.buffer,

@@ -7,7 +7,7 @@
 //! far. The run's messages of this instant are submitted together with the message that used the link.
 
 use super::Collectives;
-use super::lone_run::PresentRounds;
+use super::lone_run::MainLoopProgress;
 use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
@@ -37,13 +37,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 return false;
             }
             self.for_each_port(fabric, id, |links, npu, d| {
-                links.reserve(npu, d, Some(id.0));
+                links.set_reservation(npu, d, Some(id.0));
                 true
             });
-            number = self.answers.number();
+            number = self.answers.reserve_answer_number();
         }
         let run = &mut self.chunks.runs[id];
-        (run.answer.number, run.answer.settlement) = (number, effects.progress.settled());
+        (run.answer.number, run.answer.settlement) = (number, effects.progress.settlement_count());
         run.answer.start = now;
         self.answers.closed += 1;
         let event = Event::of_run(EventClass::Run, id, number);
@@ -65,18 +65,18 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         if number > 0 {
             run.answer.number = 0;
-            self.answers.settle();
+            self.answers.settle_answer();
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
                 match fabric.rehearsed_links() {
-                    Some(links) if is_held => links.release(&rehearsal.links, id.0),
-                    Some(links) => links.retract(run.answer.start, &rehearsal.links, id.0),
+                    Some(links) if is_held => links.release_uses(&rehearsal.links, id.0),
+                    Some(links) => links.retract_uses(run.answer.start, &rehearsal.links, id.0),
                     None => {}
                 }
                 return true;
             }
             self.for_each_port(fabric, id, |links, npu, d| {
-                links.reserve(npu, d, None);
+                links.set_reservation(npu, d, None);
                 true
             });
         }
@@ -92,7 +92,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         mut what: impl FnMut(&mut dyn LinkReservations, Npu, usize) -> bool,
     ) -> bool {
         let extent = &self.chunks.groups[self.chunks.runs[id].group].plan.extent;
-        let Some(links) = fabric.reservations() else {
+        let Some(links) = fabric.reservable_links_mut() else {
             // A group of one member uses no links.
             return extent.phases.is_empty();
         };
@@ -114,8 +114,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             && let Some(leaving) = effects.sends.get(next)
         {
             let (from, to) = leaving.message.ends;
-            match fabric.reservation(now, (from.into(), to.into())) {
-                Some(run) => self.materialize(fabric, effects, now, RunIndex(run)),
+            match fabric.lowest_reservation(now, (from.into(), to.into())) {
+                Some(run) => self.materialize_run(fabric, effects, now, RunIndex(run)),
                 None => next += 1,
             }
         }
@@ -129,15 +129,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
     ) {
         for next in 0..effects.accesses.len() {
-            while let Some(run) = fabric.reservation(now, effects.accesses[next].ends) {
-                self.materialize(fabric, effects, now, RunIndex(run));
+            while let Some(run) = fabric.lowest_reservation(now, effects.accesses[next].ends) {
+                self.materialize_run(fabric, effects, now, RunIndex(run));
             }
         }
     }
 
     /// Simulates a run that was answered analytically or holds its links: message by message, from its start until
     /// `now` and from now on.
-    pub(super) fn materialize<N: NetworkBackend>(
+    pub(super) fn materialize_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -146,7 +146,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) {
         let run = &mut self.chunks.runs[id];
         let number = run.answer.number;
-        let waves = run.arrivals.waves(run.answer.is_skewed, run.answer.start);
+        let waves = run
+            .arrivals
+            .group_arrivals_by_time(run.answer.is_skewed, run.answer.start);
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
@@ -161,18 +163,18 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             Vec::new()
         };
         self.release_reservation(fabric, id, number);
-        let present = PresentRounds {
+        let present = MainLoopProgress {
             now,
-            done: effects.progress.settled() > settled,
-            rounds: effects.progress.rounds(),
+            done: effects.progress.settlement_count() > settled,
+            rounds: effects.progress.round_count(),
             all: unsettled.is_empty(),
         };
         let mut own = Effects::default();
         self.replay_alone(fabric, &mut own, id, waves, Some(present));
         if let Some(links) = fabric.rehearsed_links() {
-            links.restore();
+            links.restore_traffic();
         }
-        effects.append(own);
+        effects.append_effects(own);
         self.chunks.runs[id].arrivals.arrived_now = unsettled;
     }
 }

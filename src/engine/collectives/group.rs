@@ -31,15 +31,15 @@ pub struct RunningGroup<'a> {
 impl RunningGroup<'_> {
     /// Returns the instance of a rank, or `None` if the rank has no trace.
     #[inline]
-    pub fn instance(&self, rank: Rank) -> Option<InstanceIndex> {
-        let own = self.program.instance(rank)?;
-        Some(self.first_instance.after(own.0))
+    pub fn instance_of_rank(&self, rank: Rank) -> Option<InstanceIndex> {
+        let own = self.program.instance_of_rank(rank)?;
+        Some(self.first_instance.nth_after(own.0))
     }
 
     /// Returns the observers' id of a rank's instance, or `None` if the rank has no trace.
     #[inline]
     pub fn instance_id(&self, rank: Rank) -> Option<InstanceId> {
-        let own = self.program.instance(rank)?;
+        let own = self.program.instance_of_rank(rank)?;
         Some(InstanceId(self.first_id.0 + own.0))
     }
 
@@ -82,7 +82,7 @@ impl IndexMut<GroupIndex> for RunningGroups<'_> {
 impl<'a> RunningGroups<'a> {
     /// Adds the groups of a program's launch, whose instances begin at `first_instance`. Returns the index of the first
     /// group. `only` is true if there will be no other launch.
-    pub fn add(
+    pub fn add_groups(
         &mut self,
         plan: &'a ReplayPlan,
         first_instance: InstanceIndex,
@@ -108,12 +108,12 @@ impl<'a> RunningGroups<'a> {
     }
 
     /// Numbers the groups of a launch. If an earlier launch used the groups, resets them.
-    pub fn launch(&mut self, first: GroupIndex, count: usize, used: bool) {
+    pub fn prepare_for_launch(&mut self, first: GroupIndex, count: usize, used: bool) {
         for group in &mut self.all[first.index()..][..count] {
             group.number = self.launched;
             self.launched = self.launched.wrapping_add(1);
             if used {
-                group.order.reset(group.plan);
+                group.order.reset_for(group.plan);
             }
         }
     }
@@ -121,8 +121,10 @@ impl<'a> RunningGroups<'a> {
     /// Marks a member ready for a collective with `node`. Returns true if the collective may start. If not, the node is
     /// parked until [`Self::next_parked`] returns it.
     #[inline]
-    pub fn ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {
-        self[slot.group].order.ready(slot.member, sequence, node)
+    pub fn mark_ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {
+        self[slot.group]
+            .order
+            .mark_ready(slot.member, sequence, node)
     }
 
     /// Returns a parked node of a group that may start now.
@@ -134,7 +136,9 @@ impl<'a> RunningGroups<'a> {
             // Members that do not wait for others have already started, before their place was reached.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
-                let instance = group.instance(rank).expect("who was ready has a trace");
+                let instance = group
+                    .instance_of_rank(rank)
+                    .expect("who was ready has a trace");
                 let node = NodeIndex(node);
                 return Some(InstanceNode { instance, node });
             }

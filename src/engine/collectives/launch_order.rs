@@ -44,10 +44,10 @@ pub(super) struct LaunchOrder {
 impl LaunchOrder {
     pub fn new(plan: &GroupPlan) -> Self {
         let (calls, members) = (plan.calls.len(), plan.members.len());
-        Self::of(calls, members, plan.present, plan.launches_together)
+        Self::for_group(calls, members, plan.present, plan.launches_together)
     }
 
-    fn of(calls: usize, members: usize, present: u32, gathers: bool) -> Self {
+    fn for_group(calls: usize, members: usize, present: u32, gathers: bool) -> Self {
         Self {
             place_of: vec![NONE; calls],
             order: Vec::new(),
@@ -63,7 +63,7 @@ impl LaunchOrder {
     }
 
     /// Resets a used order for another launch of its group.
-    pub fn reset(&mut self, plan: &GroupPlan) {
+    pub fn reset_for(&mut self, plan: &GroupPlan) {
         let calls = plan.calls.len();
         self.place_of.fill(NONE);
         self.order.clear();
@@ -78,7 +78,7 @@ impl LaunchOrder {
 
     /// Returns the number of the next collective that `member` issues, for matching in issue order.
     #[inline]
-    pub fn issued(&mut self, member: MemberIndex) -> u32 {
+    pub fn next_call_to_issue(&mut self, member: MemberIndex) -> u32 {
         let next = &mut self.next[member.index()];
         let sequence = *next;
         *next += 1;
@@ -90,7 +90,7 @@ impl LaunchOrder {
 
     /// Adds the collective `sequence` if it is new. Used for members that ignore the launch order.
     #[inline]
-    pub fn numbered(&mut self, sequence: u32) -> u32 {
+    pub fn register_call(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
             self.run_of.resize(sequence as usize + 1, None);
         }
@@ -100,14 +100,14 @@ impl LaunchOrder {
     /// Marks `member` ready for collective `sequence` with `node`. Returns true if the collective may start. If not,
     /// the node is parked until [`Self::next_parked`] returns it.
     #[inline]
-    pub fn ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {
+    pub fn mark_ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
         // The first collective in program order cannot depend on a later one, so a single ready member is enough.
         let first = sequence == self.first && !self.gathers;
         if self.place_of[sequence as usize] == NONE && (everyone || first) {
-            self.grant(sequence);
+            self.grant_launch(sequence);
         }
         if self.place_of[sequence as usize] == self.next[member.index()] {
             self.next[member.index()] += 1;
@@ -119,7 +119,7 @@ impl LaunchOrder {
     }
 
     /// Launches `sequence`. Then launches every collective that becomes first in program order and has a ready member.
-    fn grant(&mut self, sequence: u32) {
+    fn grant_launch(&mut self, sequence: u32) {
         self.place_of[sequence as usize] = self.order.len() as u32;
         self.order.push(sequence);
         while let Some(place) = self.place_of.get_mut(self.first as usize) {
@@ -178,42 +178,42 @@ mod tests {
 
     #[test]
     fn the_first_in_program_order_goes_when_anyone_is_ready() {
-        let mut order = LaunchOrder::of(2, 2, 2, false);
+        let mut order = LaunchOrder::for_group(2, 2, 2, false);
         // Member 0 is ready for collective 1, but member 1 may need collective 0 first.
-        assert!(!order.ready(MemberIndex(0), 1, 70));
+        assert!(!order.mark_ready(MemberIndex(0), 1, 70));
         assert_eq!(
             (order.next_parked(), order.blocked_by(MemberIndex(0), 1)),
             (None, Some(0))
         );
         // Member 1 does need collective 0 first, so both collectives run in program order.
-        assert!(order.ready(MemberIndex(1), 0, 80));
+        assert!(order.mark_ready(MemberIndex(1), 0, 80));
         assert_eq!(order.next_parked(), None);
-        assert!(order.ready(MemberIndex(0), 0, 71));
+        assert!(order.mark_ready(MemberIndex(0), 0, 71));
         assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
-        assert!(order.ready(MemberIndex(1), 1, 81));
+        assert!(order.mark_ready(MemberIndex(1), 1, 81));
     }
 
     #[test]
     fn one_that_all_are_ready_for_goes_first() {
-        let mut order = LaunchOrder::of(2, 2, 2, false);
-        assert!(!order.ready(MemberIndex(0), 1, 70));
-        assert!(order.ready(MemberIndex(1), 1, 81));
+        let mut order = LaunchOrder::for_group(2, 2, 2, false);
+        assert!(!order.mark_ready(MemberIndex(0), 1, 70));
+        assert!(order.mark_ready(MemberIndex(1), 1, 81));
         assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
-        assert!(order.ready(MemberIndex(1), 0, 80));
-        assert!(order.ready(MemberIndex(0), 0, 71));
+        assert!(order.mark_ready(MemberIndex(1), 0, 80));
+        assert!(order.mark_ready(MemberIndex(0), 0, 71));
         assert_eq!(order.blocked_by(MemberIndex(0), 0), None);
     }
 
     #[test]
     fn a_group_that_gathers_lets_all_members_go_at_once() {
-        let mut order = LaunchOrder::of(2, 3, 3, true);
-        assert!(!order.ready(MemberIndex(0), 0, 70));
-        assert!(!order.ready(MemberIndex(2), 0, 90));
+        let mut order = LaunchOrder::for_group(2, 3, 3, true);
+        assert!(!order.mark_ready(MemberIndex(0), 0, 70));
+        assert!(!order.mark_ready(MemberIndex(2), 0, 90));
         assert_eq!(
             (order.next_parked(), order.blocked_by(MemberIndex(0), 0)),
             (None, None)
         );
-        assert!(order.ready(MemberIndex(1), 0, 80));
+        assert!(order.mark_ready(MemberIndex(1), 0, 80));
         assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
         assert_eq!(order.next_parked(), Some((MemberIndex(2), 90)));
         assert_eq!(order.next_parked(), None);

@@ -19,7 +19,7 @@ use std::vec::IntoIter;
 
 /// Point of the main loop's progress up to which a run is simulated.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PresentRounds {
+pub(super) struct MainLoopProgress {
     pub now: Time,
     /// True if all rounds of the instant that concern the run are over. False if only `rounds` rounds are over.
     pub done: bool,
@@ -28,7 +28,7 @@ pub(super) struct PresentRounds {
     pub all: bool,
 }
 
-impl PresentRounds {
+impl MainLoopProgress {
     /// Returns true if a simulation that has handled `handled` rounds of the instant `at` has reached this point.
     fn is_reached(self, at: Time, handled: u32) -> bool {
         at >= self.now && !self.done && handled >= self.rounds
@@ -49,7 +49,7 @@ struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     /// Members that have not arrived yet, grouped by arrival time.
     waves: Peekable<IntoIter<ArrivalWave>>,
     arriving: Option<Vec<MemberIndex>>,
-    present: Option<PresentRounds>,
+    present: Option<MainLoopProgress>,
     /// Current instant, and the number of its rounds that are handled.
     at: Time,
     handled: u32,
@@ -60,7 +60,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
     fn next(&mut self) -> Option<Time> {
         let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
         let is_reached =
-            |present: PresentRounds| wave.is_none() && present.is_reached(self.at, self.handled);
+            |present: MainLoopProgress| wave.is_none() && present.is_reached(self.at, self.handled);
         if present.is_some_and(is_reached) {
             return None;
         }
@@ -80,7 +80,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
         Some(wave)
     }
 
-    fn round(&mut self, now: Time) {
+    fn handle_round(&mut self, now: Time) {
         let (fabric, own) = (&mut *self.fabric, &mut *self.own);
         if let Some(members) = self.arriving.take() {
             let run = &mut self.collectives.chunks.runs[self.id];
@@ -89,13 +89,14 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
             let all = run.arrivals.arrived == everybody
                 && self.waves.peek().is_none()
                 && self.present.is_none_or(|present| present.all);
-            self.collectives.step(fabric, own, now, self.id, all);
+            self.collectives
+                .continue_simulation(fabric, own, now, self.id, all);
             return;
         }
         own.take_round(&mut self.round);
-        fabric.sort(&mut self.round);
+        fabric.sort_sends_by_content(&mut self.round);
         for &event in &self.round {
-            self.collectives.handle_alone(fabric, own, now, event);
+            self.collectives.handle_lone_events(fabric, own, now, event);
         }
     }
 
@@ -104,7 +105,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
     }
 
     /// Never interrupted: the simulation takes at most seconds, and the main loop needs its result.
-    fn check(&self) -> Result<(), Interruption> {
+    fn check_interruption(&self) -> Result<(), Interruption> {
         Ok(())
     }
 }
@@ -118,7 +119,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         own: &mut Effects,
         id: RunIndex,
         waves: Vec<ArrivalWave>,
-        present: Option<PresentRounds>,
+        present: Option<MainLoopProgress>,
     ) {
         let mut alone = LoneRun {
             collectives: self,
@@ -138,7 +139,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Handles an event of the network or of the collective.
-    fn handle_alone<N: NetworkBackend>(
+    fn handle_lone_events<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         own: &mut Effects,
@@ -146,19 +147,19 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         event: Event,
     ) {
         let Some(of_network) = event.of_network() else {
-            self.handle(fabric, own, now, event, 0);
+            self.handle_event(fabric, own, now, event, 0);
             return;
         };
-        fabric.handle(now, of_network, own);
-        while let Some(notice) = fabric.notice() {
+        fabric.handle_event(now, of_network, own);
+        while let Some(notice) = fabric.pop_delivery_notice() {
             match notice {
                 DeliveryNotice::Delivered(op) => {
                     let of = fabric.forget_op(op);
-                    self.chunks.arrived(fabric, own, now, of);
+                    self.chunks.on_message_arrived(fabric, own, now, of);
                 }
                 // Scripted collectives have no closed form, so all messages here are steps.
                 DeliveryNotice::Injected(op) => {
-                    if let InFlightOp::Step { run, from, .. } = fabric.of_op(op) {
+                    if let InFlightOp::Step { run, from, .. } = fabric.in_flight_op(op) {
                         self.chunks
                             .step_left(fabric, own, now, RunCell { run, cell: from });
                     }

@@ -18,7 +18,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         run: RunIndex,
     ) -> Result<u32, usize> {
         let (graph, node) = (call.running.graph, call.node);
-        let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
+        let (kind, bytes) = (graph.collective_of(node).kind, graph.bytes(node));
         let group = self.chunks.groups[slot.group].plan;
         let of = &self.chunks.runs[run];
         let mut come = of
@@ -35,7 +35,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         else {
             return Err(first);
         };
-        let buffer = kind.buffer(bytes, group.members.len() as u32);
+        let buffer = kind.buffer_bytes(bytes, group.members.len() as u32);
         let request = CollectiveRequest {
             node: graph.id(node),
             kind,
@@ -46,15 +46,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
         let backend = &*self.chunks.backend;
         let identity = self.chunks.groups[slot.group].id;
-        let variant = backend.variant(&request);
+        let variant = backend.cache_key(&request);
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
         let schedules = &mut self.chunks.schedules;
-        let number = schedules.find(identity, &request, of.root, variant, work_out);
+        let number =
+            schedules.find_or_create_schedule(identity, &request, of.root, variant, work_out);
         let own = self.chunks.schedules.get(number);
-        if (own.chunks(), own.length()) != (of.chunks, of.length) {
+        if (own.chunk_count(), own.stages_per_chunk()) != (of.chunks, of.length) {
             return Err(first);
         }
-        let stages = |number| self.chunks.schedules.get(number).stages();
+        let stages = |number| self.chunks.schedules.get(number).all_stages();
         // One phase may have all members on its line, and a dimension with the same line may exist too.
         let line = |phase: usize| {
             let phase = &group.extent.phases[phase];
@@ -62,7 +63,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
         let along = |number, phase| {
             let stages: &[M::Stage] = stages(number);
-            let passes = move |stage: &&M::Stage| line(backend.phase(stage)) == line(phase);
+            let passes = move |stage: &&M::Stage| line(backend.phase_index(stage)) == line(phase);
             stages.iter().filter(passes)
         };
         let phases = 0..group.extent.phases.len();
@@ -79,7 +80,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             let differs = |phase: usize| {
                 let line = &group.extent.phases[phase];
                 let mut both = along(number, phase).zip(along(other, phase));
-                line.position(position, 0) == line.position(at, 0)
+                line.move_position(position, 0) == line.move_position(at, 0)
                     && !both.all(|(own, theirs)| backend.exchanges_same_messages(own, theirs))
             };
             other != number && phases.clone().any(differs)
@@ -89,11 +90,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Compares a member's collective with the first member's. If the collectives differ, the member gets its own
     /// schedule. If the member's messages also differ from a partner's, the pair is recorded as the mismatch.
-    pub(super) fn check_alike(&mut self, call: MemberCall<'_, '_>, slot: GroupSlot, run: RunIndex) {
+    pub(super) fn check_calls_equal(
+        &mut self,
+        call: MemberCall<'_, '_>,
+        slot: GroupSlot,
+        run: RunIndex,
+    ) {
         let (graph, node) = (call.running.graph, call.node);
         let of = &self.chunks.runs[run];
         let same = of.request.is_some_and(|request| {
-            request.kind == graph.call(node).kind && request.bytes == graph.bytes(node)
+            request.kind == graph.collective_of(node).kind && request.bytes == graph.bytes(node)
         });
         if same && of.own_schedules.is_empty() || self.mismatch.is_some() {
             return;

@@ -27,12 +27,12 @@ impl CommTiming {
         match self {
             Self::Model => false,
             Self::Captured => true,
-            Self::Recorded => graph.call(node).eager,
+            Self::Recorded => graph.collective_of(node).eager,
         }
     }
 
     /// Returns true if `member`'s part in a collective can begin only after `other` has started.
-    pub(crate) fn awaits(
+    pub(crate) fn waits_for_recorded_end(
         self,
         group: &RunningGroup<'_>,
         sequence: u32,
@@ -42,7 +42,9 @@ impl CommTiming {
         match root_of(group.plan, sequence).filter(|_| self == Self::Recorded) {
             None => true,
             Some(root) => {
-                let present = group.instance(group.plan.members[root.index()]).is_some();
+                let present = group
+                    .instance_of_rank(group.plan.members[root.index()])
+                    .is_some();
                 member == root || other == root || !present
             }
         }
@@ -84,7 +86,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 continue;
             }
             let node = NodeIndex(node);
-            let instance = self.chunks.groups[slot].instance(group.members[member.index()]);
+            let instance = self.chunks.groups[slot].instance_of_rank(group.members[member.index()]);
             let instance = instance.expect("who has started has a trace");
             // In a rooted collective, members other than the root wait only for the root.
             let follows = root.is_some_and(|root| root != member);
@@ -92,10 +94,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             if !(all || follows || self.settings.comm.waits_for_nobody(running.graph, node)) {
                 continue;
             }
-            effects.begin(running.id, node);
-            let end = now + running.duration(node);
-            effects.end_at(end, instance, node);
-            let transfer = running.graph.recorded(node);
+            effects.begin_transfer(running.id, node);
+            let end = now + running.duration_of_node(node);
+            effects.end_node_at(end, instance, node);
+            let transfer = running.graph.recorded_duration(node);
             let run = &mut self.chunks.runs[id];
             run.recorded.begins[member.index()] = now;
             run.recorded.end = run.recorded.end.max(end);
@@ -123,7 +125,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let totals = self.waiting_as_recorded(flow, run, &self.chunks.groups[run.group]);
         let transfer = run.recorded.transfer;
         self.chunks
-            .record(effects, now, id, false, totals, transfer);
+            .record_ended_stage(effects, now, id, false, totals, transfer);
     }
 
     /// Returns the total waiting time of a run with recorded durations, and the rank that caused
@@ -142,11 +144,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             if node == NONE {
                 continue;
             }
-            let instance = running.instance(group.members[member]);
+            let instance = running.instance_of_rank(group.members[member]);
             let instance = instance.expect("who has started has a trace");
             let graph = flow.instance(instance).graph;
             if self.settings.comm == CommTiming::Captured {
-                for_last += graph.wait(NodeIndex(node));
+                for_last += graph.recorded_wait(NodeIndex(node));
                 continue;
             }
             let waited = run.recorded.begins[member].since(run.arrivals.starts[member]);

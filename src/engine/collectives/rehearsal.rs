@@ -76,7 +76,7 @@ fn awaits_all(run: &CollectiveRun) -> bool {
 }
 
 /// Returns each member's arrival relative to the first arrival. All are zero if `together`.
-fn pattern(run: &CollectiveRun, together: bool) -> Vec<Span> {
+fn summarize_arrivals(run: &CollectiveRun, together: bool) -> Vec<Span> {
     let (first, last) = (run.arrivals.first, run.arrivals.last);
     let members = run.arrivals.starts.iter().zip(&run.arrivals.nodes);
     let since = members.map(|(&start, &node)| match node {
@@ -110,13 +110,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let (is_held, has_sent) = (run.answer.is_held, run.messages > 0);
         match (is_held, all) {
             (true, false) => return self.hold_on(fabric, effects, now, id),
-            (false, false) => return !has_sent && self.hold(fabric, effects, now, id),
+            (false, false) => return !has_sent && self.reserve_links(fabric, effects, now, id),
             _ => {}
         }
         let together = !is_held && !has_sent;
-        let Some(rehearsal) = self.rehearsal(fabric, effects, id, together) else {
+        let Some(rehearsal) = self.find_or_make_rehearsal(fabric, effects, id, together) else {
             if is_held {
-                self.materialize(fabric, effects, now, id);
+                self.materialize_run(fabric, effects, now, id);
             }
             return false;
         };
@@ -129,32 +129,32 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let links = fabric.rehearsed_links();
         let performs = |links: &mut dyn RehearsedLinks| {
             if is_held {
-                links.release(&rehearsal.links, id.0);
+                links.release_uses(&rehearsal.links, id.0);
             }
-            links.perform(start, &rehearsal.links, id.0)
+            links.repeat_uses(start, &rehearsal.links, id.0)
         };
         if !links.is_some_and(performs) {
             if is_held {
-                self.materialize(fabric, effects, now, id);
+                self.materialize_run(fabric, effects, now, id);
             }
             return false;
         }
         let number = if is_held {
             run.answer.number
         } else {
-            self.answers.number()
+            self.answers.reserve_answer_number()
         };
         let run = &mut self.chunks.runs[id];
         // Discard the progress of earlier members, which have already enrolled for simulation.
         if let Some(progress) = run.progress.take() {
-            fabric.close(progress.ports);
+            fabric.close_ports(progress.ports);
             self.answers.stepwise -= 1;
         }
         run.arrivals.arrived_now.clear();
         let (first, _) = rehearsal.ends[0];
         let answer = &mut run.answer;
         (answer.number, answer.start, answer.is_held) = (number, start, false);
-        answer.settlement = effects.progress.settled();
+        answer.settlement = effects.progress.settlement_count();
         answer.is_skewed = !together;
         (answer.rehearsal, answer.told) = (Some(rehearsal), 0);
         self.answers.closed += 1;
@@ -165,7 +165,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Holds the links of a run for its first members, if the links are known and idle. Returns true if the links are
     /// held.
-    fn hold<N: NetworkBackend>(
+    fn reserve_links<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -176,15 +176,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if !awaits_all(run) || run.progress.is_some() {
             return false;
         }
-        let RehearsalState::Known(known) = self.chunks.schedules.rehearsals(run.schedule) else {
+        let RehearsalState::Known(known) =
+            self.chunks.schedules.rehearsals_of_schedule(run.schedule)
+        else {
             return false;
         };
         let rehearsal = Arc::clone(&known[0]);
         let links = fabric.rehearsed_links();
-        if !links.is_some_and(|links| links.hold(now, &rehearsal.links, id.0)) {
+        if !links.is_some_and(|links| links.reserve_uses(now, &rehearsal.links, id.0)) {
             return false;
         }
-        let number = self.answers.number();
+        let number = self.answers.reserve_answer_number();
         let run = &mut self.chunks.runs[id];
         (run.answer.number, run.answer.start) = (number, now);
         (run.answer.is_held, run.answer.is_skewed) = (true, true);
@@ -205,7 +207,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if run.answer.last_wave == now {
             // There are two settlements at this instant. Messages of the first arrivals would leave before the second
             // arrivals, which a rehearsal does not reproduce.
-            self.materialize(fabric, effects, now, id);
+            self.materialize_run(fabric, effects, now, id);
             return false;
         }
         self.note_wave(effects, now, id);
@@ -216,12 +218,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let run = &mut self.chunks.runs[id];
         run.arrivals.arrived_now.clear();
         run.answer.last_wave = now;
-        run.answer.settlement = effects.progress.settled();
+        run.answer.settlement = effects.progress.settlement_count();
     }
 
     /// Returns the rehearsal of a run whose members have all arrived. Rehearses the second run of a schedule, and later
     /// runs with a new pattern if there are fewer than `MOST_PATTERNS` patterns.
-    fn rehearsal<N: NetworkBackend>(
+    fn find_or_make_rehearsal<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -229,9 +231,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         together: bool,
     ) -> Option<Arc<CollectiveRehearsal>> {
         let run = &self.chunks.runs[id];
-        let (schedule, own) = (run.schedule, pattern(run, together));
+        let (schedule, own) = (run.schedule, summarize_arrivals(run, together));
         let may_skew = awaits_all(run);
-        let cached = self.chunks.schedules.cached(schedule);
+        let cached = self.chunks.schedules.schedule_mut(schedule);
         match &cached.rehearsal {
             RehearsalState::Impossible => return None,
             RehearsalState::Unused => {
@@ -253,15 +255,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return None;
         }
         let backend = &*self.chunks.backend;
-        let mut stages = cached.schedule.stages().iter();
+        let mut stages = cached.schedule.all_stages().iter();
         let is_scripted = stages.any(|stage| backend.is_scripted(stage));
         let found = if is_scripted {
             None
         } else {
-            self.rehearse(fabric, effects, id, own, together)
+            self.rehearse_run(fabric, effects, id, own, together)
                 .map(Arc::new)
         };
-        let state = &mut self.chunks.schedules.cached(schedule).rehearsal;
+        let state = &mut self.chunks.schedules.schedule_mut(schedule).rehearsal;
         match (&found, &mut *state) {
             (Some(found), RehearsalState::Known(known)) => known.push(Arc::clone(found)),
             (Some(found), _) => *state = RehearsalState::Known(vec![Arc::clone(found)]),
@@ -271,7 +273,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Simulates a run as if nothing else were in flight, and restores the state afterwards.
-    fn rehearse<N: NetworkBackend>(
+    fn rehearse_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -279,7 +281,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         pattern: Vec<Span>,
         together: bool,
     ) -> Option<CollectiveRehearsal> {
-        fabric.rehearsed_links()?.begin();
+        fabric.rehearsed_links()?.begin_rehearsal();
         let mut own = Effects::default();
         let begun = std::mem::take(&mut self.chunks.begun_chunks);
         let stepwise = self.answers.stepwise;
@@ -291,7 +293,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
         let progress = run.progress.take();
         let fresh = std::mem::take(&mut run.arrivals.arrived_now);
-        let waves = run.arrivals.waves(!together, start);
+        let waves = run.arrivals.group_arrivals_by_time(!together, start);
         let messages = std::mem::take(&mut run.messages);
         self.chunks.rehearsed_ends = Some(Vec::new());
         self.replay_alone(fabric, &mut own, id, waves, None);
@@ -301,7 +303,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.begun_chunks = begun;
         self.answers.stepwise = stepwise;
         let links = fabric.rehearsed_links();
-        let links = links.and_then(|links| links.end(start));
+        let links = links.and_then(|links| links.end_rehearsal(start));
         let run = &mut self.chunks.runs[id];
         (run.progress, run.arrivals.arrived_now) = (progress, fresh);
         let tried = std::mem::replace(&mut run.messages, messages);
@@ -346,10 +348,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             run.answer.told += 1;
             let running = &self.chunks.groups[run.group];
             let member = running.plan.extent.member_at[position.index()].index();
-            let instance = running.instance(running.plan.members[member]);
+            let instance = running.instance_of_rank(running.plan.members[member]);
             let node = run.arrivals.nodes[member];
             if let Some(instance) = instance {
-                effects.end::<M::Order>(now, instance, NodeIndex(node));
+                effects.end_node::<M::Order>(now, instance, NodeIndex(node));
             }
         };
         if let Some(&(end, _)) = next {
@@ -358,7 +360,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return;
         }
         self.chunks.runs[id].answer.number = 0;
-        self.answers.settle();
+        self.answers.settle_answer();
         self.chunks.record_model(effects, now, id, false);
     }
 }

@@ -5,7 +5,7 @@
 //! therefore arrive before its receive is posted.
 
 use super::executor::ChunkExecutor;
-use super::run::CellPlace;
+use super::run::CellLocation;
 use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::fabric::{Fabric, InFlightOp};
@@ -21,12 +21,12 @@ pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStep), OpIndex>);
 
 impl WithheldSteps {
     /// Stores the op of a step until it is requested.
-    pub fn put(&mut self, at: RunCell, step: SharedStep, op: OpIndex) {
+    pub fn store_withheld_op(&mut self, at: RunCell, step: SharedStep, op: OpIndex) {
         self.0.insert((at, step), op);
     }
 
     /// Removes and returns the op of a requested step, or `None` if the step has not been taken yet.
-    pub fn take(&mut self, at: RunCell, step: SharedStep) -> Option<OpIndex> {
+    pub fn take_withheld_op(&mut self, at: RunCell, step: SharedStep) -> Option<OpIndex> {
         self.0.remove(&(at, step))
     }
 }
@@ -44,8 +44,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         for k in 0.. {
             let run = &self.runs[at.run];
             let group = self.groups[run.group].plan;
-            let place = run.place(at.cell, &self.schedules, group, &*self.backend);
-            let Some(CellPlace {
+            let place = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend);
+            let Some(CellLocation {
                 stage,
                 queue_slot,
                 line: Some(line),
@@ -53,26 +53,28 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             else {
                 return;
             };
-            let stage = self.schedules.stage(stage);
+            let stage = self.schedules.stage_at(stage);
             let progress = run.progress.as_ref().expect("it has begun");
             let state = progress.cells[at.cell.index()];
-            let source = self.backend.source(stage, queue_slot, line, state.taken, k);
+            let source = self
+                .backend
+                .source_of_receive(stage, queue_slot, line, state.taken, k);
             let Some(source) = source else {
                 return;
             };
-            let position = run.position(at.cell);
-            let phase = &group.extent.phases[self.backend.phase(stage)];
-            let from = phase.position(position, source.from);
+            let position = run.position_of_cell(at.cell);
+            let phase = &group.extent.phases[self.backend.phase_index(stage)];
+            let from = phase.move_position(position, source.from);
             let op = InFlightOp::ChunkRequest {
                 run: at.run,
                 from: at.cell,
-                to: at.cell.moved(position, from),
+                to: at.cell.move_to_position(position, from),
                 stage: shared,
                 step: source.step,
             };
             let npus = &group.extent.npus;
             let ends = (npus[position.index()], npus[from.index()]);
-            fabric.request(now, op, ends, effects);
+            fabric.send_request(now, op, ends, effects);
         }
     }
 
@@ -85,14 +87,14 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         at: RunCell,
         step: SharedStep,
     ) {
-        if let Some(op) = self.withheld.take(at, step) {
-            fabric.release(now, op, effects);
+        if let Some(op) = self.withheld.take_withheld_op(at, step) {
+            fabric.submit_withheld(now, op, effects);
             return;
         }
         let progress = self.runs[at.run]
             .progress
             .as_mut()
             .expect("a member waits for it");
-        progress.defer(at.cell, step.stage, step.number + 1, true);
+        progress.defer_message(at.cell, step.stage, step.number + 1, true);
     }
 }

@@ -51,8 +51,8 @@ pub struct CollectiveRun {
     pub(super) strands: u32,
     /// Number of stages that each chunk passes.
     pub(super) length: usize,
-    pub(super) recorded: RecordedParts,
-    pub(super) answer: ClosedAnswer,
+    pub(super) recorded: RecordedMemberTimes,
+    pub(super) answer: AnalyticalAnswer,
     /// Number of messages that the network has carried for this collective.
     pub(super) messages: u64,
     /// State of the message-by-message simulation, or `None` before it begins.
@@ -80,7 +80,7 @@ pub(super) struct MemberArrivals {
 
 /// Times of each member's part in a collective with a recorded duration.
 #[derive(Debug, Default)]
-pub(super) struct RecordedParts {
+pub(super) struct RecordedMemberTimes {
     /// Start of each member's part, or [`Time::END`] until the start is known.
     pub begins: Vec<Time>,
     /// End of the last part.
@@ -91,7 +91,7 @@ pub(super) struct RecordedParts {
 
 /// State of a collective's analytical answer.
 #[derive(Debug, Default)]
-pub(super) struct ClosedAnswer {
+pub(super) struct AnalyticalAnswer {
     /// Number that identifies the analytical answer as long as it can be withdrawn, or 0 otherwise.
     pub number: u32,
     /// Index, within its instant, of the settlement that gave the answer.
@@ -112,9 +112,9 @@ pub(super) struct ClosedAnswer {
     pub told: u32,
 }
 
-impl ClosedAnswer {
+impl AnalyticalAnswer {
     /// Returns true if the member at a position has ended, according to the rehearsal.
-    pub fn has_told(&self, position: Position) -> bool {
+    pub fn has_notified_member(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
         ends.take(self.told as usize)
             .any(|&(_, told)| told == position)
@@ -124,7 +124,7 @@ impl ClosedAnswer {
 impl MemberArrivals {
     /// Returns the settled members. If `skewed`, members are grouped by their time of arrival; otherwise they form one
     /// group that arrives at `start`.
-    pub fn waves(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
+    pub fn group_arrivals_by_time(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
         let members = (0..)
             .map(MemberIndex)
             .zip(self.nodes.iter().zip(&self.starts));
@@ -162,7 +162,7 @@ pub(super) struct ChunkProgress {
 /// Place of a cell: its stage, queue slot and line position. The line position is `None` if the member takes no part in
 /// the stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CellPlace {
+pub(super) struct CellLocation {
     pub stage: StageRef,
     pub queue_slot: u16,
     pub line: Option<LinePosition>,
@@ -170,7 +170,7 @@ pub(super) struct CellPlace {
 
 /// Place of a cell whose member takes part in the stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LinePlace {
+pub(super) struct LineCellLocation {
     pub stage: StageRef,
     pub queue_slot: u16,
     pub line: LinePosition,
@@ -245,8 +245,8 @@ impl Default for CollectiveRun {
             chunks: 0,
             strands: 1,
             length: 0,
-            recorded: RecordedParts::default(),
-            answer: ClosedAnswer::default(),
+            recorded: RecordedMemberTimes::default(),
+            answer: AnalyticalAnswer::default(),
             messages: 0,
             progress: None,
         }
@@ -255,17 +255,17 @@ impl Default for CollectiveRun {
 
 impl CollectiveRun {
     /// Node of each member, or [`NONE`] before the member arrives and for absent members.
-    pub fn nodes(&self) -> &[u32] {
+    pub fn nodes_of_members(&self) -> &[u32] {
         &self.arrivals.nodes
     }
 
     /// Number of earlier collectives of the group.
-    pub fn sequence(&self) -> u32 {
+    pub fn sequence_number(&self) -> u32 {
         self.sequence
     }
 
     /// Resets a used run for another collective.
-    pub(super) fn reset<S: Copy>(&mut self, of: RunStart, schedule: &ChunkSchedule<S>) {
+    pub(super) fn reset_for_start<S: Copy>(&mut self, of: RunStart, schedule: &ChunkSchedule<S>) {
         (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
         (self.request, self.root) = (Some(of.request), of.root);
         // Lists keep their allocations, so the loop allocates nothing after its warm-up.
@@ -278,17 +278,17 @@ impl CollectiveRun {
         self.arrivals.ends.clear();
         self.own_schedules.clear();
         self.progress = None;
-        self.answer = ClosedAnswer::default();
+        self.answer = AnalyticalAnswer::default();
         self.messages = 0;
         self.recorded.begins.clear();
         (self.recorded.end, self.recorded.transfer) = (Time::ZERO, Span::ZERO);
         self.schedule = of.schedule;
-        (self.chunks, self.length) = (schedule.chunks(), schedule.length());
-        self.strands = schedule.strands();
+        (self.chunks, self.length) = (schedule.chunk_count(), schedule.stages_per_chunk());
+        self.strands = schedule.strand_count();
     }
 
     /// Records the arrival of `member` with its node.
-    pub(super) fn arrive(&mut self, now: Time, member: MemberIndex, node: NodeIndex) {
+    pub(super) fn record_arrival(&mut self, now: Time, member: MemberIndex, node: NodeIndex) {
         if self.arrivals.arrived == 0 {
             self.arrivals.first = now;
         }
@@ -315,7 +315,7 @@ impl CollectiveRun {
 
     /// Returns three facts: the total time that members waited for the last member to start, the rank of that member,
     /// and its share of the total.
-    pub(super) fn waiting(&self, plan: &GroupPlan) -> WaitTotals {
+    pub(super) fn sum_waiting_times(&self, plan: &GroupPlan) -> WaitTotals {
         let present = self
             .arrivals
             .nodes
@@ -332,7 +332,7 @@ impl CollectiveRun {
 
     /// Begins the message-by-message simulation through `ports`. `phases` is the number of phases that admit chunks in
     /// a fixed order.
-    pub(super) fn begin(&mut self, ports: PortRange, phases: usize) {
+    pub(super) fn begin_simulation(&mut self, ports: PortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
         // `too_large` has already bounded the number of cells.
         let cells = members * self.chunks as usize * self.strands as usize;
@@ -372,7 +372,7 @@ impl CollectiveRun {
 
     /// Returns the cell of a chunk at a position, in the first strand.
     #[inline]
-    pub(super) fn cell(&self, chunk: u32, position: Position) -> CellIndex {
+    pub(super) fn cell_of_chunk(&self, chunk: u32, position: Position) -> CellIndex {
         CellIndex(chunk * self.strands * self.arrivals.nodes.len() as u32 + position.0)
     }
 
@@ -380,7 +380,7 @@ impl CollectiveRun {
     #[inline]
     pub(super) fn other_strand(&self, cell: CellIndex) -> CellIndex {
         let members = self.arrivals.nodes.len() as u32;
-        match self.strand(cell) {
+        match self.strand_of_cell(cell) {
             0 => CellIndex(cell.0 + members),
             _ => CellIndex(cell.0 - members),
         }
@@ -388,7 +388,7 @@ impl CollectiveRun {
 
     /// Returns the strand of a cell.
     #[inline]
-    pub(super) fn strand(&self, cell: CellIndex) -> u32 {
+    pub(super) fn strand_of_cell(&self, cell: CellIndex) -> u32 {
         match self.strands {
             // With one strand, the common case, avoid the division.
             1 => 0,
@@ -398,7 +398,7 @@ impl CollectiveRun {
 
     /// Returns the chunk of a cell.
     #[inline]
-    pub(super) fn chunk(&self, cell: CellIndex) -> u32 {
+    pub(super) fn chunk_of_cell(&self, cell: CellIndex) -> u32 {
         match self.chunks {
             1 => 0,
             _ => cell.0 / (self.arrivals.nodes.len() as u32 * self.strands),
@@ -411,13 +411,13 @@ impl CollectiveRun {
         if schedule.is_uniform() {
             0
         } else {
-            self.chunk(cell)
+            self.chunk_of_cell(cell)
         }
     }
 
     /// Returns the position of a cell.
     #[inline]
-    pub(super) fn position(&self, cell: CellIndex) -> Position {
+    pub(super) fn position_of_cell(&self, cell: CellIndex) -> Position {
         match self.chunks * self.strands {
             1 => Position(cell.0),
             _ => Position(cell.0 % self.arrivals.nodes.len() as u32),
@@ -428,15 +428,15 @@ impl CollectiveRun {
     // Always inlined: returning the struct through memory would stall the processor, which cannot forward several small
     // stores to one large load.
     #[inline(always)]
-    pub(super) fn place<M: CollectiveModel>(
+    pub(super) fn stage_of_cell<M: CollectiveModel>(
         &self,
         cell: CellIndex,
         schedules: &ScheduleCache<M::Stage>,
         plan: &GroupPlan,
         backend: &M,
-    ) -> Option<CellPlace> {
+    ) -> Option<CellLocation> {
         let progress = self.progress.as_ref()?;
-        let position = self.position(cell);
+        let position = self.position_of_cell(cell);
         let number = progress.cells[cell.index()].stage;
         let own = self.schedule_at(position);
         let schedule = schedules.get(own);
@@ -446,13 +446,13 @@ impl CollectiveRun {
             index: index as u32,
         };
         let queue_slot = progress.queue_slots[cell.index() * self.length + number.index()];
-        let of = &schedule.stages()[index];
+        let of = &schedule.all_stages()[index];
         let line = backend.line_position(&plan.extent, of, position, self.root);
-        let line = match self.strand(cell) {
+        let line = match self.strand_of_cell(cell) {
             0 => line,
             _ => line.map(LinePosition::reversed),
         };
-        Some(CellPlace {
+        Some(CellLocation {
             stage,
             queue_slot,
             line,
@@ -462,7 +462,7 @@ impl CollectiveRun {
 
 impl StepwiseProgress {
     /// Stores a message or request until `cell` has taken `taken` steps in its stage.
-    pub(super) fn defer(
+    pub(super) fn defer_message(
         &mut self,
         cell: CellIndex,
         stage: SharedStage,

@@ -30,7 +30,7 @@ impl IndexMut<RunIndex> for CollectiveRuns {
 
 impl CollectiveRuns {
     /// Returns a free slot, which may still have the state of an earlier collective.
-    pub fn take(&mut self) -> RunIndex {
+    pub fn take_free_run(&mut self) -> RunIndex {
         self.free.pop().unwrap_or_else(|| {
             self.all.push(CollectiveRun::default());
             RunIndex(self.all.len() as u32 - 1)
@@ -43,7 +43,7 @@ impl CollectiveRuns {
     }
 
     /// Returns the simulated collective in which `node` is a member's part, or `None`.
-    pub fn begun(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
+    pub fn find_begun_run(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
         self.all.iter().find(|run| {
             run.group == slot.group
                 && run.progress.is_some()

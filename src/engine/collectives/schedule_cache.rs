@@ -50,7 +50,7 @@ impl<S> Default for ScheduleCache<S> {
 
 impl<S: Copy> ScheduleCache<S> {
     /// Returns the index of a request's schedule. On first use, `work_out` computes the schedule.
-    pub fn find(
+    pub fn find_or_create_schedule(
         &mut self,
         group: ReplayGroupId,
         request: &CollectiveRequest,
@@ -76,16 +76,16 @@ impl<S: Copy> ScheduleCache<S> {
     }
 
     #[inline]
-    pub fn stage(&self, of: StageRef) -> &S {
-        &self.get(of.schedule).stages()[of.index as usize]
+    pub fn stage_at(&self, of: StageRef) -> &S {
+        &self.get(of.schedule).all_stages()[of.index as usize]
     }
 
     #[inline]
-    pub fn rehearsals(&self, number: u32) -> &RehearsalState {
+    pub fn rehearsals_of_schedule(&self, number: u32) -> &RehearsalState {
         &self.cached[number as usize].rehearsal
     }
 
-    pub fn cached(&mut self, number: u32) -> &mut CachedSchedule<S> {
+    pub fn schedule_mut(&mut self, number: u32) -> &mut CachedSchedule<S> {
         &mut self.cached[number as usize]
     }
 }

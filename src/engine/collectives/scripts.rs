@@ -14,12 +14,12 @@ use crate::fabric::{Fabric, InFlightOp};
 use crate::ids::RunCell;
 use chakram_base::ids::{OpIndex, Position};
 use chakram_base::units::{BufferShare, Time};
-use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptPlayer};
-use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
+use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptMember};
+use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
-    pub(super) fn play<N: NetworkBackend>(
+    pub(super) fn handle_script_event<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -28,7 +28,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         cue: ScriptEvent,
     ) {
         let mut acts = Vec::new();
-        self.cue(at, cue, &mut acts);
+        self.advance_script(at, cue, &mut acts);
         let mut done = 0;
         while let Some(&act) = acts.get(done) {
             done += 1;
@@ -43,18 +43,20 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                     let op = InFlightOp::Scripted {
                         run: at.run,
                         from: at.cell,
-                        to: at.cell.moved(run.position(at.cell), Position(to)),
+                        to: at
+                            .cell
+                            .move_to_position(run.position_of_cell(at.cell), Position(to)),
                         part,
                         label,
                     };
-                    self.send_part(fabric, effects, now, op, BufferShare::whole(bytes));
+                    self.send_part(fabric, effects, now, op, BufferShare::from_bytes(bytes));
                 }
                 ScriptAction::Wait { span, part } if M::Order::AT_ONCE => {
                     let run = &self.runs[at.run];
                     let group = self.groups[run.group].plan;
-                    let npu = group.extent.npus[run.position(at.cell).index()];
+                    let npu = group.extent.npus[run.position_of_cell(at.cell).index()];
                     let event = Event::of_cell(EventClass::ScriptEvent, at);
-                    effects.agenda.delay(npu, now + span, event, part);
+                    effects.agenda.add_delay_end(npu, now + span, event, part);
                 }
                 ScriptAction::Wait { span, part } => {
                     self.take_later(fabric, effects, now + span, at, part)
@@ -63,7 +65,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                     self.take_later(fabric, effects, now, at, part)
                 }
                 ScriptAction::TakeArrived { part } => {
-                    self.cue(at, ScriptEvent::OpCompleted { part }, &mut acts)
+                    self.advance_script(at, ScriptEvent::OpCompleted { part }, &mut acts)
                 }
                 ScriptAction::End => self.end_stage(fabric, effects, now, at),
             }
@@ -71,16 +73,22 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Delivers a script event to the member of `cell`. The actions that the script then takes are appended to `acts`.
-    fn cue(&mut self, at: RunCell, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
+    fn advance_script(&mut self, at: RunCell, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
         let run = &self.runs[at.run];
         let extent = &self.groups[run.group].plan.extent;
-        let player = ScriptPlayer {
+        let player = ScriptMember {
             run: at.run.0,
-            position: run.position(at.cell),
+            position: run.position_of_cell(at.cell),
         };
         // A message may arrive before its receiver begins, when the cell has no stage yet. All scripts have exactly one
         // stage.
-        let Some(stage) = self.schedules.get(run.schedule).stages().first().copied() else {
+        let Some(stage) = self
+            .schedules
+            .get(run.schedule)
+            .all_stages()
+            .first()
+            .copied()
+        else {
             return;
         };
         self.backend
@@ -134,20 +142,20 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         run.messages += 1;
         let group = self.groups[run.group].plan;
         let extent = &group.extent;
-        let (from, to) = (run.position(from), run.position(to));
+        let (from, to) = (run.position_of_cell(from), run.position_of_cell(to));
         let ends = (extent.npus[from.index()], extent.npus[to.index()]);
-        let op = fabric.op(op);
+        let op = fabric.allocate_op(op);
         if !M::Order::OPENS_PORTS {
-            let message = NetworkMessage::plain(op, ends, amount);
-            fabric.put(now, &message, effects);
+            let message = NetworkMessage::without_port(op, ends, amount);
+            fabric.pass_to_network(now, &message, effects);
             return;
         }
         let progress = run.progress.as_ref().expect("it has begun");
         let differs =
             |phase: &chakram_hardware::group::GroupPhase| phase.index(from) != phase.index(to);
         let port = |phase: Option<usize>, position, side| {
-            let port = group.port(phase.unwrap_or(0), position, side);
-            progress.ports.port(port)
+            let port = group.port_index(phase.unwrap_or(0), position, side);
+            progress.ports.nth_port(port)
         };
         let [out, into] = group.sides_between(self.settings.topology, from, to);
         let message = NetworkMessage {
@@ -160,10 +168,10 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             tell_injected: !self.settings.sends_end_on_arrival,
             sole_sender: false,
             order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from.0,
-            turn: MessageTurn::default(),
+            turn: MessagePriority::default(),
         };
         let key = (ends.0.0, run.number + 1, run.sequence, 0, part.into());
-        fabric.submit::<M::Order>(now, key, message, effects);
+        fabric.submit_message::<M::Order>(now, key, message, effects);
     }
 
     /// Ends a sender's part after its message has left or, depending on the rule for sends, has arrived.
@@ -176,11 +184,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         part: u32,
     ) {
         let cue = ScriptEvent::OpCompleted { part };
-        self.play(fabric, effects, now, at, cue);
+        self.handle_script_event(fabric, effects, now, at, cue);
     }
 
     /// Ends a wait, or a receive whose message had already arrived.
-    pub(super) fn taken<N: NetworkBackend>(
+    pub(super) fn on_message_taken<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -191,7 +199,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             run, from, part, ..
         } = fabric.forget_op(op)
         {
-            self.play(
+            self.handle_script_event(
                 fabric,
                 effects,
                 now,

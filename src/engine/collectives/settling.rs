@@ -53,14 +53,14 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let fresh = std::mem::take(&mut run.arrivals.arrived_now);
         let all = run.arrivals.arrived == group.present && run.arrivals.first == now;
         if all && let Some(span) = self.closed_form(fabric, id) {
-            self.begin_all(effects, id);
+            self.begin_all_members(effects, id);
             self.answers.closed += 1;
             self.order_ends(id, &fresh);
             let event = Event::of_run(EventClass::Run, id, 0);
             effects.agenda.push(now + span, event);
         } else {
             for &member in &fresh {
-                self.enroll(fabric, effects, now, id, member);
+                self.enroll_member(fabric, effects, now, id, member);
             }
         }
     }
@@ -68,7 +68,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     /// Records the order in which members will end, if this order is proved. `began` is the order in which they began.
     fn order_ends(&mut self, id: RunIndex, began: &[MemberIndex]) {
         let run = &mut self.chunks.runs[id];
-        let cached = self.chunks.schedules.cached(run.schedule);
+        let cached = self.chunks.schedules.schedule_mut(run.schedule);
         let extent = &self.chunks.groups[run.group].plan.extent;
         let Some(changes) =
             (cached.end_order.as_ref()).filter(|_| began.len() == extent.npus.len())
@@ -81,7 +81,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let mut positions = positions.collect();
         let backend = &self.chunks.backend;
         for change in changes {
-            let stage = &cached.schedule.stages()[change.stage.index()];
+            let stage = &cached.schedule.all_stages()[change.stage.index()];
             backend.follow_order(stage, change.messages.clone(), extent, &mut positions);
         }
         let ends = positions.iter().map(|at| extent.member_at[at.index()]);
@@ -89,12 +89,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Notifies the observer that all members of a collective have arrived.
-    fn begin_all(&self, effects: &mut Effects, id: RunIndex) {
+    fn begin_all_members(&self, effects: &mut Effects, id: RunIndex) {
         let run = &self.chunks.runs[id];
         let group = &self.chunks.groups[run.group];
         for (rank, &node) in group.plan.members.iter().zip(&run.arrivals.nodes) {
             if let Some(instance) = group.instance_id(*rank) {
-                effects.begin(instance, NodeIndex(node));
+                effects.begin_transfer(instance, NodeIndex(node));
             }
         }
     }
@@ -110,15 +110,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if !run.own_schedules.is_empty() {
             return None;
         }
-        let cached = self.chunks.schedules.cached(run.schedule);
+        let cached = self.chunks.schedules.schedule_mut(run.schedule);
         if let Some(known) = cached.closed {
             return known;
         }
         let GroupPlan { extent, paths, .. } = self.chunks.groups[run.group].plan;
-        let network = fabric.network();
+        let network = fabric.network_model();
         let quiet = UncontendedCost {
             shared: N::SHARED,
-            cost: &|ends, amount| network.uncontended(ends, amount),
+            cost: &|ends, amount| network.uncontended_time(ends, amount),
             link_time: &|amount| network.link_time(amount),
             // Messages of irregular groups may use any link, so on a network with contention they may conflict with
             // each other.
@@ -160,11 +160,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns true if the order in which members end is proved. The closed form must already be computed.
     fn has_ordered_ends(&mut self, id: RunIndex) -> bool {
         let schedule = self.chunks.runs[id].schedule;
-        self.chunks.schedules.cached(schedule).end_order.is_some()
+        self.chunks
+            .schedules
+            .schedule_mut(schedule)
+            .end_order
+            .is_some()
     }
 
     /// Enrolls a member for simulation. Each of its chunks begins its first stage or waits for admission to it.
-    pub fn enroll<N: NetworkBackend>(
+    pub fn enroll_member<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -176,11 +180,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let group = self.chunks.groups[run.group].plan;
         let position = group.extent.position_of[member.index()];
         if run.progress.is_none() {
-            run.begin(fabric.open(0), 0);
+            run.begin_simulation(fabric.open_ports(0), 0);
             self.answers.stepwise += 1;
         }
         if run.arrivals.arrived == group.present && run.arrivals.arrived_now.is_empty() {
-            self.begin_all(effects, id);
+            self.begin_all_members(effects, id);
         }
         self.chunks.enroll_at(fabric, effects, now, id, position);
     }
@@ -198,7 +202,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let group = self.chunks.groups[run.group].plan;
         let all = run.arrivals.arrived == group.present;
         if all {
-            self.begin_all(effects, id);
+            self.begin_all_members(effects, id);
         }
         if let Some(latency) = self
             .wired_barrier(id)
@@ -217,7 +221,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let measured = !N::SHARED
             && !self.settings.stepwise
             && run.own_schedules.is_empty()
-            && self.chunks.schedules.get(run.schedule).measured().is_some();
+            && self
+                .chunks
+                .schedules
+                .get(run.schedule)
+                .measured_time()
+                .is_some();
         if measured && !all {
             run.arrivals.arrived_now.clear();
             return;
@@ -233,12 +242,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if self.settle_rehearsed(fabric, effects, now, id, all) {
             return;
         }
-        self.step(fabric, effects, now, id, all);
+        self.continue_simulation(fabric, effects, now, id, all);
     }
 
     /// Returns the duration of a barrier over dedicated wires, which uses no links. `None` for other runs.
     fn wired_barrier(&self, id: RunIndex) -> Option<Span> {
-        let latency = self.settings.topology.tiles()?.barrier?;
+        let latency = self.settings.topology.tile_grid()?.barrier?;
         let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
@@ -270,12 +279,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 "a time instead of a factor",
             ));
         }
-        unchanged.map(|span| changed.of(span))
+        unchanged.map(|span| changed.apply_to_span(span))
     }
 
     /// Continues the simulation with the members that arrived at this instant. `all` is true if every member has
     /// arrived.
-    pub(super) fn step<N: NetworkBackend>(
+    pub(super) fn continue_simulation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -292,9 +301,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 return;
             }
             let phases = group.extent.phases.len();
-            let ports = group.ports();
-            let order = self.chunks.schedules.get(run.schedule).admission();
-            run.begin(fabric.open(ports), order.map_or(0, |_| phases));
+            let ports = group.port_count();
+            let order = self.chunks.schedules.get(run.schedule).admission_order();
+            run.begin_simulation(fabric.open_ports(ports), order.map_or(0, |_| phases));
             self.answers.stepwise += 1;
         }
         let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);
@@ -304,7 +313,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 .members
                 .iter()
                 .enumerate()
-                .filter(|(_, m)| running.instance(**m).is_none());
+                .filter(|(_, m)| running.instance_of_rank(**m).is_none());
             fresh.extend(absent.map(|(member, _)| MemberIndex(member as u32)));
         }
         let position_of = &group.extent.position_of;
@@ -339,9 +348,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let running = &self.chunks.groups[run.group];
         let members = &running.plan.members;
         let mut end = |member: usize| {
-            if let Some(instance) = running.instance(members[member]) {
+            if let Some(instance) = running.instance_of_rank(members[member]) {
                 let node = NodeIndex(run.arrivals.nodes[member]);
-                effects.end::<M::Order>(now, instance, node);
+                effects.end_node::<M::Order>(now, instance, node);
             }
         };
         match &run.arrivals.ends[..] {
@@ -349,7 +358,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             ordered => ordered.iter().for_each(|member| end(member.index())),
         }
         if M::Order::AT_ONCE {
-            effects.leave(FollowUp::Record(id));
+            effects.push_follow_up(FollowUp::Record(id));
         } else {
             self.chunks.record_model(effects, now, id, false);
         }

@@ -19,8 +19,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         if !M::Order::MATCHES_AS_ISSUED || run.own_schedules.is_empty() {
             return SharedStage(number.0);
         }
-        let own = run.schedule_at(run.position(at.cell));
-        SharedStage(self.counterpart(run, own, run.schedule, number.0))
+        let own = run.schedule_at(run.position_of_cell(at.cell));
+        SharedStage(self.matching_stage_index(run, own, run.schedule, number.0))
     }
 
     /// Returns the stage in the schedule of the member at `position` that has the shared number `shared`.
@@ -31,24 +31,24 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         shared: SharedStage,
     ) -> StageIndex {
         let own = run.schedule_at(position);
-        StageIndex(self.counterpart(run, run.schedule, own, shared.0))
+        StageIndex(self.matching_stage_index(run, run.schedule, own, shared.0))
     }
 
     /// Returns the stage of schedule `to` that corresponds to stage `number` of schedule `from`: the stage along the
     /// same line with the same number of earlier stages along that line.
     #[cold]
-    fn counterpart(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {
+    fn matching_stage_index(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {
         if from == to {
             return number;
         }
-        let stages = |schedule| self.schedules.get(schedule).stages();
+        let stages = |schedule| self.schedules.get(schedule).all_stages();
         let (from, to): (&[M::Stage], &[M::Stage]) = (stages(from), stages(to));
         let Some(of) = from.get(number as usize) else {
             return number;
         };
         let phases = &self.groups[run.group].plan.extent.phases;
         let line = |stage: &M::Stage| {
-            let phase = &phases[self.backend.phase(stage)];
+            let phase = &phases[self.backend.phase_index(stage)];
             (phase.size, phase.stride)
         };
         let alike = |stage: &&M::Stage| line(stage) == line(of);

@@ -34,7 +34,7 @@ pub(super) enum NodeState {
 
 impl OpenDependencies {
     /// Creates an empty table with capacity for `nodes` nodes.
-    pub fn with_room(nodes: usize) -> Self {
+    pub fn with_node_capacity(nodes: usize) -> Self {
         Self {
             left: huge_pages::huge_page_vec(nodes),
             beyond: Vec::new(),
@@ -47,10 +47,10 @@ impl OpenDependencies {
     }
 
     /// Adds the nodes of a graph with all dependencies open, and returns the index of the first node.
-    pub fn add(&mut self, in_degrees: &[u32]) -> usize {
+    pub fn add_nodes(&mut self, in_degrees: &[u32]) -> usize {
         let first = self.left.len();
         self.left
-            .extend(in_degrees.iter().map(|&count| byte(count)));
+            .extend(in_degrees.iter().map(|&count| saturate_to_byte(count)));
         if in_degrees.iter().max() > Some(&u32::from(MOST)) {
             let beyond = in_degrees
                 .iter()
@@ -62,10 +62,10 @@ impl OpenDependencies {
     }
 
     /// Reopens all dependencies of a graph's nodes, which start at index `first`.
-    pub fn reset(&mut self, first: usize, in_degrees: &[u32]) {
+    pub fn reset_nodes(&mut self, first: usize, in_degrees: &[u32]) {
         let nodes = first..first + in_degrees.len();
         for (left, &count) in self.left[nodes.clone()].iter_mut().zip(in_degrees) {
-            *left = byte(count);
+            *left = saturate_to_byte(count);
         }
         let beyond = self.beyond_of(nodes);
         for (node, beyond) in &mut self.beyond[beyond] {
@@ -74,20 +74,20 @@ impl OpenDependencies {
     }
 
     /// Marks a node as delayed. Has no effect on a root, whose delay starts with the release of its instance.
-    pub fn delay(&mut self, node: usize) {
+    pub fn mark_delayed(&mut self, node: usize) {
         let left = &mut self.left[node];
         *left |= if *left > 0 { DELAYED } else { 0 };
     }
 
     /// Marks a node as complete.
     #[inline]
-    pub fn complete(&mut self, node: usize) {
+    pub fn mark_complete(&mut self, node: usize) {
         self.left[node] = COMPLETE;
     }
 
     /// Completes one dependency of a node, and returns the resulting state of the node.
     #[inline]
-    pub fn meet(&mut self, node: usize) -> NodeState {
+    pub fn resolve_dependency(&mut self, node: usize) -> NodeState {
         let left = &mut self.left[node];
         *left -= 1;
         match *left {
@@ -120,7 +120,7 @@ impl OpenDependencies {
     }
 
     /// Returns the number of open dependencies of a node, or [`None`] if the node is complete.
-    pub fn left(&self, node: usize) -> Option<u32> {
+    pub fn open_dependency_count(&self, node: usize) -> Option<u32> {
         let left = self.left[node];
         let beyond = self.beyond[self.beyond_of(node..node + 1)].iter();
         let beyond: u32 = beyond.map(|(_, beyond)| beyond).sum();
@@ -134,14 +134,14 @@ impl OpenDependencies {
     }
 
     /// Returns true if two ranges of nodes of the same graph have equal open dependencies.
-    pub fn are_alike(&self, one: Range<usize>, other: Range<usize>) -> bool {
+    pub fn have_equal_state(&self, one: Range<usize>, other: Range<usize>) -> bool {
         let beyond = |of: &Range<usize>| self.beyond[self.beyond_of(of.clone())].iter();
         let mut pairs = beyond(&one).zip(beyond(&other));
         pairs.all(|((_, a), (_, b))| a == b) && self.left[one] == self.left[other]
     }
 
     /// Copies the state of one range of nodes to another range of the same graph.
-    pub fn copy(&mut self, from: Range<usize>, to: Range<usize>) {
+    pub fn copy_state(&mut self, from: Range<usize>, to: Range<usize>) {
         let beyond = [&from, &to].map(|of| self.beyond_of(of.clone()));
         for (from, to) in beyond[0].clone().zip(beyond[1].clone()) {
             self.beyond[to].1 = self.beyond[from].1;
@@ -158,7 +158,7 @@ impl OpenDependencies {
 
 /// Returns the byte of a node with `count` dependencies and without a delay.
 #[inline]
-fn byte(count: u32) -> u8 {
+fn saturate_to_byte(count: u32) -> u8 {
     if count > u32::from(MOST) {
         MORE | MOST
     } else {
@@ -175,38 +175,49 @@ mod tests {
     #[test]
     fn nodes_are_ready_when_the_last_of_any_number_is_met() {
         let degrees: Vec<u32> = (0..=300).collect();
-        let mut open = OpenDependencies::with_room(0);
-        let firsts = [open.add(&degrees), open.add(&degrees)];
+        let mut open = OpenDependencies::with_node_capacity(0);
+        let firsts = [open.add_nodes(&degrees), open.add_nodes(&degrees)];
         assert_eq!((firsts, open.len()), ([0, 301], 602));
         for round in 0..2 {
             for first in firsts {
                 for &degree in degrees.iter().skip(2).step_by(2) {
-                    open.delay(first + degree as usize);
+                    open.mark_delayed(first + degree as usize);
                 }
             }
             // Marking a root as delayed has no effect.
-            open.delay(0);
-            assert!(open.is_met(0) && open.left(0) == Some(0));
+            open.mark_delayed(0);
+            assert!(open.is_met(0) && open.open_dependency_count(0) == Some(0));
             for &degree in &degrees[1..] {
                 let node = firsts[1] + degree as usize;
                 for met in 1..degree {
-                    assert_eq!(open.meet(node), NodeState::Waiting, "{met} of {degree}");
-                    assert_eq!(open.left(node), Some(degree - met));
+                    assert_eq!(
+                        open.resolve_dependency(node),
+                        NodeState::Waiting,
+                        "{met} of {degree}"
+                    );
+                    assert_eq!(open.open_dependency_count(node), Some(degree - met));
                     assert!(!open.is_met(node));
                 }
                 let last = match degree % 2 {
                     0 => NodeState::Delayed,
                     _ => NodeState::Ready,
                 };
-                assert_eq!(open.meet(node), last, "{degree}, round {round}");
-                assert!(open.is_met(node) && open.left(node) == Some(0));
-                open.complete(node);
-                assert_eq!(open.left(node), None);
+                assert_eq!(
+                    open.resolve_dependency(node),
+                    last,
+                    "{degree}, round {round}"
+                );
+                assert!(open.is_met(node) && open.open_dependency_count(node) == Some(0));
+                open.mark_complete(node);
+                assert_eq!(open.open_dependency_count(node), None);
                 // The counts of the other instance do not change.
-                assert_eq!(open.left(degree as usize), Some(degree));
+                assert_eq!(open.open_dependency_count(degree as usize), Some(degree));
             }
-            open.reset(firsts[1], &degrees);
-            assert!((0..=300).all(|degree| open.left(301 + degree) == Some(degree as u32)));
+            open.reset_nodes(firsts[1], &degrees);
+            assert!(
+                (0..=300)
+                    .all(|degree| open.open_dependency_count(301 + degree) == Some(degree as u32))
+            );
         }
     }
 
@@ -214,19 +225,23 @@ mod tests {
     /// The copies differ once one of them completes a further dependency.
     #[test]
     fn copies_are_alike_until_one_of_them_goes_on() {
-        let mut open = OpenDependencies::with_room(0);
+        let mut open = OpenDependencies::with_node_capacity(0);
         let degrees = [3, 200, 1];
-        let [one, other] = [open.add(&degrees), open.add(&degrees)].map(|first| first..first + 3);
-        assert!(open.are_alike(one.clone(), other.clone()));
+        let [one, other] =
+            [open.add_nodes(&degrees), open.add_nodes(&degrees)].map(|first| first..first + 3);
+        assert!(open.have_equal_state(one.clone(), other.clone()));
         for _ in 0..100 {
-            open.meet(1);
+            open.resolve_dependency(1);
         }
-        assert!(!open.are_alike(one.clone(), other.clone()));
-        open.copy(one.clone(), other.clone());
-        assert!(open.are_alike(one.clone(), other.clone()));
-        assert_eq!(open.left(4), Some(100));
-        open.meet(4);
-        assert!(!open.are_alike(one, other));
-        assert_eq!((open.left(1), open.left(4)), (Some(100), Some(99)));
+        assert!(!open.have_equal_state(one.clone(), other.clone()));
+        open.copy_state(one.clone(), other.clone());
+        assert!(open.have_equal_state(one.clone(), other.clone()));
+        assert_eq!(open.open_dependency_count(4), Some(100));
+        open.resolve_dependency(4);
+        assert!(!open.have_equal_state(one, other));
+        assert_eq!(
+            (open.open_dependency_count(1), open.open_dependency_count(4)),
+            (Some(100), Some(99))
+        );
     }
 }

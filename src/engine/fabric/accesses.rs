@@ -8,7 +8,7 @@
 //! analytically over this port.
 
 use super::{Fabric, InFlightOp};
-use crate::dataflow::node_of;
+use crate::dataflow::unpack_node;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::ids::InstanceNode;
@@ -27,7 +27,7 @@ use chakram_hardware::topology::Topology;
 
 /// If an access of `bytes` has too many chunks for the simulation of a port, returns a description of the problem and a
 /// hint.
-pub fn fault(
+pub fn find_access_fault(
     machine: &Machine,
     remote: &RemoteMemory,
     options: &ReplayOptions,
@@ -37,17 +37,17 @@ pub fn fault(
     if options.comm != CommTiming::Model || model == NetworkKind::ContentionFree {
         return None;
     }
-    let chunks = remote.chunks(bytes, machine.topology().npus())?;
+    let chunks = remote.chunk_count(bytes, machine.topology().npu_count())?;
     (chunks > MOST_CHUNKS).then(|| {
         let found = format!(
             "the access shares ports of the network in {chunks} chunks, expected at most {MOST_CHUNKS}"
         );
-        (found, fewer_chunks())
+        (found, suggest_fewer_chunks())
     })
 }
 
 /// Returns the hint for accesses with too many chunks.
-fn fewer_chunks() -> String {
+fn suggest_fewer_chunks() -> String {
     format!(
         "give [remote_memory] a larger `chunk`, or take `{:#} contention-free`",
         SettingKey::Network
@@ -64,7 +64,7 @@ pub struct ApproachingAccess {
 }
 
 /// Returns the source and the target of an access of `npu`.
-fn ends(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
+fn access_endpoints(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
     if store {
         (npu.into(), memory)
     } else {
@@ -73,9 +73,9 @@ fn ends(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
 }
 
 /// Records the end of the load or store that `token` identifies.
-fn end(effects: &mut Effects, at: Time, token: u64) {
-    let InstanceNode { instance, node } = node_of(token);
-    effects.end_said(at, instance, node);
+fn schedule_access_end(effects: &mut Effects, at: Time, token: u64) {
+    let InstanceNode { instance, node } = unpack_node(token);
+    effects.schedule_announced_end(at, instance, node);
 }
 
 impl<N: NetworkBackend> Fabric<'_, N> {
@@ -89,20 +89,20 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     ) {
         let remote = self.memories[memory as usize].as_mut();
         let remote = remote.expect("the plan refused machines without");
-        let endpoint = remote.endpoint(access.npu, self.topology);
+        let endpoint = remote.endpoint_of_npu(access.npu, self.topology);
         let (known, whole) = match &mut remote.service {
             MemoryService::Ports { .. } => (None, true),
-            MemoryService::Model(model) => (model.begin(now, access), false),
+            MemoryService::Model(model) => (model.begin_access(now, access), false),
         };
         if let Some(endpoint) = endpoint {
             effects.accesses.push(ApproachingAccess {
-                ends: ends(access.npu, endpoint, access.store),
+                ends: access_endpoints(access.npu, endpoint, access.store),
                 access,
                 whole,
             });
         }
         if let Some(at) = known {
-            end(effects, at, access.token);
+            schedule_access_end(effects, at, access.token);
         }
     }
 
@@ -116,14 +116,14 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             whole,
         } in approaching.drain(..)
         {
-            let amount = BufferShare::whole(access.bytes);
+            let amount = BufferShare::from_bytes(access.bytes);
             if let Some(traffic) = &mut self.traffic {
-                traffic.count(ends, amount);
+                traffic.count_transfer(ends, amount);
             }
             if whole {
-                let InstanceNode { instance, node } = node_of(access.token);
+                let InstanceNode { instance, node } = unpack_node(access.token);
                 let op = InFlightOp::Access { instance, node };
-                let op = self.ops.reserve(op);
+                let op = self.ops.reserve_op(op);
                 let path = topology.path_between(ends);
                 let transfer = MemoryTransfer {
                     op,
@@ -134,14 +134,17 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 if N::SHARED {
                     self.ops.mark_submitted(op);
                 }
-                if let Some(at) = self.network.access(now, &transfer, &mut effects.agenda) {
+                if let Some(at) = self
+                    .network
+                    .serve_access(now, &transfer, &mut effects.agenda)
+                {
                     self.ops.remove(op);
-                    end(effects, at, access.token);
+                    schedule_access_end(effects, at, access.token);
                 }
             } else if let Some(place) = ServerId::of_memory(topology, ends)
-                && let Some(servers) = self.network.attachments()
+                && let Some(servers) = self.network.attachment_servers_mut()
             {
-                servers.expect(place);
+                servers.expect_message(place);
             }
         }
         effects.accesses = approaching;
@@ -158,19 +161,21 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         };
         let (network, topology) = (&mut self.network, self.topology);
         let serve = |request: PortRequest| {
-            let ends = ends(request.npu, *endpoint, request.store);
+            let ends = access_endpoints(request.npu, *endpoint, request.store);
             let place = ServerId::of_memory(topology, ends);
-            let Some((place, servers)) = place.zip(network.attachments()) else {
+            let Some((place, servers)) = place.zip(network.attachment_servers_mut()) else {
                 return now;
             };
             if request.last {
                 // The last chunk ends the announcement of the access at the port.
-                servers.receive(now, place, request.span)
+                servers.serve_expected(now, place, request.span)
             } else {
-                servers.serve(now, place, request.span)
+                servers.serve_message(now, place, request.span)
             }
         };
-        model.pass(now, serve, |of| end(effects, of.at, of.token));
+        model.serve_due_chunks(now, serve, |of| {
+            schedule_access_end(effects, of.at, of.token)
+        });
     }
 
     /// Returns the first memory, from index `first` on, whose links must be shared again because accesses began or
@@ -178,7 +183,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     #[inline]
     pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
         (first..self.memories.len()).find(|&memory| {
-            let model = self.model(memory);
+            let model = self.memory_model_mut(memory);
             model.is_some_and(|model| model.is_unsettled())
         })
     }
@@ -186,15 +191,15 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     /// Shares the links of a memory again among its accesses.
     pub fn settle_memory(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         self.submit_chunks(now, memory, effects);
-        let Some(model) = self.model(memory) else {
+        let Some(model) = self.memory_model_mut(memory) else {
             return;
         };
         if model.is_full() {
             let found = "loads and stores have more chunks in flight to ports of the network than fit in memory";
-            effects.refusal = Some(ReplayRefusal::new(found.to_owned(), fewer_chunks()));
+            effects.refusal = Some(ReplayRefusal::new(found.to_owned(), suggest_fewer_chunks()));
         }
         // The event carries the number of its settlement. An event from before the newest settlement is ignored.
-        if let Some((at, settlement)) = model.settle(now) {
+        if let Some((at, settlement)) = model.settle_rates(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
         }
@@ -208,14 +213,16 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         settlement: u32,
         effects: &mut Effects,
     ) {
-        if let Some(model) = self.model(memory as usize) {
-            model.handle_settlement(now, settlement, |of| end(effects, of.at, of.token));
+        if let Some(model) = self.memory_model_mut(memory as usize) {
+            model.handle_settlement(now, settlement, |of| {
+                schedule_access_end(effects, of.at, of.token)
+            });
         }
     }
 
     /// Returns the model that serves a memory, or `None`.
     #[inline]
-    fn model(&mut self, memory: usize) -> Option<&mut RemoteMemoryModel> {
+    fn memory_model_mut(&mut self, memory: usize) -> Option<&mut RemoteMemoryModel> {
         match &mut self.memories[memory].as_mut()?.service {
             MemoryService::Model(model) => Some(model),
             MemoryService::Ports { .. } => None,
@@ -247,17 +254,18 @@ enum MemoryService<'a> {
 
 impl<'a> RemoteState<'a> {
     /// Creates the idle memories of the machine of `prepared`: the unnamed memory, if any, followed by the named ones.
-    pub(super) fn all<N: NetworkBackend>(
+    pub(super) fn create_all<N: NetworkBackend>(
         prepared: &CompiledReplay<'a>,
         network: &mut N,
     ) -> Vec<Option<Self>> {
         let machine = prepared.machine;
         let own = prepared.extensions.memory.as_ref();
         // Ports are shared only if the network models contention and carries the messages.
-        let shared = prepared.comm == CommTiming::Model && network.attachments().is_some();
+        let shared =
+            prepared.comm == CommTiming::Model && network.attachment_servers_mut().is_some();
         let state = |(memory, first): (Option<&'a RemoteMemory>, EndpointId)| {
             let memory = memory?;
-            if let Some(model) = own.and_then(|design| design.remote()) {
+            if let Some(model) = own.and_then(|design| design.create_remote_memory()) {
                 let model = RemoteMemoryModel::of_model(memory, model);
                 return Some(Self {
                     service: MemoryService::Model(model),
@@ -271,7 +279,7 @@ impl<'a> RemoteState<'a> {
                     first: Some(first),
                 });
             }
-            let model = RemoteMemoryModel::new(memory, machine.topology().npus(), shared);
+            let model = RemoteMemoryModel::new(memory, machine.topology().npu_count(), shared);
             Some(Self {
                 service: MemoryService::Model(model),
                 first: (shared || prepared.links)
@@ -279,11 +287,11 @@ impl<'a> RemoteState<'a> {
                     .filter(|_| memory.through.is_some()),
             })
         };
-        machine.memories().map(state).collect()
+        machine.all_memories().map(state).collect()
     }
 
     /// Returns the endpoint for loads and stores of `npu`. The NPU's port is searched only once.
-    fn endpoint(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
+    fn endpoint_of_npu(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
         let MemoryService::Ports { ports, nearest } = &mut self.service else {
             return Some(first);
@@ -293,7 +301,7 @@ impl<'a> RemoteState<'a> {
         }
         let port = &mut nearest[npu.index()];
         if *port == NONE {
-            let found = ports.nearest(npu, topology);
+            let found = ports.nearest_port(npu, topology);
             *port = found.expect("the plan refused NPUs that reach none");
         }
         Some(EndpointId(first.0 + *port))

@@ -75,12 +75,12 @@ impl OpSlab {
     #[inline]
     pub fn insert(&mut self, op: InFlightOp) -> OpIndex {
         self.inserted += 1;
-        self.reserve(op)
+        self.reserve_op(op)
     }
 
     /// Does the same as [`Self::insert`] for an op that is not a message and is not counted.
     #[inline]
-    pub fn reserve(&mut self, op: InFlightOp) -> OpIndex {
+    pub fn reserve_op(&mut self, op: InFlightOp) -> OpIndex {
         match self.free.pop() {
             Some(slot) => {
                 self.slots[slot.index()] = op;
@@ -110,12 +110,12 @@ impl OpSlab {
     }
 
     /// Subtracts the messages of a rehearsal from the count of messages.
-    pub fn forget(&mut self, messages: u64) {
+    pub fn subtract_messages(&mut self, messages: u64) {
         self.inserted -= messages;
     }
 
     /// Returns the number of messages inserted so far.
-    pub fn inserted(&self) -> u64 {
+    pub fn inserted_count(&self) -> u64 {
         self.inserted
     }
 

@@ -1,6 +1,6 @@
 //! Repeated launches of a program. Each rank starts its next step as soon as it has ended the previous step.
 
-use super::{Feed, StepTimes};
+use super::{LaunchFeed, StepTimes};
 use crate::launch::{Launch, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
@@ -27,12 +27,12 @@ pub struct RepeatedLaunch {
 impl RepeatedLaunch {
     /// Creates a feed that launches program number `program` `times` times, the first time at 0.
     pub fn new(program: u32, times: u32) -> Self {
-        Self::at(program, vec![Time::ZERO; times as usize])
+        Self::at_times(program, vec![Time::ZERO; times as usize])
     }
 
     /// Creates a feed that launches program number `program` once for each instant in `starts` (in any order). A rank
     /// begins a launch at the launch's instant, or when the rank has ended the previous launch if that is later.
-    pub fn at(program: u32, mut starts: Vec<Time>) -> Self {
+    pub fn at_times(program: u32, mut starts: Vec<Time>) -> Self {
         starts.sort_unstable();
         Self {
             program,
@@ -44,9 +44,9 @@ impl RepeatedLaunch {
     }
 
     /// Starts `step` on `rank`. The first rank that starts a step also launches it.
-    fn begin(&mut self, step: u64, rank: Rank, queue: &mut LaunchQueue) {
+    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut LaunchQueue) {
         if step == self.steps.len() as u64 {
-            let serial = queue.launch(Launch {
+            let serial = queue.begin_launch(Launch {
                 program: self.program,
                 tag: step,
                 release: LaunchRelease::ByRank,
@@ -55,12 +55,12 @@ impl RepeatedLaunch {
             self.steps.push(Some(serial));
         }
         if let Some(&Some(serial)) = self.steps.get(step as usize) {
-            queue.release(serial, rank);
+            queue.release_rank(serial, rank);
         }
     }
 }
 
-impl Feed for RepeatedLaunch {
+impl LaunchFeed for RepeatedLaunch {
     fn wake_at(&self) -> Option<Time> {
         // The first step waits for no rank. A later step needs a wake only if some rank is ready for it.
         match self.steps.is_empty() {
@@ -73,9 +73,9 @@ impl Feed for RepeatedLaunch {
         }
     }
 
-    fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
         if self.steps.is_empty() {
-            let serial = queue.launch(Launch {
+            let serial = queue.begin_launch(Launch {
                 program: self.program,
                 ..Launch::default()
             });
@@ -87,11 +87,11 @@ impl Feed for RepeatedLaunch {
             let (step, ranks) = entry.remove_entry();
             ranks
                 .into_iter()
-                .for_each(|rank| self.begin(step, rank, queue));
+                .for_each(|rank| self.launch_step(step, rank, queue));
         }
     }
 
-    fn rank_ended(
+    fn on_rank_ended(
         &mut self,
         now: Time,
         launch: &LaunchRecord,
@@ -102,15 +102,15 @@ impl Feed for RepeatedLaunch {
         match self.starts.get(step as usize) {
             None => {}
             Some(&start) if start > now => self.early.entry(step).or_default().push(rank),
-            Some(_) => self.begin(step, rank, queue),
+            Some(_) => self.launch_step(step, rank, queue),
         }
     }
 
-    fn steps(&self) -> &[StepTimes] {
+    fn step_times(&self) -> &[StepTimes] {
         &self.times
     }
 
-    fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
         self.steps[ended.tag as usize] = None;
         // A rank executes its steps in order, so steps end in order.
         self.times.push(StepTimes {

@@ -1,6 +1,6 @@
 //! Launches of a program at given instants.
 
-use super::Feed;
+use super::LaunchFeed;
 use crate::launch::{Launch, LaunchQueue};
 use chakram_base::units::Time;
 
@@ -27,14 +27,14 @@ impl TimedLaunches {
     }
 }
 
-impl Feed for TimedLaunches {
+impl LaunchFeed for TimedLaunches {
     fn wake_at(&self) -> Option<Time> {
         self.times.last().copied()
     }
 
-    fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
         while self.times.pop_if(|at| *at <= now).is_some() {
-            queue.launch(Launch {
+            queue.begin_launch(Launch {
                 program: self.program,
                 tag: self.launched,
                 ..Launch::default()

@@ -1,7 +1,7 @@
 //! Tests that the memory of a run is bounded by the number of launches in flight, not by the number of all launches.
 
 use crate::host_launches::ResolvedPrices;
-use crate::run_programs::{LaunchSource, native};
+use crate::run_programs::{LaunchSource, create_native_backend};
 use crate::{CompiledReplay, Engine, ReplayOptions, TimedLaunches};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
@@ -26,12 +26,17 @@ fn kernel(ns: u64) -> Workload {
         recorded: Span::from_ns(ns),
         ..NodeView::new(1, "kernel", op)
     };
-    writer.node(&node, &[]).unwrap();
-    let (graph, binding) = Graph::read(&writer.into_inner(), 0, DependencyPolicy::Both).unwrap();
+    writer.receive_node(&node, &[]).unwrap();
+    let (graph, binding) =
+        Graph::read_graph(&writer.into_inner(), 0, DependencyPolicy::Both).unwrap();
     let mut builder = WorkloadBuilder::default();
-    let graph = builder.graph(graph);
-    builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
-    builder.finish(Some(1), MissingRankPolicy::Refuse).unwrap()
+    let graph = builder.add_graph(graph);
+    builder
+        .add_rank(Rank(0), graph, binding, Time::ZERO)
+        .unwrap();
+    builder
+        .finish_workload(Some(1), MissingRankPolicy::Refuse)
+        .unwrap()
 }
 
 /// 20,000 launches of 1 us each begin at random times, on average 1.11 us apart. By Lindley's recursion, a launch at
@@ -60,7 +65,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
         most = most.max(ends.len() - over);
     }
     assert!((10..2000).contains(&most), "{most}");
-    let (workload, machine) = (kernel(1000), Machine::load("dgx-h100").unwrap());
+    let (workload, machine) = (kernel(1000), Machine::load_by_name("dgx-h100").unwrap());
     let program = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let mut feed = TimedLaunches::new(0, times.into_iter().map(Time).collect());
     let source = LaunchSource {
@@ -70,7 +75,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
         many: true,
     };
     let (mut backend, observer) = (
-        native(
+        create_native_backend(
             &machine,
             &[],
             std::iter::empty(),
@@ -82,7 +87,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let network = ContentionFreeNetwork::new(machine.topology());
     let mut engine = Engine::new(source, observer, network, &mut backend);
     engine.run_events().unwrap();
-    let outcome = engine.outcome();
+    let outcome = engine.into_outcome();
     assert_eq!(outcome.nodes, 20_000);
     assert_eq!(outcome.makespan.0, ends[ends.len() - 1]);
     assert_eq!(engine.launches.frames.len(), most);

@@ -10,16 +10,16 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 
 /// Begins a node that has nothing left to wait for. The node ends after its own duration.
-fn begin(
+fn begin_transfer(
     flow: &Dataflow<'_>,
     effects: &mut Effects,
     now: Time,
     InstanceNode { instance, node }: InstanceNode,
 ) {
     let running = flow.instance(instance);
-    effects.begin(running.id, node);
-    let end = now + running.duration(node);
-    effects.end_at(end, instance, node);
+    effects.begin_transfer(running.id, node);
+    let end = now + running.duration_of_node(node);
+    effects.end_node_at(end, instance, node);
 }
 
 impl Messages<'_> {
@@ -33,7 +33,7 @@ impl Messages<'_> {
     ) {
         let graph = flow.instance(instance).graph;
         let index = graph.message_index(node);
-        let pair = flow.pair(instance, index);
+        let pair = flow.match_of_message(instance, index);
         let mut waits = false;
         if pair != NONE && self.comm != CommTiming::Captured {
             let state = &mut self.pairs[pair as usize];
@@ -48,11 +48,11 @@ impl Messages<'_> {
                     instance: waiter,
                     node: NodeIndex(receive),
                 };
-                begin(flow, effects, now, receive);
+                begin_transfer(flow, effects, now, receive);
             }
         }
         if !waits {
-            begin(flow, effects, now, send);
+            begin_transfer(flow, effects, now, send);
         }
     }
 
@@ -78,11 +78,11 @@ impl Messages<'_> {
                     instance: waiter,
                     node: NodeIndex(send),
                 };
-                begin(flow, effects, now, send);
+                begin_transfer(flow, effects, now, send);
             }
         }
         if !waits {
-            begin(flow, effects, now, receive);
+            begin_transfer(flow, effects, now, receive);
         }
     }
 }

@@ -11,7 +11,7 @@ use chakram_hardware::network::{NetworkBackend, NetworkMessage};
 
 impl Messages<'_> {
     /// Sends a rendezvous request for the message of a posted receive.
-    pub(super) fn request<N: NetworkBackend>(
+    pub(super) fn send_request<N: NetworkBackend>(
         &self,
         flow: &Dataflow<'_>,
         fabric: &mut Fabric<'_, N>,
@@ -22,17 +22,17 @@ impl Messages<'_> {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
         let op = InFlightOp::RankRequest {
-            pair: flow.pair(instance, index),
+            pair: flow.match_of_message(instance, index),
             receiver: instance,
             node,
         };
-        let ends = (running.npu, flow.peer(instance, index).1);
-        fabric.request(now, op, ends, effects);
+        let ends = (running.npu, flow.peer_of_message(instance, index).1);
+        fabric.send_request(now, op, ends, effects);
     }
 
     /// Handles the arrival of a rank's request. Posts the rank's receive, and releases the oldest withheld message, if
     /// any. Requests have no size, so the oldest message is released whatever its size is.
-    pub fn requested<N: NetworkBackend>(
+    pub fn on_request_arrived<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -44,13 +44,13 @@ impl Messages<'_> {
         let channel = self.request_channels[pair as usize];
         let channel = &mut self.channels[channel as usize];
         match channel.expected.pop_front() {
-            Some(op) => fabric.release(now, op, effects),
+            Some(op) => fabric.submit_withheld(now, op, effects),
             None => channel.asked += 1,
         }
     }
 
     /// Withholds an issued send until its request has arrived.
-    pub(super) fn withhold<N: NetworkBackend>(
+    pub(super) fn withhold_send<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -59,7 +59,7 @@ impl Messages<'_> {
         message: NetworkMessage,
     ) {
         let op = message.op;
-        fabric.withhold(message);
+        fabric.withhold_message(message);
         let channel = self.request_channels[pair as usize];
         let MessageChannel {
             asked, expected, ..

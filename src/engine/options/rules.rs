@@ -8,7 +8,7 @@ use chakram_base::units::Span;
 use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::recordings::model_of_capture;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use std::fmt;
@@ -53,7 +53,7 @@ pub enum OptionRefusal {
 
 impl OptionRefusal {
     /// Returns the rejected option.
-    pub fn key(&self) -> SettingKey {
+    pub fn rejected_key(&self) -> SettingKey {
         match self {
             Self::NoKernelCurves { .. } => SettingKey::Compute,
             Self::NoCollectiveCurves { .. } => SettingKey::Collectives,
@@ -72,12 +72,12 @@ impl fmt::Display for OptionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
         let with = |key: SettingKey, value: &dyn fmt::Display| match in_files {
-            true => key.entry(value),
-            false => key.with(value),
+            true => key.format_as_entry(value),
+            false => key.format_with_value(value),
         };
         let own = match in_files {
-            true => format!("`{}`", self.key().key()),
-            false => self.key().to_string(),
+            true => format!("`{}`", self.rejected_key().display_key()),
+            false => self.rejected_key().to_string(),
         };
         let text = match self {
             Self::NoKernelCurves { machine } => format!(
@@ -122,7 +122,7 @@ impl fmt::Display for OptionRefusal {
             Self::DeviceUnknown(device) => {
                 let (found, hint) = match device {
                     Some(device) => (
-                        format!("no preset describes the device `{}`", escape(device)),
+                        format!("no preset describes the device `{}`", escape_name(device)),
                         "a file that describes the device",
                     ),
                     None => (
@@ -173,7 +173,7 @@ impl ReplayOptions {
     ///
     /// Fails if the compute model does not use the roofline.
     pub fn set_efficiency(&mut self, efficiency: RooflineEfficiency) -> Result<(), OptionRefusal> {
-        let model = self.compute.at(efficiency);
+        let model = self.compute.with_roofline_efficiency(efficiency);
         self.compute = model.ok_or_else(|| OptionRefusal::NotByRoofline(Box::new(self.compute)))?;
         Ok(())
     }
@@ -184,13 +184,17 @@ impl ReplayOptions {
     ///
     /// Fails if an option has no effect, or if the machine lacks something that the option needs. The error names the
     /// first such option.
-    pub fn check(&self, machine: &Machine, workload: &Workload) -> Result<(), OptionRefusal> {
+    pub fn check_effects(
+        &self,
+        machine: &Machine,
+        workload: &Workload,
+    ) -> Result<(), OptionRefusal> {
         self.check_together()?;
         self.check_machine(machine)?;
         self.check_workload(workload)
     }
 
-    /// Checks that options have an effect in combination. Part of [`Self::check`], for callers that have no machine
+    /// Checks that options have an effect in combination. Part of [`Self::check_effects`], for callers that have no machine
     /// yet.
     ///
     /// # Errors
@@ -213,7 +217,7 @@ impl ReplayOptions {
         }
     }
 
-    /// Checks that `machine` supports the options; part of [`Self::check`], for callers that have no workload yet.
+    /// Checks that `machine` supports the options; part of [`Self::check_effects`], for callers that have no workload yet.
     ///
     /// # Errors
     ///
@@ -236,7 +240,7 @@ impl ReplayOptions {
         Ok(())
     }
 
-    /// Checks that options have an effect on `workload`, as a part of [`Self::check`].
+    /// Checks that options have an effect on `workload`, as a part of [`Self::check_effects`].
     ///
     /// # Errors
     ///
@@ -277,7 +281,7 @@ impl ReplayOptions {
 /// Returns true if a kernel of `graph` has a recorded duration.
 fn has_recorded_kernels(graph: &Graph) -> bool {
     let recorded =
-        |node| graph.kind(node) == NodeKind::Compute && graph.recorded(node) > Span::ZERO;
+        |node| graph.kind(node) == NodeKind::Compute && graph.recorded_duration(node) > Span::ZERO;
     graph.nodes().any(recorded)
 }
 
@@ -285,15 +289,16 @@ fn has_recorded_kernels(graph: &Graph) -> bool {
 fn has_unrecorded_kernels(graph: &Graph) -> bool {
     let unrecorded = |node| {
         graph.kind(node) == NodeKind::Compute
-            && graph.recorded(node) == Span::ZERO
+            && graph.recorded_duration(node) == Span::ZERO
             && (graph.flops(node) > 0 || graph.bytes(node) > 0)
     };
-    graph.captured().is_none() && graph.nodes().any(unrecorded)
+    graph.captured_end().is_none() && graph.nodes().any(unrecorded)
 }
 
 /// Returns true if `graph` has any host time.
 fn has_host_time(graph: &Graph) -> bool {
-    let on_host = |node| graph.kind(node) == NodeKind::Host && graph.recorded(node) > Span::ZERO;
+    let on_host =
+        |node| graph.kind(node) == NodeKind::Host && graph.recorded_duration(node) > Span::ZERO;
     graph.has_delays() || graph.nodes().any(on_host)
 }
 

@@ -25,7 +25,7 @@ impl ReplayPlan {
         // If a mask excludes no member, it is dropped, so that it does not create a second group.
         let mut whole: BTreeMap<GroupId, ReplayGroupId> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
-            let graph = workload.graph(instance);
+            let graph = workload.graph_of(instance);
             let npu = self.instances[i].npu;
             let slots = graph.group_slots().iter().zip(&instance.groups);
             for (slot_index, (slot, &id)) in slots.enumerate() {
@@ -43,7 +43,7 @@ impl ReplayPlan {
                         .collect(),
                 };
                 let place = |npu| -> NpuCoordinates {
-                    let at = |&d: &usize| (d, machine.topology().coordinate(npu, d));
+                    let at = |&d: &usize| (d, machine.topology().coordinate_of(npu, d));
                     out.iter().map(at).collect()
                 };
                 let own = place(npu);
@@ -66,7 +66,7 @@ impl ReplayPlan {
                     }
                     let dimensions = slot.dimensions.filter(|_| !everyone);
                     let name = group.name.clone();
-                    let plan = self.group(id, name, dimensions, members, machine, backend);
+                    let plan = self.bind_group(id, name, dimensions, members, machine, backend);
                     self.groups.push(plan);
                     new
                 });
@@ -86,7 +86,7 @@ impl ReplayPlan {
         }
     }
 
-    fn group<M: CollectiveModel>(
+    fn bind_group<M: CollectiveModel>(
         &self,
         id: GroupId,
         name: Option<String>,
@@ -98,9 +98,9 @@ impl ReplayPlan {
         let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
         let named = name.is_some();
         let party = GroupMembers { npus: &npus, named };
-        let extent = backend.extent(party, machine.topology());
+        let extent = backend.place_group(party, machine.topology());
         let paths = extent.phases.iter();
-        let paths = paths.map(|phase| backend.paths(&extent, phase, machine.topology()));
+        let paths = paths.map(|phase| backend.collect_paths(&extent, phase, machine.topology()));
         let dimensions_of = machine.topology().dimensions();
         // Rings and meshes have links to both sides instead of one port.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());

@@ -12,7 +12,7 @@ use chakram_hardware::compute::{KernelProfile, KernelTiming};
 use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::NamedMemory;
 use chakram_hardware::recordings::model_of_capture;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use chakram_trace::graph::{Graph, Lane, NodeKind};
 use chakram_trace::workload::RankInstance;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub(super) fn price_graph(
     options: &ReplayOptions,
 ) -> Result<SharedGraphPlan, ReplayRefusal> {
     let refusal = |node: NodeIndex, found: String, hint: &str| {
-        let node = matching::describe(instance.rank, graph, node);
+        let node = matching::describe_node(instance.rank, graph, node);
         ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
     // Returns the bytes of a node, or an error if they exceed `room`.
@@ -52,7 +52,7 @@ pub(super) fn price_graph(
     basis.carried = compute.carries_to(&class.peaks, class.memory_bandwidth());
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
     let own = options.extensions.kernels.as_ref();
-    let captured = graph.captured().is_some();
+    let captured = graph.captured_end().is_some();
     let keeps_recorded = own.is_none() && options.compute.keeps_recorded();
     let mut price_kernel = |node: NodeIndex, recorded: Span| {
         let kernel = KernelProfile {
@@ -66,15 +66,15 @@ pub(super) fn price_graph(
             shape: graph.kernel(node),
         };
         let price = || {
-            if let Some(span) = own.and_then(|model| model.duration(&kernel, class)) {
+            if let Some(span) = own.and_then(|model| model.price_kernel(&kernel, class)) {
                 return KernelTiming::Modeled(span);
             }
             let (memory, curves) = (class.memory_bandwidth(), &class.curves);
-            let mut price = compute.price(&kernel, &class.peaks, memory, curves);
+            let mut price = compute.price_kernel(&kernel, &class.peaks, memory, curves);
             if let (KernelTiming::Curve { span, .. }, Some(factor)) =
                 (&mut price, options.correction)
             {
-                *span = Span::from_seconds(span.seconds() * factor);
+                *span = Span::from_seconds(span.as_seconds() * factor);
             }
             price
         };
@@ -94,15 +94,15 @@ pub(super) fn price_graph(
     let mut prices = Vec::with_capacity(graph.len());
     for node in graph.nodes() {
         prices.push(match graph.kind(node) {
-            NodeKind::Host => options.host.duration(graph.recorded(node)),
+            NodeKind::Host => options.host.scale_duration(graph.recorded_duration(node)),
             NodeKind::Compute => {
-                let recorded = graph.recorded(node);
+                let recorded = graph.recorded_duration(node);
                 let price = if keeps_recorded && (captured || recorded > Span::ZERO) {
                     KernelTiming::Modeled(recorded)
                 } else {
                     price_kernel(node, recorded)
                 };
-                basis.kernel(price, options.compute.computes());
+                basis.count_kernel_price(price, options.compute.reads_machine());
                 let bytes_alone = graph.flops_unknown(node) && graph.bytes(node) > 0;
                 if let (KernelTiming::Fallback(span), true) = (price, bytes_alone) {
                     basis.flops_unknown += 1;
@@ -114,9 +114,9 @@ pub(super) fn price_graph(
                     _ => {}
                 }
                 if class.slowdown > 1.0 {
-                    price.span().scaled(class.slowdown)
+                    price.duration().scale_by(class.slowdown)
                 } else {
-                    price.span()
+                    price.duration()
                 }
             }
             NodeKind::LocalMemory => {
@@ -129,15 +129,17 @@ pub(super) fn price_graph(
                 let hint = "take a machine with more memory, or split the tensor";
                 let bytes = within(node, memory.capacity, &holder, hint)?;
                 let own = options.extensions.memory.as_ref();
-                let own = own.and_then(|design| design.local(&memory, bytes));
-                own.or_else(|| memory.access(bytes)).ok_or_else(|| {
+                let own = own.and_then(|design| design.time_local_access(&memory, bytes));
+                own.or_else(|| memory.time_access(bytes)).ok_or_else(|| {
                     let found = format!("{holder} does not state the latency of its memory");
                     refusal(node, found, "give the class `memory_latency`")
                 })?
             }
             NodeKind::RemoteMemory => {
                 let remote = match graph.remote_memory(node) {
-                    None => machine.remote().ok_or_else(|| without_memory(machine)),
+                    None => machine
+                        .first_remote_memory()
+                        .ok_or_else(|| without_memory(machine)),
                     Some(slot) => memories[slot as usize]
                         .map(|index| &machine.named_memories()[index].memory)
                         .ok_or_else(|| {
@@ -147,7 +149,7 @@ pub(super) fn price_graph(
                 let remote = remote.map_err(|(found, hint)| refusal(node, found, &hint))?;
                 let hint = "give the remote memory more capacity, or split the tensor";
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
-                match fabric::fault(machine, remote, options, bytes) {
+                match fabric::find_access_fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
                     // The duration of a remote access depends on contention, so it is determined during the run.
                     None => Span::ZERO,
@@ -155,14 +157,14 @@ pub(super) fn price_graph(
             }
             NodeKind::Nothing => Span::ZERO,
             NodeKind::Communication => {
-                let recorded = graph.recorded(node);
+                let recorded = graph.recorded_duration(node);
                 basis.comm_unknown += 1;
                 basis.comm_unknown_time += u128::from(recorded.0);
                 basis.comm_unknown_free += u64::from(recorded == Span::ZERO);
                 recorded
             }
             NodeKind::Send | NodeKind::Receive | NodeKind::Collective => {
-                let (transfer, wait) = (graph.recorded(node), graph.wait(node));
+                let (transfer, wait) = (graph.recorded_duration(node), graph.recorded_wait(node));
                 if options.comm != CommTiming::Model {
                     match transfer + wait {
                         Span::ZERO => basis.unrecorded += 1,
@@ -241,7 +243,7 @@ fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
             continue;
         }
         let user = match graph.kind(node) {
-            NodeKind::Collective => LaneUser::Slot(graph.call(node).group),
+            NodeKind::Collective => LaneUser::Slot(graph.collective_of(node).group),
             _ => LaneUser::Several,
         };
         let known = &mut users[lane as usize];
@@ -267,7 +269,7 @@ fn without_memory(machine: &Machine) -> (String, String) {
             .to_owned(),
         named => format!(
             "name one of its memories with the attribute `remote_memory`: {}; or add [remote_memory]",
-            names(named)
+            list_names(named)
         ),
     };
     let found = match machine.named_memories() {
@@ -281,19 +283,22 @@ fn without_memory(machine: &Machine) -> (String, String) {
 
 /// Builds the error about a load or store of a memory that `machine` does not have.
 fn unknown_memory(machine: &Machine, name: &str) -> (String, String) {
-    let name = escape(name);
+    let name = escape_name(name);
     let found = format!(
         "the node accesses the remote memory \"{name}\", which machine `{}` does not have",
         machine.name()
     );
     let hint = match machine.named_memories() {
         [] => format!("add [remote_memories.{name}] to the machine"),
-        named => format!("it has {}", names(named)),
+        named => format!("it has {}", list_names(named)),
     };
     (found, hint)
 }
 
-fn names(memories: &[NamedMemory]) -> String {
-    let names: Vec<_> = memories.iter().map(|memory| escape(&memory.name)).collect();
+fn list_names(memories: &[NamedMemory]) -> String {
+    let names: Vec<_> = memories
+        .iter()
+        .map(|memory| escape_name(&memory.name))
+        .collect();
     names.join(", ")
 }

@@ -1,8 +1,8 @@
 //! Patterns of kernels: a property of kernels, and a glob with `*` and `?`.
 
-use chakram_base::config::{did_you_mean, nearest};
+use chakram_base::config::{did_you_mean, find_nearest};
 use chakram_base::ids::NodeIndex;
-use chakram_base::kernel_shape::{KernelShape, MovingKernel};
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
 use chakram_trace::graph::Graph;
 use std::collections::BTreeMap;
 
@@ -44,19 +44,19 @@ pub fn fields_of(pattern: &str) -> (PatternField, &str) {
 }
 
 /// Iterates over the names of kernel classes.
-fn classes() -> impl Iterator<Item = &'static str> {
-    let moving = MovingKernel::ALL.iter();
+fn list_class_names() -> impl Iterator<Item = &'static str> {
+    let moving = MemoryBoundKernel::ALL.iter();
     ["gemm", "attention"]
         .into_iter()
         .chain(moving.map(|(_, word)| *word))
 }
 
 pub fn check_class(word: &str) -> Result<(), String> {
-    if classes().any(|class| class == word) {
+    if list_class_names().any(|class| class == word) {
         return Ok(());
     }
-    let all: Vec<_> = classes().collect();
-    let near = nearest(word, classes());
+    let all: Vec<_> = list_class_names().collect();
+    let near = find_nearest(word, list_class_names());
     Err(format!(
         "`{word}` is not a class of kernels{}; expected one of {}",
         did_you_mean(near),
@@ -122,7 +122,7 @@ impl<'g> KernelMatches<'g> {
             for (number, call) in (0..).zip(&stacks.calls) {
                 let around = call.caller.map(|caller| caller as usize);
                 let mut path = around.map_or(String::new(), |caller| paths[caller].clone());
-                let module = stacks.module(number);
+                let module = stacks.module_of_call(number);
                 if let Some(module) = module {
                     path += if path.is_empty() { "" } else { "/" };
                     path += module;
@@ -144,27 +144,27 @@ impl<'g> KernelMatches<'g> {
         }
     }
 
-    pub fn has(&mut self, node: NodeIndex) -> bool {
+    pub fn matches_node(&mut self, node: NodeIndex) -> bool {
         let graph = self.graph;
         match self.pattern.field {
             PatternField::Name => self.names[graph.name_index(node) as usize],
             PatternField::Operator => {
-                let mut caller = graph.caller(node);
+                let mut caller = graph.caller_of(node);
                 while let Some(at) = caller {
                     if self.names[graph.name_index(at) as usize] {
                         return true;
                     }
-                    caller = graph.caller(at);
+                    caller = graph.caller_of(at);
                 }
                 false
             }
             PatternField::Module => graph
-                .stack(node)
+                .call_around(node)
                 .is_some_and(|call| self.calls[call as usize]),
             field => graph.kernel(node).is_some_and(|shape| {
                 let glob = &self.pattern.glob;
                 *self.shapes.entry(shape).or_insert_with(|| match field {
-                    PatternField::Class => matches_glob(glob, shape.class()),
+                    PatternField::Class => matches_glob(glob, shape.class_name()),
                     _ => matches_glob(glob, &shape.to_string()),
                 })
             }),

@@ -35,7 +35,7 @@ impl StuckDiagnosis<'_, '_> {
                 .find(|half| !self.is_complete(*half))
         });
         let what = match half {
-            Some(half) => format!(", {}", self.state(half)),
+            Some(half) => format!(", {}", self.describe_state(half)),
             None => ", which has no such message left".to_owned(),
         };
         let (bytes, tag) = (graph.bytes(node), message.tag);
@@ -52,15 +52,15 @@ impl StuckDiagnosis<'_, '_> {
         &self,
         InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
-        let (slot, _) = self.flow.call(instance, node);
+        let (slot, _) = self.flow.call_of_node(instance, node);
         let group = self.groups[slot.group].plan;
-        let Some(run) = self.runs.begun(slot, node) else {
+        let Some(run) = self.runs.find_begun_run(slot, node) else {
             return ("an event that never occurred".to_owned(), None);
         };
         let missing: Vec<_> = group
             .members
             .iter()
-            .zip(run.nodes())
+            .zip(run.nodes_of_members())
             .filter(|(_, node)| **node == NONE)
             .collect();
         if let Some((rank, _)) = missing.first() {
@@ -73,19 +73,19 @@ impl StuckDiagnosis<'_, '_> {
                     node: call.node,
                 });
                 nodes.find(|call| {
-                    self.flow.call(other, call.node).0.group == slot.group
+                    self.flow.call_of_node(other, call.node).0.group == slot.group
                         && !self.is_complete(*call)
                 })
             });
             let state = match vertex {
-                Some(vertex) => self.state(vertex),
+                Some(vertex) => self.describe_state(vertex),
                 None => format!("rank {rank} has no further collective in this group"),
             };
             let text = format!(
                 "{} of {} members of its group (collective {} in the order of issue); {state}",
                 missing.len(),
                 group.members.len(),
-                run.sequence()
+                run.sequence_number()
             );
             return (text, vertex);
         }
@@ -94,19 +94,19 @@ impl StuckDiagnosis<'_, '_> {
     }
 
     /// Builds the error about members that issued different collectives as their group's n-th collective.
-    pub fn disagreement(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
+    pub fn describe_mismatch(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let InstanceNode { instance, node } = disagreement.own;
         let (rank, other) = disagreement.other;
         let own = self.flow.rank_of(instance);
         let graph = self.flow.instance(instance).graph;
-        let theirs = self.groups[group].instance(rank)?;
+        let theirs = self.groups[group].instance_of_rank(rank)?;
         let their_graph = self.flow.instance(theirs).graph;
         let say = |rank, graph: &Graph, node: NodeIndex| {
             format!(
                 "{} is {} of {} bytes",
-                matching::describe(rank, graph, node),
-                graph.call(node).kind,
+                matching::describe_node(rank, graph, node),
+                graph.collective_of(node).kind,
                 graph.bytes(node)
             )
         };

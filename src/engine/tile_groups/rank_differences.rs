@@ -3,7 +3,7 @@
 use crate::error::ReplayRefusal;
 use crate::plan::{InstancePlan, ReplayPlan};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::counted;
+use chakram_base::units::format_count;
 use chakram_trace::workload::{RankInstance, Workload};
 
 /// Reason, known before the run, why a rank cannot simulate a later rank.
@@ -31,7 +31,7 @@ pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<
     }
 }
 
-/// Fails if no rank could simulate another. Applies the rule of [`TileGroups::form`](super::TileGroups::form) before
+/// Fails if no rank could simulate another. Applies the rule of [`TileGroups::form_groups`](super::TileGroups::form) before
 /// the run.
 pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(), ReplayRefusal> {
     let instances = workload.instances();
@@ -59,7 +59,7 @@ pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(),
     let reasons: Vec<String> = reasons
         .iter()
         .filter(|(pairs, _)| *pairs > 0)
-        .map(|(pairs, why)| format!("{} {why}", counted(*pairs, "pair")))
+        .map(|(pairs, why)| format!("{} {why}", format_count(*pairs, "pair")))
         .collect();
     let why = match &reasons[..] {
         [] => "the job has only one rank".to_owned(),
@@ -69,7 +69,7 @@ pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(),
         format!(
             "{} saves no time here: {runs} of {} would run separately, because {why}",
             SettingKey::Aggregate,
-            counted(ranks as u64, "rank"),
+            format_count(ranks as u64, "rank"),
         ),
         format!("without {}", SettingKey::Aggregate),
     ))

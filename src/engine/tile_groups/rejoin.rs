@@ -11,7 +11,7 @@
 
 use super::shared_lanes::parked_of;
 use super::{GROUPED, TileGroup, TileGroups, is_shared};
-use crate::dataflow::{Dataflow, node_of};
+use crate::dataflow::{Dataflow, unpack_node};
 use crate::effects::Effects;
 use crate::ids::InstanceIndex;
 use crate::lanes::{FREE, Lanes};
@@ -37,16 +37,16 @@ impl TileGroups {
 
     /// Joins neighbouring parts of a group if both ended the same collective in this round and have equal states.
     #[inline(never)]
-    pub fn rejoin(&mut self, flow: &mut Dataflow<'_>, lanes: &Lanes, effects: &mut Effects) {
+    pub fn rejoin_parts(&mut self, flow: &mut Dataflow<'_>, lanes: &Lanes, effects: &mut Effects) {
         let mut ended = std::mem::take(&mut self.ended);
         // Sort by original group, node and leader, so that candidates for joining are adjacent.
         ended.sort_unstable();
         for parts in ended.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
             let leaders: Vec<InstanceIndex> = parts.iter().map(|&(_, _, leader)| leader).collect();
-            let runs = leaders.chunk_by(|&a, &b| self.are_alike(flow, lanes, effects, a, b));
+            let runs = leaders.chunk_by(|&a, &b| self.have_equal_state(flow, lanes, effects, a, b));
             let runs: Vec<&[InstanceIndex]> = runs.filter(|run| run.len() > 1).collect();
             for run in runs {
-                self.join(flow, lanes, effects, run);
+                self.join_parts(flow, lanes, effects, run);
             }
         }
         ended.clear();
@@ -65,7 +65,7 @@ impl TileGroups {
     }
 
     /// Returns true if two parts of a group are neighbours in equal states, and neither has a running kernel.
-    fn are_alike(
+    fn have_equal_state(
         &self,
         flow: &Dataflow<'_>,
         lanes: &Lanes,
@@ -80,26 +80,30 @@ impl TileGroups {
         };
         // The comparison ignores pending events. Parts therefore do not join if they have running delays, or nodes that
         // one common event will end.
-        !self.follows(flow, a)
-            && !self.follows(flow, b)
-            && self.last_of(a).after(1) == b
+        !self.is_follower(flow, a)
+            && !self.is_follower(flow, b)
+            && self.last_of(a).nth_after(1) == b
             && one.left > 0
             && (one.flags | other.flags) & !GROUPED == 0
             && !one.graph.has_delays()
             && (one.left, one.collectives) == (other.left, other.collectives)
             && alone(a)
             && alone(b)
-            && one.lanes().zip(other.lanes()).all(|(first, second)| {
-                let holder = lanes.holder(first);
-                let is_own = holder == FREE || is_shared(one.graph.kind(node_of(holder).node));
-                is_own && lanes.are_alike(first, second)
-            })
+            && one
+                .lane_range()
+                .zip(other.lane_range())
+                .all(|(first, second)| {
+                    let holder = lanes.holder_of_lane(first);
+                    let is_own =
+                        holder == FREE || is_shared(one.graph.kind(unpack_node(holder).node));
+                    is_own && lanes.have_equal_state(first, second)
+                })
             && effects_of(flow, effects, a) == effects_of(flow, effects, b)
-            && flow.are_alike(a, b)
+            && flow.have_equal_state(a, b)
     }
 
     /// Joins several parts of a group. The leader of the first part becomes their common leader.
-    fn join(
+    fn join_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
         lanes: &Lanes,
@@ -141,7 +145,7 @@ impl TileGroups {
         let follows = |instance: InstanceIndex| leaders[1..].contains(&instance);
         effects
             .ready
-            .retain(|&word| !follows(node_of(word).instance));
+            .retain(|&word| !follows(unpack_node(word).instance));
         effects.freed.retain(|&(instance, _)| !follows(instance));
     }
 }
@@ -152,7 +156,7 @@ fn effects_of(
     effects: &Effects,
     instance: InstanceIndex,
 ) -> (Vec<NodeIndex>, Vec<u32>) {
-    let ready = effects.ready.iter().map(|&word| node_of(word));
+    let ready = effects.ready.iter().map(|&word| unpack_node(word));
     let ready = ready.filter(|ready| ready.instance == instance);
     let mut ready: Vec<NodeIndex> = ready.map(|ready| ready.node).collect();
     ready.sort_unstable();

@@ -8,7 +8,7 @@
 //! into single ranks.
 
 use super::TileGroups;
-use crate::dataflow::{Dataflow, RunningInstance, key, node_of};
+use crate::dataflow::{Dataflow, RunningInstance, pack_node, unpack_node};
 use crate::effects::Effects;
 use crate::ids::{InstanceIndex, InstanceNode};
 use crate::lanes::Lanes;
@@ -32,9 +32,10 @@ impl RunningInstance<'_> {
     }
 
     /// Returns true if a node is a gathering collective on a shared lane.
-    pub(super) fn gathers(&self, node: NodeIndex) -> bool {
+    pub(super) fn gathers_shared_lane(&self, node: NodeIndex) -> bool {
         let Self { graph, shared, .. } = self;
-        graph.kind(node) == NodeKind::Collective && shared.mixed[graph.call(node).group as usize]
+        graph.kind(node) == NodeKind::Collective
+            && shared.mixed[graph.collective_of(node).group as usize]
     }
 }
 
@@ -50,8 +51,10 @@ pub(super) fn parked_of(
     let graph = running.graph;
     let is_parked = |node: NodeIndex| {
         let lane = running.first_lane + running.shared.lanes[graph.lane(node) as usize];
-        let word = key(instance, node);
-        flow.is_posted(instance, node) && !lanes.knows(lane, word) && !effects.ready.contains(&word)
+        let word = pack_node(instance, node);
+        flow.is_posted(instance, node)
+            && !lanes.holds_or_queues(lane, word)
+            && !effects.ready.contains(&word)
     };
     let calls = graph.calls().iter();
     let gathering = calls.filter(|call| running.shared.mixed[call.group as usize]);
@@ -62,7 +65,7 @@ impl TileGroups {
     /// Returns true if a leader cannot post the first node of `left` for all members at once.
     #[inline]
     pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
-        let InstanceNode { instance, node } = node_of(left[0]);
+        let InstanceNode { instance, node } = unpack_node(left[0]);
         let number = self.of.get(instance.index());
         let Some(&number) = number.filter(|&&number| number != NONE) else {
             return false;
@@ -81,7 +84,7 @@ impl TileGroups {
         if !is_shared(node) {
             return false;
         }
-        let own = left.iter().map(|&word| node_of(word));
+        let own = left.iter().map(|&word| unpack_node(word));
         let own = own.take_while(|own| own.instance == instance);
         let coming = own.filter(|own| is_shared(own.node)).count();
         coming as u32 + group.parked > 1

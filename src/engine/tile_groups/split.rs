@@ -1,8 +1,8 @@
 //! Splitting of tile groups: members that differ are simulated separately from then on, each with a copy of the
 //! leader's state.
 
-use super::{GROUPED, GroupSplit, MemberStep, OpenNode, TileGroup, TileGroups, is_shared};
-use crate::dataflow::{Dataflow, key, node_of};
+use super::{GROUPED, GroupSplit, IncompleteStep, MemberStep, TileGroup, TileGroups, is_shared};
+use crate::dataflow::{Dataflow, pack_node, unpack_node};
 use crate::effects::Effects;
 use crate::event::EventClass;
 use crate::ids::{InstanceIndex, InstanceNode};
@@ -10,14 +10,14 @@ use crate::lanes::Lanes;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 
 /// Ready nodes that are not posted yet: the list, and the index of its first unposted entry.
-pub type LeftToPost<'x> = (&'x mut Vec<u64>, usize);
+pub type UnpostedNodes<'x> = (&'x mut Vec<u64>, usize);
 
 /// A step that all members of a part have taken. The part's leader carries out the step for all of them.
 #[derive(Clone, Debug)]
-pub enum PartStep {
+pub enum GroupPartStep {
     /// A node queues for its lane.
     Queue(InstanceIndex, NodeIndex),
     /// The time at which each member ends a node is known.
@@ -36,17 +36,17 @@ impl TileGroups {
         lanes: &mut Lanes,
         effects: &mut Effects,
         now: Time,
-        ready: Option<LeftToPost<'_>>,
-    ) -> Option<Vec<PartStep>> {
+        ready: Option<UnpostedNodes<'_>>,
+    ) -> Option<Vec<GroupPartStep>> {
         let number = self.uneven.pop()?;
         let group = &mut self.groups[number as usize];
-        let announced = |open: &OpenNode| open.step == MemberStep::Announced;
+        let announced = |open: &IncompleteStep| open.step == MemberStep::Announced;
         // Different end times alone do not split a group, because each member gets its own end event. The group is
         // split only when these events end the node in different rounds.
         if let Some(place) = group.open.iter().position(announced) {
             let open = group.open.swap_remove(place);
             for (member, at) in open.present {
-                effects.end_at(at, member, open.node);
+                effects.end_node_at(at, member, open.node);
             }
             self.uneven.push(number);
             return Some(Vec::new());
@@ -60,38 +60,38 @@ impl TileGroups {
         self.note_split(flow, now, &group.members, first.node, ahead);
         let runs = group.members.chunk_by(|&a, &b| ahead(a) == ahead(b));
         let runs: Vec<Vec<InstanceIndex>> = runs.map(<[InstanceIndex]>::to_vec).collect();
-        Some(self.part(flow, lanes, effects, &group, &runs, ready))
+        Some(self.split_off_parts(flow, lanes, effects, &group, &runs, ready))
     }
 
     /// Splits a group into single instances, before the leader's `node` is posted.
-    pub fn disband(
+    pub fn disband_group(
         &mut self,
         flow: &mut Dataflow<'_>,
         lanes: &mut Lanes,
         effects: &mut Effects,
         now: Time,
         leader: InstanceNode,
-        ready: LeftToPost<'_>,
-    ) -> Vec<PartStep> {
+        ready: UnpostedNodes<'_>,
+    ) -> Vec<GroupPartStep> {
         let number = self.group_of(leader.instance);
         let group = std::mem::take(&mut self.groups[number]);
         let is_leader = |member: InstanceIndex| member == leader.instance;
         self.note_split(flow, now, &group.members, leader.node, is_leader);
         let alone: Vec<Vec<InstanceIndex>> =
             group.members.iter().map(|&member| vec![member]).collect();
-        self.part(flow, lanes, effects, &group, &alone, Some(ready))
+        self.split_off_parts(flow, lanes, effects, &group, &alone, Some(ready))
     }
 
     /// Splits a group into the ranges `runs` of its members.
-    fn part(
+    fn split_off_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
         lanes: &mut Lanes,
         effects: &mut Effects,
         group: &TileGroup,
         runs: &[Vec<InstanceIndex>],
-        ready: Option<LeftToPost<'_>>,
-    ) -> Vec<PartStep> {
+        ready: Option<UnpostedNodes<'_>>,
+    ) -> Vec<GroupPartStep> {
         let leader = group.members[0];
         let others: Vec<InstanceIndex> = runs[1..].iter().map(|run| run[0]).collect();
         self.origins[group.origin as usize].parts += others.len() as u32;
@@ -103,18 +103,21 @@ impl TileGroups {
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();
             let own: Vec<u64> = left
-                .filter(|&word| node_of(word).instance == leader)
+                .filter(|&word| unpack_node(word).instance == leader)
                 .collect();
             for &other in &others {
-                ready.extend(own.iter().map(|&word| key(other, node_of(word).node)));
+                ready.extend(
+                    own.iter()
+                        .map(|&word| pack_node(other, unpack_node(word).node)),
+                );
             }
             ready[next..].sort_unstable();
         }
         let graph = flow.instance(leader).graph;
         // Each member already has a scheduled end for per-member nodes, unless one event ends all members (`whole`).
-        effects.agenda.copy(leader, &others, |event| {
-            let node = event.node().node;
-            match event.class() {
+        effects.agenda.copy_events(leader, &others, |event| {
+            let node = event.instance_node().node;
+            match event.event_class() {
                 EventClass::Ready => true,
                 EventClass::Node => !is_shared(graph.kind(node)) || group.whole.contains(&node),
                 _ => false,
@@ -144,12 +147,13 @@ impl TileGroups {
                 let (node, step) = (open.node, open.step);
                 // All members of this part have taken the step, so the part takes the step as a group.
                 if present.len() == run.len() {
-                    if step == MemberStep::Queued && flow.instance(run[0]).gathers(node) {
+                    if step == MemberStep::Queued && flow.instance(run[0]).gathers_shared_lane(node)
+                    {
                         own.parked -= 1;
                     }
                     after.push((run[0], node, step, present));
                 } else if !present.is_empty() {
-                    own.open.push(OpenNode {
+                    own.open.push(IncompleteStep {
                         node,
                         step,
                         present,
@@ -164,9 +168,9 @@ impl TileGroups {
         let mut steps = Vec::new();
         for (leader, node, step, present) in after {
             match step {
-                MemberStep::Queued => steps.push(PartStep::Queue(leader, node)),
-                MemberStep::Announced => steps.push(PartStep::Announce(leader, node, present)),
-                MemberStep::Ended => steps.push(PartStep::End(leader, node)),
+                MemberStep::Queued => steps.push(GroupPartStep::Queue(leader, node)),
+                MemberStep::Announced => steps.push(GroupPartStep::Announce(leader, node, present)),
+                MemberStep::Ended => steps.push(GroupPartStep::End(leader, node)),
             }
         }
         steps
@@ -189,7 +193,7 @@ impl TileGroups {
         };
         let split = GroupSplit {
             at: now,
-            node: escape(leader.graph.name(node)).to_string(),
+            node: escape_name(leader.graph.name(node)).to_string(),
             ahead: rank(true),
             behind: rank(false),
         };
@@ -200,7 +204,12 @@ impl TileGroups {
     }
 
     /// Splits all groups into single instances, so that a diagnosis finds the state of every member.
-    pub fn dissolve(&mut self, flow: &mut Dataflow<'_>, lanes: &mut Lanes, effects: &mut Effects) {
+    pub fn dissolve_all(
+        &mut self,
+        flow: &mut Dataflow<'_>,
+        lanes: &mut Lanes,
+        effects: &mut Effects,
+    ) {
         for group in std::mem::take(&mut self.groups) {
             for &member in group.members.iter().skip(1) {
                 copy_leader(flow, lanes, effects, group.members[0], member);
@@ -221,10 +230,10 @@ fn copy_leader(
     other: InstanceIndex,
 ) {
     flow.copy_progress(leader, other);
-    let [from, own] = [leader, other].map(|of| flow.instance(of).lanes());
+    let [from, own] = [leader, other].map(|of| flow.instance(of).lane_range());
     let (first_lane, own_lane) = (from.start, own.start);
     for (from, own) in from.zip(own) {
-        lanes.copy(from, own, |word| key(other, node_of(word).node));
+        lanes.copy_lane(from, own, |word| pack_node(other, unpack_node(word).node));
     }
     let freed = effects.freed.iter();
     let freed: Vec<(InstanceIndex, u32)> = freed
@@ -234,8 +243,8 @@ fn copy_leader(
     effects.freed.extend(freed);
     let ready = effects.ready.iter().copied();
     let ready: Vec<u64> = ready
-        .filter(|&word| node_of(word).instance == leader)
-        .map(|word| key(other, node_of(word).node))
+        .filter(|&word| unpack_node(word).instance == leader)
+        .map(|word| pack_node(other, unpack_node(word).node))
         .collect();
     effects.ready.extend(ready);
 }

@@ -28,26 +28,26 @@ pub enum CollectiveAlgorithm {
     /// Each member exchanges with one partner after another, in rounds.
     Pairwise,
     /// An algorithm that the caller implements.
-    Own(OwnAlgorithm),
+    Own(UserAlgorithm),
 }
 
 /// An algorithm that the caller implements, for members of one dimension.
 ///
-/// Each member of a line sends the messages that [`Self::step`] lists, one after another. Each step waits until the
+/// Each member of a line sends the messages that [`Self::nth_send`] lists, one after another. Each step waits until the
 /// member has received the stated number of messages. The engine handles late members, chunks and contention.
 pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Name in reports.
     fn name(&self) -> &'static str;
 
     /// Returns true if `n` members can run `primitive` with this algorithm. If false, a substitute runs
-    /// ([`CollectiveAlgorithm::resolve`]).
-    fn supports(&self, primitive: CollectivePrimitive, n: u32) -> bool;
+    /// ([`CollectiveAlgorithm::resolve_automatic`]).
+    fn supports_primitive(&self, primitive: CollectivePrimitive, n: u32) -> bool;
 
     /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
-    fn step(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep>;
+    fn nth_send(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep>;
 
     /// Returns the number of messages that the member at `line` receives.
-    fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
+    fn receive_count(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
 
     /// Returns the duration of `stage` if `n` members start together on links that nothing else uses, and all paths
     /// equal `path`. `None` if no closed form is proved.
@@ -58,15 +58,15 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
 
 /// Handle of an algorithm that the caller implements. Handles are equal if their names are equal.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnAlgorithm(pub &'static dyn AlgorithmModel);
+pub struct UserAlgorithm(pub &'static dyn AlgorithmModel);
 
-impl PartialEq for OwnAlgorithm {
+impl PartialEq for UserAlgorithm {
     fn eq(&self, other: &Self) -> bool {
         self.0.name() == other.0.name()
     }
 }
 
-impl Eq for OwnAlgorithm {}
+impl Eq for UserAlgorithm {}
 
 impl CollectiveAlgorithm {
     /// Every algorithm with its name in machine files. If `auto` finds several equally fast algorithms, it chooses the
@@ -91,7 +91,7 @@ impl CollectiveAlgorithm {
     /// | double_binary_tree, tree | the fused all-reduce, broadcast and reduce |
     /// | pairwise | reduce-scatter, all-gather and all-to-all |
     #[inline]
-    pub fn supports(self, primitive: CollectivePrimitive, n: u32) -> bool {
+    pub fn supports_primitive(self, primitive: CollectivePrimitive, n: u32) -> bool {
         use CollectivePrimitive as P;
         match self {
             Self::Ring | Self::Direct => primitive != P::AllReduce,
@@ -107,7 +107,7 @@ impl CollectiveAlgorithm {
             Self::Pairwise => {
                 matches!(primitive, P::ReduceScatter | P::AllGather | P::AllToAll)
             }
-            Self::Own(own) => own.0.supports(primitive, n),
+            Self::Own(own) => own.0.supports_primitive(primitive, n),
         }
     }
 
@@ -120,9 +120,9 @@ impl CollectiveAlgorithm {
     ///   exchange with the root has data;
     /// - the fused all-reduce, which callers request only if it is supported: tree.
     #[inline]
-    pub fn resolve(self, primitive: CollectivePrimitive, n: u32) -> Self {
+    pub fn resolve_automatic(self, primitive: CollectivePrimitive, n: u32) -> Self {
         match primitive {
-            _ if self.supports(primitive, n) => self,
+            _ if self.supports_primitive(primitive, n) => self,
             CollectivePrimitive::AllToAll => Self::Pairwise,
             CollectivePrimitive::AllReduce => Self::Tree,
             // In a rooted primitive, a member would send nothing in any round except the round with the root.
@@ -134,31 +134,31 @@ impl CollectiveAlgorithm {
     /// Returns the `i`-th message that the member at `line` sends, or `None` after the last. Messages leave in this
     /// order, one at a time. `None` for every `i` if the algorithm does not support the stage's primitive.
     #[inline]
-    pub fn step(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    pub fn nth_send(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         match self {
-            Self::Ring => ring::step(stage, line, i),
-            Self::Direct => direct::step(stage, line, i),
-            Self::HalvingDoubling => halving_doubling::step(stage, line, i),
-            Self::RecursiveDoubling => recursive_doubling::step(stage, line, i),
-            Self::DoubleBinaryTree => double_binary_tree::step(stage, line, i),
-            Self::Tree => tree::step(stage, line, i),
-            Self::Pairwise => pairwise::step(stage, line, i),
-            Self::Own(own) => own.0.step(stage, line, i),
+            Self::Ring => ring::nth_send(stage, line, i),
+            Self::Direct => direct::nth_send(stage, line, i),
+            Self::HalvingDoubling => halving_doubling::nth_send(stage, line, i),
+            Self::RecursiveDoubling => recursive_doubling::nth_send(stage, line, i),
+            Self::DoubleBinaryTree => double_binary_tree::nth_send(stage, line, i),
+            Self::Tree => tree::nth_send(stage, line, i),
+            Self::Pairwise => pairwise::nth_send(stage, line, i),
+            Self::Own(own) => own.0.nth_send(stage, line, i),
         }
     }
 
     /// Returns the number of messages that the member at `line` receives.
     #[inline]
-    pub fn receives(self, stage: &CollectiveStage, line: LinePosition) -> u32 {
+    pub fn receive_count(self, stage: &CollectiveStage, line: LinePosition) -> u32 {
         match self {
-            Self::Ring => ring::receives(stage, line),
-            Self::Direct => direct::receives(stage, line),
-            Self::HalvingDoubling => halving_doubling::receives(stage, line),
-            Self::RecursiveDoubling => recursive_doubling::receives(stage, line),
-            Self::DoubleBinaryTree => double_binary_tree::receives(stage, line),
-            Self::Tree => tree::receives(stage, line),
-            Self::Pairwise => pairwise::receives(stage, line),
-            Self::Own(own) => own.0.receives(stage, line),
+            Self::Ring => ring::receive_count(stage, line),
+            Self::Direct => direct::receive_count(stage, line),
+            Self::HalvingDoubling => halving_doubling::receive_count(stage, line),
+            Self::RecursiveDoubling => recursive_doubling::receive_count(stage, line),
+            Self::DoubleBinaryTree => double_binary_tree::receive_count(stage, line),
+            Self::Tree => tree::receive_count(stage, line),
+            Self::Pairwise => pairwise::receive_count(stage, line),
+            Self::Own(own) => own.0.receive_count(stage, line),
         }
     }
 
@@ -170,7 +170,7 @@ impl CollectiveAlgorithm {
     /// tests compare the formulas with the event loop. Members of a tree end one after another, so trees have no closed
     /// form.
     pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
-        if stage.primitive.has_root() || !self.supports(stage.primitive, n) {
+        if stage.primitive.has_root() || !self.supports_primitive(stage.primitive, n) {
             return None;
         }
         match self {
@@ -186,22 +186,26 @@ impl CollectiveAlgorithm {
 
     /// Returns the time that `primitive` takes on the buffer of a line by this algorithm's formula
     /// ([`auto`](super::auto)). `None` if the algorithm does not support the primitive, or if no formula is known.
-    pub(super) fn cost(
+    pub(super) fn estimate_cost(
         self,
         line: &LineCostModel<'_>,
         primitive: CollectivePrimitive,
         buffer: BufferShare,
     ) -> Option<TimeEstimate> {
-        if !self.supports(primitive, line.size()) {
+        if !self.supports_primitive(primitive, line.member_count()) {
             return None;
         }
         match self {
-            Self::Ring => Some(ring::cost(line, primitive, buffer)),
-            Self::Direct => Some(direct::cost(line, primitive, buffer)),
-            Self::HalvingDoubling => Some(halving_doubling::cost(line, primitive, buffer)),
-            Self::RecursiveDoubling => Some(recursive_doubling::cost(line, primitive, buffer)),
-            Self::DoubleBinaryTree | Self::Tree => Some(tree::cost(line, primitive, buffer)),
-            Self::Pairwise => Some(pairwise::cost(line, buffer)),
+            Self::Ring => Some(ring::estimate_cost(line, primitive, buffer)),
+            Self::Direct => Some(direct::estimate_cost(line, primitive, buffer)),
+            Self::HalvingDoubling => Some(halving_doubling::estimate_cost(line, primitive, buffer)),
+            Self::RecursiveDoubling => {
+                Some(recursive_doubling::estimate_cost(line, primitive, buffer))
+            }
+            Self::DoubleBinaryTree | Self::Tree => {
+                Some(tree::estimate_cost(line, primitive, buffer))
+            }
+            Self::Pairwise => Some(pairwise::estimate_cost(line, buffer)),
             Self::Own(_) => None,
         }
     }
@@ -219,7 +223,7 @@ impl CollectiveAlgorithm {
             P::AllReduce => (stage.buffer, levels),
             P::Broadcast | P::Reduce if trees || doubling => (stage.buffer, levels),
             P::Broadcast | P::Reduce if self == Self::Direct => (stage.buffer, n - 1),
-            _ => (stage.part(n), n - 1),
+            _ => (stage.nth_part(n), n - 1),
         }
     }
 
@@ -244,7 +248,7 @@ impl fmt::Display for CollectiveAlgorithm {
 pub enum AlgorithmChoice {
     /// The fastest algorithm by formula ([`auto`](super::auto)).
     Auto,
-    /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve`]).
+    /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve_automatic`]).
     Named(CollectiveAlgorithm),
     /// The choice of NCCL and RCCL for large buffers: rings, except for all-to-all, gather and scatter. All-to-all,
     /// gather and scatter consist of sends and receives between members, as in `direct` (NCCL user guide,
@@ -267,8 +271,11 @@ impl AlgorithmChoice {
     };
 
     /// Returns the algorithm requested for `primitive`, or `None` if the choice depends on sizes.
-    /// [`CollectiveAlgorithm::resolve`] returns the substitute of an unsupported algorithm.
-    pub fn requested(self, primitive: CollectivePrimitive) -> Option<CollectiveAlgorithm> {
+    /// [`CollectiveAlgorithm::resolve_automatic`] returns the substitute of an unsupported algorithm.
+    pub fn requested_algorithm(
+        self,
+        primitive: CollectivePrimitive,
+    ) -> Option<CollectiveAlgorithm> {
         use CollectivePrimitive as P;
         match (self, primitive) {
             (Self::Auto, _) => None,
@@ -312,10 +319,10 @@ mod tests {
             (P::Gather, Direct),
             (P::Scatter, Direct),
         ] {
-            let found = AlgorithmChoice::Nccl.requested(primitive);
+            let found = AlgorithmChoice::Nccl.requested_algorithm(primitive);
             assert_eq!(found, Some(expected), "{primitive:?}");
         }
-        assert_eq!(AlgorithmChoice::Auto.requested(P::AllToAll), None);
+        assert_eq!(AlgorithmChoice::Auto.requested_algorithm(P::AllToAll), None);
     }
 
     #[test]
@@ -331,7 +338,11 @@ mod tests {
             (Pairwise, P::Broadcast, 8, Direct),
         ];
         for (asked, primitive, n, used) in table {
-            assert_eq!(asked.resolve(primitive, n), used, "{asked} {primitive:?}");
+            assert_eq!(
+                asked.resolve_automatic(primitive, n),
+                used,
+                "{asked} {primitive:?}"
+            );
         }
     }
 }

@@ -51,20 +51,20 @@ use chakram_base::units::{BufferShare, TimeEstimate};
 
 impl LineCostModel<'_> {
     /// Returns the fastest algorithm for `primitive`, and its time.
-    pub fn choose(
+    pub fn choose_fastest(
         &self,
         primitive: CollectivePrimitive,
         buffer: BufferShare,
     ) -> (CollectiveAlgorithm, TimeEstimate) {
-        let all =
-            CollectiveAlgorithm::ALL.map(|(a, _)| Some((a, a.cost(self, primitive, buffer)?)));
+        let all = CollectiveAlgorithm::ALL
+            .map(|(a, _)| Some((a, a.estimate_cost(self, primitive, buffer)?)));
         let best = TimeEstimate::first_of_least(all.into_iter().flatten());
         best.expect("every primitive is carried by one, of any size")
     }
 
     /// Returns true if an all-reduce of `buffer` is faster as one fused stage than as reduce-scatter and all-gather.
     pub fn prefers_fused_all_reduce(&self, buffer: BufferShare) -> bool {
-        let of = |primitive| self.choose(primitive, buffer).1;
+        let of = |primitive| self.choose_fastest(primitive, buffer).1;
         let two = of(CollectivePrimitive::ReduceScatter) + of(CollectivePrimitive::AllGather);
         of(CollectivePrimitive::AllReduce).is_less(two)
     }

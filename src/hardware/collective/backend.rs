@@ -33,7 +33,7 @@ pub struct CollectiveRequest {
     pub kind: CollectiveKind,
     /// Payload bytes as `comm_size` in the trace states them.
     pub bytes: u64,
-    /// Bytes of the whole buffer ([`CollectiveKind::buffer`]).
+    /// Bytes of the whole buffer ([`CollectiveKind::buffer_bytes`]).
     pub buffer: u64,
     /// Index of the table with the bytes for each pair of members. `None` if all pairs exchange equally many bytes.
     pub splits: Option<u32>,
@@ -77,7 +77,7 @@ impl ChunkQueueSpec {
     /// ([`CollectiveRequest::number`]). Indices repeat after 2^31, so two collectives in flight
     /// whose indices are that far apart would share a queue.
     #[inline]
-    pub fn apart(collective: u32, count: u32, number: u32) -> u32 {
+    pub fn with_private_queue(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
     }
 }
@@ -103,7 +103,7 @@ pub enum ScriptEvent {
 
 /// A member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ScriptPlayer {
+pub struct ScriptMember {
     /// Index of the collective, which distinguishes collectives in flight.
     pub run: u32,
     /// The member's position.
@@ -203,7 +203,7 @@ pub enum TransferCause {
 /// Scheduler of bus events.
 pub trait BusScheduler {
     /// Schedules a call of [`EndpointModel::handle_bus_event`] with `event` at `at`.
-    fn after(&mut self, at: Time, event: u32);
+    fn schedule_event(&mut self, at: Time, event: u32);
 }
 
 /// Formats the algorithms of a collective over an extent, innermost dimension first: `ring 8 (nvlink), ring 4 (nodes)`.
@@ -220,7 +220,7 @@ impl AlgorithmDescriber {
     }
 
     /// Joins descriptions of phases with commas. Without phases, returns a text that says so.
-    pub fn list(phases: impl Iterator<Item = String>) -> String {
+    pub fn join_phases(phases: impl Iterator<Item = String>) -> String {
         let phases: Vec<_> = phases.collect();
         match phases.len() {
             0 => "nothing to do".to_owned(),
@@ -229,7 +229,7 @@ impl AlgorithmDescriber {
     }
 
     /// Describes the algorithms of a collective with a buffer of `bytes`.
-    pub fn say(
+    pub fn describe_collective(
         &self,
         kind: CollectiveKind,
         extent: &GroupExtent,
@@ -252,19 +252,24 @@ pub trait CollectiveBackend {
     type Stage: Copy + fmt::Debug;
 
     /// Locates a group's members on the machine, and splits the group into phases.
-    fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
+    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
 
     /// Returns the paths along `phase` that messages share. Called once per group.
-    fn paths(&self, extent: &GroupExtent, phase: &GroupPhase, topology: &Topology) -> SharedPaths;
+    fn collect_paths(
+        &self,
+        extent: &GroupExtent,
+        phase: &GroupPhase,
+        topology: &Topology,
+    ) -> SharedPaths;
 
     /// Returns the path that all messages of a stage share, or `None` if paths differ.
-    fn path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
+    fn uniform_path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
 
     /// Returns a key for everything that affects a request's execution, except its group, root, kind and bytes.
     /// Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
-    fn variant(&self, request: &CollectiveRequest) -> u64;
+    fn cache_key(&self, request: &CollectiveRequest) -> u64;
 
-    /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::paths`].
+    /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::collect_paths`].
     fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
@@ -279,7 +284,7 @@ pub trait CollectiveBackend {
     }
 
     /// Returns the index of the phase of the extent in which `stage` takes place.
-    fn phase(&self, stage: &Self::Stage) -> usize;
+    fn phase_index(&self, stage: &Self::Stage) -> usize;
 
     /// Returns the line position of the member at `position`, or `None` if the member takes no part in `stage`.
     fn line_position(
@@ -291,10 +296,10 @@ pub trait CollectiveBackend {
     ) -> Option<LinePosition>;
 
     /// Returns the number of messages that the member at `line` receives.
-    fn receives(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
+    fn receive_count(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
     /// Returns the `i`-th message that the member at `line` sends, or `None` after the last.
-    fn step(
+    fn nth_send(
         &self,
         stage: &Self::Stage,
         queue_slot: u16,
@@ -310,7 +315,7 @@ pub trait CollectiveBackend {
     fn describer(&self) -> AlgorithmDescriber;
 
     /// Returns the duration of a collective if all members begin together and nothing else is in flight. `None` if no
-    /// closed form is proved, or if members end at different times. `paths` are the results of [`Self::paths`].
+    /// closed form is proved, or if members end at different times. `paths` are the results of [`Self::collect_paths`].
     fn closed_form(
         &self,
         chunk_schedule: &ChunkSchedule<Self::Stage>,
@@ -324,10 +329,10 @@ pub trait CollectiveBackend {
 /// and queues in which chunks wait.
 pub trait EndpointModel: CollectiveBackend {
     /// Returns the queue in which a chunk waits before `stage`, or `None` if chunks do not wait.
-    fn queue(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
+    fn queue_before_stage(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
 
     /// Returns the number of credits with which the member at `line` begins.
-    fn credits(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
+    fn initial_credits(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
     /// Returns true if members execute `stage` from scripts instead of steps.
     fn is_scripted(&self, stage: &Self::Stage) -> bool;
@@ -337,14 +342,14 @@ pub trait EndpointModel: CollectiveBackend {
         &mut self,
         stage: &Self::Stage,
         extent: &GroupExtent,
-        player: ScriptPlayer,
+        player: ScriptMember,
         root: Position,
         cue: ScriptEvent,
         acts: &mut Vec<ScriptAction>,
     );
 
     /// Returns the processing at an endpoint before its first send and after each reception.
-    fn endpoint(&self, stage: &Self::Stage) -> EndpointCost;
+    fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointCost;
 
     /// Returns the bus transfer of an endpoint with [`EndpointCost::Bus`] for the cause `of`: the start of the stage or
     /// the reception of a message.
@@ -381,7 +386,7 @@ pub trait EndpointModel: CollectiveBackend {
 
     /// Returns the time that the member at `line` needs to reduce its `r`-th received message, or `None` if the member
     /// does not reduce the message.
-    fn reduction(
+    fn time_reduction(
         &self,
         stage: &Self::Stage,
         queue_slot: u16,
@@ -507,7 +512,7 @@ pub trait IssueDiscipline: CollectiveBackend {
 
     /// Returns the `k`-th source for which the member at `line` posts a receive after `taken` steps. Only called if
     /// each message follows a request to send.
-    fn source(
+    fn source_of_receive(
         &self,
         stage: &Self::Stage,
         queue_slot: u16,

@@ -37,7 +37,7 @@ impl BinomialNode {
     }
 
     /// Returns the number of members in the subtree of `x`.
-    fn subtree(&self, x: u32) -> u32 {
+    fn subtree_size(&self, x: u32) -> u32 {
         match x {
             0 => self.size,
             // The lowest set bit, truncated at the end of the line.
@@ -46,14 +46,14 @@ impl BinomialNode {
     }
 
     /// Returns the number of the member's children: x + 1, x + 2, x + 4, … within its subtree.
-    fn children(&self) -> u32 {
-        self.subtree(self.x).next_power_of_two().ilog2()
+    fn child_count(&self) -> u32 {
+        self.subtree_size(self.x).next_power_of_two().ilog2()
     }
 
     /// Returns the member number of the `i`-th child; the child with the largest subtree comes
     /// first.
-    fn child(&self, i: u32) -> u32 {
-        self.x + (1 << (self.children() - 1 - i))
+    fn nth_child(&self, i: u32) -> u32 {
+        self.x + (1 << (self.child_count() - 1 - i))
     }
 
     /// Returns the index of the member with number `x`.
@@ -62,22 +62,24 @@ impl BinomialNode {
     }
 }
 
-pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     let place = BinomialNode::new(line);
     let is_root = place.x == 0;
     let share = |x| match stage.primitive {
         CollectivePrimitive::Gather | CollectivePrimitive::Scatter => {
-            stage.buffer.parts_of(place.subtree(x), place.size)
+            stage.buffer.parts_of(place.subtree_size(x), place.size)
         }
         _ => stage.buffer,
     };
     let (to, of, after) = match stage.primitive {
-        CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter if i < place.children() => {
-            let child = place.child(i);
+        CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter
+            if i < place.child_count() =>
+        {
+            let child = place.nth_child(i);
             (child, child, u32::from(!is_root))
         }
         CollectivePrimitive::Reduce | CollectivePrimitive::Gather if i == 0 && !is_root => {
-            (place.x & (place.x - 1), place.x, place.children())
+            (place.x & (place.x - 1), place.x, place.child_count())
         }
         _ => return None,
     };
@@ -90,11 +92,11 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
     })
 }
 
-pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
     let place = BinomialNode::new(line);
     match stage.primitive {
         CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter => u32::from(place.x != 0),
-        CollectivePrimitive::Reduce | CollectivePrimitive::Gather => place.children(),
+        CollectivePrimitive::Reduce | CollectivePrimitive::Gather => place.child_count(),
         _ => 0,
     }
 }

@@ -32,9 +32,9 @@
 //! tree and a double tree each replace the algorithm that is fastest for one chunk, in the outermost dimension for an
 //! all-reduce, and in every dimension for a broadcast or reduce. The tree is kept if the collective then ends earlier.
 
-use super::flow_shop::{FlowShopInput, schedule};
+use super::flow_shop::{FlowShopInput, simulate_flow_shop};
 use super::line_cost::LineCostModel;
-use super::routes::routes;
+use super::routes::route_collective;
 use super::stage_flow::StageFlow;
 use super::{
     AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm, CollectivePrimitive,
@@ -84,7 +84,7 @@ pub(super) struct ResolvedChunks {
 
 impl ResolvedChunks {
     /// The chosen algorithms, or the machine's if none were chosen.
-    pub fn algorithms<'s>(&'s self, machine: &'s [AlgorithmChoice]) -> &'s [AlgorithmChoice] {
+    pub fn algorithms_or<'s>(&'s self, machine: &'s [AlgorithmChoice]) -> &'s [AlgorithmChoice] {
         self.algorithms.as_deref().unwrap_or(machine)
     }
 }
@@ -113,11 +113,13 @@ struct PhaseKey {
 
 /// The properties that distinguish the paths of one machine.
 fn path_key(path: NetworkPath) -> [u64; 3] {
-    let others = path.others.estimate(BufferShare::whole(1 << 40));
+    let others = path
+        .others
+        .estimate_serialization(BufferShare::from_bytes(1 << 40));
     [
         path.latency.0,
         path.bandwidth.bytes_per_second().to_bits(),
-        others.picoseconds().to_bits(),
+        others.as_picoseconds().to_bits(),
     ]
 }
 
@@ -154,7 +156,7 @@ struct StageCost {
 
 impl ChunkChoices {
     /// Returns the machine's chunking, with the number of chunks that the machine states or else a chosen number.
-    pub(super) fn resolve(
+    pub(super) fn resolve_chunks(
         &self,
         collective: &CountedCollective<'_>,
         pipeline: ChunkPipeline,
@@ -169,7 +171,7 @@ impl ChunkChoices {
         if collective.is_trivial(pipeline) {
             return with(NonZeroU32::MIN).into();
         }
-        let key = collective.key();
+        let key = collective.choice_key();
         // Entries are never modified after insertion, so a poisoned lock does no harm.
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known().get(&key).cloned();
@@ -186,10 +188,10 @@ impl ChunkChoices {
 }
 
 /// Estimated time by number of chunks.
-type Trials = BTreeMap<u32, Span>;
+type TriedChunkCounts = BTreeMap<u32, Span>;
 
 /// Returns the numbers of chunks up to `most`, each about an eighth larger than the previous one.
-fn coarse_numbers(most: u32) -> impl Iterator<Item = u32> {
+fn candidate_counts(most: u32) -> impl Iterator<Item = u32> {
     let next = move |&at: &u32| (at < most).then(|| most.min(at + (at / 8).max(1)));
     std::iter::successors(Some(1), next)
 }
@@ -198,7 +200,7 @@ impl CountedCollective<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
     /// form. Also true on tiles, where members' routes cross, so that the time of several chunks is unknown.
     fn is_trivial(&self, pipeline: ChunkPipeline) -> bool {
-        if self.topology.tiles().is_some() {
+        if self.topology.tile_grid().is_some() {
             return true;
         }
         let [phase] = &self.extent.phases[..] else {
@@ -206,13 +208,13 @@ impl CountedCollective<'_> {
         };
         let named = !matches!(self.choices[phase.dimension], AlgorithmChoice::Auto);
         named && pipeline.active.get() == 1 && {
-            let one = self.routes(pipeline, 1);
-            let mut all = one.stages().iter();
+            let one = self.route_chunks(pipeline, 1);
+            let mut all = one.all_stages().iter();
             all.all(|assignment| assignment.closed_form(self.extent, self.paths).is_some())
         }
     }
 
-    fn key(&self) -> ChoiceKey {
+    fn choice_key(&self) -> ChoiceKey {
         let phases = self.extent.phases.iter().zip(self.paths);
         let phases = phases.map(|(phase, paths)| {
             let line = 0..phase.size;
@@ -232,12 +234,12 @@ impl CountedCollective<'_> {
         (self.of.0, self.of.1, self.extent.regular, phases.collect())
     }
 
-    fn routes(&self, pipeline: ChunkPipeline, chunks: u32) -> ChunkSchedule<StageAssignment> {
+    fn route_chunks(&self, pipeline: ChunkPipeline, chunks: u32) -> ChunkSchedule<StageAssignment> {
         let pipeline = ChunkPipeline {
             chunks: NonZeroU32::new(chunks),
             ..pipeline
         };
-        routes(
+        route_collective(
             self.of,
             (self.extent, self.topology),
             self.choices,
@@ -247,7 +249,7 @@ impl CountedCollective<'_> {
 
     /// Returns the number of chunks and the algorithms with which the collective is fastest.
     fn choose_with_algorithms(&self, pipeline: ChunkPipeline) -> ChunkChoice {
-        let (mut chunks, mut best) = self.choose(pipeline);
+        let (mut chunks, mut best) = self.choose_count(pipeline);
         let mut algorithms = self.choices.to_vec();
         let phases = self.extent.phases.iter();
         let last = phases.len().saturating_sub(1);
@@ -271,7 +273,7 @@ impl CountedCollective<'_> {
                     choices: &choices,
                     ..*self
                 };
-                let (count, time) = other.choose(pipeline);
+                let (count, time) = other.choose_count(pipeline);
                 if time < best {
                     (chunks, best) = (count, time);
                     chosen = Some(choices);
@@ -286,38 +288,43 @@ impl CountedCollective<'_> {
     }
 
     /// Returns the best number of chunks, and the estimated time with this number.
-    fn choose(&self, pipeline: ChunkPipeline) -> (NonZeroU32, Span) {
-        let one = self.routes(pipeline, 1);
-        let members = u64::from(self.extent.size()).saturating_mul(one.length() as u64 + 1);
+    fn choose_count(&self, pipeline: ChunkPipeline) -> (NonZeroU32, Span) {
+        let one = self.route_chunks(pipeline, 1);
+        let members =
+            u64::from(self.extent.member_count()).saturating_mul(one.stages_per_chunk() as u64 + 1);
         let most = u64::from(MOST)
             .min(self.of.1)
             .min(MOST_STATE / members.max(1))
             .max(1);
-        let flows = one.stages().iter().filter(|stage| is_in_tree(stage));
-        let messages: u64 = flows.map(|stage| self.flow(stage).messages()).sum();
+        let flows = one.all_stages().iter().filter(|stage| is_in_tree(stage));
+        let messages: u64 = flows
+            .map(|stage| self.build_stage_flow(stage).messages_per_chunk())
+            .sum();
         let costs = |chunks, exact| {
-            let plan = self.routes(pipeline, chunks);
-            let of = |stage| self.cost(stage, pipeline.active.get(), (plan.chunks(), exact));
-            let costs: Vec<StageCost> = plan.stages().iter().map(of).collect();
+            let plan = self.route_chunks(pipeline, chunks);
+            let of = |stage| {
+                self.estimate_stage_cost(stage, pipeline.active.get(), (plan.chunk_count(), exact))
+            };
+            let costs: Vec<StageCost> = plan.all_stages().iter().map(of).collect();
             (plan, costs)
         };
         // Without trees a trial takes little time, so every number of chunks is tried.
         let numbers: Vec<u32> = match messages {
             0 => (1..=most as u32).collect(),
-            _ => coarse_numbers(most as u32).collect(),
+            _ => candidate_counts(most as u32).collect(),
         };
         let bounds = numbers.iter().map(|&chunks| {
             let (plan, costs) = costs(chunks, false);
-            (self.bound(&plan, &costs), chunks)
+            (self.lower_bound(&plan, &costs), chunks)
         });
         let mut bounds: Vec<(Span, u32)> = bounds.collect();
         let end = |chunks| {
             let (plan, costs) = costs(chunks, true);
-            self.end(&plan, &costs, pipeline)
+            self.estimate_end(&plan, &costs, pipeline)
         };
-        let mut known = Trials::new();
+        let mut known = TriedChunkCounts::new();
         let mut left = MOST_MESSAGES.max(MOST_TRIALS * most * messages);
-        let mut try_out = |known: &mut Trials, chunks: u32| {
+        let mut try_out = |known: &mut TriedChunkCounts, chunks: u32| {
             let cost = messages * u64::from(chunks);
             if known.contains_key(&chunks) || cost > left {
                 return;
@@ -325,7 +332,8 @@ impl CountedCollective<'_> {
             left -= cost;
             known.insert(chunks, end(chunks));
         };
-        let best_of = |known: &Trials| known.iter().map(|(&chunks, &time)| (time, chunks)).min();
+        let best_of =
+            |known: &TriedChunkCounts| known.iter().map(|(&chunks, &time)| (time, chunks)).min();
         // Try numbers in ascending order of bounds: when a bound reaches the best time, no later number can be better.
         bounds.sort_unstable();
         for &(bound, chunks) in &bounds {
@@ -373,7 +381,7 @@ impl CountedCollective<'_> {
     }
 
     /// Returns the messages that one chunk sends in a tree stage.
-    fn flow(&self, assignment: &StageAssignment) -> StageFlow {
+    fn build_stage_flow(&self, assignment: &StageAssignment) -> StageFlow {
         let phase = &self.extent.phases[assignment.stage.phase];
         let line = LineCostModel::new(self.extent, phase, self.topology);
         StageFlow::new(&line, assignment.algorithm, &assignment.stage)
@@ -381,7 +389,7 @@ impl CountedCollective<'_> {
 
     /// Returns the life and the interval of a stage of a collective with `chunks` chunks. For trees, the result is only
     /// a lower bound unless `exact`.
-    fn cost(
+    fn estimate_stage_cost(
         &self,
         assignment: &StageAssignment,
         active: u32,
@@ -393,7 +401,7 @@ impl CountedCollective<'_> {
         let phase = &self.extent.phases[stage.phase];
         let n = phase.size;
         let span = |picoseconds: f64| Span(picoseconds.round() as u64);
-        if let Some(path) = assignment.path(&self.paths[stage.phase])
+        if let Some(path) = assignment.uniform_path(&self.paths[stage.phase])
             && let Some(life) = algorithm.closed_form(stage, n, &path)
         {
             let interval = match active {
@@ -411,12 +419,12 @@ impl CountedCollective<'_> {
             return StageCost { life, interval };
         }
         if is_in_tree(assignment) {
-            let flow = self.flow(assignment);
-            let life = flow.end(1, 1);
+            let flow = self.build_stage_flow(assignment);
+            let life = flow.simulate_end(1, 1);
             let all = match (exact, chunks) {
                 (_, 1) => life,
-                (true, _) => flow.end(chunks, tree_places(active, n)),
-                (false, _) => flow.busiest(chunks),
+                (true, _) => flow.simulate_end(chunks, tree_places(active, n)),
+                (false, _) => flow.busiest_time(chunks),
             };
             let rest = Span(all.0.saturating_sub(life.0));
             let interval = Span(rest.0.div_ceil(u64::from(chunks.max(2) - 1)));
@@ -426,16 +434,16 @@ impl CountedCollective<'_> {
             };
         }
         let line = LineCostModel::new(self.extent, phase, self.topology).without_load();
-        let Some(life) = algorithm.cost(&line, stage.primitive, stage.buffer) else {
+        let Some(life) = algorithm.estimate_cost(&line, stage.primitive, stage.buffer) else {
             // The algorithm has no formula, so approximate its time by equal messages.
-            let link = self.topology.dimensions()[phase.dimension].link();
+            let link = self.topology.dimensions()[phase.dimension].link_bandwidth();
             let latency = self.topology.dimensions()[phase.dimension].latency;
             let (message, count) = algorithm.serial_messages(stage, n);
-            let life = (link.serialization(message) + latency).times(count.into());
+            let life = (link.serialization_time(message) + latency).times(count.into());
             let interval = life;
             return StageCost { life, interval };
         };
-        let life = span(life.picoseconds());
+        let life = span(life.as_picoseconds());
         // The interval equals the life in three cases. Without a root, all members are busy throughout. If the group is
         // not a sub-grid, routes are longer and determine the interval. If a ring is used in both directions, a member
         // near the root in one direction is far from the root in the other.
@@ -445,25 +453,25 @@ impl CountedCollective<'_> {
                 interval: life,
             };
         }
-        let port = line.way(1).alone();
+        let port = line.path_at_distance(1).without_load();
         let (amount, count) = match (stage.primitive, algorithm) {
             (CollectivePrimitive::Broadcast | CollectivePrimitive::Reduce, _) => match algorithm {
                 CollectiveAlgorithm::Ring => (stage.buffer, 1),
                 CollectiveAlgorithm::Direct => (stage.buffer, n - 1),
                 _ => (stage.buffer, n.next_power_of_two().ilog2()),
             },
-            _ => (stage.part(n), n - 1),
+            _ => (stage.nth_part(n), n - 1),
         };
-        let busy = port.passes(amount).times(count.into());
+        let busy = port.time_passes(amount).times(count.into());
         StageCost {
             life,
-            interval: span(busy.picoseconds()).min(life),
+            interval: span(busy.as_picoseconds()).min(life),
         }
     }
 
     /// Estimated time of the collective. The next chunk may enter a stage after the interval of the previous chunk,
     /// while that chunk's life continues.
-    fn end(
+    fn estimate_end(
         &self,
         plan: &ChunkSchedule<StageAssignment>,
         costs: &[StageCost],
@@ -471,10 +479,10 @@ impl CountedCollective<'_> {
     ) -> Span {
         // With a single stage, each chunk starts one interval after the previous chunk.
         if let [only] = costs {
-            let before = u64::from(plan.chunks().saturating_sub(1));
+            let before = u64::from(plan.chunk_count().saturating_sub(1));
             return only.interval.times(before) + only.life;
         }
-        let stages = || plan.stages().iter().zip(costs);
+        let stages = || plan.all_stages().iter().zip(costs);
         let phases = self.extent.phases.len() as u32;
         let overlaps = costs.iter().any(|cost| cost.interval < cost.life);
         let parts = 1 + usize::from(overlaps);
@@ -493,9 +501,9 @@ impl CountedCollective<'_> {
         // in the phase.
         let mut capacity = vec![1; phases as usize];
         capacity.push(u32::MAX);
-        let routes = (0..plan.chunks()).map(|chunk| plan.route(chunk) as u32);
-        let length = parts * plan.length();
-        let plan = ChunkSchedule::routed(vec![(); spans.len()], length, routes.collect());
+        let routes = (0..plan.chunk_count()).map(|chunk| plan.route_of_chunk(chunk) as u32);
+        let length = parts * plan.stages_per_chunk();
+        let plan = ChunkSchedule::with_routes(vec![(); spans.len()], length, routes.collect());
         let stages = FlowShopInput {
             spans: &spans,
             queue_of: &queue_of,
@@ -503,25 +511,25 @@ impl CountedCollective<'_> {
             back: &back,
             intra: pipeline.intra,
         };
-        schedule(&plan, stages).end
+        simulate_flow_shop(&plan, stages).end
     }
 
-    /// A lower bound of [`Self::end`]: the time of all chunks in one phase, plus the least time before and after the
+    /// A lower bound of [`Self::estimate_end`]: the time of all chunks in one phase, plus the least time before and after the
     /// phase.
-    fn bound(&self, plan: &ChunkSchedule<StageAssignment>, costs: &[StageCost]) -> Span {
-        let length = plan.length();
+    fn lower_bound(&self, plan: &ChunkSchedule<StageAssignment>, costs: &[StageCost]) -> Span {
+        let length = plan.stages_per_chunk();
         let sum = |all: &[StageCost]| all.iter().fold(Span::ZERO, |sum, cost| sum + cost.life);
-        let routes = plan.stages().len() / length.max(1);
+        let routes = plan.all_stages().len() / length.max(1);
         let mut chunks = vec![0_u64; routes];
-        for chunk in 0..plan.chunks() {
-            chunks[plan.route(chunk)] += 1;
+        for chunk in 0..plan.chunk_count() {
+            chunks[plan.route_of_chunk(chunk)] += 1;
         }
         let phase = |number: usize| {
             let mut busy = Span::ZERO;
             let (mut before, mut after) = (Span(u64::MAX), Span(u64::MAX));
             for (route, &count) in chunks.iter().enumerate() {
                 let range = route * length..(route + 1) * length;
-                let (stages, costs) = (&plan.stages()[range.clone()], &costs[range]);
+                let (stages, costs) = (&plan.all_stages()[range.clone()], &costs[range]);
                 let visits = |assignment: &StageAssignment| assignment.stage.phase == number;
                 for (_, cost) in stages.iter().zip(costs).filter(|(stage, _)| visits(stage)) {
                     busy += cost.interval.times(count);

@@ -44,7 +44,7 @@ pub struct ChunkSchedule<S> {
 
 impl<S: Copy> ChunkSchedule<S> {
     /// Creates `chunks` chunks that all pass through `stages`.
-    pub fn uniform(stages: Vec<S>, chunks: u32) -> Self {
+    pub fn with_uniform_chunks(stages: Vec<S>, chunks: u32) -> Self {
         Self {
             length: stages.len(),
             stages,
@@ -58,7 +58,7 @@ impl<S: Copy> ChunkSchedule<S> {
 
     /// Creates a chunk for each entry of `route_of`, which is the index of the chunk's route. `stages` contains the
     /// routes one after another, with `length` stages each.
-    pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
+    pub fn with_routes(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
         // Routes are stored one after another, each with `length` stages.
         debug_assert!(length == 0 || stages.len().is_multiple_of(length));
         Self {
@@ -91,7 +91,7 @@ impl<S: Copy> ChunkSchedule<S> {
 
     /// Returns the measured duration from the arrival of the last member, or `None` if the collective was not measured.
     #[inline]
-    pub fn measured(&self) -> Option<Span> {
+    pub fn measured_time(&self) -> Option<Span> {
         self.measured
     }
 
@@ -110,31 +110,31 @@ impl<S: Copy> ChunkSchedule<S> {
 
     /// Maximum number of concurrent strands of a chunk.
     #[inline]
-    pub fn strands(&self) -> u32 {
+    pub fn strand_count(&self) -> u32 {
         self.strands
     }
 
     /// Number of chunks.
     #[inline]
-    pub fn chunks(&self) -> u32 {
+    pub fn chunk_count(&self) -> u32 {
         self.chunks
     }
 
     /// Number of stages of each chunk.
     #[inline]
-    pub fn length(&self) -> usize {
+    pub fn stages_per_chunk(&self) -> usize {
         self.length
     }
 
     /// Returns the stages of all routes, one after another.
     #[inline]
-    pub fn stages(&self) -> &[S] {
+    pub fn all_stages(&self) -> &[S] {
         &self.stages
     }
 
     /// Returns the index of the route of `chunk`.
     #[inline]
-    pub fn route(&self, chunk: u32) -> usize {
+    pub fn route_of_chunk(&self, chunk: u32) -> usize {
         if self.route_of.is_empty() {
             0
         } else {
@@ -150,22 +150,22 @@ impl<S: Copy> ChunkSchedule<S> {
 
     /// Returns stage `number` of `chunk`, or `None` after the last.
     #[inline]
-    pub fn stage(&self, chunk: u32, number: StageIndex) -> Option<&S> {
+    pub fn stage_of_chunk(&self, chunk: u32, number: StageIndex) -> Option<&S> {
         let index = self.stage_index(chunk, number)?;
         Some(&self.stages[index])
     }
 
-    /// Returns the index of stage `number` of `chunk` in [`Self::stages`], or `None` after the
+    /// Returns the index of stage `number` of `chunk` in [`Self::all_stages`], or `None` after the
     /// last.
     #[inline]
     pub fn stage_index(&self, chunk: u32, number: StageIndex) -> Option<usize> {
         let number = number.index();
-        (number < self.length).then(|| self.route(chunk) * self.length + number)
+        (number < self.length).then(|| self.route_of_chunk(chunk) * self.length + number)
     }
 
     /// Returns the order in which chunks are admitted to each phase, or `None` if it is not fixed.
     #[inline]
-    pub fn admission(&self) -> Option<&AdmissionOrder> {
+    pub fn admission_order(&self) -> Option<&AdmissionOrder> {
         self.admission.as_ref()
     }
 }

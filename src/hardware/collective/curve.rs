@@ -44,7 +44,7 @@ pub struct LinkRates {
 
 impl LinkRates {
     /// Returns the rates of the links of `dimension`.
-    pub fn of(dimension: &TopologyDimension) -> Self {
+    pub fn of_dimension(dimension: &TopologyDimension) -> Self {
         Self {
             bandwidth: dimension.bandwidth,
             latency: dimension.latency,
@@ -59,12 +59,12 @@ pub fn measured_elsewhere(
     kind: CollectiveKind,
     (extent, topology): (&GroupExtent, &Topology),
 ) -> Option<(usize, LinkRates)> {
-    measured(curves, (kind, 1), (extent, topology))?;
+    find_measured_time(curves, (kind, 1), (extent, topology))?;
     let [phase] = &extent.phases[..] else {
         return None;
     };
     let mut curves = curves[phase.dimension].iter();
-    let own = LinkRates::of(&topology.dimensions()[phase.dimension]);
+    let own = LinkRates::of_dimension(&topology.dimensions()[phase.dimension]);
     let other = |curve: &CollectiveCurve| curve.measured_at.filter(|at| *at != own);
     let at = curves.find_map(|curve| (curve.kind == kind).then(|| other(curve))?)?;
     Some((phase.dimension, at))
@@ -82,28 +82,28 @@ pub struct LinkChange {
 impl LinkChange {
     /// Returns the change for a collective along `phase`. `None` if the phase's links equal `measured_at`, or if
     /// `measured_at` is unknown.
-    pub(super) fn of(
+    pub(super) fn between_links(
         measured_at: Option<LinkRates>,
         phase: &GroupPhase,
         topology: &Topology,
     ) -> Option<Self> {
         let dimension = &topology.dimensions()[phase.dimension];
-        let (from, to) = (measured_at?, LinkRates::of(dimension));
+        let (from, to) = (measured_at?, LinkRates::of_dimension(dimension));
         (from != to).then(|| Self {
             from,
             to,
-            hops: dimension.shape.hops(dimension.size.max(2), 0, 1),
+            hops: dimension.shape.hop_count(dimension.size.max(2), 0, 1),
         })
     }
 
     /// Returns the factor on the transfer part of a measured time.
-    pub(super) fn transfer(&self) -> f64 {
+    pub(super) fn transfer_factor(&self) -> f64 {
         self.from.bandwidth.bytes_per_second() / self.to.bandwidth.bytes_per_second()
     }
 
     /// Converts a start of `seconds` to the new links. The start contains the latency of `steps` successive messages.
-    pub(super) fn start(&self, seconds: f64, steps: f64) -> f64 {
-        let latency = |rates: &LinkRates| steps * f64::from(self.hops) * rates.latency.seconds();
+    pub(super) fn adjust_start(&self, seconds: f64, steps: f64) -> f64 {
+        let latency = |rates: &LinkRates| steps * f64::from(self.hops) * rates.latency.as_seconds();
         let (from, to) = (latency(&self.from), latency(&self.to));
         if from <= seconds {
             seconds - from + to
@@ -141,14 +141,14 @@ pub struct CollectiveCurve {
 impl CollectiveCurve {
     /// Returns the seconds for a buffer of `bytes` on other links.
     fn seconds_on(&self, bytes: f64, change: &LinkChange) -> f64 {
-        let start = self.start(bytes);
-        let transfer = self.seconds(bytes) - start;
+        let start = self.start_seconds(bytes);
+        let transfer = self.predict_seconds(bytes) - start;
         let (steps, _) = steps_and_part(self.kind, self.members);
-        change.start(start, steps) + transfer * change.transfer()
+        change.adjust_start(start, steps) + transfer * change.transfer_factor()
     }
 
     /// Returns the start of a collective with a buffer of `bytes`: the seconds that do not depend on bandwidth.
-    fn start(&self, bytes: f64) -> f64 {
+    fn start_seconds(&self, bytes: f64) -> f64 {
         let points = &self.points[..];
         let rates = points.iter().map(|(bytes, seconds)| seconds / bytes);
         let mut byte = rates.fold(f64::INFINITY, f64::min);
@@ -175,7 +175,7 @@ impl CollectiveCurve {
     }
 
     /// Returns the seconds for a buffer of `bytes`.
-    pub fn seconds(&self, bytes: f64) -> f64 {
+    pub fn predict_seconds(&self, bytes: f64) -> f64 {
         let above = self.points.partition_point(|point| point.0 < bytes);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
             return 0.0;
@@ -195,7 +195,7 @@ impl CollectiveCurve {
 /// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless the
 /// members are along one dimension, and that dimension's curves cover their number. `curves` has one list per
 /// dimension.
-pub fn measured(
+pub fn find_measured_time(
     curves: &[Vec<CollectiveCurve>],
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),
@@ -205,8 +205,8 @@ pub fn measured(
     };
     let seconds = |curve: &CollectiveCurve| {
         let bytes = bytes as f64;
-        match LinkChange::of(curve.measured_at, phase, topology) {
-            None => curve.seconds(bytes),
+        match LinkChange::between_links(curve.measured_at, phase, topology) {
+            None => curve.predict_seconds(bytes),
             Some(change) => curve.seconds_on(bytes, &change),
         }
     };
@@ -247,11 +247,11 @@ mod tests {
             measured_at: None,
         };
         // The mean of 1e3 and 1e5 bytes is 50,500 bytes; the mean of 1e-5 and 1e-3 s is 5.05e-4 s.
-        assert!((curve.seconds(50_500.0) / 5.05e-4 - 1.0).abs() < 1e-12);
-        assert_eq!(curve.seconds(1.0), 1e-5);
-        assert_eq!(curve.seconds(1e3), 1e-5);
+        assert!((curve.predict_seconds(50_500.0) / 5.05e-4 - 1.0).abs() < 1e-12);
+        assert_eq!(curve.predict_seconds(1.0), 1e-5);
+        assert_eq!(curve.predict_seconds(1e3), 1e-5);
         // Ten times the last point's bytes take ten times its time: 10 x 1e-3 s.
-        assert!((curve.seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
+        assert!((curve.predict_seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
     }
 
     fn rates(gb: f64, ns: u64) -> LinkRates {
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    fn micros(bytes: f64, from: LinkRates, to: LinkRates) -> f64 {
+    fn as_micros(bytes: f64, from: LinkRates, to: LinkRates) -> f64 {
         let change = LinkChange { from, to, hops: 2 };
         1e6 * curve().seconds_on(bytes, &change)
     }
@@ -282,7 +282,7 @@ mod tests {
         // The last two points are 100 us apart for 10 MB: 10 us per MB. The remaining starts are 10
         // us at 20 MB, 10 MB and 1 MB, and 9.99 us at 1 kB.
         let near = |bytes, gb, expected: f64| {
-            let found = micros(bytes, rates(100.0, 500), rates(gb, 500));
+            let found = as_micros(bytes, rates(100.0, 500), rates(gb, 500));
             assert!(
                 (found - expected).abs() < 1e-9,
                 "{found} and not {expected}"
@@ -305,7 +305,7 @@ mod tests {
         // 7 steps over 2 links of 500 ns are 7 us of the start. Ten times the latency adds 63 us; zero latency removes
         // 7 us.
         let near = |from, to, expected: f64| {
-            let found = micros(20e6, rates(100.0, from), rates(100.0, to));
+            let found = as_micros(20e6, rates(100.0, from), rates(100.0, to));
             assert!(
                 (found - expected).abs() < 1e-9,
                 "{found} and not {expected}"
@@ -325,7 +325,7 @@ mod tests {
         // 10 us.
         let mut curve = curve();
         curve.points[1].1 = 100e-6;
-        assert!((curve.start(1e6) - 10e-6).abs() < 1e-15);
+        assert!((curve.start_seconds(1e6) - 10e-6).abs() < 1e-15);
         let change = LinkChange {
             from: rates(100.0, 0),
             to: rates(1e6, 0),

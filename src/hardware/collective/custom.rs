@@ -7,7 +7,7 @@
 //! collective's own size is ignored. A member completes the collective when all operations of its script have
 //! completed.
 
-use super::{ScriptAction, ScriptEvent, ScriptPlayer};
+use super::{ScriptAction, ScriptEvent, ScriptMember};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 use std::collections::{BTreeMap, VecDeque};
@@ -70,7 +70,7 @@ impl MemberScript {
     }
 
     /// Returns the number of an operation in the author's script.
-    pub fn id(&self, part: u32) -> u64 {
+    pub fn op_id(&self, part: u32) -> u64 {
         self.ids[part as usize]
     }
 
@@ -97,7 +97,7 @@ pub struct CustomCollective {
     /// Name of the algorithm in reports.
     pub name: String,
     /// Script of each position. Position p is the p-th member of the group, counted from the root if there is one. Each
-    /// receive is matched to one send ([`ScriptedAlgorithm::matched`]).
+    /// receive is matched to one send ([`ScriptedAlgorithm::with_matched_labels`]).
     pub scripts: ScriptedAlgorithm,
 }
 
@@ -118,13 +118,13 @@ struct ScriptProgress {
 
 /// Progress of the members that execute scripts.
 #[derive(Clone, Debug, Default)]
-pub struct ScriptExecutor(BTreeMap<ScriptPlayer, ScriptProgress>);
+pub struct ScriptExecutor(BTreeMap<ScriptMember, ScriptProgress>);
 
 impl CustomCollective {
     /// Returns true if the algorithm implements collectives of `kind` among `members` members. Always false for one
     /// member, which has no peer.
     pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
-        self.kind == kind && members > 1 && self.scripts.positions() == members
+        self.kind == kind && members > 1 && self.scripts.position_count() == members
     }
 }
 
@@ -135,17 +135,17 @@ impl ScriptedAlgorithm {
     }
 
     /// Returns the number of positions that have a script.
-    pub fn positions(&self) -> u32 {
+    pub fn position_count(&self) -> u32 {
         self.0.len() as u32
     }
 
     /// Returns the script of a position.
-    pub fn script(&self, position: u32) -> &MemberScript {
+    pub fn script_of_position(&self, position: u32) -> &MemberScript {
         &self.0[position as usize]
     }
 
     /// Iterates over the operations of the first `size` scripts as (position, index, operation).
-    fn parts(&self, size: u32) -> impl Iterator<Item = (u32, u32, ScriptOp)> {
+    fn iter_ops(&self, size: u32) -> impl Iterator<Item = (u32, u32, ScriptOp)> {
         let scripts = (0..size).zip(&self.0);
         scripts.flat_map(|(position, script)| {
             let parts = (0..).zip(&script.parts);
@@ -155,10 +155,10 @@ impl ScriptedAlgorithm {
 
     /// Returns the first pair (sender, receiver) of `size` positions whose sends and receives do
     /// not match, or `None` if all match.
-    pub fn unpaired(&self, size: u32) -> Option<(u32, u32)> {
+    pub fn find_unpaired_peers(&self, size: u32) -> Option<(u32, u32)> {
         // Sends minus receives, by sender, receiver and label.
         let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
-        for (position, _, part) in self.parts(size) {
+        for (position, _, part) in self.iter_ops(size) {
             let (key, count) = match part {
                 ScriptOp::Send { to, label, .. } => ((position, to, label), 1),
                 ScriptOp::Receive { from, label } => ((from, position, label), -1),
@@ -172,13 +172,15 @@ impl ScriptedAlgorithm {
 
     /// Returns a peer in a script that is outside a group of `size`, or `None`.
     pub fn unknown_peer(&self, size: u32) -> Option<u32> {
-        let mut peers = self.parts(size).filter_map(|(_, _, part)| part.peer());
+        let mut peers = self
+            .iter_ops(size)
+            .filter_map(|(_, _, part)| part.peer_rank());
         peers.find(|&peer| peer >= size)
     }
 }
 
 impl ScriptOp {
-    fn peer(self) -> Option<u32> {
+    fn peer_rank(self) -> Option<u32> {
         match self {
             Self::Send { to: peer, .. } | Self::Receive { from: peer, .. } => Some(peer),
             Self::Wait(_) => None,
@@ -189,11 +191,11 @@ impl ScriptOp {
 impl ScriptExecutor {
     /// Delivers `cue` to the member at a position of a run, and appends the member's actions to `acts`. On the first
     /// cue, `script` returns the index of the script.
-    pub fn advance(
+    pub fn advance_script(
         &mut self,
         scripts: &ScriptedAlgorithm,
         script: impl FnOnce() -> u32,
-        player: ScriptPlayer,
+        player: ScriptMember,
         cue: ScriptEvent,
         acts: &mut Vec<ScriptAction>,
     ) {
@@ -212,11 +214,11 @@ impl ScriptExecutor {
                 // Clone the `Arc`, so that `progress` can be mutated while the script is read.
                 let script = progress.script.clone();
                 for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
-                    progress.begin(part, acts);
+                    progress.begin_op(part, acts);
                 }
             }
-            ScriptEvent::OpCompleted { part } => progress.complete(part, acts),
-            ScriptEvent::Message { from, label } => progress.arrive((from, label), acts),
+            ScriptEvent::OpCompleted { part } => progress.complete_op(part, acts),
+            ScriptEvent::Message { from, label } => progress.receive_message((from, label), acts),
         }
         if progress.left == 0 {
             acts.push(ScriptAction::End);
@@ -227,7 +229,7 @@ impl ScriptExecutor {
 
 impl ScriptProgress {
     /// Starts an operation whose predecessors have all completed.
-    fn begin(&mut self, part: u32, acts: &mut Vec<ScriptAction>) {
+    fn begin_op(&mut self, part: u32, acts: &mut Vec<ScriptAction>) {
         match self.script.parts[part as usize] {
             ScriptOp::Send { to, bytes, label } => acts.push(ScriptAction::Send {
                 to,
@@ -251,24 +253,24 @@ impl ScriptProgress {
         }
     }
 
-    fn complete(&mut self, part: u32, acts: &mut Vec<ScriptAction>) {
+    fn complete_op(&mut self, part: u32, acts: &mut Vec<ScriptAction>) {
         self.left -= 1;
         let script = self.script.clone();
         for &next in script.successors(part) {
             self.waiting[next as usize] -= 1;
             if self.waiting[next as usize] == 0 {
-                self.begin(next, acts);
+                self.begin_op(next, acts);
             }
         }
     }
 
-    fn arrive(&mut self, key: ScriptMessageKey, acts: &mut Vec<ScriptAction>) {
+    fn receive_message(&mut self, key: ScriptMessageKey, acts: &mut Vec<ScriptAction>) {
         let waiting = self
             .posted_receives
             .get_mut(&key)
             .and_then(VecDeque::pop_front);
         match waiting {
-            Some(part) => self.complete(part, acts),
+            Some(part) => self.complete_op(part, acts),
             None => *self.arrived.entry(key).or_insert(0) += 1,
         }
     }

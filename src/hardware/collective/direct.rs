@@ -19,11 +19,11 @@ use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
-pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     let n = line.size;
     let is_root = line.index == line.root;
     let next = (line.index + 1 + i) % n;
-    let part = stage.buffer.part(n);
+    let part = stage.buffer.nth_part(n);
     let (count, to, amount) = match stage.primitive {
         CollectivePrimitive::ReduceScatter
         | CollectivePrimitive::AllGather
@@ -43,7 +43,7 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
     })
 }
 
-pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
     let is_root = line.index == line.root;
     match stage.primitive {
         CollectivePrimitive::ReduceScatter
@@ -63,29 +63,31 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
 
 /// Returns the closed form of the table's first row, or `None` if the row does not apply.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
-    let message = stage.part(n);
+    let message = stage.nth_part(n);
     path.first_byte(message)
         + path
             .bandwidth
-            .serialization(message)
+            .serialization_time(message)
             .times(u64::from(n - 1))
 }
 
 /// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
-pub(super) fn cost(
+pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {
     use CollectivePrimitive as P;
-    let share = buffer.part(line.size());
+    let share = buffer.nth_part(line.member_count());
     let message = match primitive {
         P::Broadcast | P::Reduce => buffer,
         _ => share,
     };
-    let (all, far) = line.over_all(message, |way| match primitive {
-        P::Broadcast | P::Reduce | P::Gather | P::Scatter => way.alone().passes(message),
-        _ => way.passes(message),
+    let (all, far) = line.slowest_over_all(message, |way| match primitive {
+        P::Broadcast | P::Reduce | P::Gather | P::Scatter => {
+            way.without_load().time_passes(message)
+        }
+        _ => way.time_passes(message),
     });
     far + all
 }

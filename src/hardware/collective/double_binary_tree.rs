@@ -14,7 +14,7 @@
 use super::{CollectiveStage, LinePosition, SendStep, tree};
 
 /// Returns the number in its tree of the member that is `x`-th from the root.
-fn number(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
+fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     match x {
         0 => 0,
         _ if !stage.mirrored => x,
@@ -24,8 +24,8 @@ fn number(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     }
 }
 
-/// The inverse of [`number`].
-fn place(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
+/// The inverse of [`number_in_tree`].
+fn position_of_number(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
     match number {
         0 => 0,
         _ if !stage.mirrored => number,
@@ -35,15 +35,15 @@ fn place(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
     }
 }
 
-pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     let n = line.size;
-    let x = number(stage, n, tree::number(line));
-    tree::step_at(stage, line, x, i, |x| place(stage, n, x))
+    let x = number_in_tree(stage, n, tree::number_from_root(line));
+    tree::nth_send_at(stage, line, x, i, |x| position_of_number(stage, n, x))
 }
 
-pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
-    let x = number(stage, line.size, tree::number(line));
-    tree::receives_at(stage, line, x)
+pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    let x = number_in_tree(stage, line.size, tree::number_from_root(line));
+    tree::receive_count_at(stage, line, x)
 }
 
 #[cfg(test)]
@@ -68,11 +68,11 @@ mod tests {
                         let stage = CollectiveStage {
                             phase: 0,
                             primitive: CollectivePrimitive::Reduce,
-                            buffer: BufferShare::whole(1),
+                            buffer: BufferShare::from_bytes(1),
                             mirrored,
                             bidirectional: false,
                         };
-                        receives(&stage, line)
+                        receive_count(&stage, line)
                     });
                     if index == root {
                         assert_eq!(children, [1, 1])

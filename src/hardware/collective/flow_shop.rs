@@ -38,7 +38,7 @@ impl IntraDimensionPolicy {
 /// Inputs of the flow shop, by stage and queue.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowShopInput<'a> {
-    /// Duration of each stage of each route, in the order of [`ChunkSchedule::stages`].
+    /// Duration of each stage of each route, in the order of [`ChunkSchedule::all_stages`].
     pub spans: &'a [Span],
     /// Queue index of each stage; queues are numbered from 0.
     pub queue_of: &'a [u32],
@@ -112,12 +112,12 @@ struct FlowShopSimulation<'a, S, F> {
 impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
     /// Index of a chunk's current stage in the lists of all stages.
     fn index(&self, chunk: u32) -> usize {
-        self.chunk_schedule.route(chunk) * self.chunk_schedule.length()
+        self.chunk_schedule.route_of_chunk(chunk) * self.chunk_schedule.stages_per_chunk()
             + usize::from(self.stage[chunk as usize])
     }
 
     /// Moves waiting chunks into free places of `queue` after the end of `admitted_by`.
-    fn admit(&mut self, now: Span, queue: u32, admitted_by: Option<StageEntry>) {
+    fn admit_waiting_chunks(&mut self, now: Span, queue: u32, admitted_by: Option<StageEntry>) {
         while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
             && let Some(chunk) = self.queues[queue as usize].pop()
         {
@@ -137,9 +137,9 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
         }
     }
 
-    fn enqueue(&mut self, chunk: u32) -> u32 {
+    fn enqueue_chunk(&mut self, chunk: u32) -> u32 {
         let index = self.index(chunk);
-        let left = self.chunk_schedule.length() - usize::from(self.stage[chunk as usize]);
+        let left = self.chunk_schedule.stages_per_chunk() - usize::from(self.stage[chunk as usize]);
         let key = match self.stages.intra {
             IntraDimensionPolicy::Fifo | IntraDimensionPolicy::Alternate => 0,
             IntraDimensionPolicy::SmallestFirst => self.stages.spans[index].0,
@@ -155,15 +155,15 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
 }
 
 /// Simulates the chunks of `chunk_schedule` through their stages. All chunks are ready at time 0.
-pub fn schedule<S: Copy>(
+pub fn simulate_flow_shop<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
 ) -> FlowShopResult {
-    schedule_observed(chunk_schedule, stages, |_| ())
+    simulate_flow_shop_observed(chunk_schedule, stages, |_| ())
 }
 
-/// Does the same as [`schedule`], and calls `on_begin` for each passage when it begins.
-pub fn schedule_observed<S: Copy>(
+/// Does the same as [`simulate_flow_shop`], and calls `on_begin` for each passage when it begins.
+pub fn simulate_flow_shop_observed<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
     on_begin: impl FnMut(StagePassage),
@@ -177,19 +177,19 @@ pub fn schedule_observed<S: Copy>(
         chunk_schedule,
         stages,
         queues: vec![FlowShopQueue::default(); queues],
-        stage: vec![0; chunk_schedule.chunks() as usize],
+        stage: vec![0; chunk_schedule.chunk_count() as usize],
         ends: BinaryHeap::new(),
         count: 0,
         order: vec![Vec::new(); queues],
         on_begin,
     };
     let mut end = Span::ZERO;
-    if chunk_schedule.length() > 0 {
-        for chunk in 0..chunk_schedule.chunks() {
-            shop.enqueue(chunk);
+    if chunk_schedule.stages_per_chunk() > 0 {
+        for chunk in 0..chunk_schedule.chunk_count() {
+            shop.enqueue_chunk(chunk);
         }
         for queue in 0..queues {
-            shop.admit(Span::ZERO, queue as u32, None);
+            shop.admit_waiting_chunks(Span::ZERO, queue as u32, None);
         }
     }
     while let Some(Reverse((now, _, chunk))) = shop.ends.pop() {
@@ -200,12 +200,12 @@ pub fn schedule_observed<S: Copy>(
         // The chunk joins its next queue before the free place is refilled, because both may be the
         // same queue.
         shop.stage[chunk as usize] += 1;
-        let goes_on = usize::from(shop.stage[chunk as usize]) < chunk_schedule.length();
-        let next = goes_on.then(|| shop.enqueue(chunk));
+        let goes_on = usize::from(shop.stage[chunk as usize]) < chunk_schedule.stages_per_chunk();
+        let next = goes_on.then(|| shop.enqueue_chunk(chunk));
         shop.queues[left as usize].running -= 1;
-        shop.admit(now, left, ended);
+        shop.admit_waiting_chunks(now, left, ended);
         if let Some(next) = next {
-            shop.admit(now, next, ended);
+            shop.admit_waiting_chunks(now, next, ended);
         }
     }
     let order = shop.order;
@@ -225,8 +225,8 @@ mod tests {
             back: &vec![false; spans.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
-        schedule(
-            &ChunkSchedule::uniform(vec![(); spans.len()], chunks),
+        simulate_flow_shop(
+            &ChunkSchedule::with_uniform_chunks(vec![(); spans.len()], chunks),
             stages,
         )
         .end
@@ -265,7 +265,7 @@ mod tests {
         // The chunks take two routes over queues 0 and 1: chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1;
         // chunk 1 takes 3 ns in queue 1, then 3 ns in queue 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
-        let chunk_schedule = ChunkSchedule::routed(vec![(); 4], 2, vec![0, 1, 0]);
+        let chunk_schedule = ChunkSchedule::with_routes(vec![(); 4], 2, vec![0, 1, 0]);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,
@@ -274,7 +274,7 @@ mod tests {
                 back: &[false; 4],
                 intra,
             };
-            let FlowShopResult { end, order } = schedule(&chunk_schedule, stages);
+            let FlowShopResult { end, order } = simulate_flow_shop(&chunk_schedule, stages);
             let chunks = |queue: usize| order[queue].iter().map(|p| p.chunk).collect::<Vec<_>>();
             (end.0 / 1000, chunks(0), chunks(1))
         };
@@ -302,7 +302,7 @@ mod tests {
         // returns 4-6. Chunk 2 goes out 6-8 although chunk 1 is back, because the previous chunk was a returning one.
         // Chunk 1 returns 8-10, chunk 2 10-12.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
-        let chunk_schedule = ChunkSchedule::uniform(vec![(); 3], 3);
+        let chunk_schedule = ChunkSchedule::with_uniform_chunks(vec![(); 3], 3);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,
@@ -311,7 +311,7 @@ mod tests {
                 back: &[false, false, true],
                 intra,
             };
-            let FlowShopResult { end, order } = schedule(&chunk_schedule, stages);
+            let FlowShopResult { end, order } = simulate_flow_shop(&chunk_schedule, stages);
             let passages = order[0].iter().map(|p| (p.chunk, p.stage.0));
             (end.0 / 1000, passages.collect::<Vec<_>>())
         };

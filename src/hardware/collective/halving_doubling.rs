@@ -26,7 +26,12 @@ use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
 /// Returns exchange `i`, with the member at `distance`.
-pub(super) fn exchange(line: LinePosition, i: u32, distance: u32, amount: BufferShare) -> SendStep {
+pub(super) fn nth_exchange(
+    line: LinePosition,
+    i: u32,
+    distance: u32,
+    amount: BufferShare,
+) -> SendStep {
     SendStep {
         to: line.index ^ distance,
         amount,
@@ -37,7 +42,7 @@ pub(super) fn exchange(line: LinePosition, i: u32, distance: u32, amount: Buffer
 }
 
 /// Returns the number of exchanges: log2 n, or none if n is no power of two.
-pub(super) fn exchanges(line: LinePosition) -> u32 {
+pub(super) fn exchange_count(line: LinePosition) -> u32 {
     if line.size.is_power_of_two() {
         line.size.ilog2()
     } else {
@@ -45,58 +50,63 @@ pub(super) fn exchanges(line: LinePosition) -> u32 {
     }
 }
 
-pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     // An all-gather visits the distances of a reduce-scatter in reverse.
     let half = match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather
-            if i >= exchanges(line) =>
+            if i >= exchange_count(line) =>
         {
             return None;
         }
         CollectivePrimitive::ReduceScatter => i,
-        CollectivePrimitive::AllGather => exchanges(line) - 1 - i,
+        CollectivePrimitive::AllGather => exchange_count(line) - 1 - i,
         CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => return None,
-        _ => return binomial::step(stage, line, i),
+        _ => return binomial::nth_send(stage, line, i),
     };
-    Some(exchange(line, i, 1 << half, stage.buffer.part(2 << half)))
+    Some(nth_exchange(
+        line,
+        i,
+        1 << half,
+        stage.buffer.nth_part(2 << half),
+    ))
 }
 
-pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
     match stage.primitive {
-        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => exchanges(line),
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => exchange_count(line),
         CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => 0,
-        _ => binomial::receives(stage, line),
+        _ => binomial::receive_count(stage, line),
     }
 }
 
 /// Returns the closed form of the table's first two rows: each exchange has half the size of the previous one, and each
 /// time is rounded separately, because the network rounds the time of each message.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
-    let halves = (0..n.ilog2()).map(|i| stage.buffer.part(2 << i));
-    let spans = halves.map(|half| path.time(half));
+    let halves = (0..n.ilog2()).map(|i| stage.buffer.nth_part(2 << i));
+    let spans = halves.map(|half| path.time_message(half));
     spans.fold(Span::ZERO, |sum, span| sum + span)
 }
 
 /// Returns the times of the table and of [`binomial`] trees as unrounded formulas, for
 /// [`auto`](super::auto).
-pub(super) fn cost(
+pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {
     use CollectivePrimitive as P;
-    let n = line.size();
+    let n = line.member_count();
     match primitive {
-        P::Broadcast | P::Reduce => {
-            line.doubling(|way, _| way.first_byte(buffer) + way.alone().passes(buffer))
-        }
-        P::Gather | P::Scatter => line.doubling(|way, j| {
-            let part = buffer.parts_of((1 << j).min(n - (1 << j)), n);
-            way.first_byte(part) + way.alone().passes(part)
+        P::Broadcast | P::Reduce => line.sum_over_doublings(|way, _| {
+            way.first_byte(buffer) + way.without_load().time_passes(buffer)
         }),
-        _ => line.doubling(|way, j| {
-            let part = buffer.part(2 << j);
-            way.first_byte(part) + way.passes(part)
+        P::Gather | P::Scatter => line.sum_over_doublings(|way, j| {
+            let part = buffer.parts_of((1 << j).min(n - (1 << j)), n);
+            way.first_byte(part) + way.without_load().time_passes(part)
+        }),
+        _ => line.sum_over_doublings(|way, j| {
+            let part = buffer.nth_part(2 << j);
+            way.first_byte(part) + way.time_passes(part)
         }),
     }
 }

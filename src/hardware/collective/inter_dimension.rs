@@ -57,15 +57,15 @@ pub(super) struct ChunkRoute {
 impl ChunkRoute {
     /// Returns this chunk's share of a collective of `whole`, where `chunks` is the number of chunks if all were equal.
     /// The shares of a collective add up exactly to the whole if the whole is smaller than 2^56 bytes.
-    pub fn share(&self, whole: BufferShare, chunks: u32) -> BufferShare {
-        whole.parts_of(self.grains, EQUAL).part(chunks)
+    pub fn share_of_buffer(&self, whole: BufferShare, chunks: u32) -> BufferShare {
+        whole.parts_of(self.grains, EQUAL).nth_part(chunks)
     }
 }
 
 /// Splits a collective of `whole` into chunks. Returns the chunks' distinct routes through the phases of `extent`, and
 /// the index of each chunk's route. There are `chunks` chunks if all are equal in size, and otherwise at most sixteen
 /// times `chunks`.
-pub(super) fn ways(
+pub(super) fn choose_routes(
     inter: InterDimensionPolicy,
     (kind, whole): (CollectiveKind, BufferShare),
     (extent, topology): (&GroupExtent, &Topology),
@@ -91,7 +91,7 @@ pub(super) fn ways(
         InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex if !shrinks => None,
         InterDimensionPolicy::Themis => Some(ThemisBalancer::new(extent, topology)),
         InterDimensionPolicy::ThemisFlex if exact => {
-            Some(ThemisBalancer::flexible(extent, topology))
+            Some(ThemisBalancer::without_load(extent, topology))
         }
         InterDimensionPolicy::ThemisFlex => Some(ThemisBalancer::new(extent, topology)),
         InterDimensionPolicy::Ascending | InterDimensionPolicy::RoundRobin => None,

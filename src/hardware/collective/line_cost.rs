@@ -27,18 +27,21 @@ pub(super) struct LoadedPath {
 }
 
 impl LoadedPath {
-    pub(super) fn passes(self, amount: BufferShare) -> TimeEstimate {
-        self.path.bandwidth.estimate(amount).times(self.load)
+    pub(super) fn time_passes(self, amount: BufferShare) -> TimeEstimate {
+        self.path
+            .bandwidth
+            .estimate_serialization(amount)
+            .times(self.load)
     }
 
     /// Time of the first byte: [`NetworkPath::first_byte`] without rounding.
     pub(super) fn first_byte(self, amount: BufferShare) -> TimeEstimate {
-        let segment = self.path.switching.segment(amount);
-        TimeEstimate::from(self.path.latency) + self.path.others.estimate(segment)
+        let segment = self.path.switching.first_segment(amount);
+        TimeEstimate::from(self.path.latency) + self.path.others.estimate_serialization(segment)
     }
 
     /// Returns this path as if no other messages used its links.
-    pub(super) fn alone(self) -> Self {
+    pub(super) fn without_load(self) -> Self {
         Self { load: 1, ..self }
     }
 }
@@ -61,7 +64,7 @@ impl<'a> LineCostModel<'a> {
         };
         // If a dimension does not wire neighbours, all its paths are equal, so one path serves all distances.
         if apart && extent.regular {
-            line.flat = Some(line.path(0, 1));
+            line.flat = Some(line.path_between(0, 1));
         }
         line
     }
@@ -75,21 +78,21 @@ impl<'a> LineCostModel<'a> {
     }
 
     /// Number of members of the line.
-    pub(super) fn size(&self) -> u32 {
+    pub(super) fn member_count(&self) -> u32 {
         self.phase.size
     }
 
-    fn path(&self, a: u32, b: u32) -> NetworkPath {
-        let npu = |index| self.extent.npus[self.phase.position(Position(0), index).index()];
-        let path = self.topology.path(npu(a), npu(b));
+    fn path_between(&self, a: u32, b: u32) -> NetworkPath {
+        let npu = |index| self.extent.npus[self.phase.move_position(Position(0), index).index()];
+        let path = self.topology.path_between_npus(npu(a), npu(b));
         path.expect("members sit on NPUs of their own")
     }
 
     /// Returns the path of a message between two members, and the indices of the sender's and the
     /// receiver's ports.
-    pub(super) fn message(&self, a: u32, b: u32) -> (NetworkPath, [u32; 2]) {
-        let path = self.flat.unwrap_or_else(|| self.path(a, b));
-        let npu = |index| self.extent.npus[self.phase.position(Position(0), index).index()];
+    pub(super) fn path_and_ports(&self, a: u32, b: u32) -> (NetworkPath, [u32; 2]) {
+        let path = self.flat.unwrap_or_else(|| self.path_between(a, b));
+        let npu = |index| self.extent.npus[self.phase.move_position(Position(0), index).index()];
         // A member has two ports per dimension, one on each side.
         let dimensions = self.topology.dimensions().len() as u32;
         let [out, into] = self.topology.end_ports(npu(a), npu(b));
@@ -101,9 +104,12 @@ impl<'a> LineCostModel<'a> {
 
     /// Returns the path between members `k` places apart: the worse of two routes, the first member's and the last
     /// member's.
-    pub(super) fn way(&self, k: u32) -> LoadedPath {
+    pub(super) fn path_at_distance(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| {
-            let (a, b) = (self.path(0, k), self.path(self.size() - 1, k - 1));
+            let (a, b) = (
+                self.path_between(0, k),
+                self.path_between(self.member_count() - 1, k - 1),
+            );
             NetworkPath {
                 // Take the worse of both routes for each property. The devices are those of the route with the longer
                 // latency.
@@ -122,7 +128,7 @@ impl<'a> LineCostModel<'a> {
             }
         });
         let load = if self.wired {
-            u64::from(k.min(self.size() - k))
+            u64::from(k.min(self.member_count() - k))
         } else {
             1
         };
@@ -131,25 +137,25 @@ impl<'a> LineCostModel<'a> {
 
     /// Returns the path between members whose indices differ in the bit of weight `k`. Formulas of trees use this path
     /// for edges of length `k` too.
-    pub(super) fn exchange(&self, k: u32) -> LoadedPath {
-        let path = self.flat.unwrap_or_else(|| self.path(0, k));
-        let load = self.way(k).load;
+    pub(super) fn path_to_partner(&self, k: u32) -> LoadedPath {
+        let path = self.flat.unwrap_or_else(|| self.path_between(0, k));
+        let load = self.path_at_distance(k).load;
         LoadedPath { path, load }
     }
 
     /// Returns the sum of `time` over all distances, and the longest time that a first byte of `message` takes.
-    pub(super) fn over_all(
+    pub(super) fn slowest_over_all(
         &self,
         message: BufferShare,
         time: impl Fn(LoadedPath) -> TimeEstimate,
     ) -> (TimeEstimate, TimeEstimate) {
-        let others = self.size() - 1;
+        let others = self.member_count() - 1;
         match self.flat {
             Some(_) => {
-                let way = self.way(1);
+                let way = self.path_at_distance(1);
                 (time(way).times(u64::from(others)), way.first_byte(message))
             }
-            None => (1..=others).map(|k| self.way(k)).fold(
+            None => (1..=others).map(|k| self.path_at_distance(k)).fold(
                 (TimeEstimate::ZERO, TimeEstimate::ZERO),
                 |(sum, far), way| (sum + time(way), far.max(way.first_byte(message))),
             ),
@@ -158,9 +164,12 @@ impl<'a> LineCostModel<'a> {
 
     /// Sums the times of exchanges at distances 1, 2, 4, … up to the largest below the size; `time` takes (path,
     /// exponent).
-    pub(super) fn doubling(&self, time: impl Fn(LoadedPath, u32) -> TimeEstimate) -> TimeEstimate {
-        let levels = self.size().next_power_of_two().ilog2();
-        let spans = (0..levels).map(|j| time(self.exchange(1 << j), j));
+    pub(super) fn sum_over_doublings(
+        &self,
+        time: impl Fn(LoadedPath, u32) -> TimeEstimate,
+    ) -> TimeEstimate {
+        let levels = self.member_count().next_power_of_two().ilog2();
+        let spans = (0..levels).map(|j| time(self.path_to_partner(1 << j), j));
         spans.fold(TimeEstimate::ZERO, |sum, span| sum + span)
     }
 }

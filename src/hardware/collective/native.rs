@@ -6,7 +6,7 @@
 //! next is in the first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at
 //! once (in trees at least four per level), and these chunks share the NPU's port. The order of
 //! chunks is computed for the whole collective before it begins, as if all members started together
-//! and each stage took its uncontended time ([`schedule()`]). Members that start late keep this
+//! and each stage took its uncontended time ([`simulate_flow_shop()`]). Members that start late keep this
 //! order, so no two members ever wait for each other.
 //!
 //! Closed form: if each dimension has at most one chunk at a time and each stage has a closed form, the schedule gives
@@ -16,12 +16,12 @@
 use super::backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
     CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
-    IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer, TransferCause,
+    IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptMember, TransferCause,
     UncontendedCost,
 };
 use super::chunk_count::{ChunkChoices, CountedCollective, is_in_tree, tree_places};
-use super::flow_shop::{self, schedule};
-use super::routes::routes;
+use super::flow_shop::{self, simulate_flow_shop};
+use super::routes::route_collective;
 use super::{
     AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
     CollectiveCurve, CollectivePrimitive, CollectiveProtocol, CollectiveStage, CustomCollective,
@@ -65,20 +65,29 @@ pub struct NativeBackend<'a> {
 impl CollectiveBackend for NativeBackend<'_> {
     type Stage = StageAssignment;
 
-    fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
+    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
         GroupExtent::new(party.npus, topology)
     }
 
-    fn paths(&self, extent: &GroupExtent, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
-        extent.paths(phase, topology)
+    fn collect_paths(
+        &self,
+        extent: &GroupExtent,
+        phase: &GroupPhase,
+        topology: &Topology,
+    ) -> SharedPaths {
+        extent.shared_paths(phase, topology)
     }
 
     #[inline]
-    fn path(&self, assignment: &StageAssignment, paths: &SharedPaths) -> Option<NetworkPath> {
-        assignment.path(paths)
+    fn uniform_path(
+        &self,
+        assignment: &StageAssignment,
+        paths: &SharedPaths,
+    ) -> Option<NetworkPath> {
+        assignment.uniform_path(paths)
     }
 
-    fn variant(&self, request: &CollectiveRequest) -> u64 {
+    fn cache_key(&self, request: &CollectiveRequest) -> u64 {
         request.splits.map_or(0, |number| u64::from(number) + 1)
     }
 
@@ -88,12 +97,13 @@ impl CollectiveBackend for NativeBackend<'_> {
         extent: &GroupExtent,
         paths: &[SharedPaths],
     ) -> ChunkSchedule<StageAssignment> {
-        let fits = |custom: &CustomCollective| custom.applies_to(request.kind, extent.size());
+        let fits =
+            |custom: &CustomCollective| custom.applies_to(request.kind, extent.member_count());
         if let Some(script) = self.custom.iter().position(fits) {
             let stage = CollectiveStage {
                 phase: 0,
                 primitive: CollectivePrimitive::AllReduce,
-                buffer: BufferShare::whole(request.buffer),
+                buffer: BufferShare::from_bytes(request.buffer),
                 mirrored: false,
                 bidirectional: false,
             };
@@ -104,7 +114,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                 script: Some(script as u16),
                 splits: None,
             };
-            return ChunkSchedule::uniform(vec![scripted], 1);
+            return ChunkSchedule::with_uniform_chunks(vec![scripted], 1);
         }
         let lie = (extent, self.topology);
         let splits = request.splits.map(|number| self.splits[number as usize]);
@@ -118,9 +128,9 @@ impl CollectiveBackend for NativeBackend<'_> {
         };
         let mut chunk_schedule = match request.splits {
             None => {
-                let resolved = self.chosen.resolve(&counted, self.pipeline);
-                let algorithms = resolved.algorithms(self.algorithms);
-                routes(of, lie, algorithms, resolved.pipeline)
+                let resolved = self.chosen.resolve_chunks(&counted, self.pipeline);
+                let algorithms = resolved.algorithms_or(self.algorithms);
+                route_collective(of, lie, algorithms, resolved.pipeline)
             }
             Some(number) => {
                 // The bytes of each phase are defined only if all chunks pass through the phases in the same order.
@@ -128,10 +138,10 @@ impl CollectiveBackend for NativeBackend<'_> {
                     inter: InterDimensionPolicy::default(),
                     ..self.pipeline
                 };
-                let pipeline = self.chosen.resolve(&counted, pipeline).pipeline;
-                let equal = routes(of, lie, self.algorithms, pipeline);
+                let pipeline = self.chosen.resolve_chunks(&counted, pipeline).pipeline;
+                let equal = route_collective(of, lie, self.algorithms, pipeline);
                 equal.map_stages(|stage| StageAssignment {
-                    algorithm: PeerSizes::algorithm(stage.algorithm),
+                    algorithm: PeerSizes::resolve_algorithm(stage.algorithm),
                     stage: CollectiveStage {
                         bidirectional: false,
                         ..stage.stage
@@ -144,29 +154,32 @@ impl CollectiveBackend for NativeBackend<'_> {
         // Measured times apply only to equal parts.
         let of = (
             request.kind,
-            splits.map_or(request.buffer, PeerSizes::equivalent),
+            splits.map_or(request.buffer, PeerSizes::equivalent_bytes),
         );
-        let formula = || protocol::fastest(self.protocols, of, lie);
-        if let Some(span) = curve::measured(self.curves, of, lie).or_else(formula) {
+        let formula = || protocol::find_fastest_time(self.protocols, of, lie);
+        if let Some(span) = curve::find_measured_time(self.curves, of, lie).or_else(formula) {
             let span = match self.correction {
-                Some(factor) => Span::from_seconds(span.seconds() * factor),
+                Some(factor) => Span::from_seconds(span.as_seconds() * factor),
                 None => span,
             };
             chunk_schedule = chunk_schedule.measured_as(span);
         }
         let both_ways = chunk_schedule
-            .stages()
+            .all_stages()
             .iter()
             .any(|c| c.stage.bidirectional);
         let chunk_schedule = chunk_schedule.with_strands(1 + u32::from(both_ways));
         // Every chunk is admitted at once, so an admission order would have no effect.
-        if chunk_schedule.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
+        if chunk_schedule.chunk_count() <= self.pipeline.active.get() || extent.phases.is_empty() {
             return chunk_schedule;
         }
-        let alone = |assignment: &StageAssignment| self.alone(assignment, extent, paths);
-        let spans: Vec<Span> = chunk_schedule.stages().iter().map(alone).collect();
-        let capacity = self.capacity(&chunk_schedule, extent);
-        let order = self.schedule(&chunk_schedule, &spans, &capacity).order;
+        let alone =
+            |assignment: &StageAssignment| self.uncontended_duration(assignment, extent, paths);
+        let spans: Vec<Span> = chunk_schedule.all_stages().iter().map(alone).collect();
+        let capacity = self.phase_capacities(&chunk_schedule, extent);
+        let order = self
+            .simulate_phases(&chunk_schedule, &spans, &capacity)
+            .order;
         chunk_schedule.with_admission(AdmissionOrder { order, capacity })
     }
 
@@ -176,7 +189,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn phase(&self, assignment: &StageAssignment) -> usize {
+    fn phase_index(&self, assignment: &StageAssignment) -> usize {
         assignment.stage.phase
     }
 
@@ -192,15 +205,15 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn receives(&self, assignment: &StageAssignment, _: u16, line: LinePosition) -> u32 {
+    fn receive_count(&self, assignment: &StageAssignment, _: u16, line: LinePosition) -> u32 {
         match assignment.splits {
-            None => assignment.algorithm.receives(&assignment.stage, line),
-            Some(number) => self.splits[number as usize].receives(&assignment.stage, line),
+            None => assignment.algorithm.receive_count(&assignment.stage, line),
+            Some(number) => self.splits[number as usize].receive_count(&assignment.stage, line),
         }
     }
 
     #[inline]
-    fn step(
+    fn nth_send(
         &self,
         assignment: &StageAssignment,
         _: u16,
@@ -209,8 +222,8 @@ impl CollectiveBackend for NativeBackend<'_> {
     ) -> Option<SendStep> {
         let of = (assignment.algorithm, &assignment.stage);
         match assignment.splits {
-            None => of.0.step(of.1, line, i),
-            Some(number) => self.splits[number as usize].step(of, line, i),
+            None => of.0.nth_send(of.1, line, i),
+            Some(number) => self.splits[number as usize].nth_send(of, line, i),
         }
     }
 
@@ -226,12 +239,16 @@ impl CollectiveBackend for NativeBackend<'_> {
         let chosen = self.chosen.clone();
         AlgorithmDescriber::new(move |kind, extent, topology, bytes| {
             let mut custom = custom.iter();
-            if let Some(custom) = custom.find(|custom| custom.applies_to(kind, extent.size())) {
+            if let Some(custom) =
+                custom.find(|custom| custom.applies_to(kind, extent.member_count()))
+            {
                 return format!("custom {}", custom.name);
             }
             let of = (kind, bytes);
             let phases = extent.phases.iter();
-            let paths: Vec<_> = phases.map(|phase| extent.paths(phase, topology)).collect();
+            let paths: Vec<_> = phases
+                .map(|phase| extent.shared_paths(phase, topology))
+                .collect();
             let counted = CountedCollective {
                 of,
                 extent,
@@ -240,18 +257,22 @@ impl CollectiveBackend for NativeBackend<'_> {
                 choices: &algorithms,
             };
             let stated = pipeline.chunks.is_some();
-            let resolved = chosen.resolve(&counted, pipeline);
+            let resolved = chosen.resolve_chunks(&counted, pipeline);
             let mut pipeline = resolved.pipeline;
-            let used = resolved.algorithms(&algorithms);
-            let chunk_schedule = routes(of, (extent, topology), used, pipeline);
-            let phases =
-                stage_assignment::describe(chunk_schedule.stages(), extent, topology, &algorithms);
-            let list = AlgorithmDescriber::list(phases.into_iter());
+            let used = resolved.algorithms_or(&algorithms);
+            let chunk_schedule = route_collective(of, (extent, topology), used, pipeline);
+            let phases = stage_assignment::describe_stages(
+                chunk_schedule.all_stages(),
+                extent,
+                topology,
+                &algorithms,
+            );
+            let list = AlgorithmDescriber::join_phases(phases.into_iter());
             let equal = pipeline.chunks.map_or(1, NonZeroU32::get);
             if equal == 1 || extent.phases.is_empty() {
                 return list;
             }
-            pipeline.chunks = NonZeroU32::new(equal.max(chunk_schedule.chunks()));
+            pipeline.chunks = NonZeroU32::new(equal.max(chunk_schedule.chunk_count()));
             let how = if stated { "" } else { " (chosen)" };
             format!("{list}; {pipeline}{how}")
         })
@@ -264,27 +285,27 @@ impl CollectiveBackend for NativeBackend<'_> {
         paths: &[SharedPaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
-        if let Some(span) = chunk_schedule.measured() {
+        if let Some(span) = chunk_schedule.measured_time() {
             return Some(span);
         }
         // There is no closed form for several chunks in one phase at the same time, because nothing proves how the
         // chunks share the ports.
-        let admission = chunk_schedule.admission();
+        let admission = chunk_schedule.admission_order();
         let one_by_one =
             admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
-        let one_by_one = one_by_one || chunk_schedule.chunks() == 1;
+        let one_by_one = one_by_one || chunk_schedule.chunk_count() == 1;
         let scripted = chunk_schedule
-            .stages()
+            .all_stages()
             .iter()
             .any(|assignment| assignment.script.is_some());
         let unequal = chunk_schedule
-            .stages()
+            .all_stages()
             .iter()
             .any(|assignment| assignment.splits.is_some());
         if !one_by_one || scripted || unequal {
             return None;
         }
-        let spans = chunk_schedule.stages().iter().map(|assignment| {
+        let spans = chunk_schedule.all_stages().iter().map(|assignment| {
             let phase = &extent.phases[assignment.stage.phase];
             let pattern = match assignment.algorithm {
                 CollectiveAlgorithm::Ring => LinePattern::Neighbours,
@@ -302,7 +323,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         Some(match admission {
             None => spans.into_iter().fold(Span::ZERO, |sum, span| sum + span),
             Some(admission) => {
-                self.schedule(chunk_schedule, &spans, &admission.capacity)
+                self.simulate_phases(chunk_schedule, &spans, &admission.capacity)
                     .end
             }
         })
@@ -311,12 +332,12 @@ impl CollectiveBackend for NativeBackend<'_> {
 
 impl EndpointModel for NativeBackend<'_> {
     #[inline]
-    fn queue(&self, _: &StageAssignment, _: u16) -> Option<ChunkQueueSpec> {
+    fn queue_before_stage(&self, _: &StageAssignment, _: u16) -> Option<ChunkQueueSpec> {
         None
     }
 
     #[inline]
-    fn credits(&self, _: &StageAssignment, _: u16, _: LinePosition) -> u32 {
+    fn initial_credits(&self, _: &StageAssignment, _: u16, _: LinePosition) -> u32 {
         0
     }
 
@@ -329,7 +350,7 @@ impl EndpointModel for NativeBackend<'_> {
         &mut self,
         assignment: &StageAssignment,
         extent: &GroupExtent,
-        player: ScriptPlayer,
+        player: ScriptMember,
         root: Position,
         cue: ScriptEvent,
         acts: &mut Vec<ScriptAction>,
@@ -337,7 +358,7 @@ impl EndpointModel for NativeBackend<'_> {
         let number = assignment.script.expect("only scripted stages are played");
         let custom = &self.custom[number as usize];
         // Scripts belong to members, whose order may differ from the positions of the extent.
-        let size = extent.size();
+        let size = extent.member_count();
         let first = if custom.kind.has_root() {
             extent.member_at[root.index()].0
         } else {
@@ -358,7 +379,7 @@ impl EndpointModel for NativeBackend<'_> {
         let before = acts.len();
         let script = || script_of(player.position);
         self.players
-            .advance(&custom.scripts, script, player, cue, acts);
+            .advance_script(&custom.scripts, script, player, cue, acts);
         for act in &mut acts[before..] {
             if let ScriptAction::Send { to, .. } = act {
                 *to = position_of(*to).0;
@@ -367,7 +388,7 @@ impl EndpointModel for NativeBackend<'_> {
     }
 
     #[inline]
-    fn endpoint(&self, _: &StageAssignment) -> EndpointCost {
+    fn endpoint_cost(&self, _: &StageAssignment) -> EndpointCost {
         EndpointCost::Instant
     }
 
@@ -401,7 +422,7 @@ impl EndpointModel for NativeBackend<'_> {
     }
 
     #[inline]
-    fn reduction(&self, _: &StageAssignment, _: u16, _: LinePosition, _: u32) -> Option<Span> {
+    fn time_reduction(&self, _: &StageAssignment, _: u16, _: LinePosition, _: u32) -> Option<Span> {
         None
     }
 
@@ -418,7 +439,7 @@ impl IssueDiscipline for NativeBackend<'_> {
         0
     }
 
-    fn source(
+    fn source_of_receive(
         &self,
         _: &StageAssignment,
         _: u16,
@@ -434,13 +455,13 @@ impl NativeBackend<'_> {
     /// Maximum number of a member's chunks in each phase at once; in trees at least four per level, because a chunk
     /// travels up and down the tree while other chunks follow. More chunks would only queue at the ports, where their
     /// upward messages would delay the downward messages that members wait for.
-    fn capacity(
+    fn phase_capacities(
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,
         extent: &GroupExtent,
     ) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
-        for assignment in chunk_schedule.stages() {
+        for assignment in chunk_schedule.all_stages() {
             if is_in_tree(assignment) {
                 let size = extent.phases[assignment.stage.phase].size;
                 let most = &mut capacity[assignment.stage.phase];
@@ -451,18 +472,18 @@ impl NativeBackend<'_> {
     }
 
     /// Simulates the chunks of `chunk_schedule` through the phases, with the stage durations `spans`.
-    fn schedule(
+    fn simulate_phases(
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,
         spans: &[Span],
         capacity: &[u32],
     ) -> flow_shop::FlowShopResult {
         let phases = chunk_schedule
-            .stages()
+            .all_stages()
             .iter()
             .map(|assignment| assignment.stage.phase);
         let queue_of: Vec<u32> = phases.map(|phase| phase as u32).collect();
-        let back = chunk_schedule.stages().iter();
+        let back = chunk_schedule.all_stages().iter();
         let back =
             back.map(|assignment| assignment.stage.primitive == CollectivePrimitive::AllGather);
         let back: Vec<bool> = back.collect();
@@ -473,14 +494,14 @@ impl NativeBackend<'_> {
             back: &back,
             intra: self.pipeline.intra,
         };
-        schedule(chunk_schedule, stages)
+        simulate_flow_shop(chunk_schedule, stages)
     }
 
     /// Uncontended duration of a stage. Without a closed form the duration is an estimate, which affects only the order
     /// of chunks and never a result. The estimate adds up successive messages over a link or up a tree; each has the
     /// algorithm's message size and the latency of one link. The estimate is proportional to the message times, and is
     /// a whole number of picoseconds if all message times are.
-    fn alone(
+    fn uncontended_duration(
         &self,
         assignment: &StageAssignment,
         extent: &GroupExtent,
@@ -492,7 +513,8 @@ impl NativeBackend<'_> {
             let (message, count) = assignment
                 .algorithm
                 .serial_messages(&assignment.stage, phase.size);
-            (dimension.link().serialization(message) + dimension.latency).times(count.into())
+            (dimension.link_bandwidth().serialization_time(message) + dimension.latency)
+                .times(count.into())
         })
     }
 }
@@ -500,7 +522,7 @@ impl NativeBackend<'_> {
 impl StageAssignment {
     /// Returns the path that all messages share, or `None` if paths differ.
     #[inline]
-    pub(super) fn path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
+    pub(super) fn uniform_path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
         if self.algorithm == CollectiveAlgorithm::Ring {
             paths.next
         } else {
@@ -509,7 +531,7 @@ impl StageAssignment {
     }
 
     pub(super) fn closed_form(&self, extent: &GroupExtent, paths: &[SharedPaths]) -> Option<Span> {
-        let path = self.path(&paths[self.stage.phase])?;
+        let path = self.uniform_path(&paths[self.stage.phase])?;
         let n = extent.phases[self.stage.phase].size;
         self.algorithm.closed_form(&self.stage, n, &path)
     }

@@ -20,7 +20,7 @@ use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
-fn rounds(stage: &CollectiveStage, line: LinePosition) -> u32 {
+fn round_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
     match stage.primitive {
         CollectivePrimitive::ReduceScatter
         | CollectivePrimitive::AllGather
@@ -29,15 +29,15 @@ fn rounds(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     let (n, k) = (line.size, i + 1);
-    (i < rounds(stage, line)).then(|| SendStep {
+    (i < round_count(stage, line)).then(|| SendStep {
         to: if n.is_power_of_two() {
             line.index ^ k
         } else {
             (line.index + k) % n
         },
-        amount: stage.buffer.part(n),
+        amount: stage.buffer.nth_part(n),
         after: i,
         arrived: 0,
         recv_posted: i + 1,
@@ -45,7 +45,7 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
 }
 
 /// Returns the index of the member from which the member at `line` receives after `before` rounds.
-pub(super) fn source(line: LinePosition, before: u32) -> u32 {
+pub(super) fn source_before(line: LinePosition, before: u32) -> u32 {
     let (n, k) = (line.size, before + 1);
     if n.is_power_of_two() {
         line.index ^ k
@@ -54,18 +54,18 @@ pub(super) fn source(line: LinePosition, before: u32) -> u32 {
     }
 }
 
-pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
-    rounds(stage, line)
+pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    round_count(stage, line)
 }
 
 /// Returns the closed form of all rows of the table.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
-    path.time(stage.part(n)).times(u64::from(n - 1))
+    path.time_message(stage.nth_part(n)).times(u64::from(n - 1))
 }
 
 /// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
-pub(super) fn cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
-    let share = buffer.part(line.size());
-    let rounds = line.over_all(share, |way| way.first_byte(share) + way.passes(share));
+pub(super) fn estimate_cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
+    let share = buffer.nth_part(line.member_count());
+    let rounds = line.slowest_over_all(share, |way| way.first_byte(share) + way.time_passes(share));
     rounds.0
 }

@@ -22,7 +22,7 @@ use chakram_base::ids::Position;
 pub struct PeerSizes {
     phases: Vec<PhaseSizes>,
     /// Size of an all-to-all of equal parts in which each member sends and receives the bytes of
-    /// the busiest member: see [`PeerSizes::equivalent`].
+    /// the busiest member: see [`PeerSizes::equivalent_bytes`].
     equivalent: u64,
 }
 
@@ -40,7 +40,7 @@ impl PeerSizes {
     /// Creates the sizes of a group. The member at position s has `bytes[s * n + t]` bytes for the member at position
     /// t. Returns `None` if all have `equal` bytes for one another.
     pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
-        let n = extent.size();
+        let n = extent.member_count();
         let mut pairs = bytes.iter().enumerate();
         // A member's data for itself is never sent.
         let sent = |&(place, _): &(usize, &u64)| place as u32 / n != place as u32 % n;
@@ -66,7 +66,8 @@ impl PeerSizes {
                     let to = phase.index(Position(t));
                     let size = &mut sizes[(p * phase.size + to) as usize];
                     *size = size.saturating_add(amount);
-                    let there = &mut next[(phase.position(Position(p), to).0 * n + t) as usize];
+                    let there =
+                        &mut next[(phase.move_position(Position(p), to).0 * n + t) as usize];
                     *there = there.saturating_add(amount);
                 }
             }
@@ -91,13 +92,13 @@ impl PeerSizes {
 
     /// Returns the bytes of an all-to-all of equal parts in which every member sends and receives as much as the
     /// busiest member. The result is n ÷ (n − 1) times the busiest member's bytes, because each member keeps one part.
-    pub fn equivalent(&self) -> u64 {
+    pub fn equivalent_bytes(&self) -> u64 {
         self.equivalent
     }
 
     /// Returns the algorithm that carries unequal parts where `algorithm` carries equal parts: `algorithm` itself if it
     /// sends each part directly from its sender to its receiver, otherwise `direct`.
-    pub fn algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
+    pub fn resolve_algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
         match algorithm {
             CollectiveAlgorithm::Pairwise => algorithm,
             _ => CollectiveAlgorithm::Direct,
@@ -105,16 +106,20 @@ impl PeerSizes {
     }
 
     /// Returns the `i`-th message of the member at `line`, or `None` after the last.
-    pub fn step(
+    pub fn nth_send(
         &self,
         (algorithm, stage): (CollectiveAlgorithm, &CollectiveStage),
         line: LinePosition,
         i: u32,
     ) -> Option<SendStep> {
         let sizes = &self.phases[stage.phase];
-        let amount = |to| stage.buffer.with_bytes(sizes.of(line, line.index, to));
+        let amount = |to| {
+            stage
+                .buffer
+                .with_bytes(sizes.bytes_between(line, line.index, to))
+        };
         if !sizes.gaps {
-            let step = algorithm.step(stage, line, i)?;
+            let step = algorithm.nth_send(stage, line, i)?;
             return Some(SendStep {
                 amount: amount(step.to),
                 ..step
@@ -123,14 +128,14 @@ impl PeerSizes {
         // Returns the member that a member would send to in a round, even if there is nothing to send.
         let target = |index, round| {
             let line = LinePosition { index, ..line };
-            algorithm.step(stage, line, round).map(|step| step.to)
+            algorithm.nth_send(stage, line, round).map(|step| step.to)
         };
-        let exchanged = |from, to| sizes.of(line, from, to) > 0;
+        let exchanged = |from, to| sizes.bytes_between(line, from, to) > 0;
         let mut rounds = 0..line.size - 1;
         let sent =
             |&round: &u32| target(line.index, round).is_some_and(|to| exchanged(line.index, to));
         let round = rounds.by_ref().filter(sent).nth(i as usize)?;
-        let step = algorithm.step(stage, line, round)?;
+        let step = algorithm.nth_send(stage, line, round)?;
         if algorithm != CollectiveAlgorithm::Pairwise {
             return Some(SendStep {
                 amount: amount(step.to),
@@ -139,7 +144,7 @@ impl PeerSizes {
         }
         // Empty messages are not sent. Therefore, only rounds with data add to the received messages and to the
         // receiver's steps.
-        let received = |&round: &u32| exchanged(pairwise::source(line, round), line.index);
+        let received = |&round: &u32| exchanged(pairwise::source_before(line, round), line.index);
         let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
         Some(SendStep {
             amount: amount(step.to),
@@ -150,11 +155,11 @@ impl PeerSizes {
     }
 
     /// Returns the number of messages that the member at `line` receives.
-    pub fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32 {
+    pub fn receive_count(&self, stage: &CollectiveStage, line: LinePosition) -> u32 {
         let sizes = &self.phases[stage.phase];
         let senders = (0..line.size).filter(|&from| from != line.index);
         senders
-            .filter(|&from| sizes.of(line, from, line.index) > 0)
+            .filter(|&from| sizes.bytes_between(line, from, line.index) > 0)
             .count() as u32
     }
 }
@@ -162,7 +167,7 @@ impl PeerSizes {
 impl PhaseSizes {
     /// Returns the bytes from one index of a line to another.
     #[inline]
-    fn of(&self, line: LinePosition, from: u32, to: u32) -> u64 {
+    fn bytes_between(&self, line: LinePosition, from: u32, to: u32) -> u64 {
         let first = line.position - line.index * self.stride;
         self.bytes[((first + from * self.stride) * self.size + to) as usize]
     }
@@ -176,7 +181,7 @@ mod tests {
     use chakram_base::ids::{Npu, Position};
     use chakram_base::units::{Bandwidth, BufferShare, Span};
 
-    fn extent(sizes: &[u32]) -> GroupExtent {
+    fn shared_extent(sizes: &[u32]) -> GroupExtent {
         let dimensions = sizes.iter().map(|&size| TopologyDimension {
             name: String::new(),
             shape: DimensionShape::Switch,
@@ -185,7 +190,7 @@ mod tests {
             latency: Span::ZERO,
         });
         let topology = Topology::new(dimensions.collect()).unwrap();
-        let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
+        let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
         GroupExtent::new(&npus, &topology)
     }
 
@@ -193,7 +198,7 @@ mod tests {
         CollectiveStage {
             phase,
             primitive: CollectivePrimitive::AllToAll,
-            buffer: BufferShare::whole(1000),
+            buffer: BufferShare::from_bytes(1000),
             mirrored: false,
             bidirectional: false,
         }
@@ -208,15 +213,15 @@ mod tests {
     ) -> Vec<(u32, u32, u64, u32)> {
         let stage = stage(phase);
         let mut all = Vec::new();
-        for position in 0..extent.size() {
+        for position in 0..extent.member_count() {
             let line = LinePosition::new(extent, &stage, Position(position), Position(0)).unwrap();
-            let steps = (0..).map_while(|i| sizes.step((algorithm, &stage), line, i));
+            let steps = (0..).map_while(|i| sizes.nth_send((algorithm, &stage), line, i));
             let of = &extent.phases[phase];
             all.extend(steps.map(|s| {
                 (
                     position,
-                    of.position(Position(position), s.to).0,
-                    s.amount.bytes(),
+                    of.move_position(Position(position), s.to).0,
+                    s.amount.to_bytes(),
                     s.after,
                 )
             }));
@@ -226,7 +231,7 @@ mod tests {
 
     #[test]
     fn equal_parts_need_no_sizes() {
-        let extent = extent(&[3]);
+        let extent = shared_extent(&[3]);
         // The bytes that members keep for themselves are ignored.
         assert_eq!(
             PeerSizes::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 5, 9], 5),
@@ -237,7 +242,7 @@ mod tests {
 
     #[test]
     fn members_send_what_each_pair_exchanges_and_nothing_for_nothing() {
-        let extent = extent(&[3]);
+        let extent = shared_extent(&[3]);
         let sizes = PeerSizes::new(&extent, &[9, 1, 2, 0, 9, 3, 4, 0, 9], 5).unwrap();
         // Direct: a member sends to the next index first.
         let direct = [(0, 1, 1, 0), (0, 2, 2, 0), (1, 2, 3, 0), (2, 0, 4, 0)];
@@ -256,19 +261,19 @@ mod tests {
         let receives = |position| {
             let line =
                 LinePosition::new(&extent, &stage(0), Position(position), Position(0)).unwrap();
-            sizes.receives(&stage(0), line)
+            sizes.receive_count(&stage(0), line)
         };
         assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);
         // Member 0 sends 3 bytes and receives 4, member 1 sends 3 and receives 1, member 2 sends 4 and receives 5. The
         // result is 5 · 3 / 2, rounded up.
-        assert_eq!(sizes.equivalent(), 8);
+        assert_eq!(sizes.equivalent_bytes(), 8);
     }
 
     #[test]
     fn a_round_without_a_message_is_over_at_once() {
         // 4 members in rounds with the partners XOR 1, 2 and 3. Only the pairs 0 and 3, and 0 and 1
         // exchange data.
-        let extent = extent(&[4]);
+        let extent = shared_extent(&[4]);
         let mut bytes = vec![0; 16];
         (bytes[3], bytes[12], bytes[4]) = (7, 8, 6);
         let sizes = PeerSizes::new(&extent, &bytes, 5).unwrap();
@@ -284,7 +289,7 @@ mod tests {
     fn data_travel_along_one_phase_after_another() {
         // A 2 × 2 group with position p = x + 2y. Member s has 10^t · (s + 1) bytes for member t, so the digits of a
         // sum identify the receivers and the senders.
-        let extent = extent(&[2, 2]);
+        let extent = shared_extent(&[2, 2]);
         let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
         let sizes = PeerSizes::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
         // Along x, member 0 passes on its data for x = 1, that is for members 1 and 3: 1,010 bytes.

@@ -40,20 +40,22 @@ pub struct CollectiveProtocol {
 
 impl CollectiveProtocol {
     /// Returns the seconds for a buffer of `bytes` among `members`.
-    pub fn seconds(&self, members: u32, bytes: f64) -> f64 {
+    pub fn seconds_for(&self, members: u32, bytes: f64) -> f64 {
         let (steps, part) = steps_and_part(self.kind, members);
-        self.start + self.step * steps + part * bytes / self.rate(members)
+        self.start + self.step * steps + part * bytes / self.bandwidth_among(members)
     }
 
     /// Returns the seconds for a buffer of `bytes` among `members` on other links.
     fn seconds_on(&self, members: u32, bytes: f64, change: &LinkChange) -> f64 {
         let (steps, part) = steps_and_part(self.kind, members);
-        let step = change.start(self.step, 1.0);
-        self.start + step * steps + part * bytes / self.rate(members) * change.transfer()
+        let step = change.adjust_start(self.step, 1.0);
+        self.start
+            + step * steps
+            + part * bytes / self.bandwidth_among(members) * change.transfer_factor()
     }
 
     /// Returns the bytes per second among `members`.
-    fn rate(&self, members: u32) -> f64 {
+    fn bandwidth_among(&self, members: u32) -> f64 {
         let above = self.rates.partition_point(|rate| rate.0 < members);
         match (
             above.checked_sub(1).map(|i| self.rates[i]),
@@ -72,7 +74,7 @@ impl CollectiveProtocol {
 
 /// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless the
 /// members are along one dimension whose protocols include the kind. `protocols` has one list per dimension.
-pub fn fastest(
+pub fn find_fastest_time(
     protocols: &[Vec<CollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),
@@ -82,13 +84,12 @@ pub fn fastest(
     };
     let alike = protocols.get(phase.dimension)?.iter();
     let alike = alike.filter(|protocol| protocol.kind == kind);
-    let seconds =
-        alike.map(
-            |protocol| match LinkChange::of(protocol.measured_at, phase, topology) {
-                None => protocol.seconds(phase.size, bytes as f64),
-                Some(change) => protocol.seconds_on(phase.size, bytes as f64, &change),
-            },
-        );
+    let seconds = alike.map(|protocol| {
+        match LinkChange::between_links(protocol.measured_at, phase, topology) {
+            None => protocol.seconds_for(phase.size, bytes as f64),
+            Some(change) => protocol.seconds_on(phase.size, bytes as f64, &change),
+        }
+    });
     seconds.min_by(f64::total_cmp).map(Span::from_seconds)
 }
 
@@ -106,7 +107,7 @@ mod tests {
             measured_at: None,
         };
         let near = |kind, members, bytes, micros: f64| {
-            let found = way(kind).seconds(members, bytes) * 1e6;
+            let found = way(kind).seconds_for(members, bytes) * 1e6;
             assert!((found - micros).abs() < 1e-9, "{found} and not {micros}");
         };
         // Start and steps are 10 + 2 x 1 us; 2 x 1/2 x 1 MB at 100 GB/s are 10 us.

@@ -10,25 +10,25 @@
 //! | all-reduce | log2 n of S, each after the previous one was received | (α + t) log2 n |
 //! | all others | as in [`halving_doubling`] | see there |
 
-use super::halving_doubling::{self, exchange, exchanges};
+use super::halving_doubling::{self, exchange_count, nth_exchange};
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 
-pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     match stage.primitive {
         CollectivePrimitive::AllReduce => {
-            (i < exchanges(line)).then(|| exchange(line, i, 1 << i, stage.buffer))
+            (i < exchange_count(line)).then(|| nth_exchange(line, i, 1 << i, stage.buffer))
         }
-        _ => halving_doubling::step(stage, line, i),
+        _ => halving_doubling::nth_send(stage, line, i),
     }
 }
 
-pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
     match stage.primitive {
-        CollectivePrimitive::AllReduce => exchanges(line),
-        _ => halving_doubling::receives(stage, line),
+        CollectivePrimitive::AllReduce => exchange_count(line),
+        _ => halving_doubling::receive_count(stage, line),
     }
 }
 
@@ -36,21 +36,23 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
 /// other primitives.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     match stage.primitive {
-        CollectivePrimitive::AllReduce => path.time(stage.buffer).times(u64::from(n.ilog2())),
+        CollectivePrimitive::AllReduce => {
+            path.time_message(stage.buffer).times(u64::from(n.ilog2()))
+        }
         _ => halving_doubling::closed_form(stage, n, path),
     }
 }
 
 /// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
-pub(super) fn cost(
+pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {
     match primitive {
         CollectivePrimitive::AllReduce => {
-            line.doubling(|way, _| way.first_byte(buffer) + way.passes(buffer))
+            line.sum_over_doublings(|way, _| way.first_byte(buffer) + way.time_passes(buffer))
         }
-        _ => halving_doubling::cost(line, primitive, buffer),
+        _ => halving_doubling::estimate_cost(line, primitive, buffer),
     }
 }

@@ -44,24 +44,24 @@ impl LinePosition {
 
 /// Returns the number of messages that each of `n` members sends. From 92,683 members on, the number exceeds 32 bits.
 /// So many messages can never be simulated; the closed form has no such limit.
-fn all_to_all(n: u32) -> u32 {
+fn all_to_all_send_count(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }
 
-pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     let n = line.size;
     // Number of messages, and the number of receptions before the first message.
     let (count, first_after) = match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => (n - 1, 0),
-        CollectivePrimitive::AllToAll => (all_to_all(n), 0),
+        CollectivePrimitive::AllToAll => (all_to_all_send_count(n), 0),
         CollectivePrimitive::Broadcast => match line.hops_from_root() {
-            0 => return send(stage, line, i, n, None),
+            0 => return send_to_next(stage, line, i, n, None),
             last if last == n - 1 => (0, 0),
             _ => (n, 1),
         },
         CollectivePrimitive::Reduce => match line.hops_to_root() {
             0 => (0, 0),
-            last if last == n - 1 => return send(stage, line, i, n, None),
+            last if last == n - 1 => return send_to_next(stage, line, i, n, None),
             _ => (n, 1),
         },
         // A member sends its own part first, then the parts of the members behind it.
@@ -72,17 +72,17 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
         // A member sends the farthest part first, and each member keeps the last part that it
         // receives.
         CollectivePrimitive::Scatter => match line.hops_from_root() {
-            0 => return send(stage, line, i, n - 1, None),
+            0 => return send_to_next(stage, line, i, n - 1, None),
             hops => (n - 1 - hops, 1),
         },
         CollectivePrimitive::AllReduce => return None,
     };
-    send(stage, line, i, count, Some(first_after))
+    send_to_next(stage, line, i, count, Some(first_after))
 }
 
 /// Returns the `i`-th of `count` messages to the next member. Message i waits for `first_after + i` receptions, or for
 /// none if `first_after` is `None`.
-fn send(
+fn send_to_next(
     stage: &CollectiveStage,
     line: LinePosition,
     i: u32,
@@ -91,18 +91,18 @@ fn send(
 ) -> Option<SendStep> {
     (i < count).then(|| SendStep {
         to: (line.index + 1) % line.size,
-        amount: stage.part(line.size),
+        amount: stage.nth_part(line.size),
         after: first_after.map_or(0, |first| first + i),
         arrived: 0,
         recv_posted: 0,
     })
 }
 
-pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
     let n = line.size;
     match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => n - 1,
-        CollectivePrimitive::AllToAll => all_to_all(n),
+        CollectivePrimitive::AllToAll => all_to_all_send_count(n),
         CollectivePrimitive::Broadcast => match line.hops_from_root() {
             0 => 0,
             _ => n,
@@ -122,7 +122,7 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
 
 /// Returns the closed form of the table's first two rows, or `None` for other primitives.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
-    let (others, round) = (u64::from(n - 1), path.time(stage.part(n)));
+    let (others, round) = (u64::from(n - 1), path.time_message(stage.nth_part(n)));
     match stage.primitive {
         CollectivePrimitive::AllToAll => round.times(u64::from(n) * others / 2),
         _ => round.times(others),
@@ -130,15 +130,15 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
 }
 
 /// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
-pub(super) fn cost(
+pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {
-    let n = line.size();
-    let share = buffer.part(n).part(1 + u32::from(line.round));
-    let way = line.way(1).alone();
-    let (hop, s) = (way.first_byte(share), way.passes(share));
+    let n = line.member_count();
+    let share = buffer.nth_part(n).nth_part(1 + u32::from(line.round));
+    let way = line.path_at_distance(1).without_load();
+    let (hop, s) = (way.first_byte(share), way.time_passes(share));
     let n = u64::from(n);
     match primitive {
         CollectivePrimitive::AllToAll => (hop + s).times(n * (n - 1) / 2),

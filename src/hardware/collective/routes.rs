@@ -1,6 +1,6 @@
 //! The routes of a collective's chunks: the order of phases and the algorithms of each chunk.
 
-use super::inter_dimension::{ChunkRoute, ways};
+use super::inter_dimension::{ChunkRoute, choose_routes};
 use super::{
     AlgorithmChoice, ChunkPipeline, ChunkSchedule, ChunkSpec, CollectiveAlgorithm, StageAssignment,
     assign_stages,
@@ -14,7 +14,7 @@ use std::num::NonZeroU32;
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. The
 /// pipeline states the number of chunks; the default is one, and the number of bytes is the maximum. Themis-flex may
 /// split chunks. With two trees, every other chunk uses the second tree.
-pub(super) fn routes(
+pub(super) fn route_collective(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),
     choices: &[AlgorithmChoice],
@@ -23,12 +23,13 @@ pub(super) fn routes(
     // A chunk has at least one byte, but an empty collective still has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
     let chunks = pipeline.chunks.map_or(1, NonZeroU32::get).min(most);
-    let whole = BufferShare::whole(bytes);
-    let (ways, mut route_of) = ways(pipeline.inter, (kind, whole), (extent, topology), chunks);
+    let whole = BufferShare::from_bytes(bytes);
+    let (ways, mut route_of) =
+        choose_routes(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
     let add = |way: &ChunkRoute, mirrored, all: &mut Vec<StageAssignment>| {
         let chunk = ChunkSpec {
-            whole: way.share(whole, chunks),
+            whole: way.share_of_buffer(whole, chunks),
             order: &way.order,
             // All routes have the same number of stages, so all of them or none may fuse an all-reduce.
             fuses: ways.len() == 1,
@@ -48,11 +49,11 @@ pub(super) fn routes(
         for route in route_of.iter_mut().skip(1).step_by(2) {
             *route += ways.len() as u32;
         }
-        return ChunkSchedule::routed(all, length, route_of);
+        return ChunkSchedule::with_routes(all, length, route_of);
     }
     match &ways[..] {
-        [_] => ChunkSchedule::uniform(all, chunks),
-        _ => ChunkSchedule::routed(all, length, route_of),
+        [_] => ChunkSchedule::with_uniform_chunks(all, chunks),
+        _ => ChunkSchedule::with_routes(all, length, route_of),
     }
 }
 
@@ -77,7 +78,7 @@ mod tests {
             latency: Span::ZERO,
         });
         let topology = Topology::new(dimensions.collect()).unwrap();
-        let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
+        let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
         let extent = GroupExtent::new(&npus, &topology);
         let trees =
             vec![AlgorithmChoice::Named(CollectiveAlgorithm::DoubleBinaryTree); sizes.len()];
@@ -87,7 +88,7 @@ mod tests {
             ..ChunkPipeline::default()
         };
         let of = (CollectiveKind::AllReduce, bytes);
-        routes(of, (&extent, &topology), &trees, pipeline)
+        route_collective(of, (&extent, &topology), &trees, pipeline)
     }
 
     /// A chunk's first stage has all bytes of the chunk. For any size of a collective, its bytes equal the sum over all
@@ -103,15 +104,18 @@ mod tests {
                     // Count in the smallest fraction of a byte that occurs: each equal chunk has 256 grains.
                     let unit = 256 * u128::from(u64::from(chunks).min(bytes));
                     let mut sum = 0;
-                    for chunk in 0..chunk_schedule.chunks() {
-                        let stage = chunk_schedule.stage(chunk, StageIndex(0)).unwrap().stage;
+                    for chunk in 0..chunk_schedule.chunk_count() {
+                        let stage = chunk_schedule
+                            .stage_of_chunk(chunk, StageIndex(0))
+                            .unwrap()
+                            .stage;
                         assert_eq!(stage.primitive, CollectivePrimitive::ReduceScatter);
                         let BufferShare { bytes, parts } = stage.buffer;
                         assert_eq!(unit % u128::from(parts), 0);
                         sum += u128::from(bytes) * (unit / u128::from(parts));
                     }
                     assert_eq!(sum, u128::from(bytes) * unit, "{inter:?} {bytes} {chunks}");
-                    unequal += u32::from(chunk_schedule.chunks() > chunks);
+                    unequal += u32::from(chunk_schedule.chunk_count() > chunks);
                 }
             }
         }
@@ -124,7 +128,7 @@ mod tests {
         assert!(all.is_uniform());
         // Chunks alternate between two trees.
         let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 5));
-        let routes: Vec<_> = (0..5).map(|chunk| all.route(chunk)).collect();
+        let routes: Vec<_> = (0..5).map(|chunk| all.route_of_chunk(chunk)).collect();
         assert_eq!(routes, [0, 1, 0, 1, 0]);
     }
 }

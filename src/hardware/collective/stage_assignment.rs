@@ -2,7 +2,8 @@
 
 use super::line_cost::LineCostModel;
 use super::{
-    AlgorithmChoice, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, decompose,
+    AlgorithmChoice, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage,
+    decompose_collective,
 };
 use crate::group::GroupExtent;
 use crate::topology::Topology;
@@ -27,7 +28,7 @@ pub struct StageAssignment {
 pub struct ChunkSpec<'a> {
     /// The chunk's share of the collective's buffer.
     pub whole: BufferShare,
-    /// The phases in the order in which the chunk goes outward ([`decompose`]).
+    /// The phases in the order in which the chunk goes outward ([`decompose_collective`]).
     pub order: &'a [usize],
     /// True if the last phase of an all-reduce may be one fused stage.
     pub fuses: bool,
@@ -39,7 +40,7 @@ pub struct ChunkSpec<'a> {
 const MOST_PHASES: usize = 32;
 
 /// Returns the phases of `extent`, innermost first.
-pub fn outward(extent: &GroupExtent) -> &'static [usize] {
+pub fn outward_phases(extent: &GroupExtent) -> &'static [usize] {
     const IDENTITY: [usize; MOST_PHASES] = {
         let mut identity = [0; MOST_PHASES];
         let mut i = 0;
@@ -67,18 +68,18 @@ pub fn assign_stages(
         (CollectiveKind::AllReduce, Some((&last, before))) if chunk.fuses => {
             let phase = &extent.phases[last];
             let primitive = CollectivePrimitive::AllReduce;
-            match choices[phase.dimension].requested(primitive) {
-                Some(algorithm) => algorithm.supports(primitive, phase.size),
+            match choices[phase.dimension].requested_algorithm(primitive) {
+                Some(algorithm) => algorithm.supports_primitive(primitive, phase.size),
                 None => {
                     // The last phase's buffer: the whole divided by the sizes of all earlier phases.
                     let sizes = before.iter().map(|&d| extent.phases[d].size);
-                    line(last).prefers_fused_all_reduce(chunk.whole.part(sizes.product()))
+                    line(last).prefers_fused_all_reduce(chunk.whole.nth_part(sizes.product()))
                 }
             }
         }
         _ => false,
     };
-    decompose(
+    decompose_collective(
         kind,
         extent,
         chunk.whole,
@@ -87,9 +88,13 @@ pub fn assign_stages(
         |mut stage| {
             stage.mirrored = chunk.mirrored;
             let phase = &extent.phases[stage.phase];
-            let algorithm = match choices[phase.dimension].requested(stage.primitive) {
-                Some(algorithm) => algorithm.resolve(stage.primitive, phase.size),
-                None => line(stage.phase).choose(stage.primitive, stage.buffer).0,
+            let algorithm = match choices[phase.dimension].requested_algorithm(stage.primitive) {
+                Some(algorithm) => algorithm.resolve_automatic(stage.primitive, phase.size),
+                None => {
+                    line(stage.phase)
+                        .choose_fastest(stage.primitive, stage.buffer)
+                        .0
+                }
             };
             // Only the ring sends in both directions, so the algorithm must be chosen first.
             stage.bidirectional =
@@ -106,7 +111,7 @@ pub fn assign_stages(
 
 /// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`,
 /// `auto: tree 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
-pub(super) fn describe(
+pub(super) fn describe_stages(
     all: &[StageAssignment],
     extent: &GroupExtent,
     topology: &Topology,
@@ -126,7 +131,7 @@ pub(super) fn describe(
         };
         let place = if extent.regular {
             &topology.dimensions()[phase.dimension].name
-        } else if topology.tiles().is_some() {
+        } else if topology.tile_grid().is_some() {
             "tiles"
         } else {
             "no sub-grid"
@@ -155,7 +160,7 @@ mod tests {
                 latency: Span::from_ns(500),
             });
         let topology = Topology::new(dimensions.collect()).unwrap();
-        let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
+        let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
         let extent = GroupExtent::new(&npus, &topology);
         (topology, extent)
     }
@@ -168,7 +173,7 @@ mod tests {
     ) -> Vec<(usize, CollectivePrimitive, u64)> {
         let (topology, extent) = machine(&[4, 2, 3]);
         let chunk = ChunkSpec {
-            whole: BufferShare::whole(1 << 30),
+            whole: BufferShare::from_bytes(1 << 30),
             order,
             fuses: true,
             mirrored: true,
@@ -242,14 +247,14 @@ mod tests {
         let (topology, extent) = machine(&[8, 6]);
         let describe = |choices: [AlgorithmChoice; 2], kind, bytes| {
             let chunk = ChunkSpec {
-                whole: BufferShare::whole(bytes),
-                order: outward(&extent),
+                whole: BufferShare::from_bytes(bytes),
+                order: outward_phases(&extent),
                 fuses: true,
                 mirrored: false,
             };
             let mut all = Vec::new();
             assign_stages(kind, &extent, &topology, &choices, &chunk, &mut all);
-            describe(&all, &extent, &topology, &choices).join(", ")
+            describe_stages(&all, &extent, &topology, &choices).join(", ")
         };
         let doubling = [AlgorithmChoice::Named(CollectiveAlgorithm::HalvingDoubling); 2];
         assert_eq!(

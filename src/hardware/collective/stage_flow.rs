@@ -70,7 +70,7 @@ impl StageFlow {
         algorithm: CollectiveAlgorithm,
         stage: &CollectiveStage,
     ) -> Self {
-        let size = line.size();
+        let size = line.member_count();
         let kinds: &[bool] = match algorithm {
             CollectiveAlgorithm::DoubleBinaryTree => &[false, true],
             _ => &[false],
@@ -85,20 +85,20 @@ impl StageFlow {
                     root: 0,
                     position: index,
                 };
-                let steps = (0..).map_while(|i| algorithm.step(&stage, at, i));
+                let steps = (0..).map_while(|i| algorithm.nth_send(&stage, at, i));
                 let sends = steps.map(|step| {
-                    let (path, ports) = line.message(index, step.to);
+                    let (path, ports) = line.path_and_ports(index, step.to);
                     FlowMessage {
                         to: step.to,
                         after: step.after,
                         ports,
                         first_byte: path.first_byte(step.amount),
-                        serialization: path.bandwidth.serialization(step.amount),
+                        serialization: path.bandwidth.serialization_time(step.amount),
                     }
                 });
                 programs.push(MemberProgram {
                     sends: sends.collect(),
-                    receives: algorithm.receives(&stage, at),
+                    receives: algorithm.receive_count(&stage, at),
                 });
             }
         }
@@ -112,24 +112,24 @@ impl StageFlow {
     }
 
     /// Returns the number of messages that all members send for one chunk.
-    pub fn messages(&self) -> u64 {
+    pub fn messages_per_chunk(&self) -> u64 {
         let first = &self.programs[..self.members as usize];
         first.iter().map(|program| program.sends.len() as u64).sum()
     }
 
-    fn program(&self, chunk: u32, member: u32) -> &MemberProgram {
+    fn program_of_chunk(&self, chunk: u32, member: u32) -> &MemberProgram {
         let kinds = self.programs.len() as u32 / self.members;
         &self.programs[(chunk % kinds * self.members + member) as usize]
     }
 
     /// Returns a lower bound on the time of `chunks` chunks: the work of the busiest port.
-    pub fn busiest(&self, chunks: u32) -> Span {
+    pub fn busiest_time(&self, chunks: u32) -> Span {
         let kinds = self.programs.len() as u32 / self.members;
         let mut work = vec![[Span::ZERO; 2]; self.ports];
         for kind in 0..kinds {
             let count = (chunks + kinds - 1 - kind) / kinds;
             for member in 0..self.members {
-                for send in &self.program(kind, member).sends {
+                for send in &self.program_of_chunk(kind, member).sends {
                     for (side, port) in send.ports.into_iter().enumerate() {
                         work[port as usize][side] += send.serialization.times(count.into());
                     }
@@ -141,7 +141,7 @@ impl StageFlow {
 
     /// Returns the time until all members have ended `chunks` chunks, with at most `places`
     /// concurrent chunks at each member.
-    pub fn end(&self, chunks: u32, places: u32) -> Span {
+    pub fn simulate_end(&self, chunks: u32, places: u32) -> Span {
         let members = self.members as usize;
         let mut run = FlowRun {
             flow: self,
@@ -180,24 +180,24 @@ struct FlowRun<'a> {
 impl FlowRun<'_> {
     fn run(&mut self) -> Time {
         for member in 0..self.flow.members {
-            self.admit(member);
+            self.admit_chunks(member);
         }
         let mut now = Time::ZERO;
         loop {
             while let Some((member, chunk)) = self.changed.pop() {
-                self.advance(member, chunk);
+                self.advance_chunk(member, chunk);
             }
             if self.events.peek().is_none_or(|next| next.0.0 > now) {
-                self.submit(now);
+                self.submit_messages(now);
             }
             let Some(Reverse((at, (event, member, chunk, number)))) = self.events.pop() else {
                 return now;
             };
             now = at;
-            let send = self.flow.program(chunk, member).sends[number as usize];
+            let send = self.flow.program_of_chunk(chunk, member).sends[number as usize];
             match event {
                 FlowEvent::Left => {
-                    self.cell(member, chunk).leaving = false;
+                    self.cell_mut(member, chunk).leaving = false;
                     self.changed.push((member, chunk));
                 }
                 FlowEvent::FirstByte => {
@@ -207,33 +207,33 @@ impl FlowRun<'_> {
                     self.events.push(Reverse((*free, arrived)));
                 }
                 FlowEvent::Arrived => {
-                    self.cell(send.to, chunk).received += 1;
+                    self.cell_mut(send.to, chunk).received += 1;
                     self.changed.push((send.to, chunk));
                 }
             }
         }
     }
 
-    fn cell(&mut self, member: u32, chunk: u32) -> &mut FlowCell {
+    fn cell_mut(&mut self, member: u32, chunk: u32) -> &mut FlowCell {
         &mut self.cells[(member * self.chunks + chunk) as usize]
     }
 
     /// Begins chunks at a member until its places are full.
-    fn admit(&mut self, member: u32) {
+    fn admit_chunks(&mut self, member: u32) {
         let of = member as usize;
         while self.running[of] < self.places && self.next[of] < self.chunks {
             let chunk = self.next[of];
             self.next[of] += 1;
             self.running[of] += 1;
-            self.cell(member, chunk).begun = true;
+            self.cell_mut(member, chunk).begun = true;
             self.changed.push((member, chunk));
         }
     }
 
     /// If its credits allow, takes the next step of a chunk at a member, or ends the chunk there.
-    fn advance(&mut self, member: u32, chunk: u32) {
-        let program = self.flow.program(chunk, member);
-        let cell = self.cell(member, chunk);
+    fn advance_chunk(&mut self, member: u32, chunk: u32) {
+        let program = self.flow.program_of_chunk(chunk, member);
+        let cell = self.cell_mut(member, chunk);
         if !cell.begun || cell.ended || cell.leaving {
             return;
         }
@@ -247,17 +247,17 @@ impl FlowRun<'_> {
             None if cell.received >= program.receives => {
                 cell.ended = true;
                 self.running[member as usize] -= 1;
-                self.admit(member);
+                self.admit_chunks(member);
             }
             _ => {}
         }
     }
 
     /// Submits the messages of an instant, sorted by member and chunk.
-    fn submit(&mut self, now: Time) {
+    fn submit_messages(&mut self, now: Time) {
         self.sends.sort_unstable();
         for (member, chunk, number) in self.sends.drain(..) {
-            let send = &self.flow.program(chunk, member).sends[number as usize];
+            let send = &self.flow.program_of_chunk(chunk, member).sends[number as usize];
             let free = &mut self.free[send.ports[0] as usize][0];
             let begin = now.max(*free);
             *free = begin + send.serialization;
@@ -300,13 +300,13 @@ mod tests {
         let stage = CollectiveStage {
             phase: 0,
             primitive,
-            buffer: BufferShare::whole(1000),
+            buffer: BufferShare::from_bytes(1000),
             mirrored: false,
             bidirectional: false,
         };
         let flow = StageFlow::new(&line, algorithm, &stage);
-        assert!(flow.busiest(chunks) <= flow.end(chunks, places));
-        flow.end(chunks, places).0 / 1000
+        assert!(flow.busiest_time(chunks) <= flow.simulate_end(chunks, places));
+        flow.simulate_end(chunks, places).0 / 1000
     }
 
     #[test]

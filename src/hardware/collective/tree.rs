@@ -36,7 +36,7 @@ pub(super) struct TreeNeighbours {
 
 impl TreeNeighbours {
     /// Returns the neighbours of the member numbered `x` of `n`.
-    pub fn of(n: u32, x: u32) -> Self {
+    pub fn of_member(n: u32, x: u32) -> Self {
         if x == 0 {
             return Self {
                 parent: None,
@@ -56,13 +56,13 @@ impl TreeNeighbours {
         }
     }
 
-    fn children(&self) -> u32 {
+    fn child_count(&self) -> u32 {
         u32::from(self.below.is_some()) + u32::from(self.above.is_some())
     }
 
     /// Returns the `i`-th message as (the receiver's number, required receptions).
-    fn step(&self, primitive: CollectivePrimitive, i: u32) -> Option<(u32, u32)> {
-        let children = self.children();
+    fn nth_message(&self, primitive: CollectivePrimitive, i: u32) -> Option<(u32, u32)> {
+        let children = self.child_count();
         let ups = match (primitive, self.parent) {
             (CollectivePrimitive::Reduce | CollectivePrimitive::AllReduce, Some(parent))
                 if i == 0 =>
@@ -78,16 +78,16 @@ impl TreeNeighbours {
             1 => self.above?,
             _ => return None,
         };
-        Some((child, self.receives(primitive)))
+        Some((child, self.receive_count(primitive)))
     }
 
     /// Returns the number of messages that the member receives. The member sends down the tree only after all of these
     /// messages.
-    fn receives(&self, primitive: CollectivePrimitive) -> u32 {
+    fn receive_count(&self, primitive: CollectivePrimitive) -> u32 {
         let parents = u32::from(self.parent.is_some());
         match primitive {
-            CollectivePrimitive::AllReduce => self.children() + parents,
-            CollectivePrimitive::Reduce => self.children(),
+            CollectivePrimitive::AllReduce => self.child_count() + parents,
+            CollectivePrimitive::Reduce => self.child_count(),
             CollectivePrimitive::Broadcast => parents,
             _ => 0,
         }
@@ -95,19 +95,19 @@ impl TreeNeighbours {
 }
 
 /// Returns the number of the member at `line`, counted from the root.
-pub(super) fn number(line: LinePosition) -> u32 {
+pub(super) fn number_from_root(line: LinePosition) -> u32 {
     (line.index + line.size - line.root) % line.size
 }
 
 /// Returns the `i`-th message of the member with number `x` in its tree; `index` converts numbers back to indices.
-pub(super) fn step_at(
+pub(super) fn nth_send_at(
     stage: &CollectiveStage,
     line: LinePosition,
     x: u32,
     i: u32,
     index: impl Fn(u32) -> u32,
 ) -> Option<SendStep> {
-    let (to, after) = TreeNeighbours::of(line.size, x).step(stage.primitive, i)?;
+    let (to, after) = TreeNeighbours::of_member(line.size, x).nth_message(stage.primitive, i)?;
     Some(SendStep {
         to: (index(to) + line.root) % line.size,
         amount: stage.buffer,
@@ -118,30 +118,30 @@ pub(super) fn step_at(
 }
 
 /// Returns the number of messages that the member with number `x` in its tree receives.
-pub(super) fn receives_at(stage: &CollectiveStage, line: LinePosition, x: u32) -> u32 {
-    TreeNeighbours::of(line.size, x).receives(stage.primitive)
+pub(super) fn receive_count_at(stage: &CollectiveStage, line: LinePosition, x: u32) -> u32 {
+    TreeNeighbours::of_member(line.size, x).receive_count(stage.primitive)
 }
 
-pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
-    step_at(stage, line, number(line), i, |x| x)
+pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    nth_send_at(stage, line, number_from_root(line), i, |x| x)
 }
 
-pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
-    receives_at(stage, line, number(line))
+pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    receive_count_at(stage, line, number_from_root(line))
 }
 
 /// Returns the table's times as unrounded formulas, for [`auto`](super::auto); two trees take the
 /// same time as one.
-pub(super) fn cost(
+pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,
     buffer: BufferShare,
 ) -> TimeEstimate {
-    let n = line.size();
+    let n = line.member_count();
     // At every level except the root's, two children share one port, so the second child's message adds a
     // serialization.
-    let once = line.doubling(|way, j| {
-        let passes = way.alone().passes(buffer);
+    let once = line.sum_over_doublings(|way, j| {
+        let passes = way.without_load().time_passes(buffer);
         let first = way.first_byte(buffer) + passes;
         if 2 << j < n { first + passes } else { first }
     });
@@ -164,7 +164,7 @@ mod tests {
             below,
             above,
         };
-        let of = |x| TreeNeighbours::of(11, x);
+        let of = |x| TreeNeighbours::of_member(11, x);
         assert_eq!(of(0), relatives(None, Some(8), None));
         assert_eq!(of(8), relatives(Some(0), Some(4), Some(10)));
         assert_eq!(of(4), relatives(Some(8), Some(2), Some(6)));
@@ -177,10 +177,10 @@ mod tests {
     fn parents_and_children_know_each_other() {
         for n in 2..=130 {
             for x in 0..n {
-                let own = TreeNeighbours::of(n, x);
+                let own = TreeNeighbours::of_member(n, x);
                 for child in [own.below, own.above].into_iter().flatten() {
                     assert_eq!(
-                        TreeNeighbours::of(n, child).parent,
+                        TreeNeighbours::of_member(n, child).parent,
                         Some(x),
                         "{child} of {n}"
                     );
@@ -188,7 +188,7 @@ mod tests {
                 let mut up = own.parent;
                 let mut depth = 0;
                 while let Some(parent) = up {
-                    let at = TreeNeighbours::of(n, parent);
+                    let at = TreeNeighbours::of_member(n, parent);
                     assert!([at.below, at.above].contains(&Some(x)) || depth > 0);
                     (up, depth) = (at.parent, depth + 1);
                 }

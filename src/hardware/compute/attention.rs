@@ -29,9 +29,9 @@ pub struct DecodeCurve {
 /// widths the factor is linear in the logarithm of the width. Outside these widths, the factor of the nearest width
 /// applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct WidthFactors(pub [f64; WidthFactors::WIDTHS.len()]);
+pub struct HeadWidthFactors(pub [f64; HeadWidthFactors::WIDTHS.len()]);
 
-impl WidthFactors {
+impl HeadWidthFactors {
     /// Head widths (columns) for which factors are stated, and the keys of these widths in files.
     pub const WIDTHS: [(u64, &'static str); 3] = [(64, "64"), (128, "128"), (256, "256")];
 
@@ -75,7 +75,7 @@ pub struct AttentionCurve {
     /// Curve for one query per sequence, or `None` if decoding was not measured.
     pub decode: Option<DecodeCurve>,
     /// Rates for head widths other than the curve's, or `None` if they were not measured.
-    pub widths: Option<WidthFactors>,
+    pub widths: Option<HeadWidthFactors>,
 }
 
 /// Sizes of an attention operation.
@@ -92,7 +92,7 @@ pub struct AttentionSizes {
 
 impl AttentionCurve {
     /// Returns the seconds of a forward kernel at `peak` operations per second.
-    pub fn seconds(&self, of: &AttentionSizes, peak: f64, memory: Bandwidth) -> f64 {
+    pub fn predict_seconds(&self, of: &AttentionSizes, peak: f64, memory: Bandwidth) -> f64 {
         let [b, a, v, q, s, w] = of.sizes.map(|size| size as f64);
         let bytes = of.element * b * w * (2.0 * a * q + 2.0 * v * s);
         let bandwidth = memory.bytes_per_second();
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn factors_of_widths_are_linear_in_the_logarithm_and_end_with_the_table() {
-        let factors = WidthFactors([0.8, 1.0, 1.1]);
+        let factors = HeadWidthFactors([0.8, 1.0, 1.1]);
         for (width, expected) in [
             (32.0, 0.8),
             (64.0, 0.8),

@@ -6,14 +6,14 @@ use super::{
     PeakRates, PowerThrottling,
 };
 use chakram_base::dtype::Dtype;
-use chakram_base::kernel_shape::{KernelShape, MovingKernel};
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
 use chakram_base::units::{Bandwidth, Span};
 
 /// Kernels that move bytes: `t = gap + max(floor, bytes / (fraction x bandwidth))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MovingCurve {
-    /// Fraction of the memory's bandwidth that each [`MovingKernel`] reaches.
-    pub fractions: [f64; MovingKernel::ALL.len()],
+pub struct MemoryBoundCurve {
+    /// Fraction of the memory's bandwidth that each [`MemoryBoundKernel`] reaches.
+    pub fractions: [f64; MemoryBoundKernel::ALL.len()],
     /// Seconds of the shortest kernel.
     pub floor: f64,
     /// Seconds between the end of a kernel and the start of the next kernel in the same lane.
@@ -54,7 +54,7 @@ pub struct CurvePrice {
 /// Factors on an NPU's rates under continuous load and a power limit, relative to the rates at which its curves were
 /// measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KeptRates {
+pub struct SustainedRates {
     /// Factor on the rate of matrix products under continuous load and a power limit.
     pub products: f64,
     /// Factor on the rate of attention under a power limit.
@@ -63,7 +63,7 @@ pub struct KeptRates {
     pub throttling: Option<PowerThrottling>,
 }
 
-impl Default for KeptRates {
+impl Default for SustainedRates {
     fn default() -> Self {
         Self {
             products: 1.0,
@@ -87,9 +87,9 @@ pub struct KernelCurves {
     /// Name of the attention kernel that was measured, or `None` if unknown.
     pub attention_kernel: Option<String>,
     /// Curve of kernels that move bytes, for all number formats.
-    pub moving: Option<MovingCurve>,
+    pub moving: Option<MemoryBoundCurve>,
     /// Factors for continuous load that the curves above already include.
-    pub kept: KeptRates,
+    pub kept: SustainedRates,
     /// Time of a kernel that begins while a collective runs on the NPU, divided by the kernel's time alone. Such a
     /// kernel is slower, because collectives take some of the multiprocessors and of the memory's bandwidth.
     pub beside_collectives: Option<f64>,
@@ -107,7 +107,7 @@ impl KernelCurves {
 
     /// Returns the duration of `kernel`. `None` unless kernels with its name were measured, or a curve exists for its
     /// class, shape and format.
-    pub fn price(
+    pub fn price_kernel(
         &self,
         kernel: &KernelProfile<'_>,
         peaks: &PeakRates,
@@ -129,12 +129,13 @@ impl KernelCurves {
                 let (dtype, peak) = format()?;
                 let curve = self.gemm[dtype as usize].as_ref()?;
                 let sizes = [batch, m, n, k];
-                let estimate = curve.estimate(sizes, dtype.element_bytes(), peak, memory);
+                let estimate = curve.estimate_seconds(sizes, dtype.element_bytes(), peak, memory);
                 let table = self.products[dtype as usize].as_ref();
                 // The table contains only single matrix products, no batches.
                 let table = table.filter(|_| batch == 1);
-                let known = table
-                    .and_then(|table| Some((table.factor([m, n, k], &estimate)?, table.error)));
+                let known = table.and_then(|table| {
+                    Some((table.interpolate_factor([m, n, k], &estimate)?, table.error))
+                });
                 let (factor, error) = known.unwrap_or((1.0, curve.error));
                 price(estimate.seconds * factor, error, CurveClass::Gemm)
             }
@@ -155,7 +156,7 @@ impl KernelCurves {
                     causal,
                     element: dtype.element_bytes(),
                 };
-                let forward = curve.seconds(&of, peak, memory);
+                let forward = curve.predict_seconds(&of, peak, memory);
                 let times = if backward { curve.backward } else { 1.0 };
                 price(times * forward, curve.error, CurveClass::Attention)
             }

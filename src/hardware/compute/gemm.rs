@@ -96,12 +96,18 @@ fn blend6(a: f64, b: f64) -> f64 {
 
 impl GemmCurve {
     /// Returns the seconds of `[batch, m, n, k]` with operands of `element` bytes, at `peak` operations per second.
-    pub fn seconds(&self, sizes: [u64; 4], element: f64, peak: f64, memory: Bandwidth) -> f64 {
-        self.estimate(sizes, element, peak, memory).seconds
+    pub fn predict_seconds(
+        &self,
+        sizes: [u64; 4],
+        element: f64,
+        peak: f64,
+        memory: Bandwidth,
+    ) -> f64 {
+        self.estimate_seconds(sizes, element, peak, memory).seconds
     }
 
-    /// Computes the same as [`Self::seconds`], and returns the intermediate values too.
-    pub fn estimate(
+    /// Computes the same as [`Self::predict_seconds`], and returns the intermediate values too.
+    pub fn estimate_seconds(
         &self,
         sizes: [u64; 4],
         element: f64,

@@ -46,7 +46,7 @@ pub struct MeasuredGemms {
 
 /// Returns the coordinates of a shape (`x` in the module documentation). Shapes at a small distance have similar
 /// residuals.
-fn place([m, n, k]: [u64; 3], curve: &GemmEstimate) -> [f64; PLACE] {
+fn feature_coordinates([m, n, k]: [u64; 3], curve: &GemmEstimate) -> [f64; PLACE] {
     let up = |whole: f64| libm::log(whole.ceil() / whole);
     let [m, n, k] = [m, n, k].map(|size| size as f64);
     let waves = |a: f64, b: f64| up((m / a).ceil() * (n / b).ceil() / curve.multiprocessors);
@@ -62,7 +62,7 @@ fn place([m, n, k]: [u64; 3], curve: &GemmEstimate) -> [f64; PLACE] {
     ]
 }
 
-fn apart(a: &[f64; PLACE], b: &[f64; PLACE]) -> f64 {
+fn squared_distance(a: &[f64; PLACE], b: &[f64; PLACE]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
@@ -84,7 +84,7 @@ impl MeasuredGemms {
             }
             ResidualPoint {
                 sizes,
-                at: place(sizes, &curve),
+                at: feature_coordinates(sizes, &curve),
                 residual: libm::log(seconds / curve.seconds),
             }
         });
@@ -96,19 +96,19 @@ impl MeasuredGemms {
     }
 
     /// Returns the factor by which the curve's time of a shape is multiplied. `None` outside the box of measured sizes.
-    pub fn factor(&self, sizes: [u64; 3], curve: &GemmEstimate) -> Option<f64> {
+    pub fn interpolate_factor(&self, sizes: [u64; 3], curve: &GemmEstimate) -> Option<f64> {
         let mut ranges = self.within.iter().zip(sizes);
         if !ranges.all(|([least, most], size)| (*least..=*most).contains(&size)) {
             return None;
         }
-        let at = place(sizes, curve);
+        let at = feature_coordinates(sizes, curve);
         // The nearest points and their distances, ascending.
         let mut nearest: Vec<(f64, &ResidualPoint)> = Vec::with_capacity(NEAREST + 1);
         for point in &self.points {
             if point.sizes == sizes {
                 return Some(libm::exp(point.residual));
             }
-            let distance = apart(&point.at, &at);
+            let distance = squared_distance(&point.at, &at);
             if nearest.len() == NEAREST && distance >= nearest[NEAREST - 1].0 {
                 continue;
             }
@@ -116,12 +116,12 @@ impl MeasuredGemms {
             nearest.insert(after, (distance, point));
             nearest.truncate(NEAREST);
         }
-        Some(libm::exp(kriged(&nearest)))
+        Some(libm::exp(krige_residual(&nearest)))
     }
 }
 
 /// Returns the weighted mean of the residuals of points at these squared distances.
-fn kriged(points: &[(f64, &ResidualPoint)]) -> f64 {
+fn krige_residual(points: &[(f64, &ResidualPoint)]) -> f64 {
     let alike = |square: f64| libm::exp(-square.sqrt());
     let count = points.len();
     // Rows of the Cholesky factor of the covariances, with the solutions for the shape's covariances and for ones.
@@ -130,7 +130,7 @@ fn kriged(points: &[(f64, &ResidualPoint)]) -> f64 {
     for i in 0..count {
         for j in 0..=i {
             let own = if i == j { OWN } else { 0.0 };
-            let covariance = own + alike(apart(&points[i].1.at, &points[j].1.at));
+            let covariance = own + alike(squared_distance(&points[i].1.at, &points[j].1.at));
             let known: f64 = (0..j).map(|k| factor[i][k] * factor[j][k]).sum();
             factor[i][j] = match i == j {
                 true => (covariance - known).sqrt(),
@@ -187,7 +187,7 @@ mod tests {
             ([64, 128, 1024], 0.5e-6, curve(1e-6)),
         ];
         let table = MeasuredGemms::new(&points, 0.05).unwrap();
-        let factor = |k| table.factor([64, 128, k], &curve(1e-6));
+        let factor = |k| table.interpolate_factor([64, 128, k], &curve(1e-6));
         // At a measured point, the point's own residual applies.
         assert!((factor(64).unwrap() / 2.0 - 1.0).abs() < 1e-12);
         // Halfway between the points, both have the same weight, and their opposite residuals cancel.
@@ -200,7 +200,7 @@ mod tests {
         assert!((factor(128).unwrap() / expected - 1.0).abs() < 1e-5);
         // 32 is outside the box of measured sizes.
         assert_eq!(factor(32), None);
-        assert_eq!(table.factor([65, 128, 64], &curve(1e-6)), None);
+        assert_eq!(table.interpolate_factor([65, 128, 64], &curve(1e-6)), None);
     }
 
     #[test]
@@ -216,7 +216,9 @@ mod tests {
             ([64, 128, 1 << 20], 1e-7, curve(1e-6)),
         ]);
         let table = MeasuredGemms::new(&points, 0.05).unwrap();
-        let factor = table.factor([64, 128, 999], &curve(1e-6)).unwrap();
+        let factor = table
+            .interpolate_factor([64, 128, 999], &curve(1e-6))
+            .unwrap();
         assert!((factor / 3.0 - 1.0).abs() < 1e-9, "{factor}");
         assert!(MeasuredGemms::new(&[], 0.05).is_none());
         assert!(MeasuredGemms::new(&[([1, 0, 1], 1.0, curve(1.0))], 0.05).is_none());

@@ -15,10 +15,10 @@ pub enum HostTiming {
 
 impl HostTiming {
     /// Returns the duration of host work with the recorded duration `span`, rounded to the nearest picosecond.
-    pub fn duration(self, span: Span) -> Span {
+    pub fn scale_duration(self, span: Span) -> Span {
         match self {
             Self::Recorded => span,
-            Self::Scaled(factor) => scaled::duration(span, factor),
+            Self::Scaled(factor) => scaled::scale_recorded(span, factor),
         }
     }
 }
@@ -31,7 +31,7 @@ mod tests {
     fn a_faster_host_takes_a_factor_of_its_time() {
         // 0.25 x 10 ps = 2.5 ps, rounded half away from zero.
         let quarter = HostTiming::Scaled(0.25);
-        assert_eq!(quarter.duration(Span(10)), Span(3));
-        assert_eq!(HostTiming::Recorded.duration(Span(10)), Span(10));
+        assert_eq!(quarter.scale_duration(Span(10)), Span(3));
+        assert_eq!(HostTiming::Recorded.scale_duration(Span(10)), Span(10));
     }
 }

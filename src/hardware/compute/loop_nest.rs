@@ -47,7 +47,7 @@ pub use accelerator::{
 };
 pub use access::{LevelAccesses, MappingCost};
 pub use layer::{LayerShape, LayerTensor, LoopDimension};
-pub use search::{FoundMapping, search_mapping};
+pub use search::{BestMapping, search_mapping};
 
 use super::KernelProfile;
 use chakram_base::dtype::Dtype;
@@ -91,7 +91,7 @@ pub struct LoopNestPrice {
 
 impl LoopNestPrice {
     /// Returns the cycles and energy of `times` repetitions of the work.
-    fn times(self, times: u64) -> Self {
+    fn multiply_by(self, times: u64) -> Self {
         Self {
             cycles: self.cycles.saturating_mul(times),
             energy: self.energy * times as f64,
@@ -99,7 +99,7 @@ impl LoopNestPrice {
     }
 
     /// Returns the cycles and energy of both pieces of work, done one after the other.
-    fn and(self, other: Self) -> Self {
+    fn add_layer(self, other: Self) -> Self {
         Self {
             cycles: self.cycles.saturating_add(other.cycles),
             energy: self.energy + other.energy,
@@ -110,8 +110,8 @@ impl LoopNestPrice {
 impl LoopNestModel {
     /// Returns the cycles and energy of a layer whose numbers have `word` bytes, by its best mapping. `None` if none of
     /// the tried mappings fits the accelerator.
-    pub fn layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
-        let accelerator = self.gemmini.accelerator(word);
+    pub fn price_layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
+        let accelerator = self.gemmini.build_accelerator(word);
         let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;
         Some(LoopNestPrice {
             cycles: found.cost.cycles,
@@ -120,19 +120,21 @@ impl LoopNestModel {
     }
 
     /// Converts the cycles of `price` to time.
-    pub fn time(&self, price: LoopNestPrice) -> Span {
-        self.gemmini.clock.cycles(price.cycles)
+    pub fn convert_to_time(&self, price: LoopNestPrice) -> Span {
+        self.gemmini.clock.time_for_cycles(price.cycles)
     }
 
     /// Returns the cycles and energy of `kernel`. Matrix products, and both products of attention, use the best
     /// mapping. Any other kernel takes the longer of two times: of its operations on all units, and of its bytes from
     /// memory. Its energy is the sum of both. `None` if the kernel has neither operations nor bytes.
-    pub fn price(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
-        let word = word(kernel.dtype);
-        let mapped = |layer: LayerShape, times: u64| Some(self.layer(&layer, word)?.times(times));
+    pub fn price_kernel(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
+        let word = word_bytes(kernel.dtype);
+        let mapped = |layer: LayerShape, times: u64| {
+            Some(self.price_layer(&layer, word)?.multiply_by(times))
+        };
         let of_shape = match kernel.shape {
             Some(KernelShape::Gemm { batch, m, n, k }) => {
-                LayerShape::product([m, n, k]).and_then(|layer| mapped(layer, batch))
+                LayerShape::from_matrix_product([m, n, k]).and_then(|layer| mapped(layer, batch))
             }
             Some(KernelShape::Attention {
                 batch,
@@ -146,14 +148,14 @@ impl LoopNestModel {
                 // Attention has two products: the scores, and the values weighted by the scores. The backward pass has
                 // five: the scores again, and the gradients of the scores and of the three inputs.
                 let times = batch.saturating_mul(heads) * if backward { 2 } else { 1 };
-                let scores = LayerShape::product([queries, keys, width]);
-                let values = LayerShape::product([queries, width, keys]);
+                let scores = LayerShape::from_matrix_product([queries, keys, width]);
+                let values = LayerShape::from_matrix_product([queries, width, keys]);
                 let both = scores.zip(values).and_then(|(scores, values)| {
-                    Some(mapped(scores, times)?.and(mapped(values, times)?))
+                    Some(mapped(scores, times)?.add_layer(mapped(values, times)?))
                 });
                 // Add the fifth product of the backward pass, which costs a quarter of the other four.
                 both.map(|both| match backward {
-                    true => both.and(LoopNestPrice {
+                    true => both.add_layer(LoopNestPrice {
                         cycles: both.cycles / 4,
                         energy: both.energy / 4.0,
                     }),
@@ -168,8 +170,8 @@ impl LoopNestModel {
         if kernel.flops == 0 && kernel.bytes == 0 {
             return None;
         }
-        let accelerator = self.gemmini.accelerator(word);
-        let multiplied = kernel.flops.div_ceil(2 * accelerator.units());
+        let accelerator = self.gemmini.build_accelerator(word);
+        let multiplied = kernel.flops.div_ceil(2 * accelerator.unit_count());
         let moved = kernel.bytes as f64 / self.gemmini.bytes_per_cycle();
         let memory = accelerator.levels.last().map_or(0.0, |level| level.energy);
         Some(LoopNestPrice {
@@ -181,7 +183,7 @@ impl LoopNestModel {
 }
 
 /// Returns the bytes of a number. If the format is unknown, the result is 1, Gemmini's default.
-fn word(dtype: Option<Dtype>) -> u64 {
+fn word_bytes(dtype: Option<Dtype>) -> u64 {
     match dtype {
         Some(Dtype::Fp64) => 8,
         Some(Dtype::Fp32 | Dtype::Tf32) => 4,

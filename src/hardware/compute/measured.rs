@@ -95,13 +95,13 @@ impl MeasuredKernel {
     }
 
     /// Returns the measured times in ascending order of FLOPs, then bytes.
-    pub fn times(&self) -> &[MeasuredTime] {
+    pub fn measured_times(&self) -> &[MeasuredTime] {
         &self.times
     }
 
     /// Returns the seconds of a kernel with these FLOPs and bytes, and the relative error of this time. A kernel with
     /// less work than any measured kernel takes at least `shortest`.
-    pub fn seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
+    pub fn interpolate_seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
         let size = |time: &MeasuredTime| (time.flops, time.bytes);
         if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
             return (self.times[at].seconds, self.error);
@@ -167,7 +167,7 @@ impl MeasuredKernels {
         peaks: &PeakRates,
         memory: Bandwidth,
     ) -> Option<(f64, f64)> {
-        let (seconds, error) = self.seconds(kernel)?;
+        let (seconds, error) = self.find_seconds(kernel)?;
         let Some(class) = self
             .measured_on
             .filter(|class| !class.has_rates(peaks, memory))
@@ -180,11 +180,16 @@ impl MeasuredKernels {
             ..*kernel
         };
         let carried = class.carried_over(&kernel, peaks, memory);
-        Some((carried.map_or(seconds, Span::seconds), error))
+        Some((carried.map_or(seconds, Span::as_seconds), error))
     }
 
     /// Adds the kernels of a name and format. Returns false if this name and format already exist.
-    pub fn add(&mut self, name: String, dtype: Option<Dtype>, kernel: MeasuredKernel) -> bool {
+    pub fn add_kernel(
+        &mut self,
+        name: String,
+        dtype: Option<Dtype>,
+        kernel: MeasuredKernel,
+    ) -> bool {
         let least = kernel.by_work.iter().map(|&(_, seconds)| seconds);
         let least = least.fold(f64::INFINITY, f64::min);
         let formats = self.by_name.entry(name).or_default();
@@ -198,10 +203,10 @@ impl MeasuredKernels {
 
     /// Returns the seconds of `kernel` and the relative error of this time. `None` if no kernel of its name and format
     /// was measured.
-    pub fn seconds(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
+    pub fn find_seconds(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
         let formats = self.by_name.get(kernel.name)?;
         let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;
-        Some(measured.seconds(kernel.flops, kernel.bytes, self.shortest))
+        Some(measured.interpolate_seconds(kernel.flops, kernel.bytes, self.shortest))
     }
 }
 
@@ -221,18 +226,18 @@ mod tests {
     fn times_are_met_where_they_were_measured_and_bent_between() {
         let times = vec![time(400, 8, 4.0), time(100, 9, 1.0), time(100, 7, 3.0)];
         let kernel = MeasuredKernel::new(times, 0.1, 0.3).unwrap();
-        assert_eq!(kernel.seconds(100, 7, 0.5), (3.0, 0.1));
-        assert_eq!(kernel.seconds(400, 8, 0.5), (4.0, 0.1));
+        assert_eq!(kernel.interpolate_seconds(100, 7, 0.5), (3.0, 0.1));
+        assert_eq!(kernel.interpolate_seconds(400, 8, 0.5), (4.0, 0.1));
         // A kernel with 100 FLOPs and other bytes takes the mean of the times with 100 FLOPs: (1 + 3) / 2.
-        assert_eq!(kernel.seconds(100, 8, 0.5), (2.0, 0.3));
+        assert_eq!(kernel.interpolate_seconds(100, 8, 0.5), (2.0, 0.3));
         // In logarithms, 200 is halfway between 100 and 400, so the time is the geometric mean of 2 and 4.
-        let (seconds, error) = kernel.seconds(200, 8, 0.5);
+        let (seconds, error) = kernel.interpolate_seconds(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
         // Twice the largest work takes twice the time. Half the smallest work takes half the time, but not less than
         // the shortest. No other size is within a factor of two of either end, so each end alone determines the rate.
-        assert_eq!(kernel.seconds(800, 1, 0.5).0, 8.0);
-        assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
-        assert_eq!(kernel.seconds(10, 1, 0.5).0, 0.5);
+        assert_eq!(kernel.interpolate_seconds(800, 1, 0.5).0, 8.0);
+        assert_eq!(kernel.interpolate_seconds(50, 1, 0.5).0, 1.0);
+        assert_eq!(kernel.interpolate_seconds(10, 1, 0.5).0, 0.5);
     }
 
     #[test]
@@ -248,8 +253,8 @@ mod tests {
         let kernel = MeasuredKernel::new(times.to_vec(), 0.0, 0.0).unwrap();
         // Above the largest work, (10 + 40 + 5) / (1000 + 1500 + 2000) seconds per operation; below
         // the smallest, (1 + 5) / (100 + 200).
-        assert_eq!(kernel.seconds(9000, 1, 0.5).0, 110.0);
-        assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
+        assert_eq!(kernel.interpolate_seconds(9000, 1, 0.5).0, 110.0);
+        assert_eq!(kernel.interpolate_seconds(50, 1, 0.5).0, 1.0);
     }
 
     #[test]
@@ -257,28 +262,28 @@ mod tests {
         let kernel = MeasuredKernel::new(vec![time(0, 0, 1.0), time(0, 100, 3.0)], 0.0, 0.0);
         let kernel = kernel.unwrap();
         // From zero to some work the time is linear.
-        assert_eq!(kernel.seconds(0, 50, 0.1).0, 2.0);
-        assert_eq!(kernel.seconds(0, 200, 0.1).0, 6.0);
-        assert_eq!(kernel.seconds(7, 100, 0.1).0, 3.0);
+        assert_eq!(kernel.interpolate_seconds(0, 50, 0.1).0, 2.0);
+        assert_eq!(kernel.interpolate_seconds(0, 200, 0.1).0, 6.0);
+        assert_eq!(kernel.interpolate_seconds(7, 100, 0.1).0, 3.0);
     }
 
     #[test]
     fn kernels_within_others_take_no_time() {
         let times = vec![time(1, 1, 0.0), time(2, 1, 2.0)];
         let kernel = MeasuredKernel::new(times, 0.0, 0.0).unwrap();
-        assert_eq!(kernel.seconds(1, 1, 0.5).0, 0.0);
-        assert_eq!(kernel.seconds(1, 2, 0.5).0, 1.0);
+        assert_eq!(kernel.interpolate_seconds(1, 1, 0.5).0, 0.0);
+        assert_eq!(kernel.interpolate_seconds(1, 2, 0.5).0, 1.0);
         let kernel = MeasuredKernel::new(vec![time(1, 1, 0.0)], 0.0, 0.0).unwrap();
-        assert_eq!(kernel.seconds(4, 4, 0.5).0, 0.0);
+        assert_eq!(kernel.interpolate_seconds(4, 4, 0.5).0, 0.0);
     }
 
     #[test]
     fn names_and_formats_are_told_apart() {
         let mut all = MeasuredKernels::default();
         let kernel = |seconds| MeasuredKernel::new(vec![time(1, 1, seconds)], 0.0, 0.0).unwrap();
-        assert!(all.add("mm".to_owned(), None, kernel(1.0)));
-        assert!(all.add("mm".to_owned(), Some(Dtype::Fp32), kernel(2.0)));
-        assert!(!all.add("mm".to_owned(), None, kernel(3.0)));
+        assert!(all.add_kernel("mm".to_owned(), None, kernel(1.0)));
+        assert!(all.add_kernel("mm".to_owned(), Some(Dtype::Fp32), kernel(2.0)));
+        assert!(!all.add_kernel("mm".to_owned(), None, kernel(3.0)));
         let price = |name, dtype| {
             let profile = KernelProfile {
                 name,
@@ -287,7 +292,7 @@ mod tests {
                 bytes: 1,
                 ..KernelProfile::default()
             };
-            all.seconds(&profile).map(|(seconds, _)| seconds)
+            all.find_seconds(&profile).map(|(seconds, _)| seconds)
         };
         assert_eq!(price("mm", None), Some(1.0));
         assert_eq!(price("mm", Some(Dtype::Fp32)), Some(2.0));

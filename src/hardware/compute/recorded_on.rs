@@ -60,7 +60,7 @@ impl RecordingClass {
     }
 
     /// Returns this class, prepared for durations on a class of `maker`.
-    pub(super) fn towards(self, maker: Option<&'static str>) -> Self {
+    pub(super) fn towards_maker(self, maker: Option<&'static str>) -> Self {
         let differs = self
             .maker
             .zip(maker)
@@ -72,7 +72,7 @@ impl RecordingClass {
     }
 
     /// Returns true if kernels keep their recorded time because the target class is of another maker.
-    pub(super) fn keeps(&self) -> bool {
+    pub(super) fn keeps_recorded_time(&self) -> bool {
         self.elsewhere
     }
 
@@ -95,15 +95,15 @@ impl RecordingClass {
         let whole = RooflineEfficiency::default();
         let mut ratio = self.memory.bytes_per_second() / memory.bytes_per_second();
         if kernel.flops > 0 || kernel.bytes > 0 {
-            let here = roofline::duration(kernel, peaks, memory, whole)?;
-            let there = roofline::duration(kernel, &own, self.memory, whole)?;
+            let here = roofline::roofline_duration(kernel, peaks, memory, whole)?;
+            let there = roofline::roofline_duration(kernel, &own, self.memory, whole)?;
             if there >= EXACT {
-                ratio = here.seconds() / there.seconds();
+                ratio = here.as_seconds() / there.as_seconds();
             }
         }
         let fixed = kernel.recorded.min(UNFILLED);
         let rest = Span(kernel.recorded.0 - fixed.0);
-        Some(Span(fixed.0.saturating_add(rest.scaled(ratio).0)))
+        Some(Span(fixed.0.saturating_add(rest.scale_by(ratio).0)))
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
 
     fn class(tflops: f64, tbytes: f64) -> (PeakRates, Bandwidth) {
         let mut peaks = PeakRates::default();
-        peaks.set(Dtype::Bf16, FlopRate::new(tflops * 1e12).unwrap());
+        peaks.set_peak(Dtype::Bf16, FlopRate::new(tflops * 1e12).unwrap());
         (peaks, Bandwidth::new(tbytes * 1e12).unwrap())
     }
 
@@ -124,7 +124,7 @@ mod tests {
         let (to, to_memory) = class(2000.0, 5.0);
         let source = RecordingClass::new(&from, from_memory);
         let model = ComputeModel::RecordedOn(source);
-        model.price(&kernel, &to, Some(to_memory), &KernelCurves::default())
+        model.price_kernel(&kernel, &to, Some(to_memory), &KernelCurves::default())
     }
 
     const KERNEL: KernelProfile<'_> = KernelProfile {
@@ -176,7 +176,7 @@ mod tests {
         let source = RecordingClass::new(&from, from_memory).made_by(Some("NVIDIA"));
         let price = |class: &str| {
             let model = ComputeModel::RecordedOn(source).on_class(class);
-            model.price(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
+            model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
         // The 110 us do not change on MI300X, which is of another maker. On other classes the time is 10 + 100 x 2/5.
         assert_eq!(price("mi300x"), KernelTiming::Kept(Span(110_000_000)));

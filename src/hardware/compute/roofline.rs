@@ -29,7 +29,7 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
 
 /// Returns the duration, rounded to the nearest picosecond. `None` if the class has no peak for the kernel's format, or
 /// if neither FLOPs nor bytes are known.
-pub(super) fn duration(
+pub(super) fn roofline_duration(
     kernel: &KernelProfile<'_>,
     peaks: &PeakRates,
     memory: Bandwidth,
@@ -51,13 +51,14 @@ pub(super) fn duration(
                 Some(KernelShape::Gemm { batch, m, n, k }) => Some((batch, [m, n, k])),
                 _ => None,
             };
-            let arrays = peaks.systolic().zip(product);
-            let cycles = arrays.and_then(|(arrays, (batch, sizes))| arrays.duration(batch, sizes));
+            let arrays = peaks.systolic_arrays().zip(product);
+            let cycles =
+                arrays.and_then(|(arrays, (batch, sizes))| arrays.matmul_duration(batch, sizes));
             // The peak bounds the duration from below, even if a machine file states arrays that are faster than the
             // peak.
-            cycles.unwrap_or(Span::ZERO).max(peak.duration(flops))
+            cycles.unwrap_or(Span::ZERO).max(peak.time_for_flops(flops))
         }
     };
-    let bound = arithmetic.max(memory.serialization(BufferShare::whole(bytes)));
-    Some(bound.scaled(1.0 / efficiency.fraction()))
+    let bound = arithmetic.max(memory.serialization_time(BufferShare::from_bytes(bytes)));
+    Some(bound.scale_by(1.0 / efficiency.as_fraction()))
 }

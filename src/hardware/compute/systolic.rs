@@ -25,7 +25,7 @@ pub struct SystolicArrays {
 
 impl SystolicArrays {
     /// Returns the time of `batch` products of `m` x `k` by `k` x `n`, or `None` if the number of cycles overflows.
-    pub fn duration(&self, batch: u64, [m, n, k]: [u64; 3]) -> Option<Span> {
+    pub fn matmul_duration(&self, batch: u64, [m, n, k]: [u64; 3]) -> Option<Span> {
         let [rows, columns] = self.array.map(u64::from);
         let parts = |size: u64, along: usize| {
             let at_once = u64::from(self.array[along]).checked_mul(self.arrays[along].into())?;
@@ -34,7 +34,7 @@ impl SystolicArrays {
         let fold = (2 * rows + columns).checked_add(k)?.checked_sub(2)?;
         let folds = parts(m, 0)?.checked_mul(parts(n, 1)?)?;
         let cycles = fold.checked_mul(folds)?.checked_mul(batch)?;
-        Some(self.clock.cycles(cycles))
+        Some(self.clock.time_for_cycles(cycles))
     }
 }
 
@@ -63,9 +63,9 @@ mod tests {
             ([2, 2], 1, [64, 32, 100], 178),
             ([2, 2], 3, [65, 33, 100], 3 * 4 * 178),
         ] {
-            let found = arrays(count).duration(batch, [m, n, k]);
+            let found = arrays(count).matmul_duration(batch, [m, n, k]);
             assert_eq!(found, Some(Span::from_ns(cycles)), "{count:?} {m} {n} {k}");
         }
-        assert_eq!(arrays([1, 1]).duration(u64::MAX, [64, 64, 64]), None);
+        assert_eq!(arrays([1, 1]).matmul_duration(u64::MAX, [64, 64, 64]), None);
     }
 }

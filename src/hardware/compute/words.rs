@@ -1,7 +1,7 @@
 //! Parsing and formatting of compute models.
 
 use super::{ComputeModel, GemminiSettings, HostTiming, LoopNestModel, RooflineEfficiency};
-use chakram_base::config::{did_you_mean, nearest};
+use chakram_base::config::{did_you_mean, find_nearest};
 use chakram_base::units::{Bandwidth, Bytes};
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
         }
         _ => {
             let expected = "expected recorded, scaled:F, curves, roofline or loopnest:ACCELERATOR";
-            let near = nearest(text, ["recorded", "curves", "roofline"]);
+            let near = find_nearest(text, ["recorded", "curves", "roofline"]);
             let factor = parse_scaled(text, expected);
             let factor = factor.map_err(|why| why + &did_you_mean(near))?;
             Ok(ComputeModel::Scaled(factor, RooflineEfficiency::default()))
@@ -92,7 +92,7 @@ pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
     let side = name
         .strip_prefix("gemmini-")
         .and_then(|side| side.parse().ok());
-    let gemmini = side.and_then(GemminiSettings::square);
+    let gemmini = side.and_then(GemminiSettings::square_array);
     let gemmini = gemmini.ok_or_else(|| {
         format!(
             "`{name}` is not an accelerator; expected gemmini-N, an array of N x N with N from 1 to 1024"
@@ -116,7 +116,7 @@ impl fmt::Display for LoopNestModel {
         let gemmini = &self.gemmini;
         let [rows, columns] = gemmini.array;
         write!(f, "gemmini-{rows}")?;
-        let Some(usual) = GemminiSettings::square(rows) else {
+        let Some(usual) = GemminiSettings::square_array(rows) else {
             return Ok(());
         };
         if columns != rows {
@@ -132,7 +132,7 @@ impl fmt::Display for LoopNestModel {
             write!(f, ",bandwidth={}GB/s", gemmini.bandwidth / 1e9)?;
         }
         if gemmini.clock != usual.clock {
-            write!(f, ",clock={}MHz", gemmini.clock.hertz() / 1e6)?;
+            write!(f, ",clock={}MHz", gemmini.clock.as_hertz() / 1e6)?;
         }
         if self.mappings != MAPPINGS {
             write!(f, ",mappings={}", self.mappings)?;

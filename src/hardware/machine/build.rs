@@ -2,7 +2,9 @@
 
 use super::class_assignment::{self, AssignmentFault, ClassAssignment};
 use super::{Machine, NpuClass, with_memories};
-use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{
+    ConfigDocument, ConfigError, ConfigField, ConfigTable, quote_for_message,
+};
 use chakram_base::units::Bytes;
 
 mod class;
@@ -50,29 +52,35 @@ const CAPACITY: &str = "80 GB";
 
 /// Parses and checks the machine that `document` describes. If the file is an edit of another machine, `original` is
 /// that machine.
-pub(super) fn machine(
+pub(super) fn build_machine(
     document: &ConfigDocument<'_>,
     original: Option<&Machine>,
 ) -> Result<Machine, ConfigError> {
-    let root = document.root(ROOT)?;
-    let name = root.need("name", "the machine's name")?.line()?.to_owned();
-    let description = root.or("description", "", |field| field.line())?.to_owned();
-    let relative_of = root.optional("relative_of", |field| Ok(field.line()?.to_owned()))?;
-    let price = |field: &ConfigField<'_>| field.positive(Machine::MAX_PRICE);
-    let price_per_npu_hour = root.optional("price_per_npu_hour", price)?;
-    let classes = class::classes(&root, original)?;
+    let root = document.root_table(ROOT)?;
+    let name = root
+        .require_field("name", "the machine's name")?
+        .read_line()?
+        .to_owned();
+    let description = root
+        .read_or_default("description", "", |field| field.read_line())?
+        .to_owned();
+    let relative_of =
+        root.read_optional("relative_of", |field| Ok(field.read_line()?.to_owned()))?;
+    let price = |field: &ConfigField<'_>| field.read_positive(Machine::MAX_PRICE);
+    let price_per_npu_hour = root.read_optional("price_per_npu_hour", price)?;
+    let classes = class::parse_classes(&root, original)?;
     let (network, edge) = match root.get("tiles") {
-        Some(field) => tiles::tiles(&root, &field)?,
-        None => (network::network(&root, original)?, None),
+        Some(field) => tiles::parse_tiles(&root, &field)?,
+        None => (network::parse_network(&root, original)?, None),
     };
-    let class_of = class_of(&root, &classes, network.topology.npus())?;
+    let class_of = class_of(&root, &classes, network.topology.npu_count())?;
     let remote = root
-        .optional("remote_memory", |field| {
-            remote::remote(field, &network.topology)
+        .read_optional("remote_memory", |field| {
+            remote::parse_remote_memory(field, &network.topology)
         })?
         .or(edge);
-    let named_memories = remote::named(&root, &network.topology)?;
-    let failures = failures::failures(&root, &network.topology)?;
+    let named_memories = remote::parse_named_memories(&root, &network.topology)?;
+    let failures = failures::parse_failures(&root, &network.topology)?;
     Ok(Machine {
         name,
         description,
@@ -83,15 +91,15 @@ pub(super) fn machine(
         algorithms: network.algorithms,
         collective_curves: network.curves,
         collective_protocols: network.protocols,
-        pipeline: collectives::pipeline(&root)?,
+        pipeline: collectives::parse_pipeline(&root)?,
         scalable: network.scalable,
         rank_domain: network.rank_domain,
         classes,
         class_of,
         remote,
         named_memories,
-        host: host::host(&root)?,
-        corrections: corrections::corrections(&root)?,
+        host: host::parse_host(&root)?,
+        corrections: corrections::parse_corrections(&root)?,
         failures,
     })
 }
@@ -100,10 +108,10 @@ pub(super) use stack_prices::stack_classes;
 
 /// Returns two byte ranges in the text of `document`: the value of `name`, and the size of the outermost dimension.
 pub(super) fn scale_spans(document: &ConfigDocument<'_>) -> Option<[std::ops::Range<usize>; 2]> {
-    let root = document.root(ROOT).ok()?;
-    let dimensions = root.get("dimension")?.tables(network::KEYS).ok()?;
-    let size = dimensions.last()?.get("size")?.span();
-    Some([root.get("name")?.span(), size])
+    let root = document.root_table(ROOT).ok()?;
+    let dimensions = root.get("dimension")?.read_tables(network::KEYS).ok()?;
+    let size = dimensions.last()?.get("size")?.byte_range();
+    Some([root.get("name")?.byte_range(), size])
 }
 
 fn class_of(
@@ -113,58 +121,67 @@ fn class_of(
 ) -> Result<ClassAssignment, ConfigError> {
     let Some(field) = root.get("assign") else {
         return match classes {
-            [_] => Ok(ClassAssignment::uniform(npus)),
-            _ => Err(root.missing("assign", "a table with the NPUs of each class")),
+            [_] => Ok(ClassAssignment::with_uniform_class(npus)),
+            _ => Err(root.missing_entry_error("assign", "a table with the NPUs of each class")),
         };
     };
     let names: Vec<_> = classes.iter().map(|class| class.name.as_str()).collect();
-    let table = field.table(Some(&names))?;
+    let table = field.read_table(Some(&names))?;
     let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", npus - 1);
     let mut ranges = Vec::new();
     for (class, name) in (0..).zip(&names) {
-        let field = table.need(name, &expected)?;
-        let text = field.text(&expected)?;
-        let more = class_assignment::ranges(text, class, npus);
-        ranges.extend(more.map_err(|piece| field.refuse(quoted(piece), &expected))?);
+        let field = table.require_field(name, &expected)?;
+        let text = field.read_text(&expected)?;
+        let more = class_assignment::parse_ranges(text, class, npus);
+        ranges.extend(
+            more.map_err(|piece| field.invalid_value_error(quote_for_message(piece), &expected))?,
+        );
     }
     ClassAssignment::new(ranges, npus).map_err(|fault| match fault {
-        AssignmentFault::Never { first, last } if first == last => table.refuse(
+        AssignmentFault::Never { first, last } if first == last => table.invalid_table_error(
             format_args!("no class for NPU {first}"),
             "each NPU in exactly one class",
         ),
         AssignmentFault::Never { first, last } => {
             let found = format!("no class for NPUs {first} to {last}");
-            table.refuse(found, "each NPU in exactly one class")
+            table.invalid_table_error(found, "each NPU in exactly one class")
         }
         AssignmentFault::Twice {
             npu,
             earlier,
             later,
         } => {
-            let [earlier, later] = [earlier, later].map(|class| quoted(names[class as usize]));
+            let [earlier, later] =
+                [earlier, later].map(|class| quote_for_message(names[class as usize]));
             let found = format!("NPU {npu} in {earlier} and in {later}");
-            table.refuse(found, "each NPU in exactly one class")
+            table.invalid_table_error(found, "each NPU in exactly one class")
         }
     })
 }
 
 /// Parses the capacity at `key`.
-fn capacity(table: &ConfigTable<'_>, key: &str) -> Result<Bytes, ConfigError> {
-    size(table, key, CAPACITY)
+fn parse_capacity(table: &ConfigTable<'_>, key: &str) -> Result<Bytes, ConfigError> {
+    parse_size(table, key, CAPACITY)
 }
 
 /// Parses the capacity at `key`, or returns `None` if the table has no such key.
-fn optional_capacity(table: &ConfigTable<'_>, key: &str) -> Result<Option<Bytes>, ConfigError> {
-    table.get(key).map(|_| capacity(table, key)).transpose()
+fn parse_optional_capacity(
+    table: &ConfigTable<'_>,
+    key: &str,
+) -> Result<Option<Bytes>, ConfigError> {
+    table
+        .get(key)
+        .map(|_| parse_capacity(table, key))
+        .transpose()
 }
 
 /// Parses the size at `key`, which must not be zero. Errors show `example` as a valid size.
-fn size(table: &ConfigTable<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
-    let size: Bytes = table.quantity(key, example)?;
+fn parse_size(table: &ConfigTable<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
+    let size: Bytes = table.read_quantity(key, example)?;
     match size {
         Bytes(0) => Err(table
-            .need(key, example)?
-            .refuse("a size of zero", "more than zero bytes")),
+            .require_field(key, example)?
+            .invalid_value_error("a size of zero", "more than zero bytes")),
         _ => Ok(size),
     }
 }

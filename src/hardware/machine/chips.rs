@@ -9,7 +9,7 @@
 use super::error::MachineError;
 use super::preset_files::PRESETS;
 use crate::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
-use chakram_base::config::read;
+use chakram_base::config::read_input;
 use chakram_base::units::{Bandwidth, Span};
 
 /// Extension of topology files.
@@ -40,7 +40,7 @@ fn graph_end(name: &str) -> Option<usize> {
 /// # Errors
 ///
 /// Fails if the graph is invalid, its file cannot be read, or the rates are invalid.
-pub(super) fn text(name: &str) -> Result<String, MachineError> {
+pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // Cut an arbitrarily long argument, so that it does not flood the message.
         name: name.chars().take(80).collect(),
@@ -51,7 +51,7 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
     let (graph, rest) = match graph_end(name) {
         Some(end) => {
             let file = &name[..end];
-            let text = read(file).map_err(|source| MachineError::Read {
+            let text = read_input(file).map_err(|source| MachineError::Read {
                 file: file.to_owned(),
                 source,
             })?;
@@ -60,10 +60,10 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
         None => {
             let colon = name.find(':').map_or(name.len(), |at| at + 1);
             let end = name[colon..].find(':').map_or(name.len(), |at| colon + at);
-            (ChipGraph::named(&name[..end])?, &name[end..])
+            (ChipGraph::parse_named_shape(&name[..end])?, &name[end..])
         }
     };
-    if graph.chips() < 2 {
+    if graph.chip_count() < 2 {
         return Err(wrong(
             "one chip".to_owned(),
             "two or more chips; the preset gemmini is a single chip",
@@ -87,7 +87,7 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
                 .map(|(links, rate)| format!("{links} = \"{} GB/s\"", rate / 1e9))
                 .collect();
             let most = graph.most_links();
-            if table.rate(most).is_none() {
+            if table.rate_of_links(most).is_none() {
                 return Err(wrong(
                     format!("chips with {most} links, for which the table has no rate"),
                     "a rate of links, or `step` or `log`, after a colon",
@@ -110,14 +110,14 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
          latency = \"{latency}\"\nroutes = \"first\"\nalgorithm = \"direct\"\n\n\
          # DEAP, Eq. 2: latency = technology factor x size x distance.\n\
          [network]\nswitching = \"store_and_forward\"\n",
-        classes(),
-        graph.chips(),
+        class_tables_text(),
+        graph.chip_count(),
         graph.link_list()
     ))
 }
 
 /// Returns the tables of the chips' class.
-fn classes() -> &'static str {
+fn class_tables_text() -> &'static str {
     let preset = PRESETS.iter().find(|preset| preset.name == "gemmini");
     let text = preset.map_or("", |preset| preset.text);
     let (start, end) = (text.find("[npu"), text.find("[[dimension]]"));
@@ -158,9 +158,9 @@ mod tests {
     #[test]
     fn rates_are_those_of_the_table() {
         let rate = |name: &str| {
-            let machine = Machine::load(name).unwrap();
+            let machine = Machine::load_by_name(name).unwrap();
             assert_eq!(
-                machine.topology().switching(),
+                machine.topology().switching_mode(),
                 SwitchingMode::StoreAndForward
             );
             machine.topology().dimensions()[0]
@@ -173,7 +173,7 @@ mod tests {
         let expected = 180e9 * (64.0_f64 / 180.0).powf(2.0_f64.ln() / 3.0_f64.ln());
         assert!((log / expected - 1.0).abs() < 1e-12, "{log} {expected}");
         assert_eq!(rate("ring:8:7 GB/s"), 7e9);
-        let error = Machine::load("ring:8").unwrap_err().to_string();
+        let error = Machine::load_by_name("ring:8").unwrap_err().to_string();
         assert!(
             error.contains("chips with 2 links") && error.contains("`step` or `log`"),
             "{error}"
@@ -184,7 +184,7 @@ mod tests {
             ("ring:x", "is not a topology"),
             ("ring:1:log", "one chip"),
         ] {
-            let error = Machine::load(name).unwrap_err().to_string();
+            let error = Machine::load_by_name(name).unwrap_err().to_string();
             assert!(error.contains(said), "{name}: {error}");
         }
     }

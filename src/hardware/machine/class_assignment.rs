@@ -29,7 +29,7 @@ pub(super) enum AssignmentFault {
 
 impl ClassAssignment {
     /// Assigns the first class to all of `npus` NPUs.
-    pub(super) fn uniform(npus: u32) -> Self {
+    pub(super) fn with_uniform_class(npus: u32) -> Self {
         Self {
             runs: vec![(npus, 0)],
         }
@@ -68,13 +68,13 @@ impl ClassAssignment {
     }
 
     /// Returns the class of `npu`, which must be an NPU of the machine.
-    pub(super) fn class(&self, npu: Npu) -> usize {
+    pub(super) fn class_of_npu(&self, npu: Npu) -> usize {
         let run = self.runs.partition_point(|&(end, _)| end <= npu.0);
         self.runs[run].1 as usize
     }
 
     /// Returns the runs as (first NPU, last NPU, class), ascending.
-    pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32, usize)> + '_ {
+    pub(super) fn iter_runs(&self) -> impl Iterator<Item = (u32, u32, usize)> + '_ {
         let mut first = 0;
         self.runs.iter().map(move |&(end, class)| {
             let run = (first, end - 1, class as usize);
@@ -85,7 +85,7 @@ impl ClassAssignment {
 }
 
 /// Parses `"0-3,6"`. The error is the first part that is not a range of NPUs below `npus`.
-pub(super) fn ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuRange>, &str> {
+pub(super) fn parse_ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuRange>, &str> {
     let number = |digits: &str| {
         let digits = digits.trim();
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
@@ -108,37 +108,40 @@ pub(super) fn ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuRange>,
 mod tests {
     use super::*;
 
-    fn assign(texts: &[&str], npus: u32) -> Result<ClassAssignment, AssignmentFault> {
+    fn assign_classes(texts: &[&str], npus: u32) -> Result<ClassAssignment, AssignmentFault> {
         let all = texts
             .iter()
             .zip(0..)
-            .flat_map(|(text, class)| ranges(text, class, npus).unwrap());
+            .flat_map(|(text, class)| parse_ranges(text, class, npus).unwrap());
         ClassAssignment::new(all.collect(), npus)
     }
 
     #[test]
     fn each_npu_finds_its_run() {
-        let assignment = assign(&["0-2, 6", "3-5,7"], 8).unwrap();
-        let classes: Vec<_> = (0..8).map(|n| assignment.class(Npu(n))).collect();
+        let assignment = assign_classes(&["0-2, 6", "3-5,7"], 8).unwrap();
+        let classes: Vec<_> = (0..8).map(|n| assignment.class_of_npu(Npu(n))).collect();
         assert_eq!(classes, [0, 0, 0, 1, 1, 1, 0, 1]);
-        let runs: Vec<_> = assignment.runs().collect();
+        let runs: Vec<_> = assignment.iter_runs().collect();
         assert_eq!(runs, [(0, 2, 0), (3, 5, 1), (6, 6, 0), (7, 7, 1)]);
-        assert_eq!(ClassAssignment::uniform(4).class(Npu(3)), 0);
+        assert_eq!(
+            ClassAssignment::with_uniform_class(4).class_of_npu(Npu(3)),
+            0
+        );
     }
 
     #[test]
     fn gaps_and_overlaps_are_named() {
         let never = |first, last| Err(AssignmentFault::Never { first, last });
-        assert_eq!(assign(&["1-3"], 4), never(0, 0));
-        assert_eq!(assign(&["0", "3"], 8), never(1, 2));
-        assert_eq!(assign(&["0-3"], 8), never(4, 7));
+        assert_eq!(assign_classes(&["1-3"], 4), never(0, 0));
+        assert_eq!(assign_classes(&["0", "3"], 8), never(1, 2));
+        assert_eq!(assign_classes(&["0-3"], 8), never(4, 7));
         let (npu, earlier, later) = (2, 0, 1);
         let twice = AssignmentFault::Twice {
             npu,
             earlier,
             later,
         };
-        assert_eq!(assign(&["0-5", "2-7"], 8), Err(twice));
+        assert_eq!(assign_classes(&["0-5", "2-7"], 8), Err(twice));
     }
 
     #[test]
@@ -155,8 +158,8 @@ mod tests {
             "0-4000000000",
             "99999999999",
         ] {
-            assert_eq!(ranges(bad, 0, 8), Err(bad));
+            assert_eq!(parse_ranges(bad, 0, 8), Err(bad));
         }
-        assert_eq!(ranges("0-1, ,3", 0, 8), Err(""));
+        assert_eq!(parse_ranges("0-1, ,3", 0, 8), Err(""));
     }
 }

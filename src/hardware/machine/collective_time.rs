@@ -1,7 +1,7 @@
 //! Times of undisturbed collectives, without a replay.
 
 use super::Machine;
-use crate::collective::{fastest_protocol, measured_collective};
+use crate::collective::{find_fastest_time_protocol, find_measured_time_collective};
 use crate::group::GroupExtent;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Npu;
@@ -24,7 +24,7 @@ impl Machine {
         let npus: Vec<Npu> = (0..members).map(Npu).collect();
         let extent = GroupExtent::new(&npus, topology);
         let (of, lie) = ((kind, bytes), (&extent, topology));
-        measured_collective(self.collective_curves(), of, lie)
-            .or_else(|| fastest_protocol(self.collective_protocols(), of, lie))
+        find_measured_time_collective(self.collective_curves(), of, lie)
+            .or_else(|| find_fastest_time_protocol(self.collective_protocols(), of, lie))
     }
 }

@@ -105,7 +105,7 @@ fn npu_tables(name: &str) -> Option<String> {
 ///
 /// Fails if no preset has the NPU, if a shape is unknown, if a size is zero, if rates are missing, or if the number of
 /// rates differs from the number of dimensions.
-pub(super) fn text(name: &str) -> Result<String, MachineError> {
+pub(super) fn build_machine_text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // Cut an arbitrarily long argument, so that it does not flood the message.
         name: name.chars().take(80).collect(),
@@ -124,9 +124,9 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
         })?,
     };
     let mut parts = notation.splitn(3, ':');
-    let shapes = dimensions(parts.next().unwrap_or_default(), wrong)?;
-    let bandwidths = quantities(parts.next(), shapes.len(), SettingKey::Bandwidth, wrong)?;
-    let latencies = quantities(parts.next(), shapes.len(), SettingKey::Latency, wrong)?;
+    let shapes = parse_dimensions(parts.next().unwrap_or_default(), wrong)?;
+    let bandwidths = parse_quantities(parts.next(), shapes.len(), SettingKey::Bandwidth, wrong)?;
+    let latencies = parse_quantities(parts.next(), shapes.len(), SettingKey::Latency, wrong)?;
     let mut text = format!("name = {name:?}\n{npu}");
     for (i, (shape, algorithm, size)) in shapes.iter().enumerate() {
         let (bandwidth, latency) = (bandwidths[i], latencies[i]);
@@ -150,13 +150,13 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
     Ok(text)
 }
 
-type NotedDimension = (DimensionShape, &'static str, u32);
+type InlineDimension = (DimensionShape, &'static str, u32);
 
 /// Parses `Ring(4)_Switch(2)`.
-fn dimensions(
+fn parse_dimensions(
     notation: &str,
     wrong: impl Fn(String, &str) -> MachineError,
-) -> Result<Vec<NotedDimension>, MachineError> {
+) -> Result<Vec<InlineDimension>, MachineError> {
     let mut found = Vec::new();
     let mut rest = notation;
     loop {
@@ -191,7 +191,7 @@ fn dimensions(
 }
 
 /// Parses one quantity for each of `count` dimensions, or a single quantity for all dimensions.
-fn quantities(
+fn parse_quantities(
     part: Option<&str>,
     count: usize,
     what: SettingKey,
@@ -200,9 +200,9 @@ fn quantities(
     let Some(part) = part.filter(|part| !part.trim().is_empty()) else {
         let expected = format!(
             "{what}, or the {} of each dimension after a colon",
-            what.key()
+            what.display_key()
         );
-        return Err(wrong(format!("no {}", what.key()), &expected));
+        return Err(wrong(format!("no {}", what.display_key()), &expected));
     };
     let mut all: Vec<_> = part.split(',').map(str::trim).collect();
     if all.len() == 1 {
@@ -212,7 +212,7 @@ fn quantities(
         let found = format!(
             "{} values of {} for {count} dimensions",
             all.len(),
-            what.key()
+            what.display_key()
         );
         return Err(wrong(found, "one value for each dimension, or one for all"));
     }
@@ -228,9 +228,10 @@ mod tests {
 
     #[test]
     fn a_notation_is_the_machine_that_a_file_describes() {
-        let machine = Machine::load("Ring(4)_fc(2)_SW(2):250 GB/s,100GB/s,50 GB/s:500 ns").unwrap();
+        let machine =
+            Machine::load_by_name("Ring(4)_fc(2)_SW(2):250 GB/s,100GB/s,50 GB/s:500 ns").unwrap();
         let topology = machine.topology();
-        assert_eq!(topology.npus(), 16);
+        assert_eq!(topology.npu_count(), 16);
         let found: Vec<_> = topology
             .dimensions()
             .iter()
@@ -243,21 +244,21 @@ mod tests {
             (DimensionShape::Switch, 2, 50e9, ns),
         ];
         assert_eq!(found, expected);
-        assert_eq!(machine.classes(), [NpuClass::unknown()]);
+        assert_eq!(machine.classes(), [NpuClass::unknown_class()]);
         // The NPU comes from the preset `w-2d`, a machine of the ASTRA-sim 2.0 paper. The number of chunks does not
         // come from the preset, which states 64.
-        let paper = Machine::load("w-2d").unwrap();
-        let machine = Machine::load("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
+        let paper = Machine::load_by_name("w-2d").unwrap();
+        let machine = Machine::load_by_name("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
         assert_eq!(machine.classes(), paper.classes());
-        assert_eq!(paper.pipeline().chunks.map(NonZeroU32::get), Some(64));
-        assert_eq!(machine.pipeline(), ChunkPipeline::default());
+        assert_eq!(paper.chunk_pipeline().chunks.map(NonZeroU32::get), Some(64));
+        assert_eq!(machine.chunk_pipeline(), ChunkPipeline::default());
     }
 
     /// The name may be any preset, or the NPU of a preset. `a100` is the NPU of `dgx-a100`, not of the machines in the
     /// ASTRA-sim 2.0 paper.
     #[test]
     fn presets_lend_their_npus() {
-        let classes = |name: &str| Machine::load(name).unwrap().classes().to_vec();
+        let classes = |name: &str| Machine::load_by_name(name).unwrap().classes().to_vec();
         for preset in PRESETS {
             let named = classes(&format!("{}:R(4):1 GB/s:0 ns", preset.name));
             assert_eq!(named, classes(preset.name), "{}", preset.name);
@@ -272,7 +273,7 @@ mod tests {
             let lent = classes(&format!("{npu}:Switch(8):450GB/s:500ns"));
             assert_eq!(lent, classes(preset), "{npu}");
         }
-        let error = Machine::load("h10:Ring(4):1 GB/s:0 ns")
+        let error = Machine::load_by_name("h10:Ring(4):1 GB/s:0 ns")
             .unwrap_err()
             .to_string();
         assert!(
@@ -325,10 +326,10 @@ mod tests {
             ("Ring(4):fast:0 ns", "bandwidth \"fast\""),
             ("Ring(4):1 GB/s:soon", "latency \"soon\""),
         ] {
-            let error = text(name).unwrap_err().to_string();
+            let error = build_machine_text(name).unwrap_err().to_string();
             assert!(error.contains(found), "{name}: {error}");
             assert!(error.contains(EXAMPLE), "{error}");
         }
-        assert!(Machine::load("Ring(2000000)_Ring(2000000):1 GB/s:0 ns").is_err());
+        assert!(Machine::load_by_name("Ring(2000000)_Ring(2000000):1 GB/s:0 ns").is_err());
     }
 }

@@ -9,14 +9,14 @@ use std::fmt::Display;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NetworkSettings {
     /// Network model, which a replay may override.
-    #[serde(serialize_with = "word")]
+    #[serde(serialize_with = "serialize_word")]
     pub model: NetworkKind,
     /// Forwarding at devices between links. JSON has the bytes that must arrive before a device forwards them, or null
     /// for the whole message.
-    #[serde(rename = "segment_bytes", serialize_with = "segment")]
+    #[serde(rename = "segment_bytes", serialize_with = "serialize_switching")]
     pub switching: SwitchingMode,
     /// Moment at which a send between two ranks completes, under every network model.
-    #[serde(serialize_with = "word")]
+    #[serde(serialize_with = "serialize_word")]
     pub send_completion: SendCompletion,
 }
 
@@ -32,13 +32,13 @@ impl Default for NetworkSettings {
 
 impl NetworkSettings {
     /// Returns `topology` with the settings that affect its paths.
-    pub(super) fn apply(self, topology: Topology) -> Topology {
+    pub(super) fn apply_to_topology(self, topology: Topology) -> Topology {
         topology.with_switching(self.switching)
     }
 
     /// Formats the settings that differ from the default, except the model:
     /// `, store-and-forward, sends complete when delivered`.
-    pub fn text(self) -> String {
+    pub fn describe_changes(self) -> String {
         let default = Self::default();
         let mut text = String::new();
         if self.switching != default.switching {
@@ -51,7 +51,7 @@ impl NetworkSettings {
     }
 
     /// Names the settings that differ from `other`. The switching mode is excluded, because it belongs to the paths.
-    pub fn differences(self, other: Self) -> impl Iterator<Item = &'static str> {
+    pub fn list_differences(self, other: Self) -> impl Iterator<Item = &'static str> {
         [
             (self.model != other.model, "network model"),
             (
@@ -64,11 +64,11 @@ impl NetworkSettings {
     }
 }
 
-fn word<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_word<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(value)
 }
 
-fn segment<S: Serializer>(switching: &SwitchingMode, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_switching<S: Serializer>(switching: &SwitchingMode, to: S) -> Result<S::Ok, S::Error> {
     match switching {
         SwitchingMode::CutThrough { segment } => to.serialize_some(&segment.0),
         SwitchingMode::StoreAndForward => to.serialize_none(),

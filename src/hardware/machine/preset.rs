@@ -7,7 +7,7 @@ use super::error::MachineError;
 use super::inline::{self, is_inline};
 use super::preset_files::{MachinePreset, PRESETS};
 use chakram_base::config::{
-    ConfigDocument, ConfigLiteral, STANDARD_INPUT, nearest, read, with_values,
+    ConfigDocument, ConfigLiteral, STANDARD_INPUT, find_nearest, read_input, with_values,
 };
 use std::borrow::Cow;
 
@@ -35,15 +35,15 @@ pub fn names_file(name: &str) -> bool {
 /// # Errors
 ///
 /// Fails if there is no such preset, the preset has a fixed size, or the file cannot be read.
-pub fn source(name: &str) -> Result<MachineSource, MachineError> {
+pub fn find_source(name: &str) -> Result<MachineSource, MachineError> {
     if is_graph(name) {
         return Ok(MachineSource {
             file: name.to_owned(),
-            text: Cow::Owned(chips::text(name)?),
+            text: Cow::Owned(chips::load_machine_text(name)?),
         });
     }
     if names_file(name) || name == STANDARD_INPUT {
-        let text = read(name).map_err(|source| MachineError::Read {
+        let text = read_input(name).map_err(|source| MachineError::Read {
             file: name.to_owned(),
             source,
         })?;
@@ -53,9 +53,9 @@ pub fn source(name: &str) -> Result<MachineSource, MachineError> {
         });
     }
     let text = if is_inline(name) {
-        Cow::Owned(inline::text(name)?)
+        Cow::Owned(inline::build_machine_text(name)?)
     } else {
-        preset(name)?
+        read_preset_text(name)?
     };
     Ok(MachineSource {
         file: name.to_owned(),
@@ -68,7 +68,7 @@ pub fn source(name: &str) -> Result<MachineSource, MachineError> {
 /// # Errors
 ///
 /// Fails if there is no such preset, or the preset has a fixed size.
-pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
+pub fn read_preset_text(name: &str) -> Result<Cow<'static, str>, MachineError> {
     let find = |name: &str| PRESETS.iter().find(|preset| preset.name == name);
     if let Some(preset) = find(name) {
         return Ok(Cow::Borrowed(preset.text));
@@ -78,7 +78,7 @@ pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
     let scaled = name.rsplit_once('x').filter(|(_, size)| number(size));
     match scaled.and_then(|(base, size)| Some((find(base)?, size))) {
         Some((preset, size)) => {
-            let text = scale(preset.text, preset.name, name, size)?;
+            let text = scale_preset_text(preset.text, preset.name, name, size)?;
             text.map(Cow::Owned).ok_or_else(|| MachineError::Fixed {
                 name: name.to_owned(),
                 preset: preset.name,
@@ -87,16 +87,21 @@ pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
         None => Err(MachineError::Unknown {
             // An arbitrarily long argument must not flood the message.
             name: name.chars().take(80).collect(),
-            closest: closest(name),
+            closest: find_closest_preset(name),
         }),
     }
 }
 
 /// Returns the machine file `text`, called `file` in errors, with the given `name` and with `size` as the size of its
 /// outermost dimension, a string of digits. `None` unless that dimension is scalable.
-fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String>, MachineError> {
+fn scale_preset_text(
+    text: &str,
+    file: &str,
+    name: &str,
+    size: &str,
+) -> Result<Option<String>, MachineError> {
     let document = ConfigDocument::parse(text, file)?;
-    let scalable = build::machine(&document, None)?.scalable();
+    let scalable = build::build_machine(&document, None)?.is_scalable();
     let Some([at_name, at_size]) = build::scale_spans(&document).filter(|_| scalable) else {
         return Ok(None);
     };
@@ -108,28 +113,28 @@ fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String
     Ok(Some(text))
 }
 
-/// Loads the machine called `name` as [`Machine::load`] does. If the machine's outermost dimension is scalable, the
+/// Loads the machine called `name` as [`Machine::load_by_name`] does. If the machine's outermost dimension is scalable, the
 /// dimension gets the smallest size with room for `ranks`.
 ///
 /// # Errors
 ///
-/// Fails for the same reasons as [`Machine::load`].
-pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
-    for_ranks_with(name, ranks, &[])
+/// Fails for the same reasons as [`Machine::load_by_name`].
+pub fn load_for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
+    load_for_ranks_with(name, ranks, &[])
 }
 
-/// Loads the machine called `name` as [`for_ranks`] does, with some values replaced. Each value is given by its path in
+/// Loads the machine called `name` as [`load_for_ranks`] does, with some values replaced. Each value is given by its path in
 /// the file.
 ///
 /// # Errors
 ///
-/// Fails for the same reasons as [`Machine::load`], and if the file has no such path.
-pub fn for_ranks_with(
+/// Fails for the same reasons as [`Machine::load_by_name`], and if the file has no such path.
+pub fn load_for_ranks_with(
     name: &str,
     ranks: u32,
     values: &[(&str, &ConfigLiteral)],
 ) -> Result<Machine, MachineError> {
-    let mut source = source(name)?;
+    let mut source = find_source(name)?;
     let mut original = None;
     if !values.is_empty() {
         original = Some(Machine::parse(&source.text, &source.file)?);
@@ -141,7 +146,7 @@ pub fn for_ranks_with(
     };
     let machine = parse(&source.text)?;
     let dimensions = machine.topology().dimensions();
-    let Some(outermost) = dimensions.last().filter(|_| machine.scalable()) else {
+    let Some(outermost) = dimensions.last().filter(|_| machine.is_scalable()) else {
         return Ok(machine);
     };
     let size = machine.outermost_size_for(ranks.into());
@@ -149,7 +154,7 @@ pub fn for_ranks_with(
         return Ok(machine);
     }
     let scaled = format!("{}x{size}", machine.name());
-    match scale(&source.text, &source.file, &scaled, &size.to_string())? {
+    match scale_preset_text(&source.text, &source.file, &scaled, &size.to_string())? {
         Some(text) => parse(&text),
         None => Ok(machine),
     }
@@ -157,14 +162,14 @@ pub fn for_ranks_with(
 
 /// Returns true if `name` is a preset, or a preset with a size such as `dgx-h100x4`.
 pub fn is_preset(name: &str) -> bool {
-    preset(name).is_ok()
+    read_preset_text(name).is_ok()
 }
 
 /// Returns the name of a machine with room for `ranks`: `name` itself, or `PRESETxN` for a scalable preset. `None` if
 /// no size is large enough, or if there is no such machine.
 pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     let holds = |machine: &Machine| machine.max_ranks() >= ranks;
-    if Machine::load(name).is_ok_and(|machine| holds(&machine)) {
+    if Machine::load_by_name(name).is_ok_and(|machine| holds(&machine)) {
         return Some(name.to_owned());
     }
     let sized = |preset: &&MachinePreset| {
@@ -173,17 +178,17 @@ pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
         name == preset.name || size.is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
     };
     let base = PRESETS.iter().find(sized)?;
-    let machine = for_ranks(base.name, ranks).ok().filter(holds)?;
+    let machine = load_for_ranks(base.name, ranks).ok().filter(holds)?;
     Some(machine.name().to_owned())
 }
 
 /// Returns the preset with the name most similar to `name` without a number of nodes, or `None` if no name is similar
 /// enough.
-fn closest(name: &str) -> Option<&'static str> {
+fn find_closest_preset(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
     let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
     let names = || PRESETS.iter().map(|preset| preset.name);
-    nearest(name, names()).or_else(|| nearest(base?.0, names()))
+    find_nearest(name, names()).or_else(|| find_nearest(base?.0, names()))
 }
 
 #[cfg(test)]
@@ -259,9 +264,9 @@ mod tests {
     fn presets_have_the_published_figures() {
         assert_eq!(FIGURES.len(), PRESETS.len());
         for (name, npus, peak, bandwidths) in FIGURES {
-            let machine = Machine::preset(name).unwrap();
+            let machine = Machine::load_preset(name).unwrap();
             assert_eq!(machine.name(), *name);
-            assert_eq!(machine.topology().npus(), *npus, "{name}");
+            assert_eq!(machine.topology().npu_count(), *npus, "{name}");
             let peaks = &machine.classes()[0].peaks;
             let rate = peaks.get(Dtype::Bf16).or(peaks.get(Dtype::Fp16)).unwrap();
             assert_eq!(rate.per_second(), peak * 1e12, "{name}");
@@ -280,8 +285,8 @@ mod tests {
         // switches, GB/s within a node.
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
         for (name, group, in_node) in [("hiermem", 100.0, 256.0), ("hiermem-opt", 500.0, 512.0)] {
-            let machine = Machine::preset(name).unwrap();
-            let remote = machine.remote().unwrap();
+            let machine = Machine::load_preset(name).unwrap();
+            let remote = machine.first_remote_memory().unwrap();
             let MemoryAttachment::Hierarchical(design) = &remote.attachment else {
                 panic!("{name}")
             };
@@ -290,8 +295,8 @@ mod tests {
             assert_eq!(gb(design.in_node_bandwidth), in_node);
             assert_eq!((design.groups, design.out_switches), (256, 16));
         }
-        let machine = Machine::preset("zero-infinity").unwrap();
-        let remote = machine.remote().unwrap();
+        let machine = Machine::load_preset("zero-infinity").unwrap();
+        let remote = machine.first_remote_memory().unwrap();
         assert_eq!(remote.attachment, MemoryAttachment::PerNpu);
         assert_eq!(gb(remote.bandwidth), 100.0);
         assert_eq!(gb(machine.classes()[0].memory_bandwidth().unwrap()), 4096.0);
@@ -311,7 +316,7 @@ mod tests {
         ];
         let near = |found: f64, total: f64| (found / total - 1.0).abs() < 0.015;
         for (name, npus, sparse, memory, links, ports) in totals {
-            let machine = Machine::preset(name).unwrap();
+            let machine = Machine::load_preset(name).unwrap();
             let class = &machine.classes()[0];
             for dtype in [Dtype::Fp8, Dtype::Int8] {
                 let rate = class.peaks.get(dtype).unwrap().per_second();
@@ -326,22 +331,22 @@ mod tests {
             assert!(near(2.0 * inner * npus, links * 1e12), "{name}");
             let outer = outer.bandwidth.bytes_per_second();
             assert!(near(8.0 * outer * npus, ports * 1e9), "{name}");
-            assert!(machine.scalable(), "{name}");
+            assert!(machine.is_scalable(), "{name}");
         }
         // 7 links of 64 GB/s, one to each of the 7 other NPUs.
-        let machine = Machine::preset("mi300x").unwrap();
+        let machine = Machine::load_preset("mi300x").unwrap();
         let fabric = &machine.topology().dimensions()[0];
         assert_eq!(fabric.shape, DimensionShape::FullyConnected);
         let links = f64::from(fabric.size - 1);
         assert_eq!(fabric.bandwidth.bytes_per_second(), links * 64e9);
         // 6 links of 50 GB/s, two along each dimension.
-        let machine = Machine::preset("tpu-v4").unwrap();
+        let machine = Machine::load_preset("tpu-v4").unwrap();
         for dimension in machine.topology().dimensions() {
-            assert_eq!(dimension.link().bytes_per_second(), 50e9);
+            assert_eq!(dimension.link_bandwidth().bytes_per_second(), 50e9);
         }
         // NVLink-C2C has 900 GB/s in both directions together, for the two NPUs of a Grace.
-        let machine = Machine::preset("gb200-nvl72").unwrap();
-        let host = machine.remote().unwrap();
+        let machine = Machine::load_preset("gb200-nvl72").unwrap();
+        let host = machine.first_remote_memory().unwrap();
         assert_eq!(host.bandwidth.bytes_per_second(), 900e9 / 2.0 / 2.0);
     }
 
@@ -384,18 +389,33 @@ mod tests {
     #[test]
     fn a_name_with_a_size_sets_the_outermost_dimension() {
         // 8 NPUs in each of 4 nodes.
-        let machine = Machine::load("dgx-h100x4").unwrap();
+        let machine = Machine::load_by_name("dgx-h100x4").unwrap();
         assert_eq!(machine.name(), "dgx-h100x4");
-        assert_eq!(machine.topology().npus(), 32);
+        assert_eq!(machine.topology().npu_count(), 32);
         assert_eq!(machine.topology().dimensions()[1].size, 4);
-        assert_eq!(Machine::load("dgx-h100x04").unwrap().topology().npus(), 32);
+        assert_eq!(
+            Machine::load_by_name("dgx-h100x04")
+                .unwrap()
+                .topology()
+                .npu_count(),
+            32
+        );
         // 72 x 2 NPUs, and then 8 x 4 NPUs of a preset whose name itself ends in x.
         assert_eq!(
-            Machine::load("gb200-nvl72x2").unwrap().topology().npus(),
+            Machine::load_by_name("gb200-nvl72x2")
+                .unwrap()
+                .topology()
+                .npu_count(),
             144
         );
-        assert_eq!(Machine::load("mi300xx4").unwrap().topology().npus(), 32);
-        let one = Machine::load("dgx-h100").unwrap();
+        assert_eq!(
+            Machine::load_by_name("mi300xx4")
+                .unwrap()
+                .topology()
+                .npu_count(),
+            32
+        );
+        let one = Machine::load_by_name("dgx-h100").unwrap();
         assert_eq!(
             one.topology().dimensions()[0],
             machine.topology().dimensions()[0]
@@ -404,7 +424,7 @@ mod tests {
 
     #[test]
     fn sizes_that_cannot_be_are_refused() {
-        let error = |name: &str| Machine::load(name).unwrap_err().to_string();
+        let error = |name: &str| Machine::load_by_name(name).unwrap_err().to_string();
         let text = error("tpu-v4x2");
         assert!(text.contains("`tpu-v4` has a fixed size"), "{text}");
         for name in [
@@ -424,7 +444,7 @@ mod tests {
 
     #[test]
     fn unknown_names_bring_the_closest_and_the_command_that_lists_all() {
-        let error = |name: &str| Machine::load(name).unwrap_err().to_string();
+        let error = |name: &str| Machine::load_by_name(name).unwrap_err().to_string();
         let text = error("dgx-h10");
         let line = "did you mean `dgx-h100`?\n  try: a preset, which `chakram machine list` names";
         assert!(text.contains(line), "{text}");
@@ -444,8 +464,10 @@ mod tests {
         let path = dir.path().join("dgx-a100.toml");
         std::fs::write(&path, PRESETS[1].text).unwrap();
         let path = path.to_str().unwrap();
-        assert_eq!(Machine::load(path).unwrap().name(), "dgx-h100");
-        let missing = Machine::load("./no-such.toml").unwrap_err().to_string();
+        assert_eq!(Machine::load_by_name(path).unwrap().name(), "dgx-h100");
+        let missing = Machine::load_by_name("./no-such.toml")
+            .unwrap_err()
+            .to_string();
         assert!(
             missing.starts_with("cannot read machine file ./no-such.toml\n  try: "),
             "{missing}"

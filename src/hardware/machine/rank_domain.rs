@@ -19,7 +19,7 @@ impl RankDomain {
     ///
     /// A job that fits in one domain fills it in order. Otherwise the ranks fill the first [`Self::used`] NPUs of each
     /// domain: rank r is on NPU `r / used * npus + r % used`.
-    pub fn npu(&self, rank: u32, ranks: u32) -> Npu {
+    pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
         if ranks <= self.npus {
             return Npu(rank);
         }
@@ -27,7 +27,7 @@ impl RankDomain {
     }
 
     /// Returns the number of domains that a job of `ranks` ranks needs.
-    pub fn domains(&self, ranks: u32) -> u32 {
+    pub fn domain_count(&self, ranks: u32) -> u32 {
         match ranks <= self.npus {
             true => 1,
             false => ranks.div_ceil(self.used),
@@ -57,11 +57,14 @@ mod tests {
     /// NPU 72.
     #[test]
     fn jobs_beyond_one_rack_leave_eight_npus_of_each_free() {
-        assert_eq!(RACKS.npu(71, 72), Npu(71));
-        assert_eq!(RACKS.npu(63, 73), Npu(63));
-        assert_eq!(RACKS.npu(64, 73), Npu(72));
-        assert_eq!(RACKS.npu(127, 128), Npu(72 + 63));
-        assert_eq!([72, 73, 128, 129].map(|n| RACKS.domains(n)), [1, 2, 2, 3]);
+        assert_eq!(RACKS.npu_of_rank(71, 72), Npu(71));
+        assert_eq!(RACKS.npu_of_rank(63, 73), Npu(63));
+        assert_eq!(RACKS.npu_of_rank(64, 73), Npu(72));
+        assert_eq!(RACKS.npu_of_rank(127, 128), Npu(72 + 63));
+        assert_eq!(
+            [72, 73, 128, 129].map(|n| RACKS.domain_count(n)),
+            [1, 2, 2, 3]
+        );
         assert_eq!([72, 144, 216].map(|n| RACKS.max_ranks(n)), [72, 128, 192]);
     }
 }

@@ -18,8 +18,8 @@ use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
 use crate::machine::MachineSource;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigField, ConfigLiteral, ConfigTable, did_you_mean, nearest,
-    quoted,
+    ConfigDocument, ConfigError, ConfigField, ConfigLiteral, ConfigTable, did_you_mean,
+    find_nearest, quote_for_message,
 };
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
@@ -65,7 +65,7 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     let format = format.trim().to_ascii_lowercase();
     let found = Dtype::ALL.iter().find(|(_, name)| *name == format);
     let Some((dtype, _)) = found else {
-        let near = did_you_mean(nearest(&format, names));
+        let near = did_you_mean(find_nearest(&format, names));
         return Err(format!("expected one of {}{near}", names.join(", ")));
     };
     let rate = rate.trim();
@@ -85,7 +85,7 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     ))
 }
 
-/// Finds a machine by `name`: a machine that [`preset::source`] finds, or the first preset whose NPU has this name
+/// Finds a machine by `name`: a machine that [`preset::find_source`] finds, or the first preset whose NPU has this name
 /// (such as `h100`).
 ///
 /// # Errors
@@ -94,7 +94,7 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
 pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
     let head = format!("\n[npu.{name}]");
     let mut presets = PRESETS.iter();
-    match preset::source(name) {
+    match preset::find_source(name) {
         Err(error @ MachineError::Unknown { .. }) => {
             let found = presets.find(|preset| preset.text.contains(&head));
             let found = found.map(|preset| MachineSource {
@@ -112,20 +112,20 @@ pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
 /// # Errors
 ///
 /// Fails if `from` is invalid, has several classes of NPUs, or lacks a value that a given number should replace.
-pub fn relative(
+pub fn derive_relative_machine(
     name: &str,
     from: &MachineSource,
     sheet: &DatasheetNumbers,
 ) -> Result<String, MachineError> {
     let document = ConfigDocument::parse(&from.text, &from.file)?;
-    let old = build::machine(&document, None)?;
-    let edited = RelativeText::new(name, &from.text, &old).write(&document, sheet)?;
+    let old = build::build_machine(&document, None)?;
+    let edited = MachineTextEditor::new(name, &from.text, &old).write_text(&document, sheet)?;
     Machine::parse(&edited, name)?;
     Ok(edited)
 }
 
 /// The machine file while it is edited.
-struct RelativeText<'a> {
+struct MachineTextEditor<'a> {
     name: &'a str,
     text: &'a str,
     old: &'a Machine,
@@ -137,7 +137,7 @@ struct RelativeText<'a> {
     is_carried: bool,
 }
 
-impl<'a> RelativeText<'a> {
+impl<'a> MachineTextEditor<'a> {
     fn new(name: &'a str, text: &'a str, old: &'a Machine) -> Self {
         Self {
             name,
@@ -149,34 +149,36 @@ impl<'a> RelativeText<'a> {
         }
     }
 
-    fn write(
+    fn write_text(
         mut self,
         document: &ConfigDocument<'_>,
         sheet: &DatasheetNumbers,
     ) -> Result<String, ConfigError> {
-        let root = document.entries();
-        let label = root.need("name", "the machine's name")?;
-        let literal = |text: &str| ConfigLiteral::Text(text.to_owned()).quoted();
-        self.edits.push((label.span(), literal(self.name)));
+        let root = document.unchecked_root();
+        let label = root.require_field("name", "the machine's name")?;
+        let literal = |text: &str| ConfigLiteral::Text(text.to_owned()).to_toml_text();
+        self.edits.push((label.byte_range(), literal(self.name)));
         if let Some(price) = sheet.price {
             self.given.push(format!("{price} dollars for an NPU hour"));
-            self.set(&root, "price_per_npu_hour", price.to_string(), &label);
+            self.set_key(&root, "price_per_npu_hour", price.to_string(), &label);
         }
         let npus = match root.get("npu") {
-            Some(field) => field.table(None)?.fields().collect(),
+            Some(field) => field.read_table(None)?.fields().collect(),
             None => Vec::new(),
         };
         match &npus[..] {
-            [(class, field)] => self.npu(class, &field.table(None)?, sheet)?,
+            [(class, field)] => self.derive_npu(class, &field.read_table(None)?, sheet)?,
             _ if sheet.has_npu() => {
                 let found = format!("{} classes of NPUs", npus.len());
-                return Err(root.refuse(found, "one class, to which the given numbers apply"));
+                return Err(
+                    root.invalid_table_error(found, "one class, to which the given numbers apply")
+                );
             }
             _ => {}
         }
-        self.network(&root, sheet)?;
+        self.derive_network(&root, sheet)?;
         if self.is_carried && root.get("relative_of").is_none() {
-            let end = label.span().end;
+            let end = label.byte_range().end;
             let end = end + self.rest_of_line(end).len();
             let entry = format!(
                 "\nrelative_of = {}  # curves of kernels were measured there",
@@ -195,7 +197,7 @@ impl<'a> RelativeText<'a> {
                 true => format!("as {old}"),
                 false => format!("relative of {old} with other rates, not measured"),
             };
-            self.edits.push((description.span(), literal(&text)));
+            self.edits.push((description.byte_range(), literal(&text)));
         }
         let head = format!(
             "# {}: a relative of {} by `chakram machine new`, with {given}.\n# All else is of {}, comments included. \
@@ -204,11 +206,11 @@ impl<'a> RelativeText<'a> {
             self.old.name(),
             self.old.name()
         );
-        Ok(head + &self.edited())
+        Ok(head + &self.apply_edits())
     }
 
     /// Applies the edits.
-    fn edited(mut self) -> String {
+    fn apply_edits(mut self) -> String {
         self.edits
             .sort_by_key(|(range, _)| (range.start, range.end));
         let mut text = self.text.to_owned();
@@ -224,8 +226,8 @@ impl<'a> RelativeText<'a> {
     }
 
     /// Replaces the value of `field` with `value`. Adds `comment` if the field's line has no other comment.
-    fn replace(&mut self, field: &ConfigField<'_>, value: String, comment: &str) {
-        let span = field.span();
+    fn replace_value(&mut self, field: &ConfigField<'_>, value: String, comment: &str) {
+        let span = field.byte_range();
         let rest = self.rest_of_line(span.end);
         let is_last = rest.trim_start().is_empty() || rest.trim_start().starts_with('#');
         self.edits.push(match is_last {
@@ -238,16 +240,22 @@ impl<'a> RelativeText<'a> {
     }
 
     /// Sets the key `key` of `table` to a given value. If the table lacks the key, the key is inserted after `beside`.
-    fn set(&mut self, table: &ConfigTable<'_>, key: &str, value: String, beside: &ConfigField<'_>) {
+    fn set_key(
+        &mut self,
+        table: &ConfigTable<'_>,
+        key: &str,
+        value: String,
+        beside: &ConfigField<'_>,
+    ) {
         if let Some(field) = table.get(key) {
             let was = format!(
                 "given; {} has {}",
                 self.old.name(),
-                field.raw().trim_matches('"')
+                field.raw_text().trim_matches('"')
             );
-            return self.replace(&field, value, &was);
+            return self.replace_value(&field, value, &was);
         }
-        let end = beside.span().end;
+        let end = beside.byte_range().end;
         let rest = self.rest_of_line(end);
         let entry = match rest.trim_start().starts_with([',', '}']) {
             // The table is on one line.
@@ -261,7 +269,7 @@ impl<'a> RelativeText<'a> {
         self.edits.push(entry);
     }
 
-    fn npu(
+    fn derive_npu(
         &mut self,
         class: &str,
         table: &ConfigTable<'_>,
@@ -283,7 +291,7 @@ impl<'a> RelativeText<'a> {
                     .push((at..at + class.len(), self.name.to_owned()));
             }
         }
-        let beside = table.need("memory_bandwidth", "a bandwidth")?;
+        let beside = table.require_field("memory_bandwidth", "a bandwidth")?;
         let mut ratios = [1.0; Dtype::COUNT];
         let old = &self.old.classes()[0];
         let mut bandwidth_ratio = 1.0;
@@ -292,21 +300,28 @@ impl<'a> RelativeText<'a> {
                 .memory_bandwidth()
                 .map_or(f64::NAN, Bandwidth::bytes_per_second);
             bandwidth_ratio = bandwidth.bytes_per_second() / before;
-            let shown = gigabytes_per_s(bandwidth);
+            let shown = format_gigabytes_per_s(bandwidth);
             self.given.push(format!("memory at {shown}"));
-            self.set(table, "memory_bandwidth", quoted(&shown), &beside);
+            self.set_key(
+                table,
+                "memory_bandwidth",
+                quote_for_message(&shown),
+                &beside,
+            );
         }
         if let Some(memory) = sheet.memory {
-            let shown = capacity(memory);
+            let shown = format_capacity(memory);
             self.given.push(format!("{shown} of memory"));
-            self.set(table, "memory_capacity", quoted(&shown), &beside);
+            self.set_key(table, "memory_capacity", quote_for_message(&shown), &beside);
         }
         if !sheet.peaks.is_empty() {
-            let peaks = table.need("peak", "a table of rates")?.table(None)?;
+            let peaks = table
+                .require_field("peak", "a table of rates")?
+                .read_table(None)?;
             let last = peaks
                 .fields()
                 .map(|(_, field)| field)
-                .max_by_key(|field| field.span().end);
+                .max_by_key(|field| field.byte_range().end);
             for (dtype, rate) in &sheet.peaks {
                 let (_, name) = Dtype::ALL[*dtype as usize];
                 let before = old.peaks.get(*dtype).map(|peak| peak.per_second());
@@ -314,14 +329,14 @@ impl<'a> RelativeText<'a> {
                 let shown = format!("{} TFLOP/s", rate.per_second() / 1e12);
                 self.given.push(format!("{name} at {shown}"));
                 if let Some(last) = &last {
-                    self.set(&peaks, name, quoted(&shown), last);
+                    self.set_key(&peaks, name, quote_for_message(&shown), last);
                 }
             }
         }
         if let Some(count) = sheet.multiprocessors {
             self.given.push(format!("{count} multiprocessors"));
         }
-        self.curves(table, sheet, &ratios, bandwidth_ratio)?;
+        self.widen_curve_errors(table, sheet, &ratios, bandwidth_ratio)?;
         let changed = bandwidth_ratio != 1.0 || ratios.iter().any(|ratio| *ratio != 1.0);
         let is_measured = table.get("measured").is_some() || table.get("product").is_some();
         // Without `measured_at`, measured times would count as measured at the new rates.
@@ -333,7 +348,7 @@ impl<'a> RelativeText<'a> {
             let peaks: Vec<_> = peaks.collect();
             let bandwidth = old
                 .memory_bandwidth()
-                .map(gigabytes_per_s)
+                .map(format_gigabytes_per_s)
                 .unwrap_or_default();
             let end = self.text.len();
             let section = format!(
@@ -349,7 +364,7 @@ impl<'a> RelativeText<'a> {
     }
 
     /// Widens the errors of curves if the derived NPU has other rates.
-    fn curves(
+    fn widen_curve_errors(
         &mut self,
         table: &ConfigTable<'_>,
         sheet: &DatasheetNumbers,
@@ -363,15 +378,15 @@ impl<'a> RelativeText<'a> {
                 continue;
             };
             let curves = match is_list {
-                true => field.items(list)?,
+                true => field.read_items(list)?,
                 false => vec![field],
             };
             for curve in curves {
-                let curve = curve.table(None)?;
+                let curve = curve.read_table(None)?;
                 let mut q = f64::min(bandwidth, 1.0 / bandwidth);
                 if let Some(formats) = curve.get("formats") {
-                    for format in formats.items(list)? {
-                        let name = format.text("a number format")?;
+                    for format in formats.read_items(list)? {
+                        let name = format.read_text("a number format")?;
                         let dtype = Dtype::ALL.iter().find(|(_, known)| *known == name);
                         let ratio = dtype.map_or(1.0, |(dtype, _)| ratios[*dtype as usize]);
                         q = q.min(ratio).min(1.0 / ratio);
@@ -381,33 +396,33 @@ impl<'a> RelativeText<'a> {
                     for inner in ["decode", "waves"] {
                         let inner = curve
                             .get(inner)
-                            .map(|field| field.table(None))
+                            .map(|field| field.read_table(None))
                             .transpose()?;
                         let field = inner.and_then(|inner| inner.get("multiprocessors"));
-                        field
-                            .into_iter()
-                            .for_each(|field| self.edits.push((field.span(), count.to_string())));
+                        field.into_iter().for_each(|field| {
+                            self.edits.push((field.byte_range(), count.to_string()))
+                        });
                     }
                     if let Some(field) = curve.get("multiprocessors") {
-                        let was = format!("given; {} has {}", self.old.name(), field.raw());
-                        self.replace(&field, count.to_string(), &was);
+                        let was = format!("given; {} has {}", self.old.name(), field.raw_text());
+                        self.replace_value(&field, count.to_string(), &was);
                         counted = true;
                     }
                 }
                 if let (Some(field), true) = (curve.get("error"), q < 1.0) {
                     self.is_carried = true;
-                    let error = field.positive(f64::MAX)?;
+                    let error = field.read_positive(f64::MAX)?;
                     let wider = error.hypot(NOT_MEASURED * (1.0 - q));
                     let comment = format!(
                         "not measured: {error} of {}, and {NOT_MEASURED} x (1 - {q:.3}) for its rates",
                         self.old.name()
                     );
-                    self.replace(&field, format!("{wider:.4}"), &comment);
+                    self.replace_value(&field, format!("{wider:.4}"), &comment);
                 }
             }
         }
         match sheet.multiprocessors {
-            Some(_) if !counted => Err(table.refuse(
+            Some(_) if !counted => Err(table.invalid_table_error(
                 "no curve of matrix multiplications",
                 "a curve, because the number of multiprocessors is part of it",
             )),
@@ -415,7 +430,7 @@ impl<'a> RelativeText<'a> {
         }
     }
 
-    fn network(
+    fn derive_network(
         &mut self,
         root: &ConfigTable<'_>,
         sheet: &DatasheetNumbers,
@@ -425,37 +440,37 @@ impl<'a> RelativeText<'a> {
             return Ok(());
         }
         let dimensions = match root.get("dimension") {
-            Some(field) => field.items("a table for each dimension")?,
+            Some(field) => field.read_items("a table for each dimension")?,
             None => {
-                return Err(root.refuse(
+                return Err(root.invalid_table_error(
                     "a machine of tiles",
                     "dimensions, to which the given links and nodes apply",
                 ));
             }
         };
-        let tables = dimensions.iter().map(|field| field.table(None));
+        let tables = dimensions.iter().map(|field| field.read_table(None));
         let tables: Vec<_> = tables.collect::<Result<_, _>>()?;
         let (Some(inner), Some(outer)) = (tables.first(), tables.last()) else {
-            return Err(root.refuse("no dimension", "one"));
+            return Err(root.invalid_table_error("no dimension", "one"));
         };
         if between && tables.len() < 2 {
-            return Err(root.refuse(
+            return Err(root.invalid_table_error(
                 "one dimension",
                 "two dimensions, where the outer one connects nodes",
             ));
         }
         if let Some(count) = sheet.npus_per_node {
             self.given.push(format!("{count} NPUs a node"));
-            let beside = inner.need("shape", "a shape")?;
-            self.set(inner, "size", count.to_string(), &beside);
+            let beside = inner.require_field("shape", "a shape")?;
+            self.set_key(inner, "size", count.to_string(), &beside);
         }
         // Datasheets state links as the sum of both directions, and ports in one direction.
         let link = sheet
             .link
-            .map(|link| (link.bytes_per_second() / 2.0, gigabytes_per_s(link)));
+            .map(|link| (link.bytes_per_second() / 2.0, format_gigabytes_per_s(link)));
         let nic = sheet
             .nic
-            .map(|nic| (nic.bytes_per_second(), gigabytes_per_s(nic)));
+            .map(|nic| (nic.bytes_per_second(), format_gigabytes_per_s(nic)));
         for (index, table, rate, latency, words) in [
             (
                 0,
@@ -470,15 +485,15 @@ impl<'a> RelativeText<'a> {
                 continue;
             }
             let dimension = &self.old.topology().dimensions()[index];
-            let bandwidth = table.need("bandwidth", "a bandwidth")?;
+            let bandwidth = table.require_field("bandwidth", "a bandwidth")?;
             let has_curves = table.get("curve").is_some() || table.get("protocol").is_some();
             if has_curves && table.get("measured_at").is_none() {
                 let measured_at = format!(
                     "{{ bandwidth = \"{}\", latency = \"{} ps\" }}",
-                    gigabytes_per_s(dimension.bandwidth),
+                    format_gigabytes_per_s(dimension.bandwidth),
                     dimension.latency.0
                 );
-                let end = bandwidth.span().end;
+                let end = bandwidth.byte_range().end;
                 let end = end + self.rest_of_line(end).len();
                 let entry = format!(
                     "\nmeasured_at = {measured_at}  # the links of {}",
@@ -488,18 +503,18 @@ impl<'a> RelativeText<'a> {
             }
             if let Some((bytes_per_s, shown)) = rate {
                 self.given.push(format!("{shown} of {words}"));
-                let value = quoted(&format!("{} GB/s", bytes_per_s / 1e9));
+                let value = quote_for_message(&format!("{} GB/s", bytes_per_s / 1e9));
                 let was = format!(
                     "given: {shown} of {words}; {} has {}",
                     self.old.name(),
-                    bandwidth.raw().trim_matches('"')
+                    bandwidth.raw_text().trim_matches('"')
                 );
-                self.replace(&bandwidth, value, &was);
+                self.replace_value(&bandwidth, value, &was);
             }
             if let Some(latency) = latency {
                 self.given.push(format!("{latency} over a link"));
-                let value = quoted(&format!("{} ps", latency.0));
-                self.set(table, "latency", value, &bandwidth);
+                let value = quote_for_message(&format!("{} ps", latency.0));
+                self.set_key(table, "latency", value, &bandwidth);
             }
         }
         Ok(())
@@ -518,7 +533,7 @@ impl DatasheetNumbers {
 }
 
 /// Formats a capacity, such as `141 GB` or `32 GiB`.
-fn capacity(bytes: Bytes) -> String {
+fn format_capacity(bytes: Bytes) -> String {
     let units = [(1_000_000_000, "GB"), (1 << 30, "GiB"), (1, "B")];
     let exact = units.iter().find(|(unit, _)| bytes.0.is_multiple_of(*unit));
     let (unit, name) = exact.unwrap_or(&(1, "B"));
@@ -526,7 +541,7 @@ fn capacity(bytes: Bytes) -> String {
 }
 
 /// Formats a rate, such as `4800 GB/s`.
-fn gigabytes_per_s(rate: Bandwidth) -> String {
+fn format_gigabytes_per_s(rate: Bandwidth) -> String {
     format!("{} GB/s", rate.bytes_per_second() / 1e9)
 }
 

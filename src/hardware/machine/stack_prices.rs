@@ -29,7 +29,7 @@ impl StackPrices {
     /// # Errors
     ///
     /// Fails if a key is unknown, a value is invalid, or a table is empty.
-    pub fn read(field: &ConfigField<'_>) -> Result<Self, ConfigError> {
+    pub fn parse_stack(field: &ConfigField<'_>) -> Result<Self, ConfigError> {
         let classes = build::stack_classes(field)?;
         Ok(Self { classes })
     }

@@ -102,8 +102,8 @@ fn a_good_file_is_read_as_written() {
     let machine = Machine::parse(GOOD, "m.toml").unwrap();
     assert_eq!((machine.name(), machine.description()), ("two", "one line"));
     // 4 x 2 = 8 NPUs.
-    assert_eq!(machine.topology().npus(), 8);
-    let classes: Vec<_> = (0..8).map(|n| machine.class(Npu(n))).collect();
+    assert_eq!(machine.topology().npu_count(), 8);
+    let classes: Vec<_> = (0..8).map(|n| machine.class_of_npu(Npu(n))).collect();
     assert_eq!(classes, [0, 0, 0, 0, 1, 1, 0, 1]);
     let fast = &machine.classes()[0];
     assert_eq!(fast.name, "fast");
@@ -126,8 +126,11 @@ fn a_good_file_is_read_as_written() {
         (Span::ZERO, Span::from_ns(1500))
     );
     assert_eq!(inner.bandwidth, Bandwidth::new(450e9).unwrap());
-    assert!(machine.scalable());
-    assert_eq!(machine.remote().unwrap().latency, Span::from_us(2));
+    assert!(machine.is_scalable());
+    assert_eq!(
+        machine.first_remote_memory().unwrap().latency,
+        Span::from_us(2)
+    );
 }
 
 #[test]
@@ -135,7 +138,7 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
     let read = |keys: &str| {
         let text = GOOD.replacen("[remote", &format!("[network]\n{keys}\n[remote"), 1);
         let machine = Machine::parse(&text, "m.toml").unwrap();
-        (machine.network(), machine.topology().switching())
+        (machine.network(), machine.topology().switching_mode())
     };
     let by = |bytes| SwitchingMode::CutThrough {
         segment: Bytes(bytes),
@@ -283,7 +286,7 @@ fn machines_need_dimensions_and_may_leave_npus_unknown() {
     // Without an NPU table the NPUs are unknown; an empty table is an error.
     let text = format!("name = \"x\"\n[[dimension]]{rest}");
     let machine = Machine::parse(&text, "m.toml").unwrap();
-    assert_eq!(machine.classes(), [NpuClass::unknown()]);
+    assert_eq!(machine.classes(), [NpuClass::unknown_class()]);
     assert_eq!(machine.npu_memory(0), None);
     let text = error(&format!("npu = {{}}\n{text}"));
     assert!(text.contains("key `npu`: found no class"), "{text}");
@@ -315,7 +318,7 @@ fn assignments_that_do_not_fit_are_refused() {
 #[test]
 fn power_slows_products_by_the_root_of_its_ratio() {
     let text = |power: &str| {
-        let source = source("dgx-h100").unwrap().text;
+        let source = find_source("dgx-h100").unwrap().text;
         let lines = source.lines().filter(|line| !line.starts_with("slower"));
         let text: String = lines.flat_map(|line| [line, "\n"]).collect();
         text.replace("sustained = 0.87", power)
@@ -360,7 +363,7 @@ fn uniform_machines_are_checked() {
             .copied()
             .map(AlgorithmChoice::Named)
             .collect();
-        Machine::uniform(
+        Machine::with_uniform_class(
             "m".to_owned(),
             whole.topology().clone(),
             algorithms,
@@ -370,7 +373,7 @@ fn uniform_machines_are_checked() {
     };
     let class = whole.classes()[1].clone();
     let machine = make(&[CollectiveAlgorithm::Ring; 2], class.clone()).unwrap();
-    assert_eq!(machine.class(Npu(7)), 0);
+    assert_eq!(machine.class_of_npu(Npu(7)), 0);
     assert!(make(&[CollectiveAlgorithm::Ring], class.clone()).is_none());
     assert!(
         make(

@@ -24,18 +24,18 @@ pub(super) struct ChannelStreams {
 }
 
 /// Returns the rate of a stream in bytes per second: the lower of the channel's and the port's rates.
-pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth {
-    if through.bandwidth() < channel {
-        through.bandwidth()
+pub(super) fn stream_rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth {
+    if through.port_bandwidth() < channel {
+        through.port_bandwidth()
     } else {
         channel
     }
 }
 
 /// Returns the seconds that a chunk of an access of `bytes` takes in the channel and in the port.
-pub(super) fn times(channel: Bandwidth, through: &NetworkAttachment, bytes: u64) -> [f64; 2] {
-    let chunk_bytes = through.chunk().0.min(bytes) as f64;
-    [channel, through.bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
+pub(super) fn chunk_times(channel: Bandwidth, through: &NetworkAttachment, bytes: u64) -> [f64; 2] {
+    let chunk_bytes = through.chunk_size().0.min(bytes) as f64;
+    [channel, through.port_bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
 }
 
 impl ChannelStreams {
@@ -44,7 +44,7 @@ impl ChannelStreams {
         Self {
             channel,
             through: through.clone(),
-            chunks: ChunkedTransfers::new(through.bandwidth(), latency),
+            chunks: ChunkedTransfers::new(through.port_bandwidth(), latency),
             begins: Vec::new(),
             due: BinaryHeap::new(),
             unsettled: false,
@@ -53,15 +53,15 @@ impl ChannelStreams {
     }
 
     /// Starts the stream of an access that occupies its channel from `begin` on.
-    pub fn begin(&mut self, begin: Time, access: RemoteMemoryAccess) {
-        let [front, port] = times(self.channel, &self.through, access.bytes);
+    pub fn begin_stream(&mut self, begin: Time, access: RemoteMemoryAccess) {
+        let [front, port] = chunk_times(self.channel, &self.through, access.bytes);
         let times = ChunkTimes {
             front,
             port,
             longest: front.max(port),
         };
-        let chunk_bytes = self.through.chunk().0 as f64;
-        let number = self.chunks.open(access, chunk_bytes, 1.0, times);
+        let chunk_bytes = self.through.chunk_size().0 as f64;
+        let number = self.chunks.open_stream(access, chunk_bytes, 1.0, times);
         if number as usize == self.begins.len() {
             self.begins.push(begin);
         } else {
@@ -71,10 +71,10 @@ impl ChannelStreams {
         self.unsettled = true;
     }
 
-    /// Schedules [`Self::ended`] for the next chunk of an access, if there is one.
+    /// Schedules [`Self::on_stream_ended`] for the next chunk of an access, if there is one.
     fn await_chunk(&mut self, number: u32) {
-        if let Some(bytes) = self.chunks.position(number) {
-            let rate = rate(self.channel, &self.through).bytes_per_second();
+        if let Some(bytes) = self.chunks.next_position(number) {
+            let rate = stream_rate(self.channel, &self.through).bytes_per_second();
             let at = self.begins[number as usize] + Span::from_seconds(bytes / rate);
             self.due.push(Reverse((at, number)));
         }
@@ -84,7 +84,7 @@ impl ChannelStreams {
         self.unsettled
     }
 
-    pub fn settle(&mut self) -> Option<(Time, u32)> {
+    pub fn settle_streams(&mut self) -> Option<(Time, u32)> {
         self.unsettled = false;
         self.settlement = self.settlement.wrapping_add(1);
         let due = self.due.peek().map(|Reverse((at, _))| *at);
@@ -92,7 +92,7 @@ impl ChannelStreams {
         next.map(|at| (at, self.settlement))
     }
 
-    pub fn ended(&mut self, now: Time, settlement: u32) {
+    pub fn on_stream_ended(&mut self, now: Time, settlement: u32) {
         if settlement != self.settlement {
             return;
         }
@@ -101,7 +101,7 @@ impl ChannelStreams {
             && !self.chunks.is_full()
         {
             self.due.pop();
-            self.chunks.streamed(now, number);
+            self.chunks.on_streamed(now, number);
             self.await_chunk(number);
         }
         self.unsettled = true;
@@ -112,13 +112,13 @@ impl ChannelStreams {
         self.chunks.is_full()
     }
 
-    /// Serves the chunks that are due `now` ([`ChunkedTransfers::pass`]).
-    pub fn pass(
+    /// Serves the chunks that are due `now` ([`ChunkedTransfers::serve_due_chunks`]).
+    pub fn serve_due_chunks(
         &mut self,
         now: Time,
         serve: impl FnMut(PortRequest) -> Time,
         take: impl FnMut(AccessEnd),
     ) {
-        self.chunks.pass(now, serve, take);
+        self.chunks.serve_due_chunks(now, serve, take);
     }
 }

@@ -24,7 +24,7 @@ impl MemoryChannels {
     }
 
     /// Returns the end of an access that occupies the channel of `npu` for `span`.
-    pub fn access(&mut self, now: Time, npu: Npu, span: Span) -> Time {
+    pub fn reserve_channel(&mut self, now: Time, npu: Npu, span: Span) -> Time {
         let channel = (npu.0 / self.sharers) as usize;
         if channel >= self.free.len() {
             self.free.resize(channel + 1, Time::ZERO);

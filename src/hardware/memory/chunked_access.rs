@@ -67,7 +67,7 @@ pub struct PortRequest {
 }
 
 /// Number of chunks of `chunk_bytes` bytes in an access of `bytes`, at least one.
-pub(super) fn count(bytes: f64, chunk_bytes: f64) -> u64 {
+pub(super) fn chunk_count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
 
@@ -131,7 +131,7 @@ impl ChunkedTransfers {
     }
 
     /// Starts the stream of an access. Returns the access's number, which is reused after the access ends.
-    pub fn open(
+    pub fn open_stream(
         &mut self,
         access: RemoteMemoryAccess,
         chunk_bytes: f64,
@@ -146,7 +146,7 @@ impl ChunkedTransfers {
             weight,
             count: match access.bytes {
                 0 => 1,
-                bytes => count(bytes as f64, chunk_bytes),
+                bytes => chunk_count(bytes as f64, chunk_bytes),
             },
             next: 0,
             ahead: if behind < 0.0 {
@@ -170,14 +170,14 @@ impl ChunkedTransfers {
         }
     }
 
-    /// Returns the number of streamed bytes of an access at which [`Self::streamed`] must be called next, or `None` if
+    /// Returns the number of streamed bytes of an access at which [`Self::on_streamed`] must be called next, or `None` if
     /// no further call is needed.
-    pub fn position(&self, number: u32) -> Option<f64> {
-        self.accesses[number as usize].position()
+    pub fn next_position(&self, number: u32) -> Option<f64> {
+        self.accesses[number as usize].next_position()
     }
 
-    /// Must be called when the stream of access `number` has reached [`Self::position`].
-    pub fn streamed(&mut self, now: Time, number: u32) {
+    /// Must be called when the stream of access `number` has reached [`Self::next_position`].
+    pub fn on_streamed(&mut self, now: Time, number: u32) {
         let chunked = &mut self.accesses[number as usize];
         // A store's chunk reaches the port immediately and incurs its latencies afterwards.
         let at = if chunked.access.store && chunked.next < chunked.count {
@@ -207,7 +207,7 @@ impl ChunkedTransfers {
 
     /// Serves each chunk that is due `now`. `serve` returns the time at which the port begins to serve the chunk.
     /// `take` receives the ends of accesses.
-    pub fn pass(
+    pub fn serve_due_chunks(
         &mut self,
         now: Time,
         mut serve: impl FnMut(PortRequest) -> Time,
@@ -223,12 +223,12 @@ impl ChunkedTransfers {
             };
             // The entry after a store's last chunk is the end of its stream.
             if coming.number == chunked.count {
-                over(now + chunked.waited + chunked.span(chunked.count - 1, self.port));
+                over(now + chunked.waited + chunked.time_at_port(chunked.count - 1, self.port));
                 continue;
             }
             let RemoteMemoryAccess { npu, store, .. } = chunked.access;
             let (span, last) = (
-                chunked.span(coming.number, self.port),
+                chunked.time_at_port(coming.number, self.port),
                 coming.number + 1 == chunked.count,
             );
             let begin = serve(PortRequest {
@@ -248,7 +248,7 @@ impl ChunkedTransfers {
 
 impl ChunkedAccess {
     /// Returns the number of the access's bytes before a chunk.
-    fn before(&self, chunk: u64) -> f64 {
+    fn bytes_before_chunk(&self, chunk: u64) -> f64 {
         if chunk < self.count {
             chunk as f64 * self.chunk_bytes
         } else {
@@ -257,26 +257,31 @@ impl ChunkedAccess {
     }
 
     /// Returns the number of streamed bytes at which a chunk counts as streamed.
-    fn full(&self, chunk: u64) -> f64 {
-        let (from, to) = (self.before(chunk), self.before(chunk + 1));
+    fn bytes_through_chunk(&self, chunk: u64) -> f64 {
+        let (from, to) = (
+            self.bytes_before_chunk(chunk),
+            self.bytes_before_chunk(chunk + 1),
+        );
         to - self.ahead * (to - from)
     }
 
-    fn position(&self) -> Option<f64> {
+    fn next_position(&self) -> Option<f64> {
         match (self.access.store, self.next < self.count) {
-            (false, true) => Some(self.full(self.next)),
+            (false, true) => Some(self.bytes_through_chunk(self.next)),
             (false, false) => None,
-            (true, true) => Some(self.before(self.next)),
-            (true, false) => (self.next == self.count).then(|| self.full(self.count - 1)),
+            (true, true) => Some(self.bytes_before_chunk(self.next)),
+            (true, false) => {
+                (self.next == self.count).then(|| self.bytes_through_chunk(self.count - 1))
+            }
         }
     }
 
     /// Returns the serialization time of a chunk at the port.
-    fn span(&self, chunk: u64, port: Bandwidth) -> Span {
+    fn time_at_port(&self, chunk: u64, port: Bandwidth) -> Span {
         let rate = port.bytes_per_second() / self.weight;
         // The time is a difference of rounded sums, so that rounding errors do not accumulate over
         // chunks.
-        let to = |chunk| Span::from_seconds(self.before(chunk) / rate);
+        let to = |chunk| Span::from_seconds(self.bytes_before_chunk(chunk) / rate);
         to(chunk + 1) - to(chunk)
     }
 }

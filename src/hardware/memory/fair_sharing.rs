@@ -96,8 +96,8 @@ impl FairSharing {
     /// Creates the state without accesses. If `chunks` is given, it determines the ends of accesses.
     pub fn new(layout: PoolLayout, latency: Span, chunks: Option<ChunkedTransfers>) -> Self {
         Self {
-            servers: vec![ServerLoad::default(); layout.rates().len()],
-            stages: vec![0.0; layout.stages()],
+            servers: vec![ServerLoad::default(); layout.server_rates().len()],
+            stages: vec![0.0; layout.stage_count()],
             layout,
             latency,
             streams: Vec::new(),
@@ -113,7 +113,7 @@ impl FairSharing {
         self.unsettled
     }
 
-    pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) {
+    pub fn begin_access(&mut self, now: Time, access: RemoteMemoryAccess) {
         self.streams.push(AccessStream {
             access,
             left: access.bytes as f64,
@@ -129,13 +129,13 @@ impl FairSharing {
         self.changed = true;
     }
 
-    pub fn ended(&mut self, now: Time, settlement: u32, mut take: impl FnMut(AccessEnd)) {
+    pub fn end_accesses(&mut self, now: Time, settlement: u32, mut take: impl FnMut(AccessEnd)) {
         if settlement != self.settlement {
             return;
         }
         self.unsettled = true;
         if self.chunks.is_some() {
-            self.stream(now);
+            self.report_progress(now);
             return;
         }
         let latency = self.latency;
@@ -152,15 +152,15 @@ impl FairSharing {
         self.changed = true;
     }
 
-    /// Serves the chunks that are due `now` ([`ChunkedTransfers::pass`]).
-    pub fn pass(
+    /// Serves the chunks that are due `now` ([`ChunkedTransfers::serve_due_chunks`]).
+    pub fn serve_due_chunks(
         &mut self,
         now: Time,
         serve: impl FnMut(PortRequest) -> Time,
         take: impl FnMut(AccessEnd),
     ) {
         if let Some(chunks) = &mut self.chunks {
-            chunks.pass(now, serve, take);
+            chunks.serve_due_chunks(now, serve, take);
         }
     }
 
@@ -170,7 +170,7 @@ impl FairSharing {
     }
 
     /// Notifies `chunks` of the positions that streams have reached.
-    fn stream(&mut self, now: Time) {
+    fn report_progress(&mut self, now: Time) {
         let Some(chunks) = &mut self.chunks else {
             return;
         };
@@ -181,7 +181,7 @@ impl FairSharing {
             let stream = &mut self.streams[index as usize];
             match stream.chunked {
                 Some(chunked) => {
-                    chunks.streamed(now, chunked);
+                    chunks.on_streamed(now, chunked);
                     let at = stream.next_due(chunks);
                     self.due.push(Reverse((at, index)));
                 }
@@ -194,12 +194,12 @@ impl FairSharing {
         }
     }
 
-    pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
+    pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         self.unsettled = false;
         // Invalidates the event of the previous settlement, which is still in the agenda.
         self.settlement = self.settlement.wrapping_add(1);
         if std::mem::take(&mut self.changed) {
-            self.share(now);
+            self.share_rates(now);
         }
         let next = match &self.chunks {
             None => self.streams.iter().map(|stream| stream.passed).min(),
@@ -212,9 +212,9 @@ impl FairSharing {
     }
 
     /// Computes the rate of every stream.
-    fn share(&mut self, now: Time) {
-        self.count();
-        self.fill();
+    fn share_rates(&mut self, now: Time) {
+        self.sum_weights();
+        self.fill_servers();
         // Progressive filling: each round saturates at least one server, so there are at most as many rounds as
         // servers.
         let mut open = self.streams.len();
@@ -232,13 +232,13 @@ impl FairSharing {
     }
 
     /// Sums the weights at each server; no rate is fixed yet.
-    fn count(&mut self) {
+    fn sum_weights(&mut self) {
         self.servers.fill(ServerLoad::default());
         for stream in &mut self.streams {
             stream.fixed = false;
-            for leg in self.layout.way(&stream.access) {
+            for leg in self.layout.servers_on_path(&stream.access) {
                 let server = &mut self.servers[leg.server as usize];
-                server.load += weight(leg, &stream.access);
+                server.load += weight_at_server(leg, &stream.access);
                 server.count += 1;
             }
         }
@@ -248,7 +248,7 @@ impl FairSharing {
     }
 
     /// Computes the fills of accesses that have just begun.
-    fn fill(&mut self) {
+    fn fill_servers(&mut self) {
         for stream in &mut self.streams {
             // Only the load at an access's first settlement determines its fill.
             if stream.fill.is_some() {
@@ -256,9 +256,9 @@ impl FairSharing {
             }
             let chunk_bytes = self.layout.chunk_bytes.min(stream.access.bytes as f64);
             self.stages.fill(0.0);
-            for leg in self.layout.way(&stream.access) {
+            for leg in self.layout.servers_on_path(&stream.access) {
                 let load = self.servers[leg.server as usize].load;
-                let time = chunk_bytes * load / self.layout.rates()[leg.server as usize];
+                let time = chunk_bytes * load / self.layout.server_rates()[leg.server as usize];
                 let stage = &mut self.stages[leg.stage as usize];
                 *stage = stage.max(time);
             }
@@ -272,9 +272,9 @@ impl FairSharing {
                     port,
                     longest,
                 };
-                let weight = weight(self.layout.port(&stream.access), &stream.access);
+                let weight = weight_at_server(self.layout.port_hop(&stream.access), &stream.access);
                 stream.chunked =
-                    Some(chunks.open(stream.access, self.layout.chunk_bytes, weight, times));
+                    Some(chunks.open_stream(stream.access, self.layout.chunk_bytes, weight, times));
             }
         }
     }
@@ -283,7 +283,7 @@ impl FairSharing {
     /// Returns the number of these streams.
     fn fix_bottleneck_rates(&mut self, now: Time) -> usize {
         let mut lowest = f64::INFINITY;
-        for (server, rate) in self.servers.iter_mut().zip(self.layout.rates()) {
+        for (server, rate) in self.servers.iter_mut().zip(self.layout.server_rates()) {
             if server.count > 0 {
                 server.full = (rate - server.taken) / server.open;
                 lowest = lowest.min(server.full);
@@ -291,7 +291,7 @@ impl FairSharing {
         }
         let mut fixed = 0;
         for stream in &mut self.streams {
-            let mut way = self.layout.way(&stream.access);
+            let mut way = self.layout.servers_on_path(&stream.access);
             // Compare within the tolerance, so that one round fixes all streams at the same bottleneck.
             let full = |leg: AccessHop| self.servers[leg.server as usize].full <= lowest * ALIKE;
             if stream.fixed || !way.any(full) {
@@ -300,8 +300,8 @@ impl FairSharing {
             stream.fixed = true;
             fixed += 1;
             stream.set_rate(now, lowest);
-            for leg in self.layout.way(&stream.access) {
-                let weight = weight(leg, &stream.access);
+            for leg in self.layout.servers_on_path(&stream.access) {
+                let weight = weight_at_server(leg, &stream.access);
                 let server = &mut self.servers[leg.server as usize];
                 server.taken += weight * lowest;
                 server.open -= weight;
@@ -319,7 +319,7 @@ impl AccessStream {
         if rate == self.rate {
             return;
         }
-        let gone = self.rate * now.since(self.since).seconds();
+        let gone = self.rate * now.since(self.since).as_seconds();
         // Rounding of instants may add a fraction of a byte to `gone`, so the result is at least zero.
         self.left = (self.left - gone).max(0.0);
         (self.since, self.rate) = (now, rate);
@@ -331,8 +331,11 @@ impl AccessStream {
     fn next_due(&mut self, chunks: &ChunkedTransfers) -> Time {
         self.chunked = self
             .chunked
-            .filter(|&chunked| chunks.position(chunked).is_some());
-        let Some(position) = self.chunked.and_then(|chunked| chunks.position(chunked)) else {
+            .filter(|&chunked| chunks.next_position(chunked).is_some());
+        let Some(position) = self
+            .chunked
+            .and_then(|chunked| chunks.next_position(chunked))
+        else {
             return self.passed;
         };
         let gone = self.access.bytes as f64 - self.left;
@@ -341,7 +344,7 @@ impl AccessStream {
 }
 
 /// Returns the bytes that the server of `leg` carries for each byte of `access`.
-fn weight(leg: AccessHop, access: &RemoteMemoryAccess) -> f64 {
+fn weight_at_server(leg: AccessHop, access: &RemoteMemoryAccess) -> f64 {
     if access.in_switch {
         leg.in_switch
     } else {

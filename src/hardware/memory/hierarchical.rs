@@ -53,36 +53,39 @@ pub struct HierarchicalPool {
 }
 
 impl HierarchicalPool {
-    pub(super) fn fits(&self, npus: u32) -> bool {
+    pub(super) fn fits_npus(&self, npus: u32) -> bool {
         let some = self.groups > 0 && self.out_switches > 0 && self.npus_per_node > 0;
         some && npus.is_multiple_of(self.npus_per_node)
     }
 
     /// Returns the bytes that one access moves in one round of chunks on a machine of `npus` NPUs.
     pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
-        self.round() / f64::from(npus)
+        self.bytes_per_round() / f64::from(npus)
     }
 
     /// Returns the bytes that all groups together send in one round of one chunk on each link.
-    fn round(&self) -> f64 {
+    fn bytes_per_round(&self) -> f64 {
         f64::from(self.groups) * f64::from(self.out_switches) * self.chunk.0 as f64
     }
 
     /// Returns the servers of a pool whose groups each have bandwidth `group`.
-    pub(super) fn layout(&self, group: Bandwidth, npus: u32) -> PoolLayout {
+    pub(super) fn build_layout(&self, group: Bandwidth, npus: u32) -> PoolLayout {
         let nodes = [SwitchLevel {
             fan_in: self.npus_per_node,
             bandwidth: self.node_bandwidth,
         }];
         let memories = f64::from(self.groups) * group.bytes_per_second();
         let port = self.in_node_bandwidth;
-        PoolLayout::tree(npus, memories, port, self.round(), &nodes)
+        PoolLayout::build_switch_tree(npus, memories, port, self.bytes_per_round(), &nodes)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fair_sharing::testing::{alone, each, late, pool, together};
+    use super::super::fair_sharing::testing::{
+        create_pool, simulate_common_end, simulate_each_end, simulate_lone_end,
+        simulate_staggered_ends,
+    };
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
@@ -98,7 +101,7 @@ mod tests {
             in_node_bandwidth: rate(in_node),
             chunk: Bytes(1_000_000),
         };
-        pool(MemoryAttachment::Hierarchical(design), group)
+        create_pool(MemoryAttachment::Hierarchical(design), group)
     }
 
     #[test]
@@ -109,18 +112,30 @@ mod tests {
         // GB/s) = 12.5 us. 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
         let us = 1_000_000;
         let memory = example(100.0, 400.0, 10.0);
-        assert_eq!(together(&memory, 256, 1_000_000, false), 337_500_000);
+        assert_eq!(
+            simulate_common_end(&memory, 256, 1_000_000, false),
+            337_500_000
+        );
         // Nodes at 40 GB/s: 8 MB / (16 x 10 GB/s) = 50 us is the longest: 40 + 50 + 12.5 + 7 x 50.
         let memory = example(100.0, 40.0, 10.0);
-        assert_eq!(together(&memory, 256, 1_000_000, false), 452_500_000);
+        assert_eq!(
+            simulate_common_end(&memory, 256, 1_000_000, false),
+            452_500_000
+        );
         // Ports at 2 GB/s: 32 MB / (256 x 2 GB/s) = 62.5 us is the longest: 40 + 50 + 62.5 + 7 x
         // 62.5.
         let memory = example(100.0, 40.0, 2.0);
-        assert_eq!(together(&memory, 256, 1_000_000, false), 590 * us);
+        assert_eq!(
+            simulate_common_end(&memory, 256, 1_000_000, false),
+            590 * us
+        );
         // W = 1.05 MB has 8.4 stages: 40 + 50 + 62.5 + 7.4 x 62.5 = 615 us.
-        assert_eq!(together(&memory, 256, 1_050_000, false), 615 * us);
+        assert_eq!(
+            simulate_common_end(&memory, 256, 1_050_000, false),
+            615 * us
+        );
         // With W = 25 kB there is 0.2 of a chunk on each link, which counts as a smaller chunk: 0.2 x 152.5 us.
-        assert_eq!(together(&memory, 256, 25_000, false), 30_500_000);
+        assert_eq!(simulate_common_end(&memory, 256, 25_000, false), 30_500_000);
     }
 
     #[test]
@@ -129,11 +144,14 @@ mod tests {
         // node, and 256 w to each NPU. The 8 stages take TX = 40 us, 8 x 1 MB / (100 GB/s) = 80 us, and 32 x 1 MB /
         // (320 GB/s) = 100 us: 40 + 80 + 100 + 7 x 100 = 920 us.
         let memory = example(100.0, 400.0, 320.0);
-        assert_eq!(together(&memory, 256, 1_000_000, true), 920_000_000);
+        assert_eq!(
+            simulate_common_end(&memory, 256, 1_000_000, true),
+            920_000_000
+        );
         // Without in-switch gathering, each NPU receives its own 256 MB: 2,048 stages of 40 us. The other two stages
         // add 5 us and 32 MB / (256 x 320 GB/s) = 0.390625 us.
         let plain = 2048 * 40_000_000 + 5_000_000 + 390_625;
-        assert_eq!(together(&memory, 256, 256_000_000, false), plain);
+        assert_eq!(simulate_common_end(&memory, 256, 256_000_000, false), plain);
     }
 
     #[test]
@@ -141,7 +159,7 @@ mod tests {
         // A single NPU loads 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is 8 x 4 x 1 MB / 256 =
         // 125 kB. The share takes 0.3125 us of its node's 400 GB/s, and 0.15625 us of the groups' 800 GB/s.
         let memory = example(100.0, 400.0, 10.0);
-        assert_eq!(alone(&memory, 256, 1_000_000), 100_468_750);
+        assert_eq!(simulate_lone_end(&memory, 256, 1_000_000), 100_468_750);
     }
 
     #[test]
@@ -158,18 +176,18 @@ mod tests {
                 in_node_bandwidth: rate(100.0),
                 chunk: Bytes(4_000),
             };
-            pool(MemoryAttachment::Hierarchical(design), group)
+            create_pool(MemoryAttachment::Hierarchical(design), group)
         };
         // The nodes saturate, at 5 GB/s per NPU, so 100 kB take 20 us. A share of 1 kB takes 10 ns in a port and, with
         // n active NPUs, n x 10 ns in the memories. Apart from this fill, node 1 takes the same time whether node 0 is
         // active or not.
-        let ends = each(&memory(100.0), 4, &[0, 1, 2, 3], 100_000);
+        let ends = simulate_each_end(&memory(100.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [20_050_000; 4]);
-        let ends = each(&memory(100.0), 4, &[2, 3], 100_000);
+        let ends = simulate_each_end(&memory(100.0), 4, &[2, 3], 100_000);
         assert_eq!(ends, [20_030_000; 2]);
         // With 12 GB/s of memory, two NPUs of one node get 10 GB/s together, and four NPUs get 3 GB/s each, so 100 kB
         // take 33.3 us. Shares take 10 ns in a port and 200 ns in a node.
-        let ends = each(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
+        let ends = simulate_each_end(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [33_333_333 + 210_000; 4]);
     }
 
@@ -187,9 +205,9 @@ mod tests {
             in_node_bandwidth: rate(100.0),
             chunk: Bytes(100),
         };
-        let memory = pool(MemoryAttachment::Hierarchical(design), 5.0);
+        let memory = create_pool(MemoryAttachment::Hierarchical(design), 5.0);
         // Shares of 2 x 5 x 100 / 2 = 500 B take 5 ns in a port and 5 ns in a node.
-        let ends = late(&memory, 2, 100_000, 5_000_000);
+        let ends = simulate_staggered_ends(&memory, 2, 100_000, 5_000_000);
         assert_eq!(ends, [15_010_000, 20_010_000]);
     }
 }

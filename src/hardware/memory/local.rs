@@ -7,8 +7,13 @@ use chakram_base::units::{BufferShare, Span};
 
 impl LocalMemory {
     /// Returns the duration of one load or store of `bytes`, or `None` if the latency is unknown.
-    pub fn access(&self, bytes: u64) -> Option<Span> {
-        Some(self.latency? + self.bandwidth.serialization(BufferShare::whole(bytes)))
+    pub fn time_access(&self, bytes: u64) -> Option<Span> {
+        Some(
+            self.latency?
+                + self
+                    .bandwidth
+                    .serialization_time(BufferShare::from_bytes(bytes)),
+        )
     }
 }
 
@@ -25,6 +30,6 @@ mod tests {
             capacity: Some(Bytes(80_000_000_000)),
         };
         // 1 MB / 2 TB/s = 0.5 us, + 0.5 us.
-        assert_eq!(memory.access(1_000_000), Some(Span(1_000_000)));
+        assert_eq!(memory.time_access(1_000_000), Some(Span(1_000_000)));
     }
 }

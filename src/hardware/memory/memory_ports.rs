@@ -22,36 +22,38 @@ impl MemoryPorts {
     /// Creates ports at `npus`, numbered in this order.
     pub fn new(npus: Vec<Npu>, topology: &Topology) -> Self {
         let mut of_die = Vec::new();
-        if let Some(tiles) = topology.tiles() {
+        if let Some(tiles) = topology.tile_grid() {
             of_die.resize(tiles.dies[0] as usize * tiles.dies[1] as usize, Vec::new());
             for (port, npu) in (0..).zip(&npus) {
-                of_die[die(tiles, *npu)].push(port);
+                of_die[die_of_npu(tiles, *npu)].push(port);
             }
         }
         Self { npus, of_die }
     }
 
     /// Number of ports.
-    pub fn count(&self) -> u32 {
+    pub fn port_count(&self) -> u32 {
         self.npus.len() as u32
     }
 
     /// Returns the NPU of each port, by port number.
-    pub fn npus(&self) -> &[Npu] {
+    pub fn port_npus(&self) -> &[Npu] {
         &self.npus
     }
 
     /// Returns the port that an NPU uses on the machine with this topology. `None` if the routes to all ports have
     /// faulty links.
-    pub fn nearest(&self, npu: Npu, topology: &Topology) -> Option<u32> {
-        let own = topology.tiles().map(|tiles| &self.of_die[die(tiles, npu)]);
+    pub fn nearest_port(&self, npu: Npu, topology: &Topology) -> Option<u32> {
+        let own = topology
+            .tile_grid()
+            .map(|tiles| &self.of_die[die_of_npu(tiles, npu)]);
         let own = own.into_iter().flatten().copied();
-        self.least(own, npu, topology)
-            .or_else(|| self.least(0..self.count(), npu, topology))
+        self.nearest_of_ports(own, npu, topology)
+            .or_else(|| self.nearest_of_ports(0..self.port_count(), npu, topology))
     }
 
     /// Returns the nearest of `ports` that is reachable from `npu`.
-    fn least(
+    fn nearest_of_ports(
         &self,
         ports: impl Iterator<Item = u32>,
         npu: Npu,
@@ -61,11 +63,13 @@ impl MemoryPorts {
             let at = self.npus[port as usize];
             // Loads need a route from the port, stores a route to the port.
             let open = |a, b| topology.first_dimension(a, b).is_ok();
-            let latency = topology.path(at, npu).map_or(0, |path| path.latency.0);
+            let latency = topology
+                .path_between_npus(at, npu)
+                .map_or(0, |path| path.latency.0);
             let ways = open(at, npu) && open(npu, at);
-            let hops = || match topology.graph() {
-                Some(graph) => graph.hops(at, npu),
-                None => topology.hops(at, npu),
+            let hops = || match topology.explicit_links() {
+                Some(graph) => graph.hop_count(at, npu),
+                None => topology.hop_count(at, npu),
             };
             ways.then(|| (latency, hops(), port))
         });
@@ -74,10 +78,10 @@ impl MemoryPorts {
 
     /// Returns the largest number of hops from a core to a port of its die, or to any port if its die has none.
     pub fn most_hops(&self, topology: &Topology) -> u32 {
-        let Some(tiles) = topology.tiles() else {
+        let Some(tiles) = topology.tile_grid() else {
             return 0;
         };
-        let mut hops: Vec<Option<u32>> = vec![None; topology.npus() as usize];
+        let mut hops: Vec<Option<u32>> = vec![None; topology.npu_count() as usize];
         let mut queue: VecDeque<Npu> = self.npus.iter().copied().collect();
         for port in &self.npus {
             hops[port.index()] = Some(0);
@@ -87,7 +91,7 @@ impl MemoryPorts {
             let far = hops[at.index()].unwrap_or(0);
             most = most.max(far);
             for (d, dimension) in topology.dimensions().iter().enumerate() {
-                let (x, last) = (topology.coordinate(at, d), dimension.size - 1);
+                let (x, last) = (topology.coordinate_of(at, d), dimension.size - 1);
                 let closes = dimension.shape == DimensionShape::Ring;
                 let up = if x < last {
                     Some(x + 1)
@@ -100,9 +104,9 @@ impl MemoryPorts {
                     closes.then_some(last)
                 };
                 for next in [up, down].into_iter().flatten() {
-                    let next = topology.moved(at, d, next);
-                    let own = die(tiles, next);
-                    let enters = own == die(tiles, at) || self.of_die[own].is_empty();
+                    let next = topology.move_along_dimension(at, d, next);
+                    let own = die_of_npu(tiles, next);
+                    let enters = own == die_of_npu(tiles, at) || self.of_die[own].is_empty();
                     if enters && hops[next.index()].is_none() {
                         hops[next.index()] = Some(far + 1);
                         queue.push_back(next);
@@ -115,7 +119,7 @@ impl MemoryPorts {
 }
 
 /// Returns the number of a core's die. Dies are numbered with x fastest.
-fn die(tiles: &TileGrid, npu: Npu) -> usize {
-    let [x, y] = tiles.die(npu.0);
+fn die_of_npu(tiles: &TileGrid, npu: Npu) -> usize {
+    let [x, y] = tiles.die_of_core(npu.0);
     x as usize + y as usize * tiles.dies[0] as usize
 }

@@ -57,20 +57,20 @@ impl MeshPool {
     /// bounds its links.
     pub const MOST: u32 = 1024;
 
-    pub(super) fn fits(&self, npus: u32) -> bool {
+    pub(super) fn fits_npus(&self, npus: u32) -> bool {
         let stations = self.columns.saturating_mul(self.rows);
         (1..=Self::MOST).contains(&stations) && npus.is_multiple_of(stations)
     }
 
     /// Returns the servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
+    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
         let (columns, rows) = (self.columns, self.rows);
         let stations = columns * rows;
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
         // Each station of the mesh has links to the right, to the left, up and down. Links beyond the edge are unused.
-        let links = [(); 4].map(|()| layout.servers(stations, self.link_bandwidth));
+        let links = [(); 4].map(|()| layout.add_servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
             let mut carry = |direction: usize, from: (u32, u32), memories: u32| {
@@ -80,7 +80,7 @@ impl MeshPool {
                     weight: f64::from(memories) / f64::from(stations),
                     in_switch: 0.0,
                 };
-                layout.pass(station, leg);
+                layout.append_hop(station, leg);
             };
             for row in 0..rows {
                 for from in 0..x {
@@ -104,7 +104,9 @@ impl MeshPool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fair_sharing::testing::{alone, pool, together};
+    use super::super::fair_sharing::testing::{
+        create_pool, simulate_common_end, simulate_lone_end,
+    };
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
@@ -118,25 +120,34 @@ mod tests {
             npu_bandwidth: rate(100.0),
             chunk: Bytes(40_000),
         };
-        pool(MemoryAttachment::Mesh(design), 100.0)
+        create_pool(MemoryAttachment::Mesh(design), 100.0)
     }
 
     #[test]
     fn the_middle_of_the_longer_side_is_busiest() {
         // 4 x 2 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 0.4 us; mesh 40 kB x 4 / 4 / 10 GB/s = 4
         // us; port 320 kB / 1,600 GB/s = 0.2 us. In all 0.4 + 4 + 0.2 + 49 x 4. The 2 x 4 mesh takes the same time.
-        assert_eq!(together(&mesh(4, 2), 16, 1_000_000, false), 200_600_000);
-        assert_eq!(together(&mesh(2, 4), 16, 1_000_000, false), 200_600_000);
+        assert_eq!(
+            simulate_common_end(&mesh(4, 2), 16, 1_000_000, false),
+            200_600_000
+        );
+        assert_eq!(
+            simulate_common_end(&mesh(2, 4), 16, 1_000_000, false),
+            200_600_000
+        );
         // 3 x 3 stations with one NPU each. The middle's links take 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us, in 25
         // stages. The memory and the port take 0.4 us each.
         let middle = 66_666_667 + 800_000;
-        assert_eq!(together(&mesh(3, 3), 9, 1_000_000, false), middle);
+        assert_eq!(
+            simulate_common_end(&mesh(3, 3), 9, 1_000_000, false),
+            middle
+        );
     }
 
     #[test]
     fn one_alone_is_held_by_the_busiest_link_to_it() {
         // NPU 0 is in the corner of 4 x 2. 3 / 8 of its bytes arrive along its row, and half of them along its column:
         // 1 MB / 2 / 10 GB/s = 50 us. A share of 20 kB takes 0.025 us of 800 GB/s and 0.2 us of the port.
-        assert_eq!(alone(&mesh(4, 2), 16, 1_000_000), 50_225_000);
+        assert_eq!(simulate_lone_end(&mesh(4, 2), 16, 1_000_000), 50_225_000);
     }
 }

@@ -34,13 +34,13 @@ impl NetworkAttachment {
     }
 
     /// Returns true if `topology` has the attachment's dimension with the same properties.
-    pub fn fits(&self, topology: &Topology) -> bool {
+    pub fn fits_topology(&self, topology: &Topology) -> bool {
         let same = Self::new(topology, self.dimension, self.chunk);
         same.as_ref() == Some(self)
     }
 
     /// Returns the memory's endpoint, on the other side of the dimension's fabric.
-    pub fn endpoint(&self) -> MemoryEndpoint {
+    pub fn memory_endpoint(&self) -> MemoryEndpoint {
         MemoryEndpoint {
             site: MemorySite::Fabric(self.dimension),
             bandwidth: self.bandwidth,
@@ -49,22 +49,22 @@ impl NetworkAttachment {
     }
 
     /// Name of the dimension in reports.
-    pub fn name(&self) -> &str {
+    pub fn dimension_name(&self) -> &str {
         &self.name
     }
 
     /// Bytes per second of a port, in each direction.
-    pub fn bandwidth(&self) -> Bandwidth {
+    pub fn port_bandwidth(&self) -> Bandwidth {
         self.bandwidth
     }
 
     /// Latency of one link, between the fabric and the NPU.
-    pub fn latency(&self) -> Span {
+    pub fn link_latency(&self) -> Span {
         self.latency
     }
 
     /// Bytes that a channel sends at once.
-    pub fn chunk(&self) -> Bytes {
+    pub fn chunk_size(&self) -> Bytes {
         self.chunk
     }
 }

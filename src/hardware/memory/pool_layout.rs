@@ -16,7 +16,7 @@ pub(super) struct AccessHop {
     pub stage: u32,
     /// Number of bytes that the server carries for each byte of the access.
     pub weight: f64,
-    /// The same number if switches gather or reduce the bytes: see [`AccessHop::replicated`].
+    /// The same number if switches gather or reduce the bytes: see [`AccessHop::at_identical_servers`].
     pub in_switch: f64,
 }
 
@@ -25,7 +25,7 @@ impl AccessHop {
     ///
     /// With in-switch gathering, each of the servers carries the bytes of all n NPUs, and not only of the n / `alike`
     /// NPUs behind it. The weight is therefore `alike`, so that each access accounts for its own share of these bytes.
-    pub fn replicated(server: u32, stage: u32, alike: u32) -> Self {
+    pub fn at_identical_servers(server: u32, stage: u32, alike: u32) -> Self {
         Self {
             server,
             stage,
@@ -68,7 +68,7 @@ impl PoolLayout {
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());
-        let memories = AccessHop::replicated(0, MEMORIES, 1);
+        let memories = AccessHop::at_identical_servers(0, MEMORIES, 1);
         Self {
             rates,
             stations: vec![vec![memories]; stations as usize],
@@ -81,7 +81,7 @@ impl PoolLayout {
     }
 
     /// Adds `count` servers and returns the index of the first.
-    pub fn servers(&mut self, count: u32, rate: Bandwidth) -> u32 {
+    pub fn add_servers(&mut self, count: u32, rate: Bandwidth) -> u32 {
         let first = self.rates.len();
         let last = first + count as usize;
         self.rates.resize(last, rate.bytes_per_second());
@@ -96,23 +96,26 @@ impl PoolLayout {
     }
 
     /// Adds `leg` to the path of accesses from `station`.
-    pub fn pass(&mut self, station: u32, leg: AccessHop) {
+    pub fn append_hop(&mut self, station: u32, leg: AccessHop) {
         self.stations[station as usize].push(leg);
         self.stages = self.stages.max(leg.stage + 1);
     }
 
     /// Bytes per second of each server.
-    pub fn rates(&self) -> &[f64] {
+    pub fn server_rates(&self) -> &[f64] {
         &self.rates
     }
 
     /// Number of stages.
-    pub fn stages(&self) -> usize {
+    pub fn stage_count(&self) -> usize {
         self.stages as usize
     }
 
     /// Returns the servers on the path of `access`.
-    pub fn way(&self, access: &RemoteMemoryAccess) -> impl Iterator<Item = AccessHop> + use<'_> {
+    pub fn servers_on_path(
+        &self,
+        access: &RemoteMemoryAccess,
+    ) -> impl Iterator<Item = AccessHop> + use<'_> {
         let npu = access.npu.0;
         let station = &self.stations[(npu / self.per_station) as usize];
         // Without separate servers for stores, `outward` equals FIRST_PORT, and stores share the port with loads.
@@ -121,17 +124,19 @@ impl PoolLayout {
         } else {
             FIRST_PORT
         };
-        let port = AccessHop::replicated(first + npu, PORTS, self.npus);
+        let port = AccessHop::at_identical_servers(first + npu, PORTS, self.npus);
         station.iter().copied().chain([port])
     }
 
     /// Returns the last hop of the path, over the NPU's port.
-    pub fn port(&self, access: &RemoteMemoryAccess) -> AccessHop {
-        self.way(access).last().expect("the port is the last")
+    pub fn port_hop(&self, access: &RemoteMemoryAccess) -> AccessHop {
+        self.servers_on_path(access)
+            .last()
+            .expect("the port is the last")
     }
 
     /// Creates a layout with levels of switches between the NPUs and the memories, starting with the NPUs' level.
-    pub fn tree(
+    pub fn build_switch_tree(
         npus: u32,
         memories: f64,
         port: Bandwidth,
@@ -146,10 +151,14 @@ impl PoolLayout {
                 // `stations` already includes the lowest level's fan-in.
                 below *= level.fan_in;
             }
-            let first = layout.servers(stations / below, level.bandwidth);
+            let first = layout.add_servers(stations / below, level.bandwidth);
             for station in 0..stations {
-                let leg = AccessHop::replicated(first + station / below, stage, stations / below);
-                layout.pass(station, leg);
+                let leg = AccessHop::at_identical_servers(
+                    first + station / below,
+                    stage,
+                    stations / below,
+                );
+                layout.append_hop(station, leg);
             }
         }
         layout

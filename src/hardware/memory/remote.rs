@@ -12,7 +12,7 @@ pub trait MemoryModel: fmt::Debug {
     /// Begins an access of `access.npu` to `access.bytes` at `now`, and returns its end, which must not be before
     /// `now`. Accesses arrive in ascending order of time. Accesses of one instant arrive in the order in which they
     /// take their lanes.
-    fn access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
+    fn begin_access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }
 
 /// State of the remote memory of a running machine: its channels or links.
@@ -51,20 +51,21 @@ impl RemoteMemoryModel {
     /// network and messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
-        let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::latency);
+        let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::link_latency);
         let shared = |mut layout: pool_layout::PoolLayout| {
             if through.is_some() {
                 layout.make_ports_full_duplex();
             }
             let through = through.filter(|_| contended);
-            let chunks = through
-                .map(|through| chunked_access::ChunkedTransfers::new(through.bandwidth(), latency));
+            let chunks = through.map(|through| {
+                chunked_access::ChunkedTransfers::new(through.port_bandwidth(), latency)
+            });
             AttachmentState::Shared(Box::new(fair_sharing::FairSharing::new(
                 layout, latency, chunks,
             )))
         };
-        let state = match memory.attachment.pool() {
-            Some(design) => shared(design.layout(one, npus)),
+        let state = match memory.attachment.pool_design() {
+            Some(design) => shared(design.build_layout(one, npus)),
             None => {
                 let sharers = memory.attachment.npus_per_channel(npus).unwrap_or(1);
                 AttachmentState::Channels(channels::MemoryChannels::new(sharers))
@@ -72,7 +73,7 @@ impl RemoteMemoryModel {
         };
         Self {
             latency: memory.latency,
-            bandwidth: through.map_or(one, |through| channel_stream::rate(one, through)),
+            bandwidth: through.map_or(one, |through| channel_stream::stream_rate(one, through)),
             whole_ns: memory.whole_ns,
             state,
             ports: match through {
@@ -98,42 +99,42 @@ impl RemoteMemoryModel {
 
     /// Begins an access. Returns the end of the access if it is known: channels serve accesses in the order of these
     /// calls, and an access occupies its channel for latency + bytes / bandwidth. `None` if the end depends on later
-    /// accesses; [`Self::settle`], [`Self::handle_settlement`] and [`Self::pass`] then yield the end.
-    pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
+    /// accesses; [`Self::settle_rates`], [`Self::handle_settlement`] and [`Self::serve_due_chunks`] then yield the end.
+    pub fn begin_access(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = if self.whole_ns {
             let per_ns = self.bandwidth.bytes_per_second() / 1e9;
             // Truncation, not rounding: ASTRA-sim casts to whole nanoseconds.
             Span::from_ns((access.bytes as f64 / per_ns) as u64)
         } else {
             self.bandwidth
-                .serialization(BufferShare::whole(access.bytes))
+                .serialization_time(BufferShare::from_bytes(access.bytes))
         };
         let span = self.latency + transfer;
         let free = match &mut self.state {
-            AttachmentState::Channels(channels) => channels.access(now, access.npu, span),
+            AttachmentState::Channels(channels) => channels.reserve_channel(now, access.npu, span),
             AttachmentState::Shared(sharing) => {
-                sharing.begin(now, access);
+                sharing.begin_access(now, access);
                 return None;
             }
-            AttachmentState::Own(model) => model.access(now, &access).max(now),
+            AttachmentState::Own(model) => model.begin_access(now, &access).max(now),
         };
         match &mut self.ports {
             ChannelPort::None => Some(free),
             ChannelPort::Alone(through, channel) => {
-                let [front, port] = channel_stream::times(*channel, through, access.bytes);
+                let [front, port] = channel_stream::chunk_times(*channel, through, access.bytes);
                 // Channel and port are a pipeline of two stages. Only one chunk's time in the faster stage adds to the
                 // slower stage's time.
-                Some(free + through.latency() + Span::from_seconds(front.min(port)))
+                Some(free + through.link_latency() + Span::from_seconds(front.min(port)))
             }
             ChannelPort::Shared(lines) => {
                 // The stream begins when the channel is granted to the access: `span` before the channel is free again.
-                lines.begin(Time(free.0.saturating_sub(span.0)), access);
+                lines.begin_stream(Time(free.0.saturating_sub(span.0)), access);
                 None
             }
         }
     }
 
-    /// Returns true if an access began or ended since the last call of [`Self::settle`].
+    /// Returns true if an access began or ended since the last call of [`Self::settle_rates`].
     #[inline]
     pub fn is_unsettled(&self) -> bool {
         match (&self.state, &self.ports) {
@@ -146,10 +147,10 @@ impl RemoteMemoryModel {
     /// Shares links among the accesses in flight, after all events of `now`, including chunks. Returns the time and the
     /// settlement number with which to call [`Self::handle_settlement`] next. The caller must drop calls that it
     /// scheduled earlier.
-    pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
+    pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
-            (AttachmentState::Shared(sharing), _) => sharing.settle(now),
-            (_, ChannelPort::Shared(lines)) => lines.settle(),
+            (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),
+            (_, ChannelPort::Shared(lines)) => lines.settle_streams(),
             _ => None,
         }
     }
@@ -157,8 +158,8 @@ impl RemoteMemoryModel {
     /// Passes the ends of accesses to `take`. Does nothing if `settlement` is outdated.
     pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
-            (AttachmentState::Shared(sharing), _) => sharing.ended(now, settlement, take),
-            (_, ChannelPort::Shared(lines)) => lines.ended(now, settlement),
+            (AttachmentState::Shared(sharing), _) => sharing.end_accesses(now, settlement, take),
+            (_, ChannelPort::Shared(lines)) => lines.on_stream_ended(now, settlement),
             _ => {}
         }
     }
@@ -174,15 +175,15 @@ impl RemoteMemoryModel {
 
     /// Serves chunks that are due `now` at ports shared with messages. `serve` returns the time at which the port
     /// begins to serve a chunk. `take` receives the ends of accesses. Called after the other events of an instant.
-    pub fn pass(
+    pub fn serve_due_chunks(
         &mut self,
         now: Time,
         serve: impl FnMut(PortRequest) -> Time,
         take: impl FnMut(AccessEnd),
     ) {
         match (&mut self.state, &mut self.ports) {
-            (AttachmentState::Shared(sharing), _) => sharing.pass(now, serve, take),
-            (_, ChannelPort::Shared(lines)) => lines.pass(now, serve, take),
+            (AttachmentState::Shared(sharing), _) => sharing.serve_due_chunks(now, serve, take),
+            (_, ChannelPort::Shared(lines)) => lines.serve_due_chunks(now, serve, take),
             _ => {}
         }
     }
@@ -214,7 +215,7 @@ mod tests {
                     in_switch: false,
                     token: 0,
                 };
-                remote.begin(Time::ZERO, access).unwrap()
+                remote.begin_access(Time::ZERO, access).unwrap()
             })
             .collect()
     }

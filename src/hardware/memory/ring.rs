@@ -54,18 +54,18 @@ impl RingPool {
     /// Maximum number of stations. An access uses as many links as there are stations, so the limit bounds its links.
     pub const MOST: u32 = 1024;
 
-    pub(super) fn fits(&self, npus: u32) -> bool {
+    pub(super) fn fits_npus(&self, npus: u32) -> bool {
         (1..=Self::MOST).contains(&self.groups) && npus.is_multiple_of(self.groups)
     }
 
     /// Returns the servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
+    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
         let k = self.groups;
         let round = f64::from(k) * self.chunk.0 as f64;
         let memories = f64::from(k) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, k, memories, self.npu_bandwidth, round);
         // The upward links from each station, then the downward links.
-        let up = layout.servers(2 * k, self.link_bandwidth);
+        let up = layout.add_servers(2 * k, self.link_bandwidth);
         let down = up + k;
         for station in 0..k {
             // Twice the number of memories at distance j + 1 and more on one side: the farthest memory of an even ring
@@ -78,8 +78,8 @@ impl RingPool {
                     weight: f64::from(twice) / f64::from(2 * k),
                     in_switch: 0.0,
                 };
-                layout.pass(station, leg(up + (station + k - 1 - j) % k));
-                layout.pass(station, leg(down + (station + 1 + j) % k));
+                layout.append_hop(station, leg(up + (station + k - 1 - j) % k));
+                layout.append_hop(station, leg(down + (station + 1 + j) % k));
             }
         }
         layout
@@ -88,7 +88,9 @@ impl RingPool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fair_sharing::testing::{alone, pool, together};
+    use super::super::fair_sharing::testing::{
+        create_pool, simulate_common_end, simulate_lone_end,
+    };
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
@@ -101,7 +103,7 @@ mod tests {
             npu_bandwidth: rate(100.0),
             chunk: Bytes(40_000),
         };
-        pool(MemoryAttachment::Ring(design), memory)
+        create_pool(MemoryAttachment::Ring(design), memory)
     }
 
     #[test]
@@ -110,18 +112,18 @@ mod tests {
         // 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us. 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone would
         // take 16 MB / 8 / 10 GB/s = 200 us.
         assert_eq!(
-            together(&ring(8, 100.0, 10.0), 16, 1_000_000, false),
+            simulate_common_end(&ring(8, 100.0, 10.0), 16, 1_000_000, false),
             200_600_000
         );
         // Slow memories of 5 GB/s take 8 us: 8 + 4 + 0.2 + 49 x 8.
         assert_eq!(
-            together(&ring(8, 5.0, 10.0), 16, 1_000_000, false),
+            simulate_common_end(&ring(8, 5.0, 10.0), 16, 1_000_000, false),
             404_200_000
         );
         // 5 stations with one NPU each. The links take 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us, which is 25 stages
         // of 2.4 us; the memory takes 0.4 us and the port 0.4 us.
         assert_eq!(
-            together(&ring(5, 100.0, 10.0), 5, 1_000_000, false),
+            simulate_common_end(&ring(5, 100.0, 10.0), 5, 1_000_000, false),
             60_800_000
         );
     }
@@ -130,9 +132,15 @@ mod tests {
     fn one_alone_is_held_by_the_links_to_its_station() {
         // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. The NPU's share of a round is 8 x 40 kB / 16 = 20 kB,
         // which take 0.025 us of the memories' 800 GB/s and 0.2 us of the port.
-        assert_eq!(alone(&ring(8, 100.0, 10.0), 16, 1_000_000), 43_975_000);
+        assert_eq!(
+            simulate_lone_end(&ring(8, 100.0, 10.0), 16, 1_000_000),
+            43_975_000
+        );
         // A single station has no links. An access takes 10 us of the port, plus 0.4 us of 100 GB/s for a share of 40
         // kB.
-        assert_eq!(alone(&ring(1, 100.0, 10.0), 1, 1_000_000), 10_400_000);
+        assert_eq!(
+            simulate_lone_end(&ring(1, 100.0, 10.0), 1, 1_000_000),
+            10_400_000
+        );
     }
 }

@@ -44,7 +44,7 @@ pub struct SwitchPool {
 }
 
 impl SwitchPool {
-    pub(super) fn fits(&self, npus: u32) -> bool {
+    pub(super) fn fits_npus(&self, npus: u32) -> bool {
         let mut below = npus;
         let joined = self.levels.iter().all(|level| {
             let even = level.fan_in > 0 && below.is_multiple_of(level.fan_in);
@@ -56,25 +56,27 @@ impl SwitchPool {
 
     /// Returns the bytes that one access moves in one round of chunks on a machine of `npus` NPUs.
     pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
-        self.round() / f64::from(npus)
+        self.bytes_per_round() / f64::from(npus)
     }
 
     /// Returns the bytes that all memories together send in one round of one chunk each.
-    fn round(&self) -> f64 {
+    fn bytes_per_round(&self) -> f64 {
         f64::from(self.groups) * self.chunk.0 as f64
     }
 
     /// Returns the servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
+    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
         let memories = f64::from(self.groups) * memory.bytes_per_second();
         let port = self.npu_bandwidth;
-        PoolLayout::tree(npus, memories, port, self.round(), &self.levels)
+        PoolLayout::build_switch_tree(npus, memories, port, self.bytes_per_round(), &self.levels)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fair_sharing::testing::{alone, each, pool, together};
+    use super::super::fair_sharing::testing::{
+        create_pool, simulate_common_end, simulate_each_end, simulate_lone_end,
+    };
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
@@ -92,7 +94,7 @@ mod tests {
             levels: vec![level(4, 20.0), level(2, 30.0)],
             chunk: Bytes(120_000),
         };
-        pool(MemoryAttachment::Switch(design), 50.0)
+        create_pool(MemoryAttachment::Switch(design), 50.0)
     }
 
     #[test]
@@ -100,21 +102,27 @@ mod tests {
         // W = 150 kB: 16 x 150 / (2 x 120) = 10 stages. Memory 120 kB / 50 GB/s = 2.4 us; level 1 has 4
         // switches: 240 kB / (4 x 20 GB/s) = 3 us; level 2 has 2: 240 kB / (2 x 30) = 4 us; ports
         // 240 kB / (16 x 10) = 1.5 us. 2.4 + 3 + 4 + 1.5 + 9 x 4 = 46.9 us.
-        assert_eq!(together(&three_levels(), 16, 150_000, false), 46_900_000);
+        assert_eq!(
+            simulate_common_end(&three_levels(), 16, 150_000, false),
+            46_900_000
+        );
         // With in-switch gathering, the stages take 2.4, 240 / 20 = 12, 240 / 30 = 8 and 240 / 10 = 24 us. With 10
         // stages: 2.4 + 12 + 8 + 24 + 9 x 24 = 262.4 us.
-        assert_eq!(together(&three_levels(), 16, 150_000, true), 262_400_000);
+        assert_eq!(
+            simulate_common_end(&three_levels(), 16, 150_000, true),
+            262_400_000
+        );
     }
 
     #[test]
     fn one_alone_is_held_by_its_own_links() {
         // 150 kB at 10 GB/s take 15 us. A share of 15 kB takes 0.15 us of the memories' 100 GB/s, 0.75 us of level 1,
         // and 0.5 us of level 2.
-        assert_eq!(alone(&three_levels(), 16, 150_000), 16_400_000);
+        assert_eq!(simulate_lone_end(&three_levels(), 16, 150_000), 16_400_000);
         // NPUs 0 and 4 share a switch of level 2, but not of level 1; NPU 8 uses other switches. Each of the NPUs 0, 4
         // and 8 gets its port's full 10 GB/s. A share takes longer in stages that several NPUs use: 1 us in level 2
         // (NPUs 0 and 4), and 0.45 us in the memories.
-        let ends = each(&three_levels(), 16, &[0, 4, 8], 150_000);
+        let ends = simulate_each_end(&three_levels(), 16, &[0, 4, 8], 150_000);
         let two = 15_000_000 + 450_000 + 750_000 + 1_000_000;
         assert_eq!(ends, [two, two, two - 500_000]);
     }

@@ -62,7 +62,7 @@ use crate::topology::{DimensionShape, LinePattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Span, Time};
 use in_flight::InFlightMessage;
-use route::{RouteCursor, RouteHop, route, sides};
+use route::{RouteCursor, RouteHop, iter_servers_between, servers_of_npu};
 use std::marker::PhantomData;
 
 pub use route::ContentionScope;
@@ -103,15 +103,17 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
 
     /// Advances a message whose service at a server begins at `begin`: the message goes to the next server, or arrives.
     #[inline]
-    fn advance(&mut self, begin: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
+    fn advance_message(&mut self, begin: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let in_flight = self.in_flight[op.index()]
             .as_mut()
             .expect("it is under way");
-        match in_flight.pass(begin, self.topology) {
-            None => agenda.schedule(in_flight.tail(), NetworkEvent::Delivered(op)),
+        match in_flight.begin_service(begin, self.topology) {
+            None => {
+                agenda.schedule_event(in_flight.tail_serialization(), NetworkEvent::Delivered(op))
+            }
             Some(ready) => {
-                let order = in_flight.order();
-                agenda.schedule(ready, NetworkEvent::Hop { order, op });
+                let order = in_flight.send_priority();
+                agenda.schedule_event(ready, NetworkEvent::Hop { order, op });
             }
         }
     }
@@ -122,7 +124,12 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     const SHARED: bool = true;
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    ) {
         let op = message.op.index();
         if op >= self.in_flight.len() {
             self.in_flight.resize(op + 1, None);
@@ -130,39 +137,41 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         let (a, b) = message.ends;
         let path = message
             .path
-            .or_else(|| self.topology.path(a, b))
+            .or_else(|| self.topology.path_between_npus(a, b))
             .expect("a message goes from one NPU to another");
         let in_flight = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
-        let mut ahead = in_flight.route();
+        let mut ahead = in_flight.remaining_route();
         // Announce the message at all later servers, so that they do not count as idle before the message has passed.
         while let Some(stop) = ahead.next(self.topology) {
-            self.servers.expect(stop.place);
+            self.servers.expect_message(stop.place);
         }
-        let begin = self.servers.serve(now, in_flight.place(), in_flight.span());
+        let begin =
+            self.servers
+                .serve_message(now, in_flight.next_server(), in_flight.time_at_server());
         if message.tell_injected {
             // The message leaves at the slowest link's rate, because of the path's back-pressure.
-            let left = begin + path.bandwidth.serialization(message.amount);
-            agenda.schedule(left, NetworkEvent::Injected(message.op));
+            let left = begin + path.bandwidth.serialization_time(message.amount);
+            agenda.schedule_event(left, NetworkEvent::Injected(message.op));
         }
         self.in_flight[op] = Some(in_flight);
-        self.advance(begin, message.op, agenda);
+        self.advance_message(begin, message.op, agenda);
     }
 
-    fn access(
+    fn serve_access(
         &mut self,
         now: Time,
         transfer: &MemoryTransfer,
         _: &mut impl EventScheduler,
     ) -> Option<Time> {
-        Some(access::serve(self, now, transfer))
+        Some(access::serve_access(self, now, transfer))
     }
 
     fn occupancy(&self) -> Option<NetworkOccupancy> {
-        NetworkOccupancy::of(self.topology, &self.servers)
+        NetworkOccupancy::of_tiles(self.topology, &self.servers)
     }
 
-    fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
-        Some(self.topology.path(a, b)?.time(amount))
+    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+        Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
@@ -182,16 +191,16 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         }
     }
 
-    fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn LinkReservations> {
         Some(self)
     }
 
-    fn attachments(&mut self) -> Option<&mut ServerTable> {
+    fn attachment_servers_mut(&mut self) -> Option<&mut ServerTable> {
         Some(&mut self.servers)
     }
 
     #[inline]
-    fn handle(
+    fn handle_event(
         &mut self,
         now: Time,
         event: NetworkEvent,
@@ -208,10 +217,12 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
                 let in_flight = self.in_flight[op.index()]
                     .as_ref()
                     .expect("it is under way");
-                let begin = self
-                    .servers
-                    .receive(now, in_flight.place(), in_flight.span());
-                self.advance(begin, op, agenda);
+                let begin = self.servers.serve_expected(
+                    now,
+                    in_flight.next_server(),
+                    in_flight.time_at_server(),
+                );
+                self.advance_message(begin, op, agenda);
             }
             NetworkEvent::FirstByte { .. } | NetworkEvent::LinkFree(_) => {
                 unreachable!("servers are asked when a message comes")
@@ -222,22 +233,23 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
 
 impl<D: ContentionModel> LinkReservations for ContendedNetwork<'_, D> {
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
-        sides(D::REACH, self.topology, npu, dimension).all(|place| self.servers.is_idle(now, place))
+        servers_of_npu(D::REACH, self.topology, npu, dimension)
+            .all(|place| self.servers.is_idle(now, place))
     }
 
-    fn reserve(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
-        for place in sides(D::REACH, self.topology, npu, dimension) {
-            self.servers.claim(place, claim);
+    fn set_reservation(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
+        for place in servers_of_npu(D::REACH, self.topology, npu, dimension) {
+            self.servers.set_claim(place, claim);
         }
     }
 
     #[inline]
-    fn reservation(&self, _: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+    fn lowest_reservation(&self, _: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         if !self.servers.any_claimed() {
             return None;
         }
-        route(D::REACH, ends, self.topology)
-            .filter_map(|stop| self.servers.claimed(stop.place))
+        iter_servers_between(D::REACH, ends, self.topology)
+            .filter_map(|stop| self.servers.claim_of_server(stop.place))
             .min()
     }
 }

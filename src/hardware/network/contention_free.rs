@@ -12,7 +12,7 @@
 //! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
-//! A message that arrives before its turn ([`MessageTurn`](super::MessageTurn)) does not delay messages that its
+//! A message that arrives before its turn ([`MessagePriority`](super::MessagePriority)) does not delay messages that its
 //! receiver takes earlier. If both end links are faster than the slowest link, b + α is at least s later than for the
 //! previous message between the same NPUs. Every model with contention has these servers and further servers, so no
 //! model is faster than this one.
@@ -23,9 +23,9 @@
 //! submission, and the end is known immediately. Otherwise the end is determined when the first byte arrives.
 
 use super::contended::ContentionScope;
-use super::contended::route::{link, route};
+use super::contended::route::{iter_servers_between, link_after_server};
 use super::{
-    DeliveryNotice, EventScheduler, MessageTurn, NetworkBackend, NetworkEvent, NetworkMessage,
+    DeliveryNotice, EventScheduler, MessagePriority, NetworkBackend, NetworkEvent, NetworkMessage,
     PortRange,
 };
 use crate::topology::{LinePattern, Topology};
@@ -38,7 +38,7 @@ struct PortCalendar {
     egress: Time,
     ingress: Time,
     /// Turn of the message that entered last.
-    last: MessageTurn,
+    last: MessagePriority,
     others: Time,
 }
 
@@ -49,7 +49,7 @@ struct ArrivingMessage {
     serialization: Span,
     /// Time from the end of the serialization at the receiver's port to the arrival of the last byte.
     tail: Span,
-    turn: MessageTurn,
+    turn: MessagePriority,
 }
 
 /// The model's state: the times until which the open ports are busy.
@@ -88,7 +88,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
         true
     }
 
-    fn open(&mut self, count: u32) -> PortRange {
+    fn open_ports(&mut self, count: u32) -> PortRange {
         let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
         // Reuses a range of the same size, so memory is bounded by concurrent operations.
         if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
@@ -104,7 +104,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
         PortRange { first, count }
     }
 
-    fn close(&mut self, ports: PortRange) {
+    fn close_ports(&mut self, ports: PortRange) {
         if !self.bottlenecks.is_empty() {
             let own = ports.first..ports.first + ports.count;
             self.bottlenecks.retain(|(port, _), _| !own.contains(port));
@@ -120,25 +120,30 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
     }
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    ) {
         let (a, b) = message.ends;
         let path = message
             .path
-            .or_else(|| self.topology.path(a, b))
+            .or_else(|| self.topology.path_between_npus(a, b))
             .expect("a message goes from one NPU to another");
-        let slowest = path.bandwidth.serialization(message.amount);
+        let slowest = path.bandwidth.serialization_time(message.amount);
         // If a message has a given path, it stays in one dimension, or its operation's messages are all between the
         // same two NPUs.
         let [out, into] = match message.path {
             Some(_) => [slowest; 2],
             None => end_links(self.topology, message.ends)
-                .map(|link| link.serialization(message.amount)),
+                .map(|link| link.serialization_time(message.amount)),
         };
         let egress = &mut self.calendars[message.from.0 as usize].egress;
         let begin = now.max(*egress);
         *egress = begin + out;
         if message.tell_injected {
-            agenda.schedule(begin + slowest, NetworkEvent::Injected(message.op));
+            agenda.schedule_event(begin + slowest, NetworkEvent::Injected(message.op));
         }
         let mut passes = begin;
         // If the slowest link is neither end link, it separately limits the messages between these two NPUs.
@@ -156,8 +161,8 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             turn: message.turn,
         };
         if message.sole_sender {
-            let delivered = self.enter(first_byte, arriving);
-            agenda.schedule(delivered, NetworkEvent::Delivered(message.op));
+            let delivered = self.deliver_message(first_byte, arriving);
+            agenda.schedule_event(delivered, NetworkEvent::Delivered(message.op));
         } else {
             let op = message.op.index();
             if op >= self.arriving.len() {
@@ -165,12 +170,12 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             }
             self.arriving[op] = arriving;
             let (order, op) = (message.order, message.op);
-            agenda.schedule(first_byte, NetworkEvent::FirstByte { order, op });
+            agenda.schedule_event(first_byte, NetworkEvent::FirstByte { order, op });
         }
     }
 
     #[inline]
-    fn handle(
+    fn handle_event(
         &mut self,
         now: Time,
         event: NetworkEvent,
@@ -181,12 +186,12 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
             NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
             NetworkEvent::FirstByte { op, .. } => {
-                let delivered = self.enter(now, self.arriving[op.index()]);
+                let delivered = self.deliver_message(now, self.arriving[op.index()]);
                 if delivered == now {
                     // No byte follows the first, so the message needs no further event.
                     notices.push(DeliveryNotice::Delivered(op));
                 } else {
-                    agenda.schedule(delivered, NetworkEvent::Delivered(op));
+                    agenda.schedule_event(delivered, NetworkEvent::Delivered(op));
                 }
             }
             NetworkEvent::Hop { .. } | NetworkEvent::LinkFree(_) => {
@@ -199,9 +204,9 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
 impl ContentionFreeNetwork<'_> {
     /// Returns the arrival time of a message whose first byte is at its port at `first_byte`.
     #[inline]
-    fn enter(&mut self, first_byte: Time, message: ArrivingMessage) -> Time {
+    fn deliver_message(&mut self, first_byte: Time, message: ArrivingMessage) -> Time {
         let port = &mut self.calendars[message.to as usize];
-        let MessageTurn { strand, step } = port.last;
+        let MessagePriority { strand, step } = port.last;
         let is_early = strand == message.turn.strand && step > message.turn.step;
         let free = if is_early { port.others } else { port.ingress };
         let end = first_byte.max(free) + message.serialization;
@@ -218,16 +223,16 @@ impl ContentionFreeNetwork<'_> {
 /// Returns the bandwidths of the first and the last link between two NPUs.
 #[inline]
 fn end_links(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
-    if topology.tiles().is_none() {
+    if topology.tile_grid().is_none() {
         return topology
             .end_ports(a, b)
-            .map(|(dimension, _)| topology.link(dimension));
+            .map(|(dimension, _)| topology.link_bandwidth(dimension));
     }
     // Links between dies have another rate than links inside dies.
-    let mut hops = route(ContentionScope::Links, (a.into(), b.into()), topology);
+    let mut hops = iter_servers_between(ContentionScope::Links, (a.into(), b.into()), topology);
     let first = hops.next().expect("a message goes from one NPU to another");
     let last = hops.last().unwrap_or(first);
-    [first, last].map(|hop| link(hop.place, topology).0)
+    [first, last].map(|hop| link_after_server(hop.place, topology).0)
 }
 
 #[cfg(test)]
@@ -240,7 +245,7 @@ mod tests {
     #[derive(Default)]
     struct Log(Vec<(u64, NetworkEvent)>);
     impl EventScheduler for Log {
-        fn schedule(&mut self, at: Time, event: NetworkEvent) {
+        fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
             self.0.push((at.0, event));
         }
     }
@@ -275,7 +280,7 @@ mod tests {
         while !log.0.is_empty() {
             log.0.sort_unstable();
             let (at, event) = log.0.remove(0);
-            network.handle(Time(at), event, &mut log, &mut notices);
+            network.handle_event(Time(at), event, &mut log, &mut notices);
             done.push((at, event));
         }
         done
@@ -287,22 +292,22 @@ mod tests {
         let path = path();
         let topology = topology();
         let mut network = ContentionFreeNetwork::new(&topology);
-        let ports = network.open(3);
+        let ports = network.open_ports(3);
         let mut log = Log::default();
         let mut send = |op, from, to, sole_sender| {
             let message = NetworkMessage {
                 op: OpIndex(op),
                 ends: (Npu(from), Npu(to)),
-                from: ports.port(from),
-                to: ports.port(to),
+                from: ports.nth_port(from),
+                to: ports.nth_port(to),
                 path: Some(path),
-                amount: BufferShare::whole(1000),
+                amount: BufferShare::from_bytes(1000),
                 tell_injected: true,
                 sole_sender,
                 order: 0,
                 turn: Default::default(),
             };
-            network.submit(Time::ZERO, &message, &mut log);
+            network.submit_message(Time::ZERO, &message, &mut log);
         };
         send(0, 0, 1, true);
         // The message from NPU 1 waits for the egress of NPU 0 and leaves from 1 to 2 us. The first byte of the message
@@ -342,22 +347,22 @@ mod tests {
         ] {
             let topology = topology();
             let mut network = ContentionFreeNetwork::new(&topology);
-            let ports = network.open(3);
+            let ports = network.open_ports(3);
             let mut log = Log::default();
             for op in 0..2 {
                 let message = NetworkMessage {
                     op: OpIndex(op),
                     ends: (Npu(op), Npu(2)),
-                    from: ports.port(op),
-                    to: ports.port(2),
+                    from: ports.nth_port(op),
+                    to: ports.nth_port(2),
                     path: Some(path),
-                    amount: BufferShare::whole(1000 + 2000 * u64::from(op)),
+                    amount: BufferShare::from_bytes(1000 + 2000 * u64::from(op)),
                     tell_injected: false,
                     sole_sender: false,
                     order: order[op as usize],
                     turn: Default::default(),
                 };
-                network.submit(Time::ZERO, &message, &mut log);
+                network.submit_message(Time::ZERO, &message, &mut log);
             }
             let events = drain(&mut network, log);
             for (op, end) in (0..).zip(ends) {
@@ -373,11 +378,11 @@ mod tests {
     fn ports_are_used_again_and_begin_empty() {
         let topology = topology();
         let mut network = ContentionFreeNetwork::new(&topology);
-        let a = network.open(4);
+        let a = network.open_ports(4);
         network.calendars[1].egress = Time(5);
-        network.close(a);
-        assert_eq!(network.open(4), a);
+        network.close_ports(a);
+        assert_eq!(network.open_ports(4), a);
         assert_eq!(network.calendars[1].egress, Time::ZERO);
-        assert_ne!(network.open(4), a);
+        assert_ne!(network.open_ports(4), a);
     }
 }

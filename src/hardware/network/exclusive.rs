@@ -1,7 +1,7 @@
 //! Exclusive: a transfer occupies all links of its route from its start to its end.
 //!
 //! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l). The transfer ends after its
-//! uncontended time ([`NetworkPath::time`](crate::topology::NetworkPath::time)): hops × latency + bytes ÷ bandwidth,
+//! uncontended time ([`NetworkPath::time_message`](crate::topology::NetworkPath::time_message)): hops × latency + bytes ÷ bandwidth,
 //! or, with store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of the route carries another
 //! transfer, and later transfers wait. The times of a transfer are Eq. 2 and 3 of Fang et al., "PALM: A Efficient
 //! Performance Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive resources.
@@ -16,7 +16,7 @@
 //! simulation on idle links ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
-use super::contended::route::route;
+use super::contended::route::iter_servers_between;
 use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsedLink, RehearsedLinks};
 use super::servers::{ServerId, ServerTable};
 use super::{
@@ -57,18 +57,18 @@ impl<'a> ExclusiveNetwork<'a> {
     /// Occupies all links between `ends` for `span`, from `now` or later. Returns the time at which the occupation
     /// starts.
     #[inline]
-    fn take(&mut self, now: Time, ends: (EndpointId, EndpointId), span: Span) -> Time {
+    fn occupy_links(&mut self, now: Time, ends: (EndpointId, EndpointId), span: Span) -> Time {
         self.way.clear();
         let mut start = now;
-        for hop in route(ContentionScope::Links, ends, self.topology) {
-            start = start.max(self.links.free(hop.place));
+        for hop in iter_servers_between(ContentionScope::Links, ends, self.topology) {
+            start = start.max(self.links.busy_until(hop.place));
             self.way.push(hop.place);
         }
         for &place in &self.way {
-            self.links.hold(place, start, span);
+            self.links.occupy_from(place, start, span);
         }
         if let Some(rehearsal) = &mut self.rehearsal {
-            rehearsal.note(now, &self.way, span);
+            rehearsal.record_transfer(now, &self.way, span);
         }
         start
     }
@@ -78,66 +78,68 @@ impl ExclusiveNetwork<'_> {
     /// Returns true if these links are idle and unreserved.
     fn are_idle(&self, now: Time, uses: &[RehearsedLink]) -> bool {
         let is_idle = |link: &RehearsedLink| {
-            self.links.is_idle(now, link.place) && self.claims.owner(now, link.place).is_none()
+            self.links.is_idle(now, link.place)
+                && self.claims.owner_of_server(now, link.place).is_none()
         };
         uses.iter().all(is_idle)
     }
 }
 
 impl RehearsedLinks for ExclusiveNetwork<'_> {
-    fn begin(&mut self) {
+    fn begin_rehearsal(&mut self) {
         let none = ServerTable::new(self.topology.dimensions().len());
         let links = std::mem::replace(&mut self.links, none);
         self.rehearsal = Some(LinkRehearsal::new(links));
     }
 
-    fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>> {
-        let (links, uses) = self.rehearsal.take()?.end(start, &self.links);
+    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedLink>> {
+        let (links, uses) = self.rehearsal.take()?.end_rehearsal(start, &self.links);
         self.links = links;
         uses
     }
 
-    fn perform(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
         for link in uses {
-            self.links.commit(link.place, now + link.free, link.busy);
-            self.claims.set(link.place, claim, now + link.last);
+            self.links
+                .commit_work(link.place, now + link.free, link.busy);
+            self.claims.set_owner(link.place, claim, now + link.last);
         }
         true
     }
 
-    fn hold(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
         for link in uses {
-            self.claims.set(link.place, claim, Time::END);
+            self.claims.set_owner(link.place, claim, Time::END);
         }
         true
     }
 
-    fn release(&mut self, uses: &[RehearsedLink], claim: u32) {
+    fn release_uses(&mut self, uses: &[RehearsedLink], claim: u32) {
         for link in uses {
             self.claims.clear(link.place, claim);
         }
     }
 
-    fn retract(&mut self, start: Time, uses: &[RehearsedLink], claim: u32) {
+    fn retract_uses(&mut self, start: Time, uses: &[RehearsedLink], claim: u32) {
         for link in uses {
-            let free = self.links.free(link.place);
+            let free = self.links.busy_until(link.place);
             if free > start + link.free {
                 self.displaced.push((link.place, free));
             }
-            self.links.revert(link.place, start, link.busy);
+            self.links.revert_work(link.place, start, link.busy);
             self.claims.clear(link.place, claim);
         }
     }
 
-    fn restore(&mut self) {
+    fn restore_traffic(&mut self) {
         for (place, free) in self.displaced.drain(..) {
-            self.links.commit(place, free, Span::ZERO);
+            self.links.commit_work(place, free, Span::ZERO);
         }
     }
 }
@@ -147,43 +149,48 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     const SHARED: bool = true;
 
     #[inline]
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    ) {
         let (a, b) = message.ends;
         let path = message
             .path
-            .or_else(|| self.topology.path(a, b))
+            .or_else(|| self.topology.path_between_npus(a, b))
             .expect("a message goes from one NPU to another");
-        let span = path.time(message.amount);
-        let end = self.take(now, (a.into(), b.into()), span) + span;
+        let span = path.time_message(message.amount);
+        let end = self.occupy_links(now, (a.into(), b.into()), span) + span;
         if message.tell_injected {
-            agenda.schedule(end, NetworkEvent::Injected(message.op));
+            agenda.schedule_event(end, NetworkEvent::Injected(message.op));
         }
-        agenda.schedule(end, NetworkEvent::Delivered(message.op));
+        agenda.schedule_event(end, NetworkEvent::Delivered(message.op));
     }
 
-    fn access(
+    fn serve_access(
         &mut self,
         now: Time,
         transfer: &MemoryTransfer,
         _: &mut impl EventScheduler,
     ) -> Option<Time> {
-        let span = transfer.path.time(transfer.amount);
-        Some(self.take(now, transfer.ends, span) + span)
+        let span = transfer.path.time_message(transfer.amount);
+        Some(self.occupy_links(now, transfer.ends, span) + span)
     }
 
-    fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
-        Some(self.topology.path(a, b)?.time(amount))
+    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+        Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
     fn occupancy(&self) -> Option<NetworkOccupancy> {
-        NetworkOccupancy::of(self.topology, &self.links)
+        NetworkOccupancy::of_tiles(self.topology, &self.links)
     }
 
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }
 
-    fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn LinkReservations> {
         Some(self)
     }
 
@@ -191,12 +198,12 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         Some(self)
     }
 
-    fn attachments(&mut self) -> Option<&mut ServerTable> {
+    fn attachment_servers_mut(&mut self) -> Option<&mut ServerTable> {
         Some(&mut self.links)
     }
 
     #[inline]
-    fn handle(
+    fn handle_event(
         &mut self,
         _: Time,
         event: NetworkEvent,
@@ -221,11 +228,11 @@ impl LinkReservations for ExclusiveNetwork<'_> {
         false
     }
 
-    fn reserve(&mut self, _: Npu, _: usize, _: Option<u32>) {}
+    fn set_reservation(&mut self, _: Npu, _: usize, _: Option<u32>) {}
 
-    fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
-        let hops = route(ContentionScope::Links, ends, self.topology);
-        hops.filter_map(|hop| self.claims.owner(now, hop.place))
+    fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        let hops = iter_servers_between(ContentionScope::Links, ends, self.topology);
+        hops.filter_map(|hop| self.claims.owner_of_server(now, hop.place))
             .min()
     }
 }

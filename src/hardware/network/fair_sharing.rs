@@ -1,7 +1,7 @@
 //! Fair sharing: messages in flight share every link of their routes, max-min fairly.
 //!
 //! A message is a stream of bytes that occupies all links of its route at the same time
-//! ([`LinkGraph::route`]), each link with the part of the message that passes it. At each moment
+//! ([`LinkGraph::route_between`]), each link with the part of the message that passes it. At each moment
 //! all rates rise together until a link saturates. The saturated link fixes the rates of the
 //! messages that cross the link; all other rates continue to rise. Rates change when a message
 //! begins or has left, and are constant in between. A message is delivered one latency after its
@@ -15,7 +15,7 @@
 //! message without occupying a link. Flows of a fair transport protocol share links in this way; queues, packets and
 //! acknowledgements are not modelled.
 //!
-//! On explicit links ([`Topology::graph`]) whose devices store and forward, a message passes one link after another and
+//! On explicit links ([`Topology::explicit_links`]) whose devices store and forward, a message passes one link after another and
 //! shares only its current link. A link of length d counts d times. Alone, the message takes
 //!
 //! T = Σ (α + d m / B).
@@ -43,7 +43,7 @@ use super::{
     DeliveryNotice, EventScheduler, FailingLinks, MemoryTransfer, NetworkBackend, NetworkEvent,
     NetworkMessage,
 };
-use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkPart};
+use crate::topology::link_graph::{DirectedLink, LinkFraction, LinkGraph};
 use crate::topology::{LinePattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, InverseRate, Span, Time};
@@ -86,7 +86,7 @@ struct MessageStream {
 
 /// Route between two endpoints.
 #[derive(Clone, Copy, Debug)]
-struct StreamWay {
+struct StreamRoute {
     /// Range in [`FairSharingNetwork::ways`].
     links: (u32, u32),
     latency: Span,
@@ -124,8 +124,8 @@ pub struct FairSharingNetwork<'a> {
     /// Messages that wait to enter their next link, by op.
     between: BTreeMap<OpIndex, MessageStream>,
     /// Links of all routes used so far.
-    ways: Vec<LinkPart>,
-    way_of: BTreeMap<(EndpointId, EndpointId), StreamWay>,
+    ways: Vec<LinkFraction>,
+    way_of: BTreeMap<(EndpointId, EndpointId), StreamRoute>,
     streams: Vec<MessageStream>,
     /// Instant up to which the streams have been advanced.
     settled: Time,
@@ -153,8 +153,8 @@ impl<'a> FairSharingNetwork<'a> {
             topology,
             graph,
             links,
-            stores: topology.graph().is_some()
-                && topology.switching() == SwitchingMode::StoreAndForward,
+            stores: topology.explicit_links().is_some()
+                && topology.switching_mode() == SwitchingMode::StoreAndForward,
             between: BTreeMap::new(),
             ways: Vec::new(),
             way_of: BTreeMap::new(),
@@ -174,7 +174,7 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Returns the route between two endpoints, or `None` if failed links leave no route.
-    fn way(&mut self, ends: (EndpointId, EndpointId)) -> Option<StreamWay> {
+    fn find_route(&mut self, ends: (EndpointId, EndpointId)) -> Option<StreamRoute> {
         let (topology, graph, ways) = (self.topology, &self.graph, &mut self.ways);
         if let Some(&way) = self.way_of.get(&ends) {
             return Some(way);
@@ -185,8 +185,8 @@ impl<'a> FairSharingNetwork<'a> {
             ways.extend(route.links);
             // Devices on explicit links either cut through without segments or store whole messages.
             let path = topology.path_between(ends);
-            let path = path.filter(|_| topology.graph().is_none());
-            StreamWay {
+            let path = path.filter(|_| topology.explicit_links().is_none());
+            StreamRoute {
                 links: (first, ways.len() as u32),
                 latency: route.latency,
                 others: path.map_or(InverseRate::ZERO, |path| path.others),
@@ -197,24 +197,24 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Sends `amount` between two endpoints from `now` on. `tells` and `order` are as in [`NetworkMessage`].
-    fn begin(
+    fn begin_stream(
         &mut self,
         now: Time,
         (op, tells, order): (OpIndex, bool, u32),
         (ends, amount): ((EndpointId, EndpointId), BufferShare),
         agenda: &mut impl EventScheduler,
     ) {
-        let Some(StreamWay {
+        let Some(StreamRoute {
             links: way,
             latency,
             others,
-        }) = self.way(ends)
+        }) = self.find_route(ends)
         else {
             self.cut_off.insert(ends);
             return;
         };
-        let segment = self.topology.switching().segment(amount);
-        let latency = latency + others.serialization(segment);
+        let segment = self.topology.switching_mode().first_segment(amount);
+        let latency = latency + others.serialization_time(segment);
         let size = amount.bytes as f64 / amount.parts as f64;
         let stream = MessageStream {
             op,
@@ -233,7 +233,7 @@ impl<'a> FairSharingNetwork<'a> {
             fixed: false,
         };
         if self.stores {
-            self.enter(stream, way.0);
+            self.add_to_links(stream, way.0);
         } else {
             self.streams.push(stream);
         }
@@ -242,11 +242,11 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Adds `stream` to its links from index `first` on.
-    fn enter(&mut self, mut stream: MessageStream, first: u32) {
+    fn add_to_links(&mut self, mut stream: MessageStream, first: u32) {
         let link = self.links[self.ways[first as usize].0 as usize];
         stream.way = (first, first + 1);
         stream.latency = link.latency;
-        stream.left = link.stored(stream.size);
+        stream.left = link.stored_bytes(stream.size);
         (stream.rate, stream.leaves) = (0.0, Time::END);
         self.streams.push(stream);
     }
@@ -257,13 +257,13 @@ impl<'a> FairSharingNetwork<'a> {
             return;
         }
         self.pending = (self.pending.0.wrapping_add(1), Some(at));
-        agenda.schedule(at, NetworkEvent::LinkFree(self.pending.0));
+        agenda.schedule_event(at, NetworkEvent::LinkFree(self.pending.0));
     }
 
     /// Removes the streams that have left, and solves the rates of the others.
-    fn settle(&mut self, now: Time, agenda: &mut impl EventScheduler) {
-        self.advance(now, agenda);
-        self.share();
+    fn settle_rates(&mut self, now: Time, agenda: &mut impl EventScheduler) {
+        self.advance_streams(now, agenda);
+        self.solve_rates();
         let mut next: Option<Time> = None;
         for stream in &mut self.streams {
             stream.leaves = if stream.left > 0.0 {
@@ -280,8 +280,8 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Advances streams to `now`, and removes the streams whose bytes have all left.
-    fn advance(&mut self, now: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
-        let elapsed = now.since(self.settled).seconds();
+    fn advance_streams(&mut self, now: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
+        let elapsed = now.since(self.settled).as_seconds();
         self.settled = now;
         self.streams.retain_mut(|stream| {
             stream.left -= stream.rate * elapsed;
@@ -291,7 +291,7 @@ impl<'a> FairSharingNetwork<'a> {
                 return true;
             }
             if stream.tells {
-                agenda.schedule(now, NetworkEvent::Injected(stream.op));
+                agenda.schedule_event(now, NetworkEvent::Injected(stream.op));
             }
             let (order, op) = (stream.order, stream.op);
             let event = if stream.way.1 < stream.last {
@@ -309,14 +309,14 @@ impl<'a> FairSharingNetwork<'a> {
                 }
                 NetworkEvent::Delivered(op)
             };
-            agenda.schedule(now + stream.latency, event);
+            agenda.schedule_event(now + stream.latency, event);
             false
         });
     }
 
     /// Solves all rates by progressive filling. Each pass saturates at least one link, so there are at most as many
     /// passes as links.
-    fn share(&mut self) {
+    fn solve_rates(&mut self) {
         for link in self.used.drain(..) {
             self.shares[link as usize] = LinkShare::default();
         }
@@ -378,35 +378,40 @@ impl NetworkBackend for FairSharingNetwork<'_> {
     const NAME: &'static str = "fair_sharing";
     const SHARED: bool = true;
 
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    ) {
         let (from, to) = message.ends;
         let of = (message.op, message.tell_injected, message.order);
-        self.begin(now, of, ((from.into(), to.into()), message.amount), agenda);
+        self.begin_stream(now, of, ((from.into(), to.into()), message.amount), agenda);
     }
 
     /// Always `None`: later streams on the same links may still change the end.
-    fn access(
+    fn serve_access(
         &mut self,
         now: Time,
         transfer: &MemoryTransfer,
         agenda: &mut impl EventScheduler,
     ) -> Option<Time> {
         let whole = (transfer.ends, transfer.amount);
-        self.begin(now, (transfer.op, false, 0), whole, agenda);
+        self.begin_stream(now, (transfer.op, false, 0), whole, agenda);
         None
     }
 
-    fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+    fn uncontended_time(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
         if !self.stores {
-            return Some(self.topology.path(a, b)?.time(amount));
+            return Some(self.topology.path_between_npus(a, b)?.time_message(amount));
         }
         // The time is rounded link by link, as message times are.
         let size = amount.bytes as f64 / amount.parts as f64;
-        let route = self.graph.route(a, b);
+        let route = self.graph.route_between(a, b);
         let links = route.links.iter().map(|(link, _)| {
             let link = self.links[*link as usize];
             let rate = link.bandwidth.bytes_per_second();
-            link.latency + Span::from_seconds(link.stored(size) / rate)
+            link.latency + Span::from_seconds(link.stored_bytes(size) / rate)
         });
         links.reduce(|sum, link| sum + link)
     }
@@ -420,7 +425,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         false
     }
 
-    fn handle(
+    fn handle_event(
         &mut self,
         now: Time,
         event: NetworkEvent,
@@ -440,13 +445,13 @@ impl NetworkBackend for FairSharingNetwork<'_> {
             }
             NetworkEvent::LinkFree(number) => {
                 if number == self.pending.0 && self.pending.1.is_some() {
-                    self.settle(now, agenda);
+                    self.settle_rates(now, agenda);
                 }
             }
             NetworkEvent::Hop { op, .. } => {
                 let stream = self.between.remove(&op);
                 let stream = stream.expect("a message between two links was put there");
-                self.enter(stream, stream.way.1);
+                self.add_to_links(stream, stream.way.1);
                 self.settle_at(now, agenda);
             }
             NetworkEvent::FirstByte { .. } => unreachable!("messages are streams here"),

@@ -27,24 +27,24 @@ pub struct NetworkOccupancy {
 
 impl NetworkOccupancy {
     /// Returns the busy times of servers on tiles, or `None` on other machines.
-    pub(super) fn of(topology: &Topology, servers: &ServerTable) -> Option<Self> {
-        topology.tiles()?;
+    pub(super) fn of_tiles(topology: &Topology, servers: &ServerTable) -> Option<Self> {
+        topology.tile_grid()?;
         let dimensions = topology.dimensions().len();
         let mut ports = Vec::new();
         for (place, busy) in servers
-            .busy()
+            .iter_busy_servers()
             .filter(|(place, _)| place.dimension == dimensions)
         {
             ports.resize(place.npu.index() + 1, Span::ZERO);
             ports[place.npu.index()] = busy;
         }
         let links = servers
-            .busy()
+            .iter_busy_servers()
             .filter(|(place, _)| place.dimension < dimensions);
         let links = links.map(|(place, busy)| {
             let (d, x) = (
                 place.dimension,
-                topology.coordinate(place.npu, place.dimension),
+                topology.coordinate_of(place.npu, place.dimension),
             );
             let size = topology.dimensions()[d].size;
             let beside = if place.side == IN {
@@ -54,7 +54,7 @@ impl NetworkOccupancy {
             };
             LinkOccupancy {
                 from: place.npu,
-                to: topology.moved(place.npu, d, beside),
+                to: topology.move_along_dimension(place.npu, d, beside),
                 busy,
             }
         });

@@ -5,7 +5,7 @@
 //! servers of [`ContendedNetwork`]. In each dimension that a message crosses, the message passes two servers: the
 //! egress of the NPU at which it enters the dimension, and the ingress of the NPU at which it leaves the dimension. In
 //! between, messages do not contend. Each direction of a port is as fast as a link
-//! ([`TopologyDimension::link`](crate::topology::TopologyDimension::link)).
+//! ([`TopologyDimension::link_bandwidth`](crate::topology::TopologyDimension::link_bandwidth)).
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 

@@ -22,30 +22,30 @@ pub struct RehearsedLink {
 /// Links on which operations can be simulated alone in advance (rehearsed). Only networks in which transfers use links
 /// in the order of their submission have such links.
 pub trait RehearsedLinks {
-    /// Begins a rehearsal. The state of all other traffic is set aside until [`Self::end`].
-    fn begin(&mut self);
+    /// Begins a rehearsal. The state of all other traffic is set aside until [`Self::end_rehearsal`].
+    fn begin_rehearsal(&mut self);
 
     /// Ends the rehearsal and restores the other traffic. Returns the use of links by the rehearsal's transfers, with
     /// times since `start`, or `None` if a transfer took no time.
-    fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>>;
+    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedLink>>;
 
     /// If all links are idle, reserves them for the owner `claim`, and records that a rehearsed operation uses them
     /// from `now` on. Returns true if all links were idle.
-    fn perform(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
+    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
-    /// Undoes [`Self::perform`] at `start`, so that the operation can be simulated again. Removes later transfers on
-    /// links that the operation had already released; [`Self::restore`] puts these transfers back.
-    fn retract(&mut self, start: Time, uses: &[RehearsedLink], claim: u32);
+    /// Undoes [`Self::repeat_uses`] at `start`, so that the operation can be simulated again. Removes later transfers on
+    /// links that the operation had already released; [`Self::restore_traffic`] puts these transfers back.
+    fn retract_uses(&mut self, start: Time, uses: &[RehearsedLink], claim: u32);
 
-    /// Puts back transfers that [`Self::retract`] removed.
-    fn restore(&mut self);
+    /// Puts back transfers that [`Self::retract_uses`] removed.
+    fn restore_traffic(&mut self);
 
     /// Reserves the links of a rehearsed operation for the owner `claim` from `now` until
-    /// [`Self::release`], if all of them are idle. Returns true if all were idle.
-    fn hold(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
+    /// [`Self::release_uses`], if all of them are idle. Returns true if all were idle.
+    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
-    /// Ends reservations made by [`Self::hold`].
-    fn release(&mut self, uses: &[RehearsedLink], claim: u32);
+    /// Ends reservations made by [`Self::reserve_uses`].
+    fn release_uses(&mut self, uses: &[RehearsedLink], claim: u32);
 }
 
 /// A rehearsal in progress.
@@ -70,7 +70,7 @@ impl LinkRehearsal {
     }
 
     /// Records a transfer over the links of `way` that was submitted `now`.
-    pub fn note(&mut self, now: Time, way: &[ServerId], span: Span) {
+    pub fn record_transfer(&mut self, now: Time, way: &[ServerId], span: Span) {
         self.instantaneous |= span == Span::ZERO;
         for place in way {
             let key = (place.dimension, place.side, place.npu.0);
@@ -80,7 +80,7 @@ impl LinkRehearsal {
 
     /// Ends the rehearsal. Returns the links of other traffic, and the use of the links `links` since `start`, or
     /// `None` if a transfer took no time.
-    pub fn end(
+    pub fn end_rehearsal(
         self,
         start: Time,
         links: &ServerTable,
@@ -95,8 +95,8 @@ impl LinkRehearsal {
             RehearsedLink {
                 place,
                 last: last.since(start),
-                free: links.free(place).since(start),
-                busy: links.busy_of(place),
+                free: links.busy_until(place).since(start),
+                busy: links.busy_time_of(place),
             }
         };
         let uses = self.last.into_iter().map(used).collect();
@@ -117,7 +117,7 @@ const SIDES: usize = 2;
 impl LinkClaims {
     /// Returns the owner of a link that will still submit a transfer at `now` or later, or `None`.
     #[inline]
-    pub fn owner(&self, now: Time, place: ServerId) -> Option<u32> {
+    pub fn owner_of_server(&self, now: Time, place: ServerId) -> Option<u32> {
         let row = self.rows.get(SIDES * place.dimension + place.side)?;
         let (owner, last) = row.get(place.npu.index())?;
         (*last >= now && *owner > 0).then(|| owner - 1)
@@ -133,7 +133,7 @@ impl LinkClaims {
     }
 
     /// Claims a link for `owner`, until the owner's last submission at `last`.
-    pub fn set(&mut self, place: ServerId, owner: u32, last: Time) {
+    pub fn set_owner(&mut self, place: ServerId, owner: u32, last: Time) {
         let row = SIDES * place.dimension + place.side;
         if row >= self.rows.len() {
             self.rows.resize_with(row + 1, Vec::new);

@@ -50,12 +50,12 @@ impl ServerId {
     /// Returns the link that connects the memory among two ends to the network: the memory's own link, or the port of
     /// the NPU at the other end. `None` if both ends are NPUs.
     pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
-        let (memory, npu, side) = match topology.memory(from) {
+        let (memory, npu, side) = match topology.memory_at(from) {
             Some(_) => (from, to, IN),
             None => (to, from, OUT),
         };
-        let number = memory.0.wrapping_sub(topology.npus());
-        Some(match topology.memory(memory)?.site {
+        let number = memory.0.wrapping_sub(topology.npu_count());
+        Some(match topology.memory_at(memory)?.site {
             MemorySite::Fabric(dimension) => Self {
                 dimension,
                 side,
@@ -90,7 +90,7 @@ impl ServerTable {
     }
 
     #[inline]
-    fn at(&mut self, place: ServerId) -> &mut ServerState {
+    fn server_mut(&mut self, place: ServerId) -> &mut ServerState {
         let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
         // State grows only to the highest NPU used, so small jobs on large machines need little memory.
@@ -108,22 +108,22 @@ impl ServerTable {
 
     /// Announces a message that will arrive later.
     #[inline]
-    pub fn expect(&mut self, place: ServerId) {
-        self.at(place).coming += 1;
+    pub fn expect_message(&mut self, place: ServerId) {
+        self.server_mut(place).coming += 1;
     }
 
-    /// Serves a message that was announced with [`Self::expect`] and arrives `now` (see [`Self::serve`]).
+    /// Serves a message that was announced with [`Self::expect`] and arrives `now` (see [`Self::serve_message`]).
     #[inline]
-    pub fn receive(&mut self, now: Time, place: ServerId, span: Span) -> Time {
-        self.at(place).coming -= 1;
-        self.serve(now, place, span)
+    pub fn serve_expected(&mut self, now: Time, place: ServerId, span: Span) -> Time {
+        self.server_mut(place).coming -= 1;
+        self.serve_message(now, place, span)
     }
 
     /// Serves a message that arrives `now` and occupies the server for `span`. Returns the time at which its service
     /// begins.
     #[inline]
-    pub fn serve(&mut self, now: Time, place: ServerId, span: Span) -> Time {
-        let server = self.at(place);
+    pub fn serve_message(&mut self, now: Time, place: ServerId, span: Span) -> Time {
+        let server = self.server_mut(place);
         let begin = now.max(server.free);
         server.free = begin + span;
         server.busy += span;
@@ -132,39 +132,39 @@ impl ServerTable {
 
     /// Returns the time until which a server is busy with messages that have arrived.
     #[inline]
-    pub(super) fn free(&self, place: ServerId) -> Time {
+    pub(super) fn busy_until(&self, place: ServerId) -> Time {
         self.get(place).free
     }
 
     /// Makes a server busy for `span` from `begin` on.
     #[inline]
-    pub(super) fn hold(&mut self, place: ServerId, begin: Time, span: Span) {
-        let server = self.at(place);
+    pub(super) fn occupy_from(&mut self, place: ServerId, begin: Time, span: Span) {
+        let server = self.server_mut(place);
         server.free = begin + span;
         server.busy += span;
     }
 
     /// Returns the total time for which a server has been busy.
-    pub(super) fn busy_of(&self, place: ServerId) -> Span {
+    pub(super) fn busy_time_of(&self, place: ServerId) -> Span {
         self.get(place).busy
     }
 
     /// Records that a server is busy for `span` with work that ends at `end`.
-    pub(super) fn commit(&mut self, place: ServerId, end: Time, span: Span) {
-        let server = self.at(place);
+    pub(super) fn commit_work(&mut self, place: ServerId, end: Time, span: Span) {
+        let server = self.server_mut(place);
         server.free = end;
         server.busy += span;
     }
 
     /// Undoes [`Self::commit`]: the server is idle from `begin` on.
-    pub(super) fn revert(&mut self, place: ServerId, begin: Time, span: Span) {
-        let server = self.at(place);
+    pub(super) fn revert_work(&mut self, place: ServerId, begin: Time, span: Span) {
+        let server = self.server_mut(place);
         server.free = begin;
         server.busy = server.busy - span;
     }
 
     /// Returns the servers that were ever busy, with their busy times.
-    pub(super) fn busy(&self) -> impl Iterator<Item = (ServerId, Span)> + '_ {
+    pub(super) fn iter_busy_servers(&self) -> impl Iterator<Item = (ServerId, Span)> + '_ {
         let rows = self.rows.iter().enumerate();
         rows.flat_map(|(row, servers)| {
             let (dimension, side) = (row / SIDES, row % SIDES);
@@ -188,8 +188,8 @@ impl ServerTable {
     }
 
     /// Sets or clears the reservation of a server.
-    pub(super) fn claim(&mut self, place: ServerId, claim: Option<u32>) {
-        let server = self.at(place);
+    pub(super) fn set_claim(&mut self, place: ServerId, claim: Option<u32>) {
+        let server = self.server_mut(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
         // The count allows messages to skip the reservation check if nothing is reserved.
         self.claimed -= u32::from(before != NONE);
@@ -202,7 +202,7 @@ impl ServerTable {
     }
 
     /// Returns the reservation of a server, or `None`.
-    pub fn claimed(&self, place: ServerId) -> Option<u32> {
+    pub fn claim_of_server(&self, place: ServerId) -> Option<u32> {
         Some(self.get(place).claim).filter(|&claim| claim != NONE)
     }
 }

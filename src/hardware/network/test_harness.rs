@@ -7,7 +7,7 @@ use chakram_base::units::{Bandwidth, BufferShare, Bytes, Span, Time};
 use std::collections::BTreeSet;
 
 /// Builds a topology from dimensions, given as (shape, size, ps per byte of a link, ps of latency per link).
-pub(super) fn topology(dimensions: &[(DimensionShape, u32, u64, u64)]) -> Topology {
+pub(super) fn create_topology(dimensions: &[(DimensionShape, u32, u64, u64)]) -> Topology {
     let dimensions = dimensions
         .iter()
         .map(|&(shape, size, ps_per_byte, latency)| TopologyDimension {
@@ -33,7 +33,7 @@ pub(super) fn by_segment(bytes: u64) -> SwitchingMode {
 pub(super) struct PendingEvents(pub BTreeSet<(Time, NetworkEvent)>);
 
 impl EventScheduler for PendingEvents {
-    fn schedule(&mut self, at: Time, event: NetworkEvent) {
+    fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
         assert!(self.0.insert((at, event)), "{event:?} twice");
     }
 }
@@ -44,7 +44,7 @@ impl PendingEvents {
         while let Some((now, event)) = self.0.first().copied().filter(|(at, _)| *at <= end) {
             self.0.pop_first();
             let mut notices = Vec::new();
-            network.handle(now, event, self, &mut notices);
+            network.handle_event(now, event, self, &mut notices);
             for notice in notices {
                 match notice {
                     DeliveryNotice::Injected(op) => ends[op.index()][0] = now.0,
@@ -56,16 +56,20 @@ impl PendingEvents {
 }
 
 /// Creates a message that requests all notices.
-pub(super) fn message(op: u32, from: u32, to: u32, bytes: u64) -> NetworkMessage {
+pub(super) fn create_message(op: u32, from: u32, to: u32, bytes: u64) -> NetworkMessage {
     NetworkMessage {
         tell_injected: true,
-        ..NetworkMessage::plain(OpIndex(op), (Npu(from), Npu(to)), BufferShare::whole(bytes))
+        ..NetworkMessage::without_port(
+            OpIndex(op),
+            (Npu(from), Npu(to)),
+            BufferShare::from_bytes(bytes),
+        )
     }
 }
 
 /// Returns the times at which each message has left and has arrived. Messages are given as (submitted at, from, to,
 /// bytes), in ascending order of time.
-pub(super) fn ends(
+pub(super) fn simulate_delivery_times(
     network: &mut impl NetworkBackend,
     messages: &[(u64, u32, u32, u64)],
 ) -> Vec<[u64; 2]> {
@@ -73,7 +77,7 @@ pub(super) fn ends(
     let mut ends = vec![[0; 2]; messages.len()];
     for (op, &(at, from, to, bytes)) in (0..).zip(messages) {
         pending.run(network, Time(at), &mut ends);
-        network.submit(Time(at), &message(op, from, to, bytes), &mut pending);
+        network.submit_message(Time(at), &create_message(op, from, to, bytes), &mut pending);
     }
     pending.run(network, Time::END, &mut ends);
     ends

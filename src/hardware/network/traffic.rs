@@ -2,7 +2,7 @@
 
 use super::MovedBytes;
 use crate::topology::Topology;
-use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkPart};
+use crate::topology::link_graph::{DirectedLink, LinkFraction, LinkGraph};
 use chakram_base::ids::EndpointId;
 use chakram_base::units::{Bandwidth, BufferShare, Span};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub struct LinkTraffic<'a> {
     /// Links of the graph, then links of memories.
     links: Vec<DirectedLink>,
     bytes: Vec<f64>,
-    ways: BTreeMap<(EndpointId, EndpointId), Vec<LinkPart>>,
+    ways: BTreeMap<(EndpointId, EndpointId), Vec<LinkFraction>>,
 }
 
 /// Identifies the dimension or the memory of a link.
@@ -62,12 +62,12 @@ impl<'a> LinkTraffic<'a> {
     }
 
     /// Counts bytes between two endpoints, at most one of which is a memory, on all links of their route.
-    pub fn count(&mut self, ends: (EndpointId, EndpointId), amount: BufferShare) {
+    pub fn count_transfer(&mut self, ends: (EndpointId, EndpointId), amount: BufferShare) {
         let BufferShare { bytes, parts, .. } = amount;
-        self.add(ends, bytes as f64 / parts as f64);
+        self.add_bytes(ends, bytes as f64 / parts as f64);
     }
 
-    fn add(&mut self, ends: (EndpointId, EndpointId), bytes: f64) {
+    fn add_bytes(&mut self, ends: (EndpointId, EndpointId), bytes: f64) {
         let (topology, graph) = (self.topology, &self.graph);
         let way = self.ways.entry(ends);
         let way = way.or_insert_with(|| {
@@ -80,20 +80,20 @@ impl<'a> LinkTraffic<'a> {
     }
 
     /// Moves the bytes `moved` from their former routes to routes over `graph`, which excludes the failed links.
-    pub fn fail(&mut self, graph: Arc<LinkGraph>, moved: &[MovedBytes]) {
+    pub fn move_failed_bytes(&mut self, graph: Arc<LinkGraph>, moved: &[MovedBytes]) {
         for bytes in moved {
-            self.add(bytes.ends, -bytes.unsent);
+            self.add_bytes(bytes.ends, -bytes.unsent);
         }
         self.graph = graph;
         self.ways.clear();
         for bytes in moved {
-            self.add(bytes.ends, bytes.unsent + bytes.again);
+            self.add_bytes(bytes.ends, bytes.unsent + bytes.again);
         }
     }
 
     /// Returns the load of every link, in the order of dimensions, then of every memory at an NPU.
-    pub fn loads(&self) -> Vec<LinkLoad> {
-        let (dimensions, npus) = (self.graph.links().len(), self.topology.npus());
+    pub fn collect_link_loads(&self) -> Vec<LinkLoad> {
+        let (dimensions, npus) = (self.graph.all_links().len(), self.topology.npu_count());
         let links = self.links.iter().zip(&self.bytes).enumerate();
         let loads = links.filter_map(|(number, (link, &bytes))| {
             let memory = number.checked_sub(dimensions);
@@ -101,11 +101,11 @@ impl<'a> LinkTraffic<'a> {
             if memory.is_some_and(|memory| !self.topology.has_own_link(memory)) {
                 return None;
             }
-            let from = self.graph.vertex(link.from);
+            let from = self.graph.vertex_name(link.from);
             Some(LinkLoad {
                 place: memory.map_or(LinkPlace::Dimension(link.dimension), LinkPlace::Memory),
                 from_npu: memory.is_none() && self.graph.is_npu(link.from),
-                to: self.graph.vertex(link.to),
+                to: self.graph.vertex_name(link.to),
                 from: memory.map_or(from, |_| "memory".to_owned()),
                 bytes: bytes.round() as u64,
                 busy: Span::from_seconds(bytes / link.bandwidth.bytes_per_second()),

@@ -135,12 +135,12 @@ impl ChipGraph {
     }
 
     /// Number of chips.
-    pub fn chips(&self) -> u32 {
+    pub fn chip_count(&self) -> u32 {
         self.links.len() as u32
     }
 
     /// Returns the chips to which `chip` is linked, with the lengths of the links.
-    pub fn neighbours(&self, chip: u32) -> &[(u32, u32)] {
+    pub fn neighbours_of(&self, chip: u32) -> &[(u32, u32)] {
         &self.links[chip as usize]
     }
 
@@ -152,9 +152,9 @@ impl ChipGraph {
 
     /// Lists each link once, with its length unless 1: `0-1,1-2:3`.
     pub fn link_list(&self) -> String {
-        let links = (0..self.chips()).flat_map(|from| {
+        let links = (0..self.chip_count()).flat_map(|from| {
             let later = self
-                .neighbours(from)
+                .neighbours_of(from)
                 .iter()
                 .filter(move |(to, _)| *to > from);
             later.map(move |(to, distance)| match distance {
@@ -171,7 +171,7 @@ impl ChipGraph {
         hops[chip as usize] = Some(0);
         let mut queue = VecDeque::from([(chip, 0)]);
         while let Some((at, far)) = queue.pop_front() {
-            for &(next, _) in self.neighbours(at) {
+            for &(next, _) in self.neighbours_of(at) {
                 if hops[next as usize].is_none() {
                     hops[next as usize] = Some(far + 1);
                     queue.push_back((next, far + 1));
@@ -187,7 +187,7 @@ impl ChipGraph {
         distances[chip as usize] = 0;
         let mut queue = BTreeSet::from([(0, chip)]);
         while let Some((far, at)) = queue.pop_first() {
-            for &(next, length) in self.neighbours(at) {
+            for &(next, length) in self.neighbours_of(at) {
                 let new = far + u64::from(length);
                 let old = &mut distances[next as usize];
                 if new < *old {
@@ -201,18 +201,18 @@ impl ChipGraph {
     }
 
     /// Computes statistics over all links and all pairs of chips.
-    pub fn summary(&self) -> ChipGraphSummary {
+    pub fn summarize(&self) -> ChipGraphSummary {
         let degree = |of: &Vec<(u32, u32)>| of.len() as u32;
         let degrees = self.links.iter().map(degree);
         let (mut diameter, mut hops, mut distance) = (0, 0_u64, 0_u64);
-        for chip in 0..self.chips() {
+        for chip in 0..self.chip_count() {
             for far in self.hops_from(chip).into_iter().flatten() {
                 diameter = diameter.max(far);
                 hops += u64::from(far);
             }
             distance += self.distances_from(chip).iter().sum::<u64>();
         }
-        let n = u64::from(self.chips());
+        let n = u64::from(self.chip_count());
         let pairs = (n * n.saturating_sub(1)).max(1) as f64;
         ChipGraphSummary {
             links: self.links.iter().map(|of| of.len() as u64).sum::<u64>() / 2,

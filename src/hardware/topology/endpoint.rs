@@ -36,7 +36,7 @@ impl Topology {
 
     /// Returns the memory at an endpoint, or `None` if the endpoint is an NPU.
     #[inline]
-    pub fn memory(&self, endpoint: EndpointId) -> Option<&MemoryEndpoint> {
+    pub fn memory_at(&self, endpoint: EndpointId) -> Option<&MemoryEndpoint> {
         let index = endpoint.0.checked_sub(self.npus)?;
         self.memories.get(index as usize)
     }
@@ -49,14 +49,14 @@ impl Topology {
 
     /// Returns true if an endpoint is a memory at an NPU, with its own link.
     pub fn has_own_link(&self, endpoint: EndpointId) -> bool {
-        let site = self.memory(endpoint).map(|memory| memory.site);
+        let site = self.memory_at(endpoint).map(|memory| memory.site);
         matches!(site, Some(MemorySite::Npu(_)))
     }
 
     /// Returns the NPUs at which two endpoints are located. One endpoint must be an NPU. A memory beyond a fabric
     /// counts as located at the other endpoint's NPU.
-    pub fn seats(&self, (from, to): (EndpointId, EndpointId)) -> (Npu, Npu) {
-        let seat = |one: EndpointId, other: EndpointId| match self.memory(one).map(|m| m.site) {
+    pub fn npus_of_endpoints(&self, (from, to): (EndpointId, EndpointId)) -> (Npu, Npu) {
+        let seat = |one: EndpointId, other: EndpointId| match self.memory_at(one).map(|m| m.site) {
             None => Npu(one.0),
             Some(MemorySite::Npu(npu)) => npu,
             Some(MemorySite::Fabric(_)) => Npu(other.0),
@@ -67,11 +67,11 @@ impl Topology {
     /// Returns the path between two endpoints, one of which must be an NPU: the path of a message between their NPUs,
     /// plus the memory's link. `None` if both endpoints are the same NPU.
     pub fn path_between(&self, ends: (EndpointId, EndpointId)) -> Option<NetworkPath> {
-        let (a, b) = self.seats(ends);
+        let (a, b) = self.npus_of_endpoints(ends);
         let memories = [ends.0, ends.1].into_iter();
-        let memories = memories.filter_map(|endpoint| self.memory(endpoint));
-        memories.fold(self.path(a, b), |way, memory| {
-            Some(memory.beyond(way, self.switching))
+        let memories = memories.filter_map(|endpoint| self.memory_at(endpoint));
+        memories.fold(self.path_between_npus(a, b), |way, memory| {
+            Some(memory.extend_path(way, self.switching))
         })
     }
 
@@ -92,7 +92,7 @@ impl Topology {
                 length: 1,
             }
         });
-        graph.links().iter().copied().chain(memories).collect()
+        graph.all_links().iter().copied().chain(memories).collect()
     }
 
     /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. The route has the links
@@ -104,21 +104,22 @@ impl Topology {
         graph: &LinkGraph,
         ends: (EndpointId, EndpointId),
     ) -> Option<LinkRoute> {
-        let (a, b) = self.seats(ends);
+        let (a, b) = self.npus_of_endpoints(ends);
         let mut route = graph.find_route(a, b)?;
-        let is_load = self.memory(ends.0).is_some();
+        let is_load = self.memory_at(ends.0).is_some();
         let memory = if is_load { ends.0 } else { ends.1 };
-        let Some(at) = self.memory(memory) else {
+        let Some(at) = self.memory_at(memory) else {
             return Some(route);
         };
         route.latency += at.latency;
         let own: Vec<u32> = match at.site {
-            MemorySite::Npu(_) => vec![graph.links().len() as u32 + memory.0 - self.npus],
+            MemorySite::Npu(_) => vec![graph.all_links().len() as u32 + memory.0 - self.npus],
             MemorySite::Fabric(dimension) => {
-                let links = (0..).zip(graph.links());
+                let links = (0..).zip(graph.all_links());
                 let joins = |&(number, link): &(u32, &DirectedLink)| {
                     let npu = if is_load { link.to } else { link.from };
-                    (npu, link.dimension as usize) == (a.0, dimension) && graph.carries(number)
+                    (npu, link.dimension as usize) == (a.0, dimension)
+                        && graph.is_in_service(number)
                 };
                 let of_npu = links.filter(joins);
                 of_npu.map(|(number, _)| number).collect()
@@ -140,7 +141,7 @@ impl Topology {
 
 impl MemoryEndpoint {
     /// Extends the path `way` by the memory's link.
-    fn beyond(&self, way: Option<NetworkPath>, switching: SwitchingMode) -> NetworkPath {
+    fn extend_path(&self, way: Option<NetworkPath>, switching: SwitchingMode) -> NetworkPath {
         let Some(way) = way else {
             return NetworkPath {
                 latency: self.latency,
@@ -159,7 +160,7 @@ impl MemoryEndpoint {
             bandwidth: slowest,
             others: match switching {
                 SwitchingMode::IDEAL => InverseRate::ZERO,
-                _ => way.others.plus(1, other),
+                _ => way.others.add_links(1, other),
             },
             ..way
         }
@@ -204,7 +205,7 @@ mod tests {
         let time = |switching, ends: (u32, u32)| {
             let ends = (EndpointId(ends.0), EndpointId(ends.1));
             let path = line(switching).path_between(ends).unwrap();
-            path.time(BufferShare::whole(4000)).0
+            path.time_message(BufferShare::from_bytes(4000)).0
         };
         // Endpoints 0 to 7 are NPUs, 8 and 9 memories. From memory 8 to NPU 1, the latency is 300 + 2 x 50 ns, and
         // 4,000 B take 100 ns at 40 GB/s, in either direction.
@@ -221,7 +222,7 @@ mod tests {
         // Paths between NPUs are not affected.
         let t = line(SwitchingMode::IDEAL);
         let ends = (EndpointId(0), EndpointId(2));
-        assert_eq!(t.path_between(ends), t.path(Npu(0), Npu(2)));
+        assert_eq!(t.path_between(ends), t.path_between_npus(Npu(0), Npu(2)));
         assert_eq!(t.path_between((EndpointId(5), EndpointId(5))), None);
     }
 }

@@ -61,7 +61,7 @@ pub struct DirectedLink {
     /// Index of the machine's dimension to which the link belongs.
     pub dimension: u32,
     /// Length in units, from 1. If devices forward whole messages, a message takes the time of one unit for each unit
-    /// of length ([`Self::stored`]). The latency already includes the length.
+    /// of length ([`Self::stored_bytes`]). The latency already includes the length.
     pub length: u32,
 }
 
@@ -70,19 +70,19 @@ impl DirectedLink {
     /// message for each unit of length. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN
     /// Accelerator Parallelism" (2023): latency = technology factor × size × distance. The factor is the inverse of the
     /// link's rate.
-    pub fn stored(&self, bytes: f64) -> f64 {
+    pub fn stored_bytes(&self, bytes: f64) -> f64 {
         bytes * f64::from(self.length)
     }
 }
 
 /// A link and the fraction of a message that passes it, between 0 and 1.
-pub type LinkPart = (u32, f64);
+pub type LinkFraction = (u32, f64);
 
 /// A route between two NPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkRoute {
     /// Links, starting at the sender, with the fraction of a message that passes each link.
-    pub links: Vec<LinkPart>,
+    pub links: Vec<LinkFraction>,
     /// Sum of the latencies along the slowest path.
     pub latency: Span,
 }
@@ -111,7 +111,7 @@ pub struct LinkGraph {
 
 impl LinkGraph {
     /// Computes distances. If there is no route between some NPUs, returns two of these.
-    fn connected(mut self) -> Result<Self, (Npu, Npu)> {
+    fn with_distances(mut self) -> Result<Self, (Npu, Npu)> {
         let mut cut_off = None;
         self.measure_distances(|from, to| {
             cut_off.get_or_insert((from, to));
@@ -153,7 +153,7 @@ impl LinkGraph {
             let far = |other: &u32| row[*other as usize];
             let is_leg = |other: &u32| {
                 self.legs
-                    .first(*other, npu)
+                    .first_leg(*other, npu)
                     .is_some_and(|leg| leg.end == npu)
             };
             let apart = (0..npus).find(|other| far(other) == NO_WAY && is_leg(other));
@@ -165,7 +165,7 @@ impl LinkGraph {
 
     /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`, or
     /// `None` if the links follow from the dimension's shape.
-    pub fn label(&self, dimension: usize) -> Option<&str> {
+    pub fn dimension_label(&self, dimension: usize) -> Option<&str> {
         self.labels[dimension].as_deref()
     }
 
@@ -177,12 +177,12 @@ impl LinkGraph {
     }
 
     /// Returns all links.
-    pub fn links(&self) -> &[DirectedLink] {
+    pub fn all_links(&self) -> &[DirectedLink] {
         &self.links
     }
 
     /// Returns the name of a vertex, for messages and reports.
-    pub fn vertex(&self, vertex: u32) -> String {
+    pub fn vertex_name(&self, vertex: u32) -> String {
         match vertex.checked_sub(self.npus) {
             None => format!("NPU {vertex}"),
             Some(switch) => self.switches[switch as usize].clone(),

@@ -22,29 +22,31 @@ impl SwitchingMode {
 
     /// Returns the first part of a message of `amount`, which must arrive before the message is forwarded.
     #[inline]
-    pub fn segment(self, amount: BufferShare) -> BufferShare {
-        match self.cut(amount) {
+    pub fn first_segment(self, amount: BufferShare) -> BufferShare {
+        match self.split_into_segments(amount) {
             Some((segment, _)) => segment,
             None => amount,
         }
     }
 
-    /// Returns the remainder of the message after [`Self::segment`].
+    /// Returns the remainder of the message after [`Self::first_segment`].
     #[inline]
-    pub fn rest(self, amount: BufferShare) -> BufferShare {
-        self.cut(amount)
-            .map_or(BufferShare::whole(0), |(_, rest)| amount.with_bytes(rest))
+    pub fn after_first_segment(self, amount: BufferShare) -> BufferShare {
+        self.split_into_segments(amount)
+            .map_or(BufferShare::from_bytes(0), |(_, rest)| {
+                amount.with_bytes(rest)
+            })
     }
 
     /// Returns the segment, and the bytes of the remainder over all parts. `None` if there is no remainder.
-    fn cut(self, amount: BufferShare) -> Option<(BufferShare, u64)> {
+    fn split_into_segments(self, amount: BufferShare) -> Option<(BufferShare, u64)> {
         let Self::CutThrough { segment } = self else {
             return None;
         };
         // A share is bytes / parts, so the segment is compared in units of 1 / parts of a byte.
         let segments = segment.0.checked_mul(amount.parts)?;
         let rest = amount.bytes.checked_sub(segments)?;
-        (rest > 0).then_some((BufferShare::whole(segment.0), rest))
+        (rest > 0).then_some((BufferShare::from_bytes(segment.0), rest))
     }
 }
 
@@ -69,10 +71,13 @@ mod tests {
             segment: Bytes(segment),
         };
         let cut = |switching: SwitchingMode, amount: BufferShare| {
-            let (segment, rest) = (switching.segment(amount), switching.rest(amount));
+            let (segment, rest) = (
+                switching.first_segment(amount),
+                switching.after_first_segment(amount),
+            );
             (segment, (rest.bytes, rest.parts))
         };
-        let whole = BufferShare::whole;
+        let whole = BufferShare::from_bytes;
         assert_eq!(cut(SwitchingMode::IDEAL, whole(7)), (whole(0), (7, 1)));
         assert_eq!(cut(by(3), whole(7)), (whole(3), (4, 1)));
         assert_eq!(cut(by(7), whole(7)), (whole(7), (0, 1)));
@@ -82,10 +87,10 @@ mod tests {
             (whole(7), (0, 1))
         );
         // 7/2 = 3.5 B: 3 B and 0.5 B, which is 1/2.
-        assert_eq!(cut(by(3), whole(7).part(2)), (whole(3), (1, 2)));
+        assert_eq!(cut(by(3), whole(7).nth_part(2)), (whole(3), (1, 2)));
         assert_eq!(
-            cut(by(u64::MAX), whole(7).part(2)),
-            (whole(7).part(2), (0, 1))
+            cut(by(u64::MAX), whole(7).nth_part(2)),
+            (whole(7).nth_part(2), (0, 1))
         );
         assert_eq!(by(4096).to_string(), "cut-through by 4096 B");
     }

@@ -53,23 +53,23 @@ pub struct LinkCount {
 
 impl TileGrid {
     /// Returns the number of cores along `dimension`.
-    pub fn size(&self, dimension: usize) -> u32 {
+    pub fn core_count(&self, dimension: usize) -> u32 {
         self.dies[dimension] * self.cores[dimension]
     }
 
     /// Returns the number of the core at coordinates `at`, x first.
-    pub fn core(&self, at: [u32; 2]) -> u32 {
-        at[0] + at[1] * self.size(0)
+    pub fn core_at(&self, at: [u32; 2]) -> u32 {
+        at[0] + at[1] * self.core_count(0)
     }
 
     /// Returns the coordinates of a core, x first.
-    pub fn place(&self, core: u32) -> [u32; 2] {
-        [core % self.size(0), core / self.size(0)]
+    pub fn coordinates_of_core(&self, core: u32) -> [u32; 2] {
+        [core % self.core_count(0), core / self.core_count(0)]
     }
 
     /// Returns the coordinates of a core's die, x first.
-    pub fn die(&self, core: u32) -> [u32; 2] {
-        let at = self.place(core);
+    pub fn die_of_core(&self, core: u32) -> [u32; 2] {
+        let at = self.coordinates_of_core(core);
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
@@ -81,15 +81,15 @@ impl TileGrid {
 
     /// Counts the links from coordinate `from` to `to` along `dimension`, which is wired as `shape`.
     #[inline]
-    pub(super) fn count(
+    pub(super) fn count_crossed_links(
         &self,
         dimension: usize,
         shape: DimensionShape,
         from: u32,
         to: u32,
     ) -> LinkCount {
-        let size = self.size(dimension);
-        let hops = shape.hops(size, from, to);
+        let size = self.core_count(dimension);
+        let hops = shape.hop_count(size, from, to);
         if self.dies[dimension] == 1 {
             return LinkCount {
                 inside: hops,
@@ -112,7 +112,7 @@ impl TileGrid {
 
     /// Returns the path between two coordinates along both dimensions, or `None` if they are equal.
     #[inline]
-    pub(super) fn path(
+    pub(super) fn find_path(
         &self,
         dimensions: &[TopologyDimension],
         inside: Bandwidth,
@@ -122,7 +122,7 @@ impl TileGrid {
         let [from, to] = ends;
         let mut all = LinkCount::default();
         for (d, dimension) in dimensions.iter().enumerate() {
-            let count = self.count(d, dimension.shape, from[d], to[d]);
+            let count = self.count_crossed_links(d, dimension.shape, from[d], to[d]);
             all.inside += count.inside;
             all.borders += count.borders;
         }
@@ -141,7 +141,7 @@ impl TileGrid {
         } else {
             // Skip one link of the slowest rate: its segment is already part of the serialization.
             let in_slowest = bandwidth == inside && all.inside > 0;
-            self.inverse(
+            self.inverse_rate_of(
                 inside,
                 LinkCount {
                     inside: all.inside - u32::from(in_slowest),
@@ -159,14 +159,14 @@ impl TileGrid {
 
     /// Returns the sum of the inverse rates of `count` links.
     #[inline]
-    pub fn inverse(&self, inside: Bandwidth, count: LinkCount) -> InverseRate {
+    pub fn inverse_rate_of(&self, inside: Bandwidth, count: LinkCount) -> InverseRate {
         InverseRate::ZERO
-            .plus(count.inside, inside)
-            .plus(count.borders, self.borders.bandwidth)
+            .add_links(count.inside, inside)
+            .add_links(count.borders, self.borders.bandwidth)
     }
 
     /// Returns the first faulty link on the route that goes along `first` first, as (lower core, dimension), or `None`.
-    fn fault(
+    fn find_fault_on_route(
         &self,
         dimensions: &[TopologyDimension],
         ends: [[u32; 2]; 2],
@@ -174,7 +174,7 @@ impl TileGrid {
     ) -> Option<(u32, usize)> {
         let [mut at, to] = ends;
         for d in [first, 1 - first] {
-            let (size, shape) = (self.size(d), dimensions[d].shape);
+            let (size, shape) = (self.core_count(d), dimensions[d].shape);
             while at[d] != to[d] {
                 let before = at;
                 let up = shape.goes_up(size, at[d], to[d]);
@@ -183,7 +183,7 @@ impl TileGrid {
                 } else {
                     (at[d] + size - 1) % size
                 };
-                let link = (self.core(if up { before } else { at }), d);
+                let link = (self.core_at(if up { before } else { at }), d);
                 if self.faulty_links.contains(&link) {
                     return Some(link);
                 }
@@ -205,9 +205,9 @@ impl TileGrid {
         if self.faulty_links.is_empty() {
             return Ok(0);
         }
-        match self.fault(dimensions, ends, 0) {
+        match self.find_fault_on_route(dimensions, ends, 0) {
             None => Ok(0),
-            Some(link) => match self.fault(dimensions, ends, 1) {
+            Some(link) => match self.find_fault_on_route(dimensions, ends, 1) {
                 None => Ok(1),
                 Some(_) => Err(link),
             },
@@ -216,15 +216,19 @@ impl TileGrid {
 
     /// Formats a link: `between cores (3, 0) and (4, 0)`.
     pub fn link_name(&self, (lower, dimension): (u32, usize)) -> String {
-        let at = self.place(lower);
+        let at = self.coordinates_of_core(lower);
         let mut beyond = at;
-        beyond[dimension] = (at[dimension] + 1) % self.size(dimension);
-        format!("between cores {} and {}", shown(at), shown(beyond))
+        beyond[dimension] = (at[dimension] + 1) % self.core_count(dimension);
+        format!(
+            "between cores {} and {}",
+            format_coordinates(at),
+            format_coordinates(beyond)
+        )
     }
 }
 
 /// Formats coordinates: `(3, 0)`.
-pub fn shown([x, y]: [u32; 2]) -> String {
+pub fn format_coordinates([x, y]: [u32; 2]) -> String {
     format!("({x}, {y})")
 }
 

@@ -56,7 +56,7 @@ pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
     if text == "capture" {
         return Ok(ComputeModel::RecordedOnDevices);
     }
-    let machine = Machine::load(text).map_err(|error| error.to_string())?;
+    let machine = Machine::load_by_name(text).map_err(|error| error.to_string())?;
     let [class] = machine.classes() else {
         let count = machine.classes().len();
         return Err(format!(
@@ -129,20 +129,20 @@ pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
     if !text.ends_with(".toml") {
         return Ok(vec![text.parse()?]);
     }
-    let contents =
-        config::read(Path::new(text)).map_err(|error| format!("cannot read {text}: {error}"))?;
+    let contents = config::read_input(Path::new(text))
+        .map_err(|error| format!("cannot read {text}: {error}"))?;
     let document = ConfigDocument::parse(&contents, text).map_err(|error| error.to_string())?;
     let root = document
-        .root(&["edits"])
+        .root_table(&["edits"])
         .map_err(|error| error.to_string())?;
     let field = root
-        .need("edits", "a list of edits")
+        .require_field("edits", "a list of edits")
         .map_err(|error| error.to_string())?;
     let items = field
-        .items("a list of edits")
+        .read_items("a list of edits")
         .map_err(|error| error.to_string())?;
     let edits = items.iter().map(|item| {
-        let text = item.text("an edit such as \"batch=2x\"");
+        let text = item.read_text("an edit such as \"batch=2x\"");
         text.map_err(|error| error.to_string())?.parse()
     });
     edits.collect()

@@ -3,13 +3,13 @@
 use super::CollectiveTally;
 use super::{CollectiveRow, LatestRank};
 use crate::Report;
-use crate::csv::{CsvColumn, decimal};
+use crate::csv::{CsvColumn, decimal_cell};
 use crate::section::{
     ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow,
 };
-use crate::summary::{groups_of, mean};
-use crate::table::{left, right};
-use crate::text::share;
+use crate::summary::{groups_of, mean_span};
+use crate::table::{left_aligned_column, right_aligned_column};
+use crate::text::format_share;
 use chakram_base::ids::Rank;
 use chakram_base::units::{Bytes, Span};
 use chakram_engine::CommTiming;
@@ -32,18 +32,18 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("buffer_bytes_sum", |_, row| row.tally.buffers.sum.into()),
     ("transfer_ps", |_, row| row.tally.transfer.into()),
     ("waited_ps_sum", |_, row| row.tally.waited.into()),
-    ("bus_bytes_per_s", |_, row| decimal(row.bus, 0)),
+    ("bus_bytes_per_s", |_, row| decimal_cell(row.bus, 0)),
     ("role", |_, row| row.role.as_deref().into()),
 ];
 
 /// Role of the row's group or, for a group without a role, the index of the report row.
-type RowOwner<'r> = Result<&'r str, usize>;
+type RowRole<'r> = Result<&'r str, usize>;
 
 /// Key of a table row: role (or report row), kind, number of members, and algorithm.
-type CollectiveRowKey<'r> = (RowOwner<'r>, CollectiveKind, u32, &'r str);
+type CollectiveRowKey<'r> = (RowRole<'r>, CollectiveKind, u32, &'r str);
 
 /// Groups the indices of report rows that share a table row, in order of first occurrence.
-pub(crate) fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
+pub(crate) fn group_rows(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     let mut place: BTreeMap<CollectiveRowKey<'_>, usize> = BTreeMap::new();
     let mut all: Vec<Vec<usize>> = Vec::new();
     for (i, row) in rows.iter().enumerate() {
@@ -62,28 +62,28 @@ pub(crate) fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
 const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
 
 /// Returns the table of collectives, if there are any.
-pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub fn build_collective_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.collectives.is_empty() {
         return Vec::new();
     }
-    let mut section = ReportSection::aligned(
+    let mut section = ReportSection::with_aligned_columns(
         SectionId::Collectives,
         [
-            left("COLLECTIVES", 34),
-            right("calls", 8),
-            right("bytes", 11),
-            right("transfer", 14),
-            right("wait", 14),
-            right("bus GB/s", 10),
+            left_aligned_column("COLLECTIVES", 34),
+            right_aligned_column("calls", 8),
+            right_aligned_column("bytes", 11),
+            right_aligned_column("transfer", 14),
+            right_aligned_column("wait", 14),
+            right_aligned_column("bus GB/s", 10),
         ],
     );
-    let rows = together(&report.collectives);
-    let shown = medium.rows(ROWS);
+    let rows = group_rows(&report.collectives);
+    let shown = medium.max_rows_shown(ROWS);
     for groups in rows.iter().take(shown) {
-        section.row(row_of(report, groups));
+        section.push_row(row_of(report, groups));
     }
     section.leave_out(rows.len(), shown, "collectives");
-    section.note(SectionNote::line(format!(
+    section.push_note(SectionNote::from_line(format!(
         "bytes: mean buffer of a call; transfer: {}",
         match report.communication.lasts_as {
             CommTiming::Model => "from last arrival to end, all calls; wait: mean of members",
@@ -91,9 +91,9 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
             CommTiming::Captured => "longest recorded, all calls; wait: mean, as captured",
         }
     )));
-    section.note(SectionNote::line(BUS));
+    section.push_note(SectionNote::from_line(BUS));
     if rows.iter().any(|groups| groups.len() > 1) {
-        section.note(SectionNote::line(
+        section.push_note(SectionNote::from_line(
             "of several groups: means of one; JSON and CSV have each",
         ));
     }
@@ -122,17 +122,17 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     // Only rows of a single group get a pointer, because the report has no combined numbers of several groups.
     let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
     let cells = vec![
-        SectionCell::name(format!("{}, {what}", row.kind)),
-        SectionCell::count((sum.calls + count as u64 / 2) / count as u64).at_some(at("calls")),
+        SectionCell::name_cell(format!("{}, {what}", row.kind)),
+        SectionCell::count_cell((sum.calls + count as u64 / 2) / count as u64)
+            .with_optional_pointer(at("calls")),
         Bytes(sum.buffers.sum / sum.calls.max(1)).into(),
-        SectionCell::from(mean(sum.transfer, count)).at_some(at("transfer_ps")),
+        SectionCell::from(mean_span(sum.transfer, count)).with_optional_pointer(at("transfer_ps")),
         Span(sum.waited.0 / present.max(1) as u64).into(),
         match (bus, row.bus.filter(|_| count == 1)) {
             (None, _) => "-".into(),
-            (Some(bus), None) => SectionCell::number(bus, format!("{:.1}", bus / 1e9)),
-            (Some(_), Some(own)) => {
-                SectionCell::number(own, format!("{:.1}", own / 1e9)).at_some(at("bus_bytes_per_s"))
-            }
+            (Some(bus), None) => SectionCell::number_cell(bus, format!("{:.1}", bus / 1e9)),
+            (Some(_), Some(own)) => SectionCell::number_cell(own, format!("{:.1}", own / 1e9))
+                .with_optional_pointer(at("bus_bytes_per_s")),
         },
     ];
     let mut how = match row.role {
@@ -140,7 +140,8 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
         None => row.algorithm.clone(),
     };
     let slowest = groups().rev().max_by_key(|group| group.tally.transfer);
-    if let Some(slowest) = slowest.filter(|group| group.tally.transfer > mean(sum.transfer, count))
+    if let Some(slowest) =
+        slowest.filter(|group| group.tally.transfer > mean_span(sum.transfer, count))
     {
         how += &format!("; slowest: {}, {}", slowest.group, slowest.tally.transfer);
     }
@@ -150,22 +151,22 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     if let Some((rank, waited)) = latest {
         how += &format!(
             "; {} of the wait is for rank {rank}",
-            share(waited, sum.waited)
+            format_share(waited, sum.waited)
         );
     }
     SectionRow {
         cells,
-        note: Some(SectionNote::wrapped(how)),
+        note: Some(SectionNote::from_wrapped_text(how)),
         alarm: None,
     }
 }
 
 /// Returns the table of exposed communication, if there is any.
-pub fn exposed(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub fn build_exposed_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.exposed.is_empty() {
         return Vec::new();
     }
-    let mut sums: BTreeMap<(RowOwner<'_>, u32), (usize, Span)> = BTreeMap::new();
+    let mut sums: BTreeMap<(RowRole<'_>, u32), (usize, Span)> = BTreeMap::new();
     for (i, row) in report.exposed.iter().enumerate() {
         let whose = row.role.as_deref().ok_or(i);
         let (groups, sum) = sums.entry((whose, row.members)).or_default();
@@ -182,19 +183,19 @@ pub fn exposed(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(_, sum)| Reverse(*sum));
     let npus = report.rows.len().max(1) as u64;
-    let mut section = ReportSection::aligned(
+    let mut section = ReportSection::with_aligned_columns(
         SectionId::Exposed,
         [
-            left("EXPOSED COMMUNICATION", 60),
-            right("mean of NPUs", 16),
-            right("share", 9),
+            left_aligned_column("EXPOSED COMMUNICATION", 60),
+            right_aligned_column("mean of NPUs", 16),
+            right_aligned_column("share", 9),
         ],
     );
-    let shown = medium.rows(ROWS);
+    let shown = medium.max_rows_shown(ROWS);
     for (what, sum) in rows.iter().take(shown) {
         let mean = Span(sum.0 / npus);
-        let share = SectionCell::share(mean, report.outcome.makespan);
-        section.row(vec![SectionCell::name(what), mean.into(), share]);
+        let share = SectionCell::share_cell(mean, report.outcome.makespan);
+        section.push_row(vec![SectionCell::name_cell(what), mean.into(), share]);
     }
     section.leave_out(rows.len(), shown, "collectives");
     vec![section]

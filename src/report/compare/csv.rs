@@ -4,35 +4,35 @@ use super::{MachineColumn, MachineComparison};
 use crate::Report;
 use crate::TimeCategory;
 use crate::cost;
-use crate::csv::{CsvCell, CsvColumn, CsvRows, decimal};
-use crate::memory::fullest;
-use crate::report_csv::{CsvTable, of_reports};
+use crate::csv::{CsvCell, CsvColumn, CsvRows, decimal_cell};
+use crate::memory::find_fullest_rank;
+use crate::report_csv::{CsvTable, render_reports};
 use chakram_engine::ReplayError;
 
 /// Renders the comparison. If `table` is given, renders that table of all reports instead, with the machine's name in
 /// the first column.
-pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
+pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
     match table {
         None => {
-            let mut reports = comparison.reports();
+            let mut reports = comparison.replayed_columns();
             let is_priced =
                 reports.any(|(_, report)| report.cost.is_some() || report.run.is_some());
-            let columns = columns(comparison.remembers(), is_priced);
-            let mut rows = CsvRows::empty();
-            rows.header(None, &columns);
-            rows.columns(None, &columns, comparison, &comparison.columns);
-            rows.text()
+            let columns = machine_columns(comparison.has_memory_rows(), is_priced);
+            let mut rows = CsvRows::without_header();
+            rows.add_header(None, &columns);
+            rows.add_rows(None, &columns, comparison, &comparison.columns);
+            rows.into_text()
         }
         Some(table) => {
-            let reports = comparison.reports();
+            let reports = comparison.replayed_columns();
             let reports = reports.map(|(column, report)| (Some(&*column.name), report));
-            of_reports(&reports.collect::<Vec<_>>(), table)
+            render_reports(&reports.collect::<Vec<_>>(), table)
         }
     }
 }
 
 /// Returns the status of a replay for programs.
-pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
+pub(super) fn status_word(column: &MachineColumn<'_>) -> &'static str {
     match &column.result {
         Ok(_) => "completed",
         Err(ReplayError::Refused(_)) => "refused",
@@ -45,61 +45,78 @@ pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
 type ComparisonColumn<'a> = CsvColumn<MachineComparison<'a>, MachineColumn<'a>>;
 
 /// Returns the columns for a machine; `remembers` adds memory columns, and `is_priced` adds cost columns.
-fn columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
+fn machine_columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
     let mut columns: Vec<ComparisonColumn<'a>> = vec![
         ("machine", |_, column| column.name.as_str().into()),
-        ("npus", |_, column| column.machine.topology().npus().into()),
-        ("status", |_, column| status(column).into()),
+        ("npus", |_, column| {
+            column.machine.topology().npu_count().into()
+        }),
+        ("status", |_, column| status_word(column).into()),
         ("makespan_ps", |_, column| {
-            of(column, |report| report.outcome.makespan.into())
+            report_field(column, |report| report.outcome.makespan.into())
         }),
         ("baseline", |comparison, column| {
-            let against = comparison.reference();
+            let against = comparison.reference_machine();
             let name = against.map(|(first, _)| first.name.as_str());
-            of(column, |_| name.into())
+            report_field(column, |_| name.into())
         }),
         ("speedup", |comparison, column| {
-            of(column, |report| {
-                decimal(comparison.against(report).speed(), 6)
+            report_field(column, |report| {
+                decimal_cell(comparison.compare_makespan_with(report).speedup(), 6)
             })
         }),
         ("change_percent", |comparison, column| {
-            of(column, |report| {
-                decimal(comparison.against(report).percent(), 4)
+            report_field(column, |report| {
+                decimal_cell(
+                    comparison.compare_makespan_with(report).percent_increase(),
+                    4,
+                )
             })
         }),
         ("captured_ps", |_, column| {
-            of(column, |report| report.captured.into())
+            report_field(column, |report| report.captured.into())
         }),
         ("difference_percent", |_, column| {
-            of(column, |report| decimal(report.difference(), 4))
+            report_field(column, |report| {
+                decimal_cell(report.captured_difference_percent(), 4)
+            })
         }),
         ("compute_ps", |_, column| {
-            part(column, TimeCategory::Compute)
+            category_cell(column, TimeCategory::Compute)
         }),
         ("communication_ps", |_, column| {
-            part(column, TimeCategory::Communication)
+            category_cell(column, TimeCategory::Communication)
         }),
-        ("memory_ps", |_, column| part(column, TimeCategory::Memory)),
-        ("host_ps", |_, column| part(column, TimeCategory::Host)),
-        ("idle_ps", |_, column| part(column, TimeCategory::Idle)),
+        ("memory_ps", |_, column| {
+            category_cell(column, TimeCategory::Memory)
+        }),
+        ("host_ps", |_, column| {
+            category_cell(column, TimeCategory::Host)
+        }),
+        ("idle_ps", |_, column| {
+            category_cell(column, TimeCategory::Idle)
+        }),
         ("communicating_ps", |_, column| {
-            of(column, |report| report.mean_communicating.into())
+            report_field(column, |report| report.mean_communicating.into())
         }),
         ("exposed_waiting_ps", |_, column| {
-            of(column, |report| report.exposed_waiting().into())
+            report_field(column, |report| report.exposed_waiting().into())
         }),
-        ("bubble_ps", |_, column| part(column, TimeCategory::Bubble)),
+        ("bubble_ps", |_, column| {
+            category_cell(column, TimeCategory::Bubble)
+        }),
     ];
     let memory: [ComparisonColumn<'a>; 2] = [
         ("peak_memory_bytes", |_, column| {
-            of(column, |report| {
-                fullest(&report.memory).map(|row| row.peak.0).into()
+            report_field(column, |report| {
+                find_fullest_rank(&report.memory)
+                    .map(|row| row.peak.0)
+                    .into()
             })
         }),
         ("memory_capacity_bytes", |_, column| {
-            of(column, |report| {
-                fullest(&report.memory)
+            report_field(column, |report| {
+                find_fullest_rank(&report.memory)
                     .and_then(|row| row.capacity)
                     .map(|bytes| bytes.0)
                     .into()
@@ -108,31 +125,31 @@ fn columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
     ];
     let costs: [ComparisonColumn<'a>; 9] = [
         ("tokens_per_s", |_, column| {
-            of(column, |report| cost::CSV[0].1(report, report))
+            report_field(column, |report| cost::CSV[0].1(report, report))
         }),
         ("dollars_per_npu_hour", |_, column| {
-            of(column, |report| cost::CSV[1].1(report, report))
+            report_field(column, |report| cost::CSV[1].1(report, report))
         }),
         ("dollars", |_, column| {
-            of(column, |report| cost::CSV[2].1(report, report))
+            report_field(column, |report| cost::CSV[2].1(report, report))
         }),
         ("dollars_per_million_tokens", |_, column| {
-            of(column, |report| cost::CSV[3].1(report, report))
+            report_field(column, |report| cost::CSV[3].1(report, report))
         }),
         ("run_tokens", |_, column| {
-            of(column, |report| cost::CSV[4].1(report, report))
+            report_field(column, |report| cost::CSV[4].1(report, report))
         }),
         ("run_days", |_, column| {
-            of(column, |report| cost::CSV[5].1(report, report))
+            report_field(column, |report| cost::CSV[5].1(report, report))
         }),
         ("run_npu_hours", |_, column| {
-            of(column, |report| cost::CSV[6].1(report, report))
+            report_field(column, |report| cost::CSV[6].1(report, report))
         }),
         ("run_dollars", |_, column| {
-            of(column, |report| cost::CSV[7].1(report, report))
+            report_field(column, |report| cost::CSV[7].1(report, report))
         }),
         ("run_kernel_energy_j", |_, column| {
-            of(column, |report| cost::CSV[8].1(report, report))
+            report_field(column, |report| cost::CSV[8].1(report, report))
         }),
     ];
     if remembers {
@@ -145,13 +162,13 @@ fn columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
 }
 
 /// Returns a field of a report; the field is empty if there is no report.
-fn of<'r>(
+fn report_field<'r>(
     column: &'r MachineColumn<'_>,
     field: impl FnOnce(&'r Report) -> CsvCell<'r>,
 ) -> CsvCell<'r> {
     column.result.as_ref().map_or(CsvCell::Empty, field)
 }
 
-fn part<'r>(column: &'r MachineColumn<'_>, part: TimeCategory) -> CsvCell<'r> {
-    of(column, |report| report.mean_parts[part as usize].into())
+fn category_cell<'r>(column: &'r MachineColumn<'_>, part: TimeCategory) -> CsvCell<'r> {
+    report_field(column, |report| report.mean_parts[part as usize].into())
 }

@@ -1,9 +1,9 @@
 //! Explains in words why two machines differ.
 
-use super::{CommChange, CommOnMachine, MakespanExplanation, SpanChange};
-use crate::text::share;
+use super::{CommunicationChange, MachineCommunication, MakespanExplanation, SpanChange};
+use crate::text::format_share;
 use crate::{ChargedTime, TimeCategory};
-use chakram_base::units::{self, Span, percent_change};
+use chakram_base::units::{self, Span, format_percent_change};
 
 /// Maximum number of communications and of operators that are named; the others are summarized.
 const NAMED: usize = 3;
@@ -19,42 +19,60 @@ pub(super) type IndentedLine = (usize, String);
 
 /// Returns the whole explanation: one line with the total change, then the parts. `same` gives the reason if
 /// nothing changed.
-pub(super) fn explain(
+pub(super) fn explain_makespan_change(
     why: &MakespanExplanation,
     (first, other): (&str, &str),
     same: impl FnOnce() -> String,
 ) -> Vec<IndentedLine> {
-    let mut lines = vec![(0, format!("{first} → {other}: {}", verdict(&why.makespan)))];
-    if why.parts.iter().all(|(_, change)| change.more() == 0) {
+    let mut lines = vec![(
+        0,
+        format!("{first} → {other}: {}", format_verdict(&why.makespan)),
+    )];
+    if why
+        .parts
+        .iter()
+        .all(|(_, change)| change.increase_ps() == 0)
+    {
         lines.push((1, same()));
         return lines;
     }
     let longer = why.makespan.before.max(why.makespan.after);
-    let matters = |change: &SpanChange| change.size() as f64 >= MATTERS * longer.0 as f64;
+    let matters = |change: &SpanChange| change.absolute_ps() as f64 >= MATTERS * longer.0 as f64;
     let mut rest = Vec::new();
     for (part, change) in &why.parts {
         let (_, name) = TimeCategory::ALL[*part as usize];
-        if change.more() == 0 {
+        if change.increase_ps() == 0 {
             continue;
         }
         if !matters(change) {
-            rest.push(format!("{name} {} ({})", signed(change), from_to(change)));
+            rest.push(format!(
+                "{name} {} ({})",
+                format_signed(change),
+                format_from_to(change)
+            ));
             continue;
         }
-        lines.push((1, format!("{name} {}: {}", signed(change), from_to(change))));
+        lines.push((
+            1,
+            format!(
+                "{name} {}: {}",
+                format_signed(change),
+                format_from_to(change)
+            ),
+        ));
         let details = match part {
-            TimeCategory::Compute | TimeCategory::Memory => operators(why, *part),
-            TimeCategory::Communication => communication(why),
-            TimeCategory::Bubble => vec![bubble(why)],
-            TimeCategory::Host => vec![host(why)],
-            TimeCategory::Idle => vec![idle(why)],
+            TimeCategory::Compute | TimeCategory::Memory => explain_operators(why, *part),
+            TimeCategory::Communication => explain_communication(why),
+            TimeCategory::Bubble => vec![explain_bubble(why)],
+            TimeCategory::Host => vec![explain_host(why)],
+            TimeCategory::Idle => vec![explain_idle(why)],
         };
         lines.extend(details.into_iter().map(|detail| (2, detail)));
     }
     if !rest.is_empty() {
         lines.push((1, format!("hardly moved: {}", rest.join(", "))));
     }
-    let stays = stays(why);
+    let stays = list_unchanged_parts(why);
     if !stays.is_empty() {
         lines.push((1, format!("stays: {}", stays.join(", "))));
     }
@@ -62,46 +80,49 @@ pub(super) fn explain(
 }
 
 /// Formats the change of a makespan, as in `96.578 ms shorter (-73.63 %), 3.79x as fast`.
-pub(super) fn verdict(change: &SpanChange) -> String {
-    let longer = match change.more() {
+pub(super) fn format_verdict(change: &SpanChange) -> String {
+    let longer = match change.increase_ps() {
         0 => return format!("the same makespan, {}", change.after),
         1.. => "longer",
         _ => "shorter",
     };
-    let span = size(change);
-    let percent = percent(change).map_or_else(String::new, |percent| format!(" ({percent})"));
-    let speed = change.speed().map(|speed| format!(", {}", times(speed)));
+    let span = absolute_change(change);
+    let percent =
+        format_percent(change).map_or_else(String::new, |percent| format!(" ({percent})"));
+    let speed = change
+        .speedup()
+        .map(|speed| format!(", {}", format_speedup(speed)));
     format!("{span} {longer}{percent}{}", speed.unwrap_or_default())
 }
 
 /// Formats a change in percent, as in `-73.63 %`.
-pub(super) fn percent(change: &SpanChange) -> Option<String> {
-    change.percent().map(percent_change)
+pub(super) fn format_percent(change: &SpanChange) -> Option<String> {
+    change.percent_increase().map(format_percent_change)
 }
 
-fn times(speed: f64) -> String {
+fn format_speedup(speed: f64) -> String {
     format!("speedup {speed:.2}x")
 }
 
-fn size(change: &SpanChange) -> Span {
-    Span(u64::try_from(change.size()).unwrap_or(u64::MAX))
+fn absolute_change(change: &SpanChange) -> Span {
+    Span(u64::try_from(change.absolute_ps()).unwrap_or(u64::MAX))
 }
 
 /// Formats a change as a difference, as in `+1.205 ms`; `0` for no change.
-pub(super) fn signed(change: &SpanChange) -> String {
-    match change.more() {
+pub(super) fn format_signed(change: &SpanChange) -> String {
+    match change.increase_ps() {
         0 => "0".to_owned(),
-        1.. => format!("+{}", size(change)),
-        _ => format!("-{}", size(change)),
+        1.. => format!("+{}", absolute_change(change)),
+        _ => format!("-{}", absolute_change(change)),
     }
 }
 
 /// Formats both sides of a change, as in `129.966 ms → 33.785 ms`.
-fn from_to(change: &SpanChange) -> String {
+fn format_from_to(change: &SpanChange) -> String {
     format!("{} → {}", change.before, change.after)
 }
 
-fn operators(why: &MakespanExplanation, part: TimeCategory) -> Vec<String> {
+fn explain_operators(why: &MakespanExplanation, part: TimeCategory) -> Vec<String> {
     let changes: Vec<_> = why.operators.iter().filter(|(p, ..)| *p == part).collect();
     let what = match part {
         TimeCategory::Compute => "kernels",
@@ -118,14 +139,20 @@ fn operators(why: &MakespanExplanation, part: TimeCategory) -> Vec<String> {
         .map(|(_, name, change)| {
             let name = if name.is_empty() { "(no name)" } else { name };
             let name: String = name.chars().take(40).collect();
-            let speed = change.speed().map(|speed| format!(" ({})", times(speed)));
-            format!("{name} {}{}", from_to(change), speed.unwrap_or_default())
+            let speed = change
+                .speedup()
+                .map(|speed| format!(" ({})", format_speedup(speed)));
+            format!(
+                "{name} {}{}",
+                format_from_to(change),
+                speed.unwrap_or_default()
+            )
         })
         .collect();
     if changes.len() > NAMED {
         let others = sum(changes.iter().skip(NAMED).map(|(.., change)| *change));
         let count = changes.len() - NAMED;
-        texts.push(format!("{count} others {}", from_to(&others)));
+        texts.push(format!("{count} others {}", format_from_to(&others)));
     }
     vec![format!(
         "{what} of a rank, all together: {}",
@@ -140,22 +167,32 @@ fn sum(changes: impl Iterator<Item = SpanChange>) -> SpanChange {
     })
 }
 
-fn communication(why: &MakespanExplanation) -> Vec<String> {
+fn explain_communication(why: &MakespanExplanation) -> Vec<String> {
     let moved = why.communication.iter();
-    let moved: Vec<_> = moved.filter(|m| m.exposed().more() != 0).collect();
-    let mut texts: Vec<_> = moved.iter().take(NAMED).map(|m| of_group(m)).collect();
+    let moved: Vec<_> = moved
+        .filter(|m| m.exposed_time_change().increase_ps() != 0)
+        .collect();
+    let mut texts: Vec<_> = moved
+        .iter()
+        .take(NAMED)
+        .map(|m| describe_group(m))
+        .collect();
     if moved.len() > NAMED {
-        let others = sum(moved.iter().skip(NAMED).map(|m| m.exposed()));
+        let others = sum(moved.iter().skip(NAMED).map(|m| m.exposed_time_change()));
         let count = moved.len() - NAMED;
-        texts.push(format!("{count} others {}", signed(&others)));
+        texts.push(format!("{count} others {}", format_signed(&others)));
     }
     texts
 }
 
 /// Formats the change of a communication, as in `all-reduce, all 8 ranks +7.1 ms: transfers in 9.9 ms instead of 3.0
 /// ms (…), …`.
-pub(super) fn of_group(moved: &CommChange) -> String {
-    let head = format!("{} {}", moved.what, signed(&moved.exposed()));
+pub(super) fn describe_group(moved: &CommunicationChange) -> String {
+    let head = format!(
+        "{} {}",
+        moved.what,
+        format_signed(&moved.exposed_time_change())
+    );
     let (before, after) = match (&moved.before, &moved.after) {
         (Some(before), Some(after)) => (before, after),
         (None, _) => return format!("{head}: there is none on the first"),
@@ -163,37 +200,43 @@ pub(super) fn of_group(moved: &CommChange) -> String {
     };
     let mut texts = Vec::new();
     if moved.kind.is_some() {
-        let mut how = vec![instead(&after.algorithm, &before.algorithm, "")];
+        let mut how = vec![format_instead_of(&after.algorithm, &before.algorithm, "")];
         if let (Some(before), Some(after)) = (before.bus, after.bus) {
             let [before, after] = [before, after].map(|bus| format!("{:.1}", bus / 1e9));
-            how.push(format!("bus {}", instead(&after, &before, " GB/s")));
+            how.push(format!(
+                "bus {}",
+                format_instead_of(&after, &before, " GB/s")
+            ));
         }
         let times = [after, before].map(|side| side.transfer.to_string());
-        let transfers = format!("transfers in {}", instead(&times[0], &times[1], ""));
+        let transfers = format!(
+            "transfers in {}",
+            format_instead_of(&times[0], &times[1], "")
+        );
         texts.push(format!("{transfers} ({})", how.join(", ")));
     } else {
         let [under_way, instead_of] = [after, before].map(|side| side.mean.transferring);
-        let times = instead(&under_way.to_string(), &instead_of.to_string(), "");
+        let times = format_instead_of(&under_way.to_string(), &instead_of.to_string(), "");
         texts.push(format!("transfer for {times}"));
     }
-    if let Some(text) = hides(before, after) {
+    if let Some(text) = describe_hiding(before, after) {
         texts.push(text);
     }
-    let waiting = moved.of(|side| side.mean.exposed_waiting - side.mean.bubble);
+    let waiting = moved.time_change(|side| side.mean.exposed_waiting - side.mean.bubble);
     if waiting != SpanChange::default() {
         let latest = after.latest.map(|(rank, share)| {
-            let share = units::percent(share);
+            let share = units::format_percent(share);
             format!(", {share} of all waiting for rank {rank}")
         });
-        let times = instead(&waiting.after.to_string(), &waiting.before.to_string(), "");
+        let times = format_instead_of(&waiting.after.to_string(), &waiting.before.to_string(), "");
         let latest = latest.unwrap_or_default();
         texts.push(format!("exposed waiting {times}{latest}"));
     }
     format!("{head}: {}", texts.join("; "))
 }
 
-fn hides(before: &CommOnMachine, after: &CommOnMachine) -> Option<String> {
-    let shares = [after, before].map(|side| side.hidden().map(units::percent));
+fn describe_hiding(before: &MachineCommunication, after: &MachineCommunication) -> Option<String> {
+    let shares = [after, before].map(|side| side.hidden_share().map(units::format_percent));
     let [Some(after), Some(before)] = shares else {
         return None;
     };
@@ -205,7 +248,7 @@ fn hides(before: &CommOnMachine, after: &CommOnMachine) -> Option<String> {
 }
 
 /// Formats a value with the previous one, as in `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before` if equal.
-fn instead(after: &str, before: &str, unit: &str) -> String {
+fn format_instead_of(after: &str, before: &str, unit: &str) -> String {
     if after == before {
         format!("{after}{unit} as before")
     } else {
@@ -215,50 +258,53 @@ fn instead(after: &str, before: &str, unit: &str) -> String {
 
 /// Explains a change of the bubble. Transfers between stages account for at most the amount by which they changed
 /// themselves. Other stages cause the rest.
-fn bubble(why: &MakespanExplanation) -> String {
+fn explain_bubble(why: &MakespanExplanation) -> String {
     let transfer = why
         .communication
         .iter()
         .filter(|moved| moved.kind.is_none());
-    let transfer = sum(transfer.map(|moved| moved.of(|side| side.mean.transferring)));
+    let transfer = sum(transfer.map(|moved| moved.time_change(|side| side.mean.transferring)));
     format!(
         "waiting for other stages, which follows from what they do; transfers between ranks {}",
-        from_to(&transfer)
+        format_from_to(&transfer)
     )
 }
 
-fn host(why: &MakespanExplanation) -> String {
-    match (why.host.more(), why.part(TimeCategory::Host).more()) {
+fn explain_host(why: &MakespanExplanation) -> String {
+    match (
+        why.host.increase_ps(),
+        why.category_change(TimeCategory::Host).increase_ps(),
+    ) {
         (0, 1..) => "its work lasts as long; less of it is behind compute and communication",
         (0, _) => "its work lasts as long; more of it is behind compute and communication",
-        _ => return format!("its work on a rank: {}", from_to(&why.host)),
+        _ => return format!("its work on a rank: {}", format_from_to(&why.host)),
     }
     .to_owned()
 }
 
-fn idle(why: &MakespanExplanation) -> String {
+fn explain_idle(why: &MakespanExplanation) -> String {
     let end = why.after_last;
-    let all = why.part(TimeCategory::Idle);
+    let all = why.category_change(TimeCategory::Idle);
     let within = SpanChange {
         before: Span(all.before.0.saturating_sub(end.before.0)),
         after: Span(all.after.0.saturating_sub(end.after.0)),
     };
     format!(
         "after a rank's last node {}; before it {}",
-        from_to(&end),
-        from_to(&within)
+        format_from_to(&end),
+        format_from_to(&within)
     )
 }
 
 /// Names the parts of the time that are long on both machines and do not change.
-fn stays(why: &MakespanExplanation) -> Vec<String> {
+fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();
         let changes = changes.filter(|moved| moved.kind.is_some() == collective);
-        sum(changes.map(|moved| moved.of(|side| of(&side.mean))))
+        sum(changes.map(|moved| moved.time_change(|side| of(&side.mean))))
     };
     let candidates = [
-        ("compute", why.part(TimeCategory::Compute)),
+        ("compute", why.category_change(TimeCategory::Compute)),
         (
             "exposed waiting",
             exposed(true, |mean| mean.exposed_waiting - mean.bubble),
@@ -275,17 +321,17 @@ fn stays(why: &MakespanExplanation) -> Vec<String> {
             "exposed messages",
             exposed(false, |mean| mean.exposed_transferring),
         ),
-        ("pipeline bubble", why.part(TimeCategory::Bubble)),
-        ("memory", why.part(TimeCategory::Memory)),
-        ("host", why.part(TimeCategory::Host)),
-        ("idle", why.part(TimeCategory::Idle)),
+        ("pipeline bubble", why.category_change(TimeCategory::Bubble)),
+        ("memory", why.category_change(TimeCategory::Memory)),
+        ("host", why.category_change(TimeCategory::Host)),
+        ("idle", why.category_change(TimeCategory::Idle)),
     ];
     let makespan = why.makespan.after;
     let large = |change: &SpanChange| change.after.0 as f64 >= LARGE * makespan.0 as f64;
-    let still = |change: &SpanChange| change.percent().is_some_and(|p| p.abs() < STAYS);
+    let still = |change: &SpanChange| change.percent_increase().is_some_and(|p| p.abs() < STAYS);
     let stays = candidates.iter().filter(|(_, c)| large(c) && still(c));
     let text = |(name, change): &(&str, SpanChange)| {
-        let share = share(change.after, makespan);
+        let share = format_share(change.after, makespan);
         format!("{name} {} ({share} of the makespan)", change.after)
     };
     stays.map(text).collect()
@@ -306,8 +352,8 @@ mod tests {
 
     /// Returns an all-reduce that takes 3.0 ms with 0.24 ms exposed before, and 9.9 ms with 3.861 ms exposed after.
     /// Exposed waiting is 0.1 ms before and 0.2 ms after.
-    fn all_reduce() -> CommChange {
-        let side = |transfer, exposed, waiting, bus, algorithm: &str| CommOnMachine {
+    fn all_reduce() -> CommunicationChange {
+        let side = |transfer, exposed, waiting, bus, algorithm: &str| MachineCommunication {
             mean: ChargedTime {
                 waiting: Span::from_us(waiting),
                 exposed_waiting: Span::from_us(waiting),
@@ -321,7 +367,7 @@ mod tests {
             waited: Span::from_us(waiting),
             latest: Some((Rank(5), 0.625)),
         };
-        CommChange {
+        CommunicationChange {
             what: "all-reduce, all 8 ranks".to_owned(),
             kind: Some(CollectiveKind::AllReduce),
             groups: 1,
@@ -335,18 +381,18 @@ mod tests {
         // Exposed time increases by 3.861 + 0.2 - 0.24 - 0.1 = 3.721 ms. The hidden share is 1 - 3.861 / 9.9 = 61 %
         // after, and 1 - 0.24 / 3 = 92 % before.
         assert_eq!(
-            of_group(&all_reduce()),
+            describe_group(&all_reduce()),
             "all-reduce, all 8 ranks +3.721 ms: transfers in 9.900 ms instead of 3.000 ms (ring 8 \
              (xgmi) instead of ring 8 (nvlink), bus 98.0 instead of 330.0 GB/s); compute hides 61.0 % \
              of it instead of 92.0 %; exposed waiting 200.000 us instead of 100.000 us, 62.5 % of all \
              waiting for rank 5"
         );
-        let same = CommChange {
+        let same = CommunicationChange {
             before: all_reduce().after,
             ..all_reduce()
         };
         assert_eq!(
-            of_group(&same),
+            describe_group(&same),
             "all-reduce, all 8 ranks 0: transfers in 9.900 ms as before (ring 8 (xgmi) as before, bus \
              98.0 GB/s as before); compute hides 61.0 % of it, as before; exposed waiting 200.000 us as \
              before, 62.5 % of all waiting for rank 5"
@@ -378,7 +424,7 @@ mod tests {
             host: us(12_000, 12_000),
             after_last: us(0, 0),
         };
-        let lines = explain(&why, ("a", "b"), || unreachable!("parts moved"));
+        let lines = explain_makespan_change(&why, ("a", "b"), || unreachable!("parts moved"));
         let text = |(indent, text): &IndentedLine| (*indent, text.clone());
         let found: Vec<_> = lines.iter().map(text).collect();
         let expected = [
@@ -391,7 +437,7 @@ mod tests {
                  us → 300.000 us",
             ),
             (1, "exposed communication +3.721 ms: 340.000 us → 4.061 ms"),
-            (2, &*of_group(&all_reduce())),
+            (2, &*describe_group(&all_reduce())),
             (1, "hardly moved: idle +10.000 us (660.000 us → 670.000 us)"),
             (1, "stays: host 10.000 ms (53.4 % of the makespan)"),
         ];
@@ -408,7 +454,7 @@ mod tests {
             host: us(0, 0),
             after_last: us(0, 0),
         };
-        let lines = explain(&why, ("a", "b"), || "because".to_owned());
+        let lines = explain_makespan_change(&why, ("a", "b"), || "because".to_owned());
         assert_eq!(lines[0].1, "a → b: the same makespan, 5.000 us");
         assert_eq!(lines[1].1, "because");
         assert_eq!(lines.len(), 2);

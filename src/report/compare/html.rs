@@ -2,67 +2,85 @@
 //! warnings.
 
 use super::text::{
-    WHY, captured, failure_lines, machine_lines, meanings, reason_lines, rows, scope, warning_lines,
+    WHY, build_table_rows, describe_captured_end, explain_rows, failure_lines, format_scope,
+    machine_lines, reason_lines, warning_lines,
 };
 use super::{MachineColumn, MachineComparison};
 use crate::Report;
-use crate::html::page::{list, number, page_with_tables, section, table, text};
-use crate::html::{caveats, chapters, time_bars};
+use crate::html::page::{
+    escape_html, page_with_tables, render_list, render_report_number, render_section, render_table,
+};
+use crate::html::{chapters_with_content, render_caveats, time_bars};
 use chakram_base::units::Span;
 
 /// Renders `comparison`. `basis` describes the basis of durations; `notes` are further sentences to print.
-pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String]) -> String {
+pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[String]) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p><p class=\"sub\">{}</p>",
-        text(comparison.title),
-        text(&scope(comparison)),
-        text(basis)
+        escape_html(comparison.title),
+        escape_html(&format_scope(comparison)),
+        escape_html(basis)
     );
-    if let Some(line) = captured(comparison) {
-        body += &format!("<p class=\"sub\">{}</p>", text(&line));
+    if let Some(line) = describe_captured_end(comparison) {
+        body += &format!("<p class=\"sub\">{}</p>", escape_html(&line));
     }
     let columns = || comparison.columns.iter().enumerate();
     let tiles: String = columns()
-        .map(|(at, column)| tile(comparison, at, column))
+        .map(|(at, column)| render_machine_tile(comparison, at, column))
         .collect();
     body += &format!("<div class=\"tiles\">{tiles}</div>");
     let warnings = notes.iter().cloned().chain(warning_lines(comparison));
-    body += &section("Warnings", "warnings", &list(warnings, "warnings"));
+    body += &render_section("Warnings", "warnings", &render_list(warnings, "warnings"));
     let failures = failure_lines(comparison).into_iter();
-    body += &section("Not completed", "failed", &list(failures, "warnings"));
+    body += &render_section(
+        "Not completed",
+        "failed",
+        &render_list(failures, "warnings"),
+    );
     let bars = comparison
-        .reports()
+        .replayed_columns()
         .map(|(column, report)| (&*column.name, report.mean_parts));
     let bars: Vec<_> = bars.collect();
-    let names = comparison.columns.iter().map(|column| text(&column.name));
+    let names = comparison
+        .columns
+        .iter()
+        .map(|column| escape_html(&column.name));
     let heads: Vec<String> = std::iter::once("mean of NPUs".to_owned())
         .chain(names)
         .collect();
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    let rows = rows(comparison).into_iter().map(|(name, cells)| {
-        let name = name.replace("  ", "\u{2003}");
-        std::iter::once(name)
-            .chain(cells)
-            .map(|cell| text(&cell))
-            .collect()
-    });
+    let rows = build_table_rows(comparison)
+        .into_iter()
+        .map(|(name, cells)| {
+            let name = name.replace("  ", "\u{2003}");
+            std::iter::once(name)
+                .chain(cells)
+                .map(|cell| escape_html(&cell))
+                .collect()
+        });
     let side_by_side = time_bars("Time by category on each machine", &bars)
-        + &table(&heads, &rows.collect::<Vec<_>>())
-        + &table_notes(&meanings(comparison));
-    body += &section("Where the time goes", "breakdown", &side_by_side);
+        + &render_table(&heads, &rows.collect::<Vec<_>>())
+        + &table_notes(&explain_rows(comparison));
+    body += &render_section("Where the time goes", "breakdown", &side_by_side);
     let reasons = reason_lines(comparison).into_iter();
     let reasons: String = reasons
-        .map(|(indent, line)| format!("<p class=\"why i{indent}\">{}</p>", text(&line)))
+        .map(|(indent, line)| format!("<p class=\"why i{indent}\">{}</p>", escape_html(&line)))
         .collect();
     if !reasons.is_empty() {
-        let reasons = format!("<p class=\"note\">{}</p>{reasons}", text(WHY));
-        body += &section("Why", "why", &reasons);
+        let reasons = format!("<p class=\"note\">{}</p>{reasons}", escape_html(WHY));
+        body += &render_section("Why", "why", &reasons);
     }
     let machines: String = machine_lines(comparison)
-        .map(|(name, parts)| format!("<dt>{}</dt><dd>{}</dd>", text(name), text(&parts)))
+        .map(|(name, parts)| {
+            format!(
+                "<dt>{}</dt><dd>{}</dd>",
+                escape_html(name),
+                escape_html(&parts)
+            )
+        })
         .collect();
     let machines = format!("<dl class=\"facts\">{machines}</dl>");
-    body += &section("Machines", "machines", &machines);
+    body += &render_section("Machines", "machines", &machines);
     for (at, column) in columns() {
         if let Ok(report) = &column.result {
             body += &of_machine(at, &column.name, report, basis);
@@ -74,14 +92,18 @@ pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String])
 /// Returns the notes below a table.
 fn table_notes(sentences: &[&str]) -> String {
     let notes = sentences.iter();
-    let notes = notes.map(|words| format!("<p class=\"note\">{}</p>", text(words)));
+    let notes = notes.map(|words| format!("<p class=\"note\">{}</p>", escape_html(words)));
     notes.collect()
 }
 
 /// Returns the tile with the makespan on a machine and the makespan's interval.
-fn tile(comparison: &MachineComparison<'_>, at: usize, column: &MachineColumn<'_>) -> String {
+fn render_machine_tile(
+    comparison: &MachineComparison<'_>,
+    at: usize,
+    column: &MachineColumn<'_>,
+) -> String {
     let span = |field: &str, span: Span| {
-        number(
+        render_report_number(
             &format!("/machines/{at}/{field}"),
             span.0,
             &span.to_string(),
@@ -101,12 +123,12 @@ fn tile(comparison: &MachineComparison<'_>, at: usize, column: &MachineColumn<'_
             if report.is_lower_bound() {
                 beside.push("a lower bound".to_owned());
             }
-            if !report.fits() {
+            if !report.fits_memory() {
                 beside.push("<span class=\"warn\">out of memory</span>".to_owned());
             }
-            let speed = comparison.against(report).speed();
+            let speed = comparison.compare_makespan_with(report).speedup();
             let is_first = comparison
-                .reference()
+                .reference_machine()
                 .is_some_and(|(first, _)| std::ptr::eq(first, column));
             beside.extend(
                 speed
@@ -121,19 +143,23 @@ fn tile(comparison: &MachineComparison<'_>, at: usize, column: &MachineColumn<'_
     };
     format!(
         "<div class=\"tile\"><span>{}</span><b>{value}</b><small>{beside}</small></div>",
-        text(&column.name)
+        escape_html(&column.name)
     )
 }
 
 /// Returns a machine's whole report, warnings first, with only the first chapter expanded.
 fn of_machine(at: usize, name: &str, report: &Report, basis: &str) -> String {
-    let mut all = caveats(report, basis);
-    for (i, (heading, _, chapter)) in chapters(report).enumerate() {
+    let mut all = render_caveats(report, basis);
+    for (i, (heading, _, chapter)) in chapters_with_content(report).enumerate() {
         let open = if i == 0 { " open" } else { "" };
         all += &format!("<details{open}><summary>{heading}</summary>{chapter}</details>");
     }
     // In the comparison's document, the machine's report is at `/machines/{at}`, so all JSON pointers get this
     // prefix.
     let all = all.replace("data-path=\"/", &format!("data-path=\"/machines/{at}/"));
-    section(&text(&format!("On {name}")), &format!("machine-{at}"), &all)
+    render_section(
+        &escape_html(&format!("On {name}")),
+        &format!("machine-{at}"),
+        &all,
+    )
 }

@@ -3,11 +3,11 @@
 //! `machines` contains, for each machine, the report (without facts that are the same for all machines) or the failure;
 //! `comparison` compares each machine with the first machine that has a report.
 
-use super::csv::status;
-use super::explanation::explain;
+use super::csv::status_word;
+use super::explanation::explain_makespan_change;
 use super::{
-    ChargedTime, CommChange, CommOnMachine, MachineColumn, MachineComparison, MakespanExplanation,
-    SpanChange,
+    ChargedTime, CommunicationChange, MachineColumn, MachineCommunication, MachineComparison,
+    MakespanExplanation, SpanChange,
 };
 use crate::Report;
 use crate::TimeCategory;
@@ -64,7 +64,7 @@ pub enum MachineResult<'c> {
 
 impl MachineResult<'_> {
     /// Returns the name of the machine.
-    pub fn name(&self) -> &str {
+    pub fn machine_name(&self) -> &str {
         match self {
             Self::Failed { machine, .. } => &machine.name,
             Self::Completed(report) => &report.machine.name,
@@ -72,7 +72,7 @@ impl MachineResult<'_> {
     }
 
     /// Returns the report, if the replay completed.
-    pub fn report(&self) -> Option<&Report> {
+    pub fn completed_report(&self) -> Option<&Report> {
         match self {
             Self::Failed { .. } => None,
             Self::Completed(report) => Some(report),
@@ -150,38 +150,44 @@ struct SideRow {
 }
 
 /// Returns the document of `comparison`, with its provenance.
-pub fn document<'c>(
+pub fn build_document<'c>(
     comparison: &'c MachineComparison<'_>,
     provenance: Provenance,
 ) -> ComparisonDocument<'c> {
-    let against = comparison.reference().map(|(column, first)| {
-        let reports = comparison.reports();
-        let rows = reports.map(|(other, report)| row(comparison, (column, first), (other, report)));
+    let against = comparison.reference_machine().map(|(column, first)| {
+        let reports = comparison.replayed_columns();
+        let rows = reports.map(|(other, report)| {
+            build_comparison_row(comparison, (column, first), (other, report))
+        });
         rows.collect()
     });
     ComparisonDocument {
         schema: ComparisonSchema::default(),
         provenance,
-        machines: comparison.columns.iter().map(machine).collect(),
+        machines: comparison
+            .columns
+            .iter()
+            .map(build_machine_result)
+            .collect(),
         comparison: against.unwrap_or_default(),
     }
 }
 
-fn machine<'c>(column: &'c MachineColumn<'_>) -> MachineResult<'c> {
+fn build_machine_result<'c>(column: &'c MachineColumn<'_>) -> MachineResult<'c> {
     match &column.result {
         Ok(report) => MachineResult::Completed(Cow::Borrowed(report)),
         Err(error) => MachineResult::Failed {
             schema: ReportSchema::default(),
-            machine: MachineName::of(column.machine),
+            machine: MachineName::from_machine(column.machine),
             failed: MachineFailure {
-                status: status(column).to_owned(),
+                status: status_word(column).to_owned(),
                 message: error.to_string(),
             },
         },
     }
 }
 
-fn row(
+fn build_comparison_row(
     comparison: &MachineComparison<'_>,
     (column, first): (&MachineColumn<'_>, &Report),
     (other, report): (&MachineColumn<'_>, &Report),
@@ -190,7 +196,7 @@ fn row(
     let lines = if std::ptr::eq(first, report) {
         Vec::new()
     } else {
-        explain(&why, (&column.name, &other.name), || {
+        explain_makespan_change(&why, (&column.name, &other.name), || {
             comparison.explain_nothing_moved(other, report, column.machine)
         })
     };
@@ -199,37 +205,41 @@ fn row(
     AgainstRow {
         machine: other.name.clone(),
         baseline: column.name.clone(),
-        makespan: change(why.makespan),
-        speedup: why.makespan.speed(),
-        change_percent: why.makespan.percent(),
-        difference_from_capture_percent: report.difference(),
-        mean: TimeCategory::ALL.map(|(part, _)| change(why.part(part))),
-        after_last_node: change(why.after_last),
-        communication: why.communication.iter().map(moved).collect(),
+        makespan: build_change_row(why.makespan),
+        speedup: why.makespan.speedup(),
+        change_percent: why.makespan.percent_increase(),
+        difference_from_capture_percent: report.captured_difference_percent(),
+        mean: TimeCategory::ALL.map(|(part, _)| build_change_row(why.category_change(part))),
+        after_last_node: build_change_row(why.after_last),
+        communication: why
+            .communication
+            .iter()
+            .map(build_communication_row)
+            .collect(),
         explanation: words.collect(),
     }
 }
 
-fn change(change: SpanChange) -> ChangeRow {
+fn build_change_row(change: SpanChange) -> ChangeRow {
     ChangeRow {
         before_ps: change.before,
         after_ps: change.after,
-        change_ps: change.more() as i64,
+        change_ps: change.increase_ps() as i64,
     }
 }
 
-fn moved(moved: &CommChange) -> CommunicationRow {
+fn build_communication_row(moved: &CommunicationChange) -> CommunicationRow {
     CommunicationRow {
         name: moved.what.clone(),
         kind: moved.kind,
         groups: moved.groups,
-        exposed: change(moved.exposed()),
-        before: moved.before.as_ref().map(side),
-        after: moved.after.as_ref().map(side),
+        exposed: build_change_row(moved.exposed_time_change()),
+        before: moved.before.as_ref().map(build_side_row),
+        after: moved.after.as_ref().map(build_side_row),
     }
 }
 
-fn side(side: &CommOnMachine) -> SideRow {
+fn build_side_row(side: &MachineCommunication) -> SideRow {
     let ChargedTime {
         waiting,
         exposed_waiting,
@@ -243,7 +253,7 @@ fn side(side: &CommOnMachine) -> SideRow {
         mean_transferring_ps: transferring,
         mean_exposed_transferring_ps: exposed_transferring,
         mean_bubble_ps: bubble,
-        overlapped_share_of_transfer: side.hidden(),
+        overlapped_share_of_transfer: side.hidden_share(),
         transfer_ps: side.transfer,
         waited_ps_mean_of_members: side.waited,
         bus_bytes_per_s: side.bus,

@@ -1,18 +1,18 @@
 //! Renders the comparison as text of at most 100 columns.
 
-use super::csv::status;
-use super::explanation::{IndentedLine, explain, percent};
+use super::csv::status_word;
+use super::explanation::{IndentedLine, explain_makespan_change, format_percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
 use crate::Report;
 use crate::TimeCategory;
 use crate::cost;
-use crate::memory::fullest;
-use crate::summary::thousands;
-use crate::table::{TextTable, left, right};
-use crate::text::{TextStyle, WIDTH, paragraph, share};
-use chakram_base::units::{Span, percent_change};
+use crate::memory::find_fullest_rank;
+use crate::summary::format_thousands;
+use crate::table::{TextTable, left_aligned_column, right_aligned_column};
+use crate::text::{TextStyle, WIDTH, format_share, write_paragraph};
+use chakram_base::units::{Span, format_percent_change};
 use chakram_hardware::machine::Machine;
-use chakram_trace::format::{Dtype, escape};
+use chakram_trace::format::{Dtype, escape_name};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
@@ -22,7 +22,7 @@ const CELL: usize = 19;
 const ABREAST: usize = (WIDTH - NAMES) / CELL;
 
 /// Renders `comparison`. `basis` describes the basis of durations; `notes` are further sentences to print.
-pub fn render(
+pub fn render_text(
     comparison: &MachineComparison<'_>,
     basis: &str,
     notes: &[String],
@@ -40,45 +40,49 @@ fn write_all(
     notes: &[String],
     style: TextStyle,
 ) -> Result {
-    let head = format!("{}: {}", comparison.title, scope(comparison));
+    let head = format!("{}: {}", comparison.title, format_scope(comparison));
     writeln!(out, "{}", style.clip_line(&head, 0))?;
     writeln!(out, "{basis}")?;
-    if let Some(line) = captured(comparison) {
+    if let Some(line) = describe_captured_end(comparison) {
         writeln!(out, "{line}")?;
     }
     for note in notes {
-        paragraph(out, note, "  ! ", 4, style.warning)?;
+        write_paragraph(out, note, "  ! ", 4, style.warning)?;
     }
-    machines(out, comparison, style)?;
-    table(out, comparison, style)?;
-    failures(out, comparison, style)?;
-    reasons(out, comparison, style)?;
-    warnings(out, comparison, style)
+    write_machines(out, comparison, style)?;
+    write_table(out, comparison, style)?;
+    write_failures(out, comparison, style)?;
+    write_reasons(out, comparison, style)?;
+    write_warnings(out, comparison, style)
 }
 
 /// Formats the size of the comparison, as in `8 of 8 ranks, 1,024 nodes, on 2 machines`.
-pub(super) fn scope(comparison: &MachineComparison<'_>) -> String {
+pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
     let workload = comparison.workload;
     let instances = workload.instances();
-    let nodes = instances.iter().map(|i| workload.graph(i).len() as u64);
+    let nodes = instances.iter().map(|i| workload.graph_of(i).len() as u64);
     format!(
         "{} of {} ranks, {} nodes, on {} machines",
         instances.len(),
-        workload.ranks(),
-        thousands(nodes.sum()),
+        workload.rank_count(),
+        format_thousands(nodes.sum()),
         comparison.columns.len()
     )
 }
 
 /// Returns the end of the capture, if the traces state it.
-pub(super) fn captured(comparison: &MachineComparison<'_>) -> Option<String> {
-    let (_, report) = comparison.reference()?;
+pub(super) fn describe_captured_end(comparison: &MachineComparison<'_>) -> Option<String> {
+    let (_, report) = comparison.reference_machine()?;
     let (captured, slowest) = report.last_captured()?;
     Some(format!("captured {captured} (slowest rank {slowest})"))
 }
 
 /// Writes the description of the machines.
-fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
+fn write_machines(
+    out: &mut String,
+    comparison: &MachineComparison<'_>,
+    style: TextStyle,
+) -> Result {
     let h = style.heading;
     writeln!(out, "\n{h}MACHINES{h:#}")?;
     let width = comparison.columns.iter().map(|c| c.name.chars().count());
@@ -89,8 +93,8 @@ fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
         width.min(CELL)
     };
     for (name, text) in machine_lines(comparison) {
-        let name = format!("  {:<width$}  ", style.clip(name, width));
-        paragraph(out, &text, &name, width + 4, anstyle::Style::new())?;
+        let name = format!("  {:<width$}  ", style.clip_to_width(name, width));
+        write_paragraph(out, &text, &name, width + 4, anstyle::Style::new())?;
     }
     Ok(())
 }
@@ -99,19 +103,23 @@ fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
 pub(super) fn machine_lines<'c>(
     comparison: &'c MachineComparison<'_>,
 ) -> impl Iterator<Item = (&'c str, String)> {
-    let dtypes = comparison.dtypes();
-    let remote = comparison.reaches_out();
+    let dtypes = comparison.kernel_formats();
+    let remote = comparison.uses_remote_memory();
     comparison.columns.iter().map(move |column| {
         let mut text = made_of(column.machine, &dtypes);
         let report = column.result.as_ref().ok();
         if let Some(model) = report.and_then(Report::shared_network) {
             text += &format!("; network model {model}");
         }
-        if let Some(memory) = column.machine.remote().filter(|_| remote) {
+        if let Some(memory) = column.machine.first_remote_memory().filter(|_| remote) {
             text += &format!("; remote memory {memory}");
         }
         for named in column.machine.named_memories().iter().filter(|_| remote) {
-            text += &format!("; remote memory {} {}", escape(&named.name), named.memory);
+            text += &format!(
+                "; remote memory {} {}",
+                escape_name(&named.name),
+                named.memory
+            );
         }
         (&*column.name, text)
     })
@@ -127,7 +135,7 @@ fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
             format!("{} {} @ {gb} GB/s", dimension.name, dimension.size)
         })
         .collect();
-    let mut text = format!("{} NPUs", thousands(topology.npus().into()));
+    let mut text = format!("{} NPUs", format_thousands(topology.npu_count().into()));
     if !network.is_empty() {
         text += &format!(": {}", network.join(", "));
     }
@@ -158,27 +166,27 @@ fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
 }
 
 /// Writes the table; machines that do not fit side by side follow in further tables.
-fn table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
-    let rows = rows(comparison);
+fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
+    let rows = build_table_rows(comparison);
     if rows.is_empty() {
         return Ok(());
     }
     for (i, columns) in comparison.columns.chunks(ABREAST).enumerate() {
         let names = columns
             .iter()
-            .map(|column| style.clip(&column.name, CELL - 1));
+            .map(|column| style.clip_to_width(&column.name, CELL - 1));
         let names: Vec<String> = names.collect();
-        let mut headings = vec![left("MEAN OF NPUs", NAMES)];
-        headings.extend(names.iter().map(|name| right(name, CELL)));
-        let mut table = TextTable::new(headings).indented(0);
+        let mut headings = vec![left_aligned_column("MEAN OF NPUs", NAMES)];
+        headings.extend(names.iter().map(|name| right_aligned_column(name, CELL)));
+        let mut table = TextTable::new(headings).with_indent(0);
         for (name, cells) in &rows {
             let cells = cells.iter().skip(i * ABREAST).take(ABREAST);
             let mut row: Vec<&dyn Display> = vec![name];
             row.extend(cells.map(|cell| cell as &dyn Display));
-            table.add(&row);
+            table.add_row(&row);
         }
-        write!(out, "\n{}", table.text(style))?;
-        for words in meanings(comparison) {
+        write!(out, "\n{}", table.into_text(style))?;
+        for words in explain_rows(comparison) {
             writeln!(out, "  {words}")?;
         }
     }
@@ -186,13 +194,13 @@ fn table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle)
 }
 
 /// Returns the explanations of exposed communication and of the bubble, each only if some machine has such time.
-pub(super) fn meanings(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
+pub(super) fn explain_rows(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
         (TimeCategory::Communication, TimeCategory::EXPOSED),
         (TimeCategory::Bubble, TimeCategory::BUBBLE),
     ];
     let has = |part: TimeCategory| {
-        let mut reports = comparison.reports();
+        let mut reports = comparison.replayed_columns();
         reports.any(|(_, report)| report.mean_parts[part as usize] > Span::ZERO)
     };
     let meanings = meanings.into_iter().filter(|(part, _)| has(*part));
@@ -201,9 +209,11 @@ pub(super) fn meanings(comparison: &MachineComparison<'_>) -> Vec<&'static str> 
 
 /// Returns the rows of the table, each with a name and a cell per machine. A row whose name begins with spaces is a
 /// part of the row above. The result is empty if there is no report.
-pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec<String>)> {
+pub(super) fn build_table_rows(
+    comparison: &MachineComparison<'_>,
+) -> Vec<(&'static str, Vec<String>)> {
     let mut rows: Vec<(&'static str, Vec<String>)> = Vec::new();
-    if comparison.reference().is_none() {
+    if comparison.reference_machine().is_none() {
         return rows;
     }
     let mut put = |name: &'static str, cell: &dyn Fn(&MachineColumn<'_>) -> String| {
@@ -211,31 +221,38 @@ pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec
     };
     put("makespan", &|column| match &column.result {
         Ok(report) => report.outcome.makespan.to_string(),
-        Err(_) => status(column).to_owned(),
+        Err(_) => status_word(column).to_owned(),
     });
     let mut row = |name: &'static str, cell: &dyn Fn(&Report) -> Option<String>| {
         let of = |column: &MachineColumn<'_>| cell(column.result.as_ref().ok()?);
         put(name, &|column| of(column).unwrap_or_else(|| "-".to_owned()))
     };
     let some = |report: &dyn Fn(&Report) -> Span| {
-        let mut reports = comparison.reports();
+        let mut reports = comparison.replayed_columns();
         reports.any(|(_, r)| report(r) > Span::ZERO)
     };
-    let change = |report: &Report| comparison.against(report);
+    let change = |report: &Report| comparison.compare_makespan_with(report);
     row("  speedup", &|report| {
-        let speed = change(report).speed()?;
+        let speed = change(report).speedup()?;
         Some(format!("{speed:.2}x"))
     });
     // The baseline is the first column. The baseline's full name is above the table, because the name may be too long
     // for a row.
-    row("  vs. first machine", &|report| percent(&change(report)));
-    if comparison.reports().any(|(_, r)| r.captured.is_some()) {
+    row("  vs. first machine", &|report| {
+        format_percent(&change(report))
+    });
+    if comparison
+        .replayed_columns()
+        .any(|(_, r)| r.captured.is_some())
+    {
         row("  vs. capture", &|report| {
-            report.difference().map(percent_change)
+            report
+                .captured_difference_percent()
+                .map(format_percent_change)
         });
     }
     let with_share = |report: &Report, time: Span| {
-        let share = share(time, report.outcome.makespan);
+        let share = format_share(time, report.outcome.makespan);
         Some(format!("{time} {share:>7}"))
     };
     for (part, name) in &TimeCategory::ALL {
@@ -254,14 +271,14 @@ pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec
         }
     }
     for (name, figure) in cost::ROWS {
-        let mut reports = comparison.reports();
+        let mut reports = comparison.replayed_columns();
         if reports.any(|(_, report)| figure(report).is_some()) {
             row(name, &figure);
         }
     }
-    if comparison.remembers() {
+    if comparison.has_memory_rows() {
         row("peak memory", &|report| {
-            let row = fullest(&report.memory)?;
+            let row = find_fullest_rank(&report.memory)?;
             let share = row.percent_text();
             Some(format!("{} {share:>7}", row.peak))
         });
@@ -273,13 +290,17 @@ pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec
         });
         row("  overlapped", &|report| {
             let under_way = under_way(report);
-            Some(share(report.overlapped(), under_way))
+            Some(format_share(report.overlapped_time(), under_way))
         });
     }
     rows
 }
 
-fn failures(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
+fn write_failures(
+    out: &mut String,
+    comparison: &MachineComparison<'_>,
+    style: TextStyle,
+) -> Result {
     let h = style.heading;
     let failed = failure_lines(comparison);
     if failed.is_empty() {
@@ -287,7 +308,7 @@ fn failures(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     }
     writeln!(out, "\n{h}NOT COMPLETED{h:#}")?;
     let mut failed = failed.iter();
-    failed.try_for_each(|text| paragraph(out, text, "  ! ", 4, style.warning))
+    failed.try_for_each(|text| write_paragraph(out, text, "  ! ", 4, style.warning))
 }
 
 /// Returns a sentence for each machine without a report.
@@ -295,12 +316,12 @@ pub(super) fn failure_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let failed = comparison.columns.iter().filter_map(|column| {
         let message = column.result.as_ref().err()?.to_string();
         let first = message.lines().next().unwrap_or_default();
-        Some(format!("{}: {}: {first}", column.name, status(column)))
+        Some(format!("{}: {}: {first}", column.name, status_word(column)))
     });
     failed.collect()
 }
 
-fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
+fn write_reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
     let reasons = reason_lines(comparison);
     if reasons.is_empty() {
@@ -314,7 +335,7 @@ fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyl
             anstyle::Style::new()
         };
         let lead = "  ".repeat(indent);
-        paragraph(out, &line, &lead, 2 * indent + 4, style)?;
+        write_paragraph(out, &line, &lead, 2 * indent + 4, style)?;
     }
     Ok(())
 }
@@ -324,20 +345,24 @@ pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to tha
 
 /// Returns the explanation of each machine compared with the first.
 pub(super) fn reason_lines(comparison: &MachineComparison<'_>) -> Vec<IndentedLine> {
-    let Some((first, reference)) = comparison.reference() else {
+    let Some((first, reference)) = comparison.reference_machine() else {
         return Vec::new();
     };
-    let others = comparison.reports().skip(1);
+    let others = comparison.replayed_columns().skip(1);
     let lines = others.flat_map(|(column, report)| {
         let why = MakespanExplanation::new(reference, report);
-        explain(&why, (&first.name, &column.name), || {
+        explain_makespan_change(&why, (&first.name, &column.name), || {
             comparison.explain_nothing_moved(column, report, first.machine)
         })
     });
     lines.collect()
 }
 
-fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
+fn write_warnings(
+    out: &mut String,
+    comparison: &MachineComparison<'_>,
+    style: TextStyle,
+) -> Result {
     let warnings = warning_lines(comparison);
     if warnings.is_empty() {
         return Ok(());
@@ -345,19 +370,19 @@ fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     let h = style.heading;
     writeln!(out, "\n{h}WARNINGS{h:#}")?;
     let mut warnings = warnings.iter();
-    warnings.try_for_each(|text| paragraph(out, text, "  ! ", 4, style.warning))
+    warnings.try_for_each(|text| write_paragraph(out, text, "  ! ", 4, style.warning))
 }
 
 /// Returns each warning once. A warning that does not concern all machines names its machines.
 pub(super) fn warning_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for (column, report) in comparison.reports() {
-        let settings = report.settings.sentences();
+    for (column, report) in comparison.replayed_columns() {
+        let settings = report.settings.to_sentences();
         for warning in report.warnings.iter().cloned().chain(settings) {
             known.entry(warning).or_default().push(&column.name);
         }
     }
-    let all = comparison.reports().count();
+    let all = comparison.replayed_columns().count();
     let lines = known.into_iter().map(|(warning, names)| {
         if names.len() == all {
             warning

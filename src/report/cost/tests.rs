@@ -20,7 +20,7 @@ fn near(found: f64, expected: f64) {
 
 #[test]
 fn money_follows_from_hours_of_npus() {
-    let cost = BASIS.cost(2.5);
+    let cost = BASIS.cost_at_price(2.5);
     // The replay takes 16 x 2 / 3600 = 0.00889 NPU hours, at 2.5 dollars each.
     near(cost.npu_hours, 32.0 / 3600.0);
     near(cost.dollars, 80.0 / 3600.0);
@@ -37,7 +37,7 @@ fn money_follows_from_hours_of_npus() {
         ends: None,
         ..BASIS
     };
-    let cost = silent.cost(2.5);
+    let cost = silent.cost_at_price(2.5);
     assert_eq!(
         (cost.dollars_per_million_tokens, cost.dollars_90),
         (None, None)
@@ -80,6 +80,6 @@ fn amounts_have_as_many_digits_as_they_need() {
         (0.000_012_34, "$0.0000123"),
         (0.0, "$0"),
     ] {
-        assert_eq!(dollars(amount), shown);
+        assert_eq!(format_dollars(amount), shown);
     }
 }

@@ -1,7 +1,7 @@
 //! Builds the rows of the node table: when each node ran, and the node that it waited for.
 
 use super::recorder::{NodeTimes, RunRecorder};
-use super::relations::known;
+use super::relations::known_index;
 use crate::lane_names::lane_name;
 use crate::node_table::{NodeTable, NodeTableRow, RowNode, StartCause, TextNumbers};
 use crate::summary::kind_label;
@@ -17,10 +17,10 @@ impl RunRecorder<'_> {
         // ranks share a graph.
         let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
         for instance in workload.instances() {
-            let graph = workload.graph(instance);
+            let graph = workload.graph_of(instance);
             let known_names = &mut of_graph[instance.graph.index()];
             let lane_numbers = graph.lanes().iter().map(|lane| {
-                lane_name(graph, instance, *lane).map_or(-1, |name| lanes.number(&name))
+                lane_name(graph, instance, *lane).map_or(-1, |name| lanes.intern_text(&name))
             });
             let lane_numbers: Vec<i32> = lane_numbers.collect();
             for node in graph.nodes() {
@@ -29,7 +29,7 @@ impl RunRecorder<'_> {
                     known_names.resize(name + 1, -1);
                 }
                 if known_names[name] < 0 {
-                    known_names[name] = names.number(graph.name(node));
+                    known_names[name] = names.intern_text(graph.name(node));
                 }
                 let number = table.len();
                 let NodeTimes { start, end } = self.times[number];
@@ -40,7 +40,7 @@ impl RunRecorder<'_> {
                     span: [start, end],
                     lane: lane_numbers[graph.lane(node) as usize],
                     cause: self.start_cause(number),
-                    partner: Some(self.origin(number))
+                    partner: Some(self.find_determining_node(number))
                         .filter(|origin| *origin != number)
                         .map(|origin| self.row_node(origin)),
                 });
@@ -52,22 +52,22 @@ impl RunRecorder<'_> {
     }
 
     fn row_node(&self, number: usize) -> RowNode {
-        let of = self.relations.node(number);
+        let of = self.relations.node_at_number(number);
         let instances = self.relations.prepared.workload().instances();
         let rank = instances[of.instance.index()].rank.0;
-        (rank, self.relations.graph(of.instance).id(of.node))
+        (rank, self.relations.graph_of(of.instance).id(of.node))
     }
 
     /// Returns the cause of a node's start, and the node that released it, by the rules of the critical path.
     fn start_cause(&self, number: usize) -> (StartCause, Option<RowNode>) {
         let start = self.times[number].start;
-        if self.ready(number) == start {
-            return match known(self.freed_by[number].cause) {
+        if self.ready_time_of(number) == start {
+            return match known_index(self.freed_by[number].cause) {
                 Some(cause) => (StartCause::Dependency, Some(self.row_node(cause))),
                 None => (StartCause::Release, None),
             };
         }
-        let before = self.before(number);
+        let before = self.previous_on_lane(number);
         if let Some(lane) = before.filter(|&lane| self.times[lane].end == start) {
             return (StartCause::Lane, Some(self.row_node(lane)));
         }

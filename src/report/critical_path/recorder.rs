@@ -17,7 +17,7 @@ pub struct NodeTimes {
 
 /// The nodes that released a node; [`NONE`] if there is none.
 #[derive(Clone, Copy, Debug)]
-pub struct FreedBy {
+pub struct ReleasingNodes {
     /// The dependency that completed last.
     pub cause: u32,
     /// The previous node on the node's lane.
@@ -31,7 +31,7 @@ pub struct RunRecorder<'a> {
     /// Times of each node, by node number.
     pub(super) times: Vec<NodeTimes>,
     /// Causes of each node's start, by node number.
-    pub(super) freed_by: Vec<FreedBy>,
+    pub(super) freed_by: Vec<ReleasingNodes>,
     /// Instant at which all members of a node's collective had arrived. Until this instant is known, the node's start.
     /// The index is the number of the collective among all instances.
     pub(super) began: Vec<Time>,
@@ -44,7 +44,7 @@ pub struct RunRecorder<'a> {
 impl<'a> RunRecorder<'a> {
     /// Creates an observer of all instances of `prepared`; `None` if there are too many nodes.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Option<Self> {
-        if prepared.workload().nodes() > super::MOST_NODES {
+        if prepared.workload().node_count() > super::MOST_NODES {
             return None;
         }
         let relations = RunRelations::new(prepared);
@@ -53,13 +53,13 @@ impl<'a> RunRecorder<'a> {
             start: Time::ZERO,
             end: Time::ZERO,
         };
-        let nobody = FreedBy {
+        let nobody = ReleasingNodes {
             cause: NONE,
             before: NONE,
         };
         Some(Self {
-            times: huge_pages::filled(nodes, never),
-            freed_by: huge_pages::filled(nodes, nobody),
+            times: huge_pages::allocate_filled(nodes, never),
+            freed_by: huge_pages::allocate_filled(nodes, nobody),
             began: vec![Time::ZERO; relations.member_calls],
             completed: huge_pages::huge_page_vec(nodes),
             last_on_lane: vec![NONE; relations.lanes],
@@ -70,36 +70,36 @@ impl<'a> RunRecorder<'a> {
 
 impl Observer for RunRecorder<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let instance = &self.relations.instances[instance.index()];
-        self.times[instance.number(node)].start = now;
+        self.times[instance.node_number(node)].start = now;
         if kind == NodeKind::Collective {
-            self.began[instance.call(node)] = now;
+            self.began[instance.call_index(node)] = now;
         }
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.completed.push(RunNode { instance, node });
         let instance = &self.relations.instances[instance.index()];
-        let number = instance.number(node);
+        let number = instance.node_number(node);
         self.times[number].end = now;
         for next in instance.graph.successors(node) {
-            self.freed_by[instance.number(next)].cause = number as u32;
+            self.freed_by[instance.node_number(next)].cause = number as u32;
         }
-        if let Some(lane) = instance.lane(node) {
+        if let Some(lane) = instance.lane_index(node) {
             let last = &mut self.last_on_lane[lane];
             self.freed_by[number].before = std::mem::replace(last, number as u32);
         }
     }
 
     #[inline]
-    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+    fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let instance = &self.relations.instances[instance.index()];
         if instance.graph.kind(node) == NodeKind::Collective {
-            self.began[instance.call(node)] = now;
+            self.began[instance.call_index(node)] = now;
         }
     }
 
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }

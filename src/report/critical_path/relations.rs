@@ -11,7 +11,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// Returns a number as an index; `None` for [`NONE`].
 #[inline]
-pub fn known(number: u32) -> Option<usize> {
+pub fn known_index(number: u32) -> Option<usize> {
     (number != NONE).then_some(number as usize)
 }
 
@@ -37,19 +37,19 @@ pub struct RunInstance<'a> {
 
 impl RunInstance<'_> {
     #[inline]
-    pub fn number(&self, node: NodeIndex) -> usize {
+    pub fn node_number(&self, node: NodeIndex) -> usize {
         self.first as usize + node.index()
     }
 
     /// Returns the index of a node's lane, if the node has a lane.
     #[inline]
-    pub fn lane(&self, node: NodeIndex) -> Option<usize> {
-        known(self.lanes[self.graph.lane(node) as usize])
+    pub fn lane_index(&self, node: NodeIndex) -> Option<usize> {
+        known_index(self.lanes[self.graph.lane(node) as usize])
     }
 
     /// Returns the index of a collective among the collectives of all instances.
     #[inline]
-    pub fn call(&self, node: NodeIndex) -> usize {
+    pub fn call_index(&self, node: NodeIndex) -> usize {
         self.first_call as usize + self.graph.call_index(node)
     }
 }
@@ -80,7 +80,7 @@ impl<'a> RunRelations<'a> {
         let mut instances = Vec::with_capacity(workload.instances().len());
         let [mut nodes, mut member_calls, mut lanes] = [0_usize; 3];
         for (i, instance) in (0..).zip(workload.instances()) {
-            let graph = workload.graph(instance);
+            let graph = workload.graph_of(instance);
             let own = prepared.lanes_of(InstanceId(i));
             let count = own.flatten().max().map_or(0, |lane| lane as usize + 1);
             let own = prepared.lanes_of(InstanceId(i));
@@ -98,22 +98,22 @@ impl<'a> RunRelations<'a> {
         }
         let mut this = Self {
             prepared,
-            comm: prepared.comm(),
+            comm: prepared.comm_timing(),
             instances,
             nodes,
             member_calls,
             lanes,
-            peer: huge_pages::filled(nodes, NONE),
+            peer: huge_pages::allocate_filled(nodes, NONE),
             first_member: Vec::new(),
             members: vec![0; member_calls],
         };
-        this.calls();
-        this.messages();
+        this.link_calls();
+        this.link_messages();
         this
     }
 
     /// Finds the members of each collective.
-    fn calls(&mut self) {
+    fn link_calls(&mut self) {
         let mut first_call = Vec::new();
         let mut count = 0;
         for calls in self.prepared.call_counts() {
@@ -125,7 +125,7 @@ impl<'a> RunRelations<'a> {
             for call in instance.graph.calls() {
                 let (group, sequence) = self.prepared.call_of(InstanceId(i), call.node);
                 let number = first_call[group.index()] + sequence;
-                self.peer[instance.number(call.node)] = number;
+                self.peer[instance.node_number(call.node)] = number;
                 self.first_member[number as usize] += 1;
             }
         }
@@ -139,7 +139,7 @@ impl<'a> RunRelations<'a> {
         }
         for instance in self.instances.iter().rev() {
             for call in instance.graph.calls().iter().rev() {
-                let member = instance.number(call.node);
+                let member = instance.node_number(call.node);
                 let place = &mut self.first_member[self.peer[member] as usize];
                 *place -= 1;
                 self.members[*place as usize] = member as u32;
@@ -148,14 +148,14 @@ impl<'a> RunRelations<'a> {
     }
 
     /// Finds the two halves of each message.
-    fn messages(&mut self) {
+    fn link_messages(&mut self) {
         let mut halves: Vec<u32> = Vec::new();
         for (i, instance) in (0..).zip(&self.instances) {
             for message in instance.graph.messages() {
                 let Some(pair) = self.prepared.pair_of(InstanceId(i), message.node) else {
                     continue;
                 };
-                let number = instance.number(message.node);
+                let number = instance.node_number(message.node);
                 if halves.len() <= pair as usize {
                     halves.resize(pair as usize + 1, NONE);
                 }
@@ -174,14 +174,14 @@ impl<'a> RunRelations<'a> {
     }
 
     /// Returns the nodes of all members of a collective node's call, in the order of instances.
-    pub fn members(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
+    pub fn call_members(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
         let call = self.peer[number] as usize;
         let [from, to] = [call, call + 1].map(|i| self.first_member[i] as usize);
         self.members[from..to].iter().map(|&member| member as usize)
     }
 
     /// Returns the node with a number, found by a search over the instances.
-    pub fn node(&self, number: usize) -> RunNode {
+    pub fn node_at_number(&self, number: usize) -> RunNode {
         let number = number as u32;
         let instance = self.instances.partition_point(|one| one.first <= number) - 1;
         RunNode {
@@ -190,15 +190,15 @@ impl<'a> RunRelations<'a> {
         }
     }
 
-    pub fn number(&self, of: RunNode) -> usize {
-        self.instances[of.instance.index()].number(of.node)
+    pub fn number_of_node(&self, of: RunNode) -> usize {
+        self.instances[of.instance.index()].node_number(of.node)
     }
 
-    pub fn graph(&self, instance: InstanceId) -> &'a Graph {
+    pub fn graph_of(&self, instance: InstanceId) -> &'a Graph {
         self.instances[instance.index()].graph
     }
 
-    pub fn kind(&self, of: RunNode) -> NodeKind {
-        self.graph(of.instance).kind(of.node)
+    pub fn kind_of(&self, of: RunNode) -> NodeKind {
+        self.graph_of(of.instance).kind(of.node)
     }
 }

@@ -6,7 +6,7 @@
 //! a convex piecewise linear function.
 
 use super::recorder::{NodeTimes, RunRecorder};
-use super::relations::{NONE, known};
+use super::relations::{NONE, known_index};
 use chakram_base::units::{Span, Time};
 use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
@@ -26,7 +26,7 @@ impl ScaledTime {
 
     /// Returns the later of two instants. If the instants are equal, returns the one that is later for smaller factors.
     #[inline]
-    fn later(self, other: Self) -> Self {
+    fn max_of(self, other: Self) -> Self {
         if other.at > self.at || other.at == self.at && other.slope < self.slope {
             other
         } else {
@@ -36,7 +36,7 @@ impl ScaledTime {
 
     /// Adds a duration, scaled by `factor` if it belongs to the class.
     #[inline]
-    fn after(self, span: i64, of_class: bool, factor: f64) -> Self {
+    fn advance_by(self, span: i64, of_class: bool, factor: f64) -> Self {
         match of_class {
             true => Self {
                 at: self.at + (span as f64 * factor).round() as i64,
@@ -86,16 +86,19 @@ pub struct ScaledRun<'r> {
     releases: Vec<i64>,
 }
 
-fn instant(at: Time) -> i64 {
+fn signed_picoseconds(at: Time) -> i64 {
     at.0 as i64
 }
 
 impl<'r> ScaledRun<'r> {
     pub fn new(run: &'r RunRecorder<'r>) -> Self {
         let relations = &run.relations;
-        let host = relations.prepared.host();
+        let host = relations.prepared.host_timing();
         let workload = relations.prepared.workload();
-        let order = run.completed.iter().map(|of| relations.number(*of) as u32);
+        let order = run
+            .completed
+            .iter()
+            .map(|of| relations.number_of_node(*of) as u32);
         let mut this = Self {
             run,
             order: order.collect(),
@@ -110,28 +113,29 @@ impl<'r> ScaledRun<'r> {
         }
         for (instance, of) in relations.instances.iter().zip(workload.instances()) {
             for node in instance.graph.nodes() {
-                let number = instance.number(node);
-                this.releases.push(instant(of.release));
+                let number = instance.node_number(node);
+                this.releases.push(signed_picoseconds(of.release));
                 if has_delays {
-                    this.delays[number] = host.duration(instance.graph.delay(node)).0 as i64;
+                    this.delays[number] =
+                        host.scale_duration(instance.graph.launch_delay(node)).0 as i64;
                 }
             }
         }
         for number in 0..relations.nodes {
-            this.rules.push(this.rule(number));
+            this.rules.push(this.end_rule_of(number));
         }
         for number in 0..relations.nodes {
-            this.gaps[number] = this.gap(number);
+            this.gaps[number] = this.lane_gap_before(number);
         }
         this
     }
 
-    fn rule(&self, number: usize) -> EndRule {
+    fn end_rule_of(&self, number: usize) -> EndRule {
         let run = self.run;
-        let of = run.relations.node(number);
-        let kind = run.relations.kind(of);
+        let of = run.relations.node_at_number(number);
+        let kind = run.relations.kind_of(of);
         let NodeTimes { start, end } = run.times[number];
-        let other = known(run.relations.peer[number]);
+        let other = known_index(run.relations.peer[number]);
         match kind {
             NodeKind::Collective if run.is_joined(of) => EndRule::Joined,
             NodeKind::Receive | NodeKind::Send => {
@@ -149,7 +153,8 @@ impl<'r> ScaledRun<'r> {
                         };
                         EndRule::Arrival {
                             sender: other as u32,
-                            lasts: instant(there) - instant(run.times[other].start),
+                            lasts: signed_picoseconds(there)
+                                - signed_picoseconds(run.times[other].start),
                         }
                     }
                     (CommTiming::Recorded, _) if run.waited_for(of).is_some() => {
@@ -166,26 +171,29 @@ impl<'r> ScaledRun<'r> {
     /// its lane is free.
     fn own_start(&self, number: usize) -> i64 {
         let freed = self.run.freed_by[number];
-        let end = |other: u32| known(other).map(|other| instant(self.run.times[other].end));
+        let end = |other: u32| {
+            known_index(other).map(|other| signed_picoseconds(self.run.times[other].end))
+        };
         let free = end(freed.cause).unwrap_or(self.releases[number]);
         let ready = free + self.delays.get(number).copied().unwrap_or(0);
         end(freed.before).map_or(ready, |before| before.max(ready))
     }
 
-    fn gap(&self, number: usize) -> i64 {
-        let start = instant(self.run.times[number].start);
+    fn lane_gap_before(&self, number: usize) -> i64 {
+        let start = signed_picoseconds(self.run.times[number].start);
         let gap = start - self.own_start(number);
         // If all members take their lanes together, they start when the last member is ready. The time that a member
         // waits for the last one is therefore not a gap.
         let together = gap != 0
             && matches!(self.rules[number], EndRule::Joined)
-            && (self.run.relations.members(number)).any(|member| self.own_start(member) == start);
+            && (self.run.relations.call_members(number))
+                .any(|member| self.own_start(member) == start);
         if together { 0 } else { gap }
     }
 
     /// Recomputes the run with the durations of nodes in `of_class` multiplied by `factor`. If `of_host` is set, host
     /// delays are multiplied too.
-    pub fn end(&self, factor: f64, of_class: &[bool], of_host: bool) -> ScaledEnd {
+    pub fn compute_scaled_end(&self, factor: f64, of_class: &[bool], of_host: bool) -> ScaledEnd {
         let relations = &self.run.relations;
         let mut pass = ForwardPass {
             scaled: self,
@@ -205,16 +213,16 @@ impl<'r> ScaledRun<'r> {
         let mut last = ScaledTime { at: 0, slope: 0 };
         for &number in &self.order {
             let number = number as usize;
-            let end = pass.end(number, of_class);
+            let end = pass.end_of_node(number, of_class);
             pass.ends[number] = end;
-            last = last.later(end);
-            let of = relations.node(number);
+            last = last.max_of(end);
+            let of = relations.node_at_number(number);
             let instance = &relations.instances[of.instance.index()];
             for next in instance.graph.successors(of.node) {
-                let next = instance.number(next);
+                let next = instance.node_number(next);
                 pass.ready[next] = match std::mem::replace(&mut freed[next], true) {
                     false => end,
-                    true => pass.ready[next].later(end),
+                    true => pass.ready[next].max_of(end),
                 };
             }
         }
@@ -237,47 +245,50 @@ struct ForwardPass<'s> {
 }
 
 impl ForwardPass<'_> {
-    fn start(&self, number: usize) -> ScaledTime {
+    fn start_of_node(&self, number: usize) -> ScaledTime {
         let scaled = self.scaled;
         let delay = scaled.delays.get(number).copied().unwrap_or(0);
-        let ready = self.ready[number].after(delay, self.of_host, self.factor);
+        let ready = self.ready[number].advance_by(delay, self.of_host, self.factor);
         let before = scaled.run.freed_by[number].before;
         let start = match before {
             NONE => ready,
-            before => ready.later(self.ends[before as usize]),
+            before => ready.max_of(self.ends[before as usize]),
         };
-        start.after(scaled.gaps[number], false, self.factor)
+        start.advance_by(scaled.gaps[number], false, self.factor)
     }
 
-    fn end(&mut self, number: usize, of_class: &[bool]) -> ScaledTime {
+    fn end_of_node(&mut self, number: usize, of_class: &[bool]) -> ScaledTime {
         let run = self.scaled.run;
         let NodeTimes { start, end } = run.times[number];
         let is_scaled = of_class[number];
-        let lasts = |from: Time| instant(end) - instant(from);
+        let lasts = |from: Time| signed_picoseconds(end) - signed_picoseconds(from);
         match self.scaled.rules[number] {
-            EndRule::Alone => self
-                .start(number)
-                .after(lasts(start), is_scaled, self.factor),
+            EndRule::Alone => {
+                self.start_of_node(number)
+                    .advance_by(lasts(start), is_scaled, self.factor)
+            }
             EndRule::Joined => {
                 let call = run.relations.peer[number] as usize;
                 if self.begins[call] == ScaledTime::NEVER {
-                    let members = run.relations.members(number);
-                    let starts = members.map(|member| self.start(member));
-                    self.begins[call] = starts.fold(ScaledTime::NEVER, ScaledTime::later);
+                    let members = run.relations.call_members(number);
+                    let starts = members.map(|member| self.start_of_node(member));
+                    self.begins[call] = starts.fold(ScaledTime::NEVER, ScaledTime::max_of);
                 }
-                let began = run.began(run.relations.node(number));
-                self.begins[call].after(lasts(began), is_scaled, self.factor)
+                let began = run.transfer_begin_of(run.relations.node_at_number(number));
+                self.begins[call].advance_by(lasts(began), is_scaled, self.factor)
             }
             EndRule::Arrival { sender, lasts } => {
-                let there = self
-                    .start(sender as usize)
-                    .after(lasts, is_scaled, self.factor);
-                self.start(number).later(there)
+                let there =
+                    self.start_of_node(sender as usize)
+                        .advance_by(lasts, is_scaled, self.factor);
+                self.start_of_node(number).max_of(there)
             }
             EndRule::Both(other) => {
                 let from = start.max(run.times[other as usize].start);
-                let both = self.start(number).later(self.start(other as usize));
-                both.after(lasts(from), is_scaled, self.factor)
+                let both = self
+                    .start_of_node(number)
+                    .max_of(self.start_of_node(other as usize));
+                both.advance_by(lasts(from), is_scaled, self.factor)
             }
         }
     }

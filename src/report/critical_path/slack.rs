@@ -2,7 +2,7 @@
 
 use super::SlackRow;
 use super::recorder::{NodeTimes, RunRecorder};
-use super::relations::{NONE, RunInstance, RunNode, known};
+use super::relations::{NONE, RunInstance, RunNode, known_index};
 use crate::RunSegment;
 use crate::TimeCategory;
 use chakram_base::ids::NodeIndex;
@@ -11,7 +11,7 @@ use chakram_engine::CommTiming;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::{NodeKind, huge_pages};
 
-fn earlier(at: Time, by: Span) -> Time {
+fn subtract_span(at: Time, by: Span) -> Time {
     Time(at.0.saturating_sub(by.0))
 }
 
@@ -35,24 +35,29 @@ struct LateLimits<'r> {
 impl LateLimits<'_> {
     /// Sets the latest end of a node.
     #[inline]
-    fn set(&mut self, of: RunNode, kind: NodeKind, number: usize, late: Time) {
+    fn set_latest_end(&mut self, of: RunNode, kind: NodeKind, number: usize, late: Time) {
         let run = self.run;
         let NodeTimes { start, end } = run.times[number];
         self.latest[number] = LatestTimes {
             end: late,
-            start: earlier(late, end.since(start)),
+            start: subtract_span(late, end.since(start)),
         };
         if kind == NodeKind::Collective && run.is_joined(of) {
             let call = run.relations.peer[number] as usize;
-            let lasts = end.since(run.began(of));
-            self.begins[call] = self.begins[call].min(earlier(late, lasts));
+            let lasts = end.since(run.transfer_begin_of(of));
+            self.begins[call] = self.begins[call].min(subtract_span(late, lasts));
         }
     }
 
     /// Returns the latest start of a node of an instance.
     #[inline]
-    fn start(&self, place: InstanceId, instance: &RunInstance<'_>, node: NodeIndex) -> Time {
-        let number = instance.number(node);
+    fn latest_start_of(
+        &self,
+        place: InstanceId,
+        instance: &RunInstance<'_>,
+        node: NodeIndex,
+    ) -> Time {
+        let number = instance.node_number(node);
         match instance.graph.kind(node) {
             NodeKind::Collective | NodeKind::Send | NodeKind::Receive => {
                 let of = RunNode {
@@ -68,7 +73,7 @@ impl LateLimits<'_> {
     /// Returns the latest start of a communication node, in which other ranks take part.
     fn shared_start(&self, of: RunNode, number: usize) -> Time {
         let run = self.run;
-        match run.relations.kind(of) {
+        match run.relations.kind_of(of) {
             NodeKind::Collective if run.is_joined(of) => {
                 self.begins[run.relations.peer[number] as usize]
             }
@@ -86,11 +91,11 @@ impl LateLimits<'_> {
         let own = self.latest[number];
         let mine = match run.waited_for(of) {
             Some(_) if comm == CommTiming::Model => own.end,
-            Some(other) => earlier(own.end, left(number, run.times[other].start)),
+            Some(other) => subtract_span(own.end, left(number, run.times[other].start)),
             // The other half of the message did not delay this half, so only the node's own limit applies.
             None => own.start,
         };
-        let other = known(run.relations.peer[number]).filter(|_| match comm {
+        let other = known_index(run.relations.peer[number]).filter(|_| match comm {
             CommTiming::Model => half == NodeKind::Send,
             CommTiming::Recorded => true,
             CommTiming::Captured => false,
@@ -100,23 +105,27 @@ impl LateLimits<'_> {
                 CommTiming::Model => start,
                 _ => start.max(run.times[other].start),
             };
-            mine.min(earlier(self.latest[other].end, left(other, from)))
+            mine.min(subtract_span(self.latest[other].end, left(other, from)))
         })
     }
 }
 
 /// Returns the slack of nodes outside `path`, summarized by category. The run ends at `makespan`.
-pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<SlackRow> {
+pub fn compute_slack_rows(
+    run: &RunRecorder<'_>,
+    path: &[RunSegment],
+    makespan: Time,
+) -> Vec<SlackRow> {
     let relations = &run.relations;
     let mut on_path = vec![false; relations.nodes];
     for &RunSegment { instance, node, .. } in path {
-        on_path[relations.number(RunNode { instance, node })] = true;
+        on_path[relations.number_of_node(RunNode { instance, node })] = true;
     }
     let near = Span(makespan.0 / 100);
     let mut sums = [const { SlackSums::new() }; TimeCategory::COUNT - 1];
     let mut limits = LateLimits {
         run,
-        latest: huge_pages::filled(
+        latest: huge_pages::allocate_filled(
             relations.nodes,
             LatestTimes {
                 end: makespan,
@@ -138,20 +147,21 @@ pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<S
         let graph = instance.graph;
         let mut late = makespan;
         for next in graph.successors(node) {
-            let start = limits.start(place, instance, next);
-            late = late.min(earlier(start, graph.delay(next)));
+            let start = limits.latest_start_of(place, instance, next);
+            late = late.min(subtract_span(start, graph.launch_delay(next)));
         }
-        let lane = instance.lane(node);
-        let next = lane.and_then(|lane| known(std::mem::replace(&mut following[lane], node.0)));
+        let lane = instance.lane_index(node);
+        let next =
+            lane.and_then(|lane| known_index(std::mem::replace(&mut following[lane], node.0)));
         if let Some(next) = next {
-            late = late.min(limits.start(place, instance, NodeIndex(next as u32)));
+            late = late.min(limits.latest_start_of(place, instance, NodeIndex(next as u32)));
         }
-        let (kind, number) = (graph.kind(node), instance.number(node));
-        limits.set(of, kind, number, late);
-        let category = TimeCategory::of(kind).filter(|_| !on_path[number]);
+        let (kind, number) = (graph.kind(node), instance.node_number(node));
+        limits.set_latest_end(of, kind, number, late);
+        let category = TimeCategory::from_node_kind(kind).filter(|_| !on_path[number]);
         if let Some(category) = category {
             let (slack, time) = slack_of(run.times[number], late);
-            sums[category as usize].add(slack, time, near);
+            sums[category as usize].add_node(slack, time, near);
         }
     }
     let medians = sums.each_ref().map(SlackSums::range_of_median);
@@ -189,8 +199,8 @@ fn medians_within(
     let mut about = [const { Vec::new() }; TimeCategory::COUNT - 1];
     for instance in &run.relations.instances {
         for node in instance.graph.nodes() {
-            let number = instance.number(node);
-            let category = TimeCategory::of(instance.graph.kind(node));
+            let number = instance.node_number(node);
+            let category = TimeCategory::from_node_kind(instance.graph.kind(node));
             let Some(category) = category.filter(|_| !on_path[number]) else {
                 continue;
             };
@@ -247,7 +257,7 @@ impl SlackSums {
     }
 
     #[inline]
-    fn add(&mut self, slack: Span, time: Span, near: Span) {
+    fn add_node(&mut self, slack: Span, time: Span, near: Span) {
         if self.nodes == 0 {
             self.by_range.resize(RANGES, Span::ZERO);
         }
@@ -279,7 +289,7 @@ impl SlackSums {
 }
 
 /// Returns the total time of nodes.
-fn total<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
+fn sum_times<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
     nodes.map(|(_, time)| *time).sum()
 }
 
@@ -291,7 +301,7 @@ fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     loop {
         let (less, &mut (slack, time), _) = nodes.select_nth_unstable(nodes.len() / 2);
         let count = less.len();
-        let until = total(less.iter()) + before;
+        let until = sum_times(less.iter()) + before;
         if count > 0 && until >= half {
             nodes = &mut nodes[..count];
         } else if until + time >= half || count + 1 == nodes.len() {
@@ -340,14 +350,14 @@ mod tests {
             let mut nodes: Vec<_> = (0..length).map(|_| (next(1 << 20), next(5))).collect();
             let mut sums = SlackSums::new();
             for &(slack, time) in &nodes {
-                sums.add(slack, time, Span(1 << 18));
+                sums.add_node(slack, time, Span(1 << 18));
             }
             let (range, left) = sums.range_of_median().unwrap();
             let mut about = nodes.clone();
             about.retain(|(slack, _)| range_of(*slack) == range);
-            let all = total(nodes.iter());
+            let all = sum_times(nodes.iter());
             let near = nodes.iter().filter(|(slack, _)| slack.0 < 1 << 18);
-            assert_eq!((sums.time, sums.near), (all, total(near)));
+            assert_eq!((sums.time, sums.near), (all, sum_times(near)));
             let expected = weighted_median(&mut nodes, Span(all.0 / 2));
             assert_eq!(weighted_median(&mut about, left), expected);
         }

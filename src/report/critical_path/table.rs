@@ -4,16 +4,16 @@ use super::CriticalPathSummary;
 use crate::Report;
 use crate::TimeCategory;
 use crate::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
-use crate::summary::{kind_label, thousands};
-use crate::table::{left, right};
-use crate::text::share;
+use crate::summary::{format_thousands, kind_label};
+use crate::table::{left_aligned_column, right_aligned_column};
+use crate::text::format_share;
 use chakram_base::units::{Span, Time};
 
 /// Number of operators named in the line below the table.
 const NAMED: usize = 3;
 
 /// Returns the table of the path by category, with the slack next to each category.
-pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let path = report.critical_path.as_ref();
     let Some(path) = path.filter(|path| path.segments > 0) else {
         return Vec::new();
@@ -21,12 +21,12 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let mut section = ReportSection::new(
         SectionId::CriticalPath,
         [
-            left("CRITICAL PATH", 24),
-            right("time", 14),
-            right("share", 9),
-            right("nodes off it", 16),
-            right("min slack", 14),
-            right("median slack", 15),
+            left_aligned_column("CRITICAL PATH", 24),
+            right_aligned_column("time", 14),
+            right_aligned_column("share", 9),
+            right_aligned_column("nodes off it", 16),
+            right_aligned_column("min slack", 14),
+            right_aligned_column("median slack", 15),
         ],
     );
     let makespan = report.outcome.makespan;
@@ -43,41 +43,46 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
         }
         let mut cells = vec![
             name.into(),
-            SectionCell::from(time).at(format!("/critical_path/time_ps/{key}")),
-            SectionCell::share(time, makespan),
+            SectionCell::from(time).with_pointer(format!("/critical_path/time_ps/{key}")),
+            SectionCell::share_cell(time, makespan),
         ];
         if let Some(i) = slack {
             let row = &path.slack[i];
             let at = |field: &str| format!("/critical_path/slack/{i}/{field}");
             cells.extend([
-                SectionCell::count(row.nodes).at(at("nodes")),
-                SectionCell::from(row.least).at(at("least_ps")),
-                SectionCell::from(row.median).at(at("median_ps")),
+                SectionCell::count_cell(row.nodes).with_pointer(at("nodes")),
+                SectionCell::from(row.least).with_pointer(at("least_ps")),
+                SectionCell::from(row.median).with_pointer(at("median_ps")),
             ]);
         }
-        section.row(cells);
+        section.push_row(cells);
     }
-    section.note(SectionNote::wrapped(story(path, makespan, medium)));
+    section.push_note(SectionNote::from_wrapped_text(describe_path(
+        path, makespan, medium,
+    )));
     let mut sections = vec![section];
     if medium == ReportMedium::Page {
-        sections.extend([pieces(report), operators(path, makespan)]);
+        sections.extend([
+            build_longest_parts_section(report),
+            build_operators_section(path, makespan),
+        ]);
         sections.retain(|section| !section.rows.is_empty());
     }
     sections
 }
 
 /// Returns the table of the longest parts of the path, if pictures were requested.
-fn pieces(report: &Report) -> ReportSection {
+fn build_longest_parts_section(report: &Report) -> ReportSection {
     let makespan = report.outcome.makespan;
-    let mut section = ReportSection::aligned(
+    let mut section = ReportSection::with_aligned_columns(
         SectionId::CriticalPath,
         [
-            left("LONGEST PIECES", 46),
-            left("category", 14),
-            right("rank", 6),
-            right("start", 12),
-            right("time", 12),
-            right("share", 8),
+            left_aligned_column("LONGEST PIECES", 46),
+            left_aligned_column("category", 14),
+            right_aligned_column("rank", 6),
+            right_aligned_column("start", 12),
+            right_aligned_column("time", 12),
+            right_aligned_column("share", 8),
         ],
     );
     let pictures = report.pictures.iter();
@@ -93,38 +98,38 @@ fn pieces(report: &Report) -> ReportSection {
         };
         let rank = one.rank.map_or(0, |rank| rank.0);
         let time = one.to.since(one.from);
-        section.row(vec![
-            SectionCell::name(name),
+        section.push_row(vec![
+            SectionCell::name_cell(name),
             category.into(),
-            SectionCell::number(rank, rank).at(at("rank")),
-            SectionCell::from(one.from.since(Time::ZERO)).at(at("from_ps")),
+            SectionCell::number_cell(rank, rank).with_pointer(at("rank")),
+            SectionCell::from(one.from.since(Time::ZERO)).with_pointer(at("from_ps")),
             time.into(),
-            SectionCell::share(time, makespan),
+            SectionCell::share_cell(time, makespan),
         ]);
     }
     section
 }
 
 /// Returns the table of operators with the longest time on the path.
-fn operators(path: &CriticalPathSummary, makespan: Span) -> ReportSection {
-    let mut section = ReportSection::aligned(
+fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> ReportSection {
+    let mut section = ReportSection::with_aligned_columns(
         SectionId::CriticalPath,
         [
-            left("LONGEST ON THE PATH", 46),
-            left("kind", 14),
-            right("segments", 8),
-            right("time", 12),
-            right("share", 8),
+            left_aligned_column("LONGEST ON THE PATH", 46),
+            left_aligned_column("kind", 14),
+            right_aligned_column("segments", 8),
+            right_aligned_column("time", 12),
+            right_aligned_column("share", 8),
         ],
     );
     for (i, row) in path.operators.iter().take(OPERATORS).enumerate() {
         let at = |field: &str| format!("/critical_path/operators/{i}/{field}");
-        section.row(vec![
-            SectionCell::name(&*row.name),
+        section.push_row(vec![
+            SectionCell::name_cell(&*row.name),
             kind_label(row.kind).into(),
-            SectionCell::count(row.calls).at(at("calls")),
-            SectionCell::from(row.total).at(at("total_ps")),
-            SectionCell::share(row.total, makespan),
+            SectionCell::count_cell(row.calls).with_pointer(at("calls")),
+            SectionCell::from(row.total).with_pointer(at("total_ps")),
+            SectionCell::share_cell(row.total, makespan),
         ]);
     }
     section
@@ -135,19 +140,19 @@ const OPERATORS: usize = 20;
 
 /// Describes the path in one sentence, as in `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm
 /// 3.0 %`.
-fn story(path: &CriticalPathSummary, makespan: Span, medium: ReportMedium) -> String {
+fn describe_path(path: &CriticalPathSummary, makespan: Span, medium: ReportMedium) -> String {
     let longest = path.operators.iter().take(NAMED);
     let longest = longest.map(|row| {
         format!(
             "{} {}",
-            medium.clip(&row.name, 60),
-            share(row.total, makespan)
+            medium.clip_name(&row.name, 60),
+            format_share(row.total, makespan)
         )
     });
     let longest: Vec<_> = longest.collect();
     let count = |number: u64, one: &str| match number {
         1 => format!("1 {one}"),
-        _ => format!("{} {one}s", thousands(number)),
+        _ => format!("{} {one}s", format_thousands(number)),
     };
     format!(
         "{}, {} from rank to rank; longest: {}{}",

@@ -1,7 +1,7 @@
 //! Maps values to positions, and chooses the labelled values of an axis.
 
 use super::ValueFormat;
-use super::svg::{Frame, SvgDrawing, TextAnchor};
+use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 
 /// Maps a range of values to a range of positions.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub struct AxisScale {
 
 impl AxisScale {
     /// Creates a linear scale from 0 to `most`.
-    pub fn linear(most: f64, places: (f64, f64)) -> Self {
+    pub fn linear_scale(most: f64, places: (f64, f64)) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
         Self {
             values: (0.0, most),
@@ -24,14 +24,14 @@ impl AxisScale {
 
     /// Creates a scale for values in a range: logarithmic if the ratio of the ends is above 20, from 0 if the ratio
     /// is above 3, and otherwise from the minimum to the maximum with a margin.
-    pub fn fitting((least, most): (f64, f64), places: (f64, f64)) -> Self {
+    pub fn fitting_scale((least, most): (f64, f64), places: (f64, f64)) -> Self {
         if least > 0.0 && most / least > 20.0 {
-            return Self::logarithmic((least, most), places);
+            return Self::logarithmic_scale((least, most), places);
         }
         if least < most / 3.0 {
             return Self {
                 values: (least.min(0.0), most * 1.05),
-                ..Self::linear(most, places)
+                ..Self::linear_scale(most, places)
             };
         }
         let room = match most - least {
@@ -40,12 +40,12 @@ impl AxisScale {
         };
         Self {
             values: (least - room, most + room),
-            ..Self::linear(most, places)
+            ..Self::linear_scale(most, places)
         }
     }
 
     /// Creates a logarithmic scale over the powers of ten around `values`, which must be positive.
-    pub fn logarithmic(values: (f64, f64), places: (f64, f64)) -> Self {
+    pub fn logarithmic_scale(values: (f64, f64), places: (f64, f64)) -> Self {
         let (least, most) = (values.0.log10().floor(), values.1.log10().ceil());
         Self {
             values: (least, most.max(least + 1.0)),
@@ -55,7 +55,7 @@ impl AxisScale {
     }
 
     /// Returns the position of a value.
-    pub fn place(&self, value: f64) -> f64 {
+    pub fn position_of_value(&self, value: f64) -> f64 {
         let value = if self.logarithmic {
             value.log10()
         } else {
@@ -66,7 +66,7 @@ impl AxisScale {
     }
 
     /// Returns the values at the ends of the axis.
-    pub fn bounds(&self) -> (f64, f64) {
+    pub fn end_values(&self) -> (f64, f64) {
         let (least, most) = self.values;
         match self.logarithmic {
             true => (10_f64.powf(least), 10_f64.powf(most)),
@@ -75,7 +75,7 @@ impl AxisScale {
     }
 
     /// Returns the values at which the axis is labelled.
-    pub fn ticks(&self) -> Vec<f64> {
+    pub fn tick_values(&self) -> Vec<f64> {
         let (least, most) = self.values;
         if self.logarithmic {
             let step = ((most - least) / 8.0).ceil().max(1.0) as usize;
@@ -98,21 +98,31 @@ impl AxisScale {
     }
 
     /// Draws grid lines and labels below `area`.
-    pub fn below(&self, svg: &mut SvgDrawing, area: Frame, format: ValueFormat<'_>) {
+    pub fn draw_ticks_below(
+        &self,
+        svg: &mut SvgDrawing,
+        area: DrawingRect,
+        format: ValueFormat<'_>,
+    ) {
         let foot = area.y + area.height;
-        for tick in self.ticks() {
-            let x = self.place(tick);
-            svg.line((x, area.y), (x, foot), "grid");
-            svg.text((x, foot + 16.0), TextAnchor::Middle, "axis", &format(tick));
+        for tick in self.tick_values() {
+            let x = self.position_of_value(tick);
+            svg.add_line((x, area.y), (x, foot), "grid");
+            svg.add_text((x, foot + 16.0), TextAnchor::Middle, "axis", &format(tick));
         }
     }
 
     /// Draws grid lines and labels left of `area`.
-    pub fn beside(&self, svg: &mut SvgDrawing, area: Frame, format: ValueFormat<'_>) {
-        for tick in self.ticks() {
-            let y = self.place(tick);
-            svg.line((area.x, y), (area.x + area.width, y), "grid");
-            svg.text(
+    pub fn draw_ticks_left(
+        &self,
+        svg: &mut SvgDrawing,
+        area: DrawingRect,
+        format: ValueFormat<'_>,
+    ) {
+        for tick in self.tick_values() {
+            let y = self.position_of_value(tick);
+            svg.add_line((area.x, y), (area.x + area.width, y), "grid");
+            svg.add_text(
                 (area.x - 6.0, y + 4.0),
                 TextAnchor::End,
                 "axis",
@@ -138,22 +148,28 @@ mod tests {
 
     #[test]
     fn axes_name_round_values() {
-        let scale = AxisScale::linear(11.7, (0.0, 117.0));
+        let scale = AxisScale::linear_scale(11.7, (0.0, 117.0));
         // With 11.7 / 6 = 1.95, the step is 2.
-        assert_eq!(scale.ticks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
-        assert_eq!((scale.place(2.0), scale.place(11.7)), (20.0, 117.0));
+        assert_eq!(scale.tick_values(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+        assert_eq!(
+            (scale.position_of_value(2.0), scale.position_of_value(11.7)),
+            (20.0, 117.0)
+        );
         // The values are close to each other, so the axis covers only 97.6 to 130.4. The step, slightly more than 6, is
         // rounded up to 10.
-        let scale = AxisScale::fitting((100.0, 128.0), (0.0, 1.0));
-        assert_eq!(scale.ticks(), [100.0, 110.0, 120.0, 130.0]);
-        let scale = AxisScale::fitting((1.0, 10.0), (0.0, 1.0));
-        assert_eq!(scale.ticks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
-        let scale = AxisScale::fitting((1.0, 100.0), (0.0, 1.0));
-        assert_eq!(scale.ticks(), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
-        let scale = AxisScale::logarithmic((30.0, 4000.0), (0.0, 3.0));
-        assert_eq!(scale.ticks(), [10.0, 100.0, 1000.0, 10_000.0]);
-        assert!((scale.place(1000.0) - 2.0).abs() < 1e-12);
-        let scale = AxisScale::logarithmic((30.0, 40.0), (0.0, 1.0));
-        assert_eq!(scale.ticks(), [10.0, 20.0, 50.0, 100.0]);
+        let scale = AxisScale::fitting_scale((100.0, 128.0), (0.0, 1.0));
+        assert_eq!(scale.tick_values(), [100.0, 110.0, 120.0, 130.0]);
+        let scale = AxisScale::fitting_scale((1.0, 10.0), (0.0, 1.0));
+        assert_eq!(scale.tick_values(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+        let scale = AxisScale::fitting_scale((1.0, 100.0), (0.0, 1.0));
+        assert_eq!(
+            scale.tick_values(),
+            [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
+        );
+        let scale = AxisScale::logarithmic_scale((30.0, 4000.0), (0.0, 3.0));
+        assert_eq!(scale.tick_values(), [10.0, 100.0, 1000.0, 10_000.0]);
+        assert!((scale.position_of_value(1000.0) - 2.0).abs() < 1e-12);
+        let scale = AxisScale::logarithmic_scale((30.0, 40.0), (0.0, 1.0));
+        assert_eq!(scale.tick_values(), [10.0, 20.0, 50.0, 100.0]);
     }
 }

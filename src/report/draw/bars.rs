@@ -26,23 +26,23 @@ pub struct BarRow {
 }
 
 /// Draws bars over an axis from 0 to `most`.
-pub fn chart(name: &str, rows: &[BarRow], most: u64, format: ValueFormat<'_>) -> String {
+pub fn draw_bars(name: &str, rows: &[BarRow], most: u64, format: ValueFormat<'_>) -> String {
     let mut chart = RowChart::new(rows.len(), most, format);
     for (i, row) in rows.iter().enumerate() {
-        chart.label(i, &row.label);
+        chart.draw_label(i, &row.label);
         let mut until = 0;
         for part in &row.parts {
             let (from, to) = (until, until + part.value);
             until = to;
-            let at = chart.frame(i, from, to);
+            let at = chart.frame_between(i, from, to);
             let data = [
                 ("row", row.label.clone()),
                 ("key", part.key.to_owned()),
                 ("value", part.value.to_string()),
             ];
             let class = format!("c{}", part.series);
-            chart.svg.rect(at, &class, &part.title, &data);
+            chart.svg.add_rect(at, &class, &part.title, &data);
         }
     }
-    chart.svg.finish(name)
+    chart.svg.into_element(name)
 }

@@ -2,7 +2,7 @@
 
 use super::ValueFormat;
 use super::rows::RowChart;
-use super::svg::{Frame, SvgDrawing};
+use super::svg::{DrawingRect, SvgDrawing};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -29,18 +29,18 @@ pub struct GanttRow {
 }
 
 /// Draws rows over an axis from 0 to `end`.
-pub fn chart(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -> String {
+pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -> String {
     let mut chart = RowChart::new(rows.len(), end, format);
     for (i, row) in rows.iter().enumerate() {
-        chart.label(i, &row.label);
+        chart.draw_label(i, &row.label);
         let mut compact = CompactRow::default();
         for span in &row.spans {
-            let at = chart.frame(i, span.from, span.to);
-            compact.put(&mut chart.svg, at, span);
+            let at = chart.frame_between(i, span.from, span.to);
+            compact.draw_or_store_span(&mut chart.svg, at, span);
         }
-        compact.finish(&mut chart.svg);
+        compact.draw_stored_spans(&mut chart.svg);
     }
-    chart.svg.finish(name)
+    chart.svg.into_element(name)
 }
 
 /// Minimum width of a span for a tooltip of its own.
@@ -53,13 +53,13 @@ pub(super) struct CompactRow(BTreeMap<usize, String>);
 
 impl CompactRow {
     /// Draws a span, or stores a narrow span until the end of the row.
-    pub fn put(&mut self, svg: &mut SvgDrawing, at: Frame, span: &GanttSpan) {
+    pub fn draw_or_store_span(&mut self, svg: &mut SvgDrawing, at: DrawingRect, span: &GanttSpan) {
         if at.width >= TITLED {
-            svg.rect(at, &format!("c{}", span.series), &span.title, &[]);
+            svg.add_rect(at, &format!("c{}", span.series), &span.title, &[]);
             return;
         }
         let marks = self.0.entry(span.series).or_default();
-        let Frame {
+        let DrawingRect {
             x,
             y,
             width,
@@ -70,9 +70,9 @@ impl CompactRow {
     }
 
     /// Draws the stored spans.
-    pub fn finish(self, svg: &mut SvgDrawing) {
+    pub fn draw_stored_spans(self, svg: &mut SvgDrawing) {
         for (series, marks) in self.0 {
-            svg.path(&marks, &format!("c{series}"));
+            svg.add_path(&marks, &format!("c{series}"));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Step charts: values over time, constant until the next value.
 
 use super::axis::AxisScale;
-use super::svg::{Frame, SvgDrawing};
+use super::svg::{DrawingRect, SvgDrawing};
 use super::{FOOT, ValueFormat, WIDTH};
 
 const HEIGHT: f64 = 240.0;
@@ -20,12 +20,12 @@ pub struct LineSeries {
 const COLOURS: [usize; 7] = [0, 1, 2, 3, 6, 7, 5];
 
 /// Returns the colour series of a line, for legends.
-pub fn colour(line: usize) -> usize {
+pub fn colour_of_line(line: usize) -> usize {
     COLOURS[line % COLOURS.len()]
 }
 
 /// Draws lines up to `end`, and a dashed line at `limit` if values come near the limit.
-pub fn chart(
+pub fn draw_lines(
     name: &str,
     series: &[LineSeries],
     (end, limit): (u64, Option<u64>),
@@ -36,31 +36,34 @@ pub fn chart(
     let limit = limit.filter(|limit| most > limit / 3);
     let most = most.max(limit.unwrap_or(0)) as f64 * 1.05;
     let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT);
-    let area = Frame {
+    let area = DrawingRect {
         x: LEFT,
         y: 8.0,
         width: WIDTH - LEFT - 40.0,
         height: HEIGHT - 8.0,
     };
-    let time = AxisScale::linear(end as f64, (area.x, area.x + area.width));
-    let height = AxisScale::linear(most, (HEIGHT, area.y));
-    time.below(&mut svg, area, formats.0);
-    height.beside(&mut svg, area, formats.1);
+    let time = AxisScale::linear_scale(end as f64, (area.x, area.x + area.width));
+    let height = AxisScale::linear_scale(most, (HEIGHT, area.y));
+    time.draw_ticks_below(&mut svg, area, formats.0);
+    height.draw_ticks_left(&mut svg, area, formats.1);
     if let Some(limit) = limit {
-        let y = height.place(limit as f64);
-        svg.line((area.x, y), (area.x + area.width, y), "limit");
+        let y = height.position_of_value(limit as f64);
+        svg.add_line((area.x, y), (area.x + area.width, y), "limit");
     }
     for (i, one) in series.iter().enumerate() {
         let mut corners = Vec::with_capacity(2 * one.points.len() + 1);
         let mut last = None;
         for &(at, value) in &one.points {
-            let (x, y) = (time.place(at as f64), height.place(value as f64));
+            let (x, y) = (
+                time.position_of_value(at as f64),
+                height.position_of_value(value as f64),
+            );
             corners.extend(last.map(|before| (x, before)));
             corners.push((x, y));
             last = Some(y);
         }
-        corners.extend(last.map(|y| (time.place(end as f64), y)));
-        svg.polyline(&corners, &format!("c{}", colour(i)), &one.label);
+        corners.extend(last.map(|y| (time.position_of_value(end as f64), y)));
+        svg.add_polyline(&corners, &format!("c{}", colour_of_line(i)), &one.label);
     }
-    svg.finish(name)
+    svg.into_element(name)
 }

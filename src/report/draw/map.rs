@@ -1,6 +1,6 @@
 //! Heat maps: values per pair of row and column, drawn as shades.
 
-use super::svg::{Frame, SvgDrawing, TextAnchor};
+use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 
 /// Side length of the map.
 const SIDE: f64 = 480.0;
@@ -9,7 +9,7 @@ const HEAD: f64 = 24.0;
 
 /// Draws rows of values. `label` returns the label of a row or column. `describe` returns the tooltip of the cell in a
 /// row and a column.
-pub fn chart(
+pub fn draw_heat_map(
     name: &str,
     values: &[Vec<u64>],
     label: &dyn Fn(usize) -> String,
@@ -24,14 +24,14 @@ pub fn chart(
     let every = (16.0 / cell).ceil().max(1.0) as usize;
     for i in (0..values.len()).step_by(every) {
         let middle = (i as f64 + 0.5) * cell;
-        svg.text(
+        svg.add_text(
             (LEFT - 6.0, HEAD + middle + 4.0),
             TextAnchor::End,
             "axis",
             &label(i),
         );
         if i % (2 * every) == 0 || cell > 30.0 {
-            svg.text(
+            svg.add_text(
                 (LEFT + middle, HEAD - 6.0),
                 TextAnchor::Middle,
                 "axis",
@@ -39,16 +39,16 @@ pub fn chart(
             );
         }
     }
-    let whole = Frame {
+    let whole = DrawingRect {
         x: LEFT,
         y: HEAD,
         width: side,
         height: side,
     };
-    svg.rect(whole, "m0", "0 B", &[]);
+    svg.add_rect(whole, "m0", "0 B", &[]);
     for (i, row) in values.iter().enumerate() {
         for (j, value) in row.iter().enumerate() {
-            let at = Frame {
+            let at = DrawingRect {
                 x: LEFT + j as f64 * cell,
                 y: HEAD + i as f64 * cell,
                 width: cell,
@@ -59,8 +59,8 @@ pub fn chart(
             }
             // There are ten shades, rounded up so that the smallest nonzero value is visible.
             let shade = (*value as f64 / most as f64 * 10.0).ceil() as u32;
-            svg.rect(at, &format!("m{shade}"), &describe(i, j), &[]);
+            svg.add_rect(at, &format!("m{shade}"), &describe(i, j), &[]);
         }
     }
-    svg.finish(name)
+    svg.into_element(name)
 }

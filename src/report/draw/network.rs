@@ -1,7 +1,7 @@
 //! Networks: nodes and links, coloured by load. Groups of nodes are drawn as circles, tiles as a grid.
 
 use super::WIDTH;
-use super::svg::{Frame, SvgDrawing, TextAnchor};
+use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use std::f64::consts::TAU;
 
 /// Side length of the drawing of a group.
@@ -60,7 +60,7 @@ impl NetworkGroup {
 }
 
 /// Draws each group as a circle with its hubs in the middle, or as a line.
-pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
+pub fn draw_circles(name: &str, groups: &[NetworkGroup]) -> String {
     let rows = groups.len().div_ceil(ABREAST);
     let side = match groups.iter().all(NetworkGroup::is_line) {
         true => LINE,
@@ -71,7 +71,7 @@ pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
         let left = (i % ABREAST) as f64 * SIDE;
         let top = (i / ABREAST) as f64 * (side + HEAD) + HEAD;
         let middle = (left + SIDE / 2.0, top + side / 2.0);
-        svg.text(
+        svg.add_text(
             (middle.0, top - 6.0),
             TextAnchor::Middle,
             "label",
@@ -98,12 +98,12 @@ pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
         });
         let places: Vec<(f64, f64)> = places.collect();
         for link in &group.links {
-            line(&mut svg, places[link.from], places[link.to], link);
+            draw_link(&mut svg, places[link.from], places[link.to], link);
         }
         let small = if around <= NAMED { 5.0 } else { 2.5 };
         for (node, place) in group.nodes.iter().zip(&places) {
             let half = if node.is_hub { 7.0 } else { small };
-            dot(&mut svg, *place, half, node);
+            draw_node(&mut svg, *place, half, node);
             if !node.is_hub && around <= NAMED {
                 let (dx, dy) = (place.0 - middle.0, place.1 - middle.1);
                 let far = (radius + 14.0) / radius;
@@ -111,16 +111,16 @@ pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
                     true => (place.0, place.1 + 22.0),
                     false => (middle.0 + dx * far, middle.1 + dy * far + 4.0),
                 };
-                svg.text(at, TextAnchor::Middle, "axis", &node.name);
+                svg.add_text(at, TextAnchor::Middle, "axis", &node.name);
             }
         }
     }
-    svg.finish(name)
+    svg.into_element(name)
 }
 
 /// Draws nodes at `places` of a grid of `size` (width, height). Links between the two ends of a row or column are
 /// drawn as stubs at both ends.
-pub fn grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2]) -> String {
+pub fn draw_grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2]) -> String {
     let pitch = ((WIDTH - 60.0) / f64::from(size[0].max(1))).clamp(10.0, 54.0);
     let place = |[x, y]: [u32; 2]| {
         let along = |at: u32| 40.0 + f64::from(at) * pitch;
@@ -133,7 +133,7 @@ pub fn grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2
         let (from, to) = (place(a), place(b));
         let is_near = a[0].abs_diff(b[0]) + a[1].abs_diff(b[1]) <= 1;
         if is_near {
-            line(&mut svg, from, to, link);
+            draw_link(&mut svg, from, to, link);
             continue;
         }
         let length = (to.0 - from.0).hypot(to.1 - from.1).max(1.0);
@@ -141,14 +141,14 @@ pub fn grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2
             (to.0 - from.0) / length * pitch / 2.2,
             (to.1 - from.1) / length * pitch / 2.2,
         );
-        line(&mut svg, from, (from.0 - step.0, from.1 - step.1), link);
-        line(&mut svg, (to.0 + step.0, to.1 + step.1), to, link);
+        draw_link(&mut svg, from, (from.0 - step.0, from.1 - step.1), link);
+        draw_link(&mut svg, (to.0 + step.0, to.1 + step.1), to, link);
     }
     let half = (pitch / 6.0).clamp(2.0, 7.0);
     for (node, at) in group.nodes.iter().zip(places) {
-        dot(&mut svg, place(*at), half, node);
+        draw_node(&mut svg, place(*at), half, node);
     }
-    svg.finish(name)
+    svg.into_element(name)
 }
 
 fn on_circle(middle: (f64, f64), radius: f64, angle: f64) -> (f64, f64) {
@@ -157,8 +157,8 @@ fn on_circle(middle: (f64, f64), radius: f64, angle: f64) -> (f64, f64) {
     (middle.0 + radius * sin, middle.1 - radius * cos)
 }
 
-fn dot(svg: &mut SvgDrawing, at: (f64, f64), half: f64, node: &NetworkNode) {
-    let frame = Frame {
+fn draw_node(svg: &mut SvgDrawing, at: (f64, f64), half: f64, node: &NetworkNode) {
+    let frame = DrawingRect {
         x: at.0 - half,
         y: at.1 - half,
         width: 2.0 * half,
@@ -169,14 +169,14 @@ fn dot(svg: &mut SvgDrawing, at: (f64, f64), half: f64, node: &NetworkNode) {
         None if node.is_hub => "hub".to_owned(),
         None => "node".to_owned(),
     };
-    svg.rect(frame, &class, &node.title, &[]);
+    svg.add_rect(frame, &class, &node.title, &[]);
 }
 
 /// Draws a link to the right of the line between its nodes, so that both directions are visible.
-fn line(svg: &mut SvgDrawing, from: (f64, f64), to: (f64, f64), link: &NetworkLink) {
+fn draw_link(svg: &mut SvgDrawing, from: (f64, f64), to: (f64, f64), link: &NetworkLink) {
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let length = dx.hypot(dy).max(1e-9);
     let (x, y) = (-dy / length * 2.4, dx / length * 2.4);
     let ends = [(from.0 + x, from.1 + y), (to.0 + x, to.1 + y)];
-    svg.polyline(&ends, &format!("link m{}", link.shade), &link.title);
+    svg.add_polyline(&ends, &format!("link m{}", link.shade), &link.title);
 }

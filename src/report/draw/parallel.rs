@@ -28,7 +28,7 @@ pub struct CoordinateLine {
 }
 
 /// Draws lines over axes; later lines are on top.
-pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> String {
+pub fn draw_parallel(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> String {
     let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT);
     let gap = (WIDTH - 2.0 * SIDE) / (axes.len().max(2) - 1) as f64;
     let x = |axis: usize| SIDE + gap * axis as f64;
@@ -36,13 +36,13 @@ pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> S
     for line in lines {
         let points = line.places.iter().enumerate();
         let points: Vec<_> = points.map(|(axis, place)| (x(axis), y(*place))).collect();
-        svg.polyline(&points, &format!("c{}", line.series), &line.title);
+        svg.add_polyline(&points, &format!("c{}", line.series), &line.title);
     }
     for (i, axis) in axes.iter().enumerate() {
-        svg.line((x(i), TOP), (x(i), HEIGHT), "grid");
+        svg.add_line((x(i), TOP), (x(i), HEIGHT), "grid");
         // Adjacent names are at different heights, so that long names do not overlap.
         let height = if i % 2 == 0 { TOP - 18.0 } else { TOP - 6.0 };
-        svg.text((x(i), height), TextAnchor::Middle, "axis", &axis.name);
+        svg.add_text((x(i), height), TextAnchor::Middle, "axis", &axis.name);
         // A label too near to the previous one is skipped, so that labels stay legible.
         let mut free = f64::INFINITY;
         for (place, value) in &axis.values {
@@ -50,7 +50,7 @@ pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> S
                 continue;
             }
             free = y(*place) - 14.0;
-            svg.text(
+            svg.add_text(
                 (x(i) + 4.0, y(*place) + 4.0),
                 TextAnchor::Start,
                 "label",
@@ -58,7 +58,7 @@ pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> S
             );
         }
     }
-    svg.finish(name)
+    svg.into_element(name)
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
             series: 3,
             title: "row <1>".to_owned(),
         };
-        let svg = chart("p", &[axis("a"), axis("b")], &[line]);
+        let svg = draw_parallel("p", &[axis("a"), axis("b")], &[line]);
         // The line goes from the bottom of the first axis to the top of the last.
         assert!(
             svg.contains("class=\"line c3\" points=\"70.0,300.0 890.0,30.0 \""),

@@ -1,7 +1,7 @@
 //! Ribbon charts: one row of consecutive intervals, with marks where the place (such as a rank) changes.
 
 use super::axis::AxisScale;
-use super::svg::{Frame, SvgDrawing, TextAnchor};
+use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{FOOT, ValueFormat, WIDTH, gantt};
 
 /// Height of the line of place names.
@@ -20,36 +20,47 @@ pub struct RibbonStretch {
 
 /// Draws `stretches` over an axis from 0 to `end`. Boundaries between stretches are marked; place names are shown
 /// where they fit.
-pub fn chart(name: &str, stretches: &[RibbonStretch], end: u64, format: ValueFormat<'_>) -> String {
+pub fn draw_ribbon(
+    name: &str,
+    stretches: &[RibbonStretch],
+    end: u64,
+    format: ValueFormat<'_>,
+) -> String {
     let mut svg = SvgDrawing::new(WIDTH, NAMES + HEIGHT + FOOT);
-    let area = Frame {
+    let area = DrawingRect {
         x: SIDE,
         y: NAMES,
         width: WIDTH - 3.0 * SIDE,
         height: HEIGHT,
     };
-    let scale = AxisScale::linear(end as f64, (area.x, area.x + area.width));
-    scale.below(&mut svg, area, format);
+    let scale = AxisScale::linear_scale(end as f64, (area.x, area.x + area.width));
+    scale.draw_ticks_below(&mut svg, area, format);
     let mut row = gantt::CompactRow::default();
     for span in stretches.iter().flat_map(|stretch| &stretch.spans) {
-        let (x, to) = (scale.place(span.from as f64), scale.place(span.to as f64));
-        let at = Frame {
+        let (x, to) = (
+            scale.position_of_value(span.from as f64),
+            scale.position_of_value(span.to as f64),
+        );
+        let at = DrawingRect {
             x,
             y: NAMES + 4.0,
             width: to - x,
             height: HEIGHT - 6.0,
         };
-        row.put(&mut svg, at, span);
+        row.draw_or_store_span(&mut svg, at, span);
     }
-    row.finish(&mut svg);
+    row.draw_stored_spans(&mut svg);
     let mut free = 0.0;
     for (i, stretch) in stretches.iter().enumerate() {
         let (Some(first), Some(last)) = (stretch.spans.first(), stretch.spans.last()) else {
             continue;
         };
-        let (x, to) = (scale.place(first.from as f64), scale.place(last.to as f64));
+        let (x, to) = (
+            scale.position_of_value(first.from as f64),
+            scale.position_of_value(last.to as f64),
+        );
         if i > 0 {
-            svg.line((x, NAMES - 2.0), (x, NAMES + HEIGHT), "change");
+            svg.add_line((x, NAMES - 2.0), (x, NAMES + HEIGHT), "change");
         }
         // Letters are about 7 units wide. If the whole name does not fit, its last word may fit.
         let whole = &stretch.place[..];
@@ -58,9 +69,9 @@ pub fn chart(name: &str, stretches: &[RibbonStretch], end: u64, format: ValueFor
         let fits = |name: &&str| x.max(free) + width(name) <= to.max(x + 4.0);
         if let Some(shown) = [whole, last].into_iter().find(fits) {
             let at = (x.max(free) + 2.0, NAMES - 5.0);
-            svg.text(at, TextAnchor::Start, "label", shown);
+            svg.add_text(at, TextAnchor::Start, "label", shown);
             free = at.0 + width(shown) + 6.0;
         }
     }
-    svg.finish(name)
+    svg.into_element(name)
 }

@@ -3,7 +3,7 @@
 
 use super::ValueFormat;
 use super::axis::AxisScale;
-use super::scatter::{ScatterPoint, chart_area, range, with_axes};
+use super::scatter::{ScatterPoint, chart_area, value_range, with_axes};
 use super::svg::TextAnchor;
 
 const HEIGHT: f64 = 340.0;
@@ -21,7 +21,7 @@ pub struct RooflineBound {
 }
 
 /// Draws `points` (FLOPs per byte, FLOPs per second) under `roofs`.
-pub fn chart(
+pub fn draw_roofline(
     name: &str,
     points: &[ScatterPoint],
     roofs: &[RooflineBound],
@@ -32,15 +32,15 @@ pub fn chart(
     let up = points.iter().map(|point| point.y);
     let up = up.chain(roofs.iter().map(|roof| roof.flops_per_s));
     let area = chart_area(LEFT, HEIGHT);
-    let right = AxisScale::logarithmic(range(across), (area.x, area.x + area.width));
-    let up = AxisScale::logarithmic(range(up), (HEIGHT, area.y));
+    let right = AxisScale::logarithmic_scale(value_range(across), (area.x, area.x + area.width));
+    let up = AxisScale::logarithmic_scale(value_range(up), (HEIGHT, area.y));
     let names = (
         "FLOPs per byte between kernel and memory",
         "achieved FLOP/s",
     );
     let mut svg = with_axes(area, (right, up), names, formats);
-    let (low, high) = right.bounds();
-    let floor = up.bounds().0;
+    let (low, high) = right.end_values();
+    let floor = up.end_values().0;
     for roof in roofs {
         let ridge = roof.flops_per_s / roof.bytes_per_s;
         // The bandwidth line enters the picture at the left edge or at the bottom edge.
@@ -50,17 +50,22 @@ pub fn chart(
             (ridge, roof.flops_per_s),
             (high.max(ridge), roof.flops_per_s),
         ];
-        let line: Vec<_> = line.map(|(x, y)| (right.place(x), up.place(y))).into();
-        svg.polyline(&line, "roof", &roof.name);
-        let y = up.place(roof.flops_per_s) - 5.0;
+        let line: Vec<_> = line
+            .map(|(x, y)| (right.position_of_value(x), up.position_of_value(y)))
+            .into();
+        svg.add_polyline(&line, "roof", &roof.name);
+        let y = up.position_of_value(roof.flops_per_s) - 5.0;
         let x = area.x + area.width - 4.0;
-        svg.text((x, y), TextAnchor::End, "label", &roof.name);
+        svg.add_text((x, y), TextAnchor::End, "label", &roof.name);
     }
     for point in points {
-        let at = (right.place(point.x), up.place(point.y));
-        svg.circle(at, &format!("c{} point", point.series), &point.title);
+        let at = (
+            right.position_of_value(point.x),
+            up.position_of_value(point.y),
+        );
+        svg.add_circle(at, &format!("c{} point", point.series), &point.title);
     }
-    svg.finish(name)
+    svg.into_element(name)
 }
 
 #[cfg(test)]
@@ -90,7 +95,7 @@ mod tests {
             flops_per_s: 1e14,
         };
         let plain = |value: f64| format!("{value:.0}");
-        let svg = chart("r", &points, &[roof], (&plain, &plain));
+        let svg = draw_roofline("r", &points, &[roof], (&plain, &plain));
         let line = "points=\"96.0,340.0 508.0,26.0 920.0,26.0 \"";
         assert!(svg.contains(line), "{svg}");
         assert!(svg.contains("cx=\"508.0\" cy=\"183.0\""), "{svg}");

@@ -1,7 +1,7 @@
 //! Labelled rows of rectangles over one axis, for bars and Gantt charts.
 
 use super::axis::AxisScale;
-use super::svg::{Frame, SvgDrawing, TextAnchor};
+use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{FOOT, LABELS, ROW, ValueFormat, WIDTH};
 use crate::text::cut_middle;
 
@@ -16,30 +16,33 @@ impl RowChart {
     pub fn new(rows: usize, most: u64, format: ValueFormat<'_>) -> Self {
         let height = ROW * rows as f64;
         let mut svg = SvgDrawing::new(WIDTH, height + FOOT);
-        let area = Frame {
+        let area = DrawingRect {
             x: LABELS,
             y: 0.0,
             width: WIDTH - LABELS - 40.0,
             height,
         };
-        let scale = AxisScale::linear(most as f64, (area.x, area.x + area.width));
-        scale.below(&mut svg, area, format);
+        let scale = AxisScale::linear_scale(most as f64, (area.x, area.x + area.width));
+        scale.draw_ticks_below(&mut svg, area, format);
         Self { svg, scale }
     }
 
     /// Draws the label of a row.
-    pub fn label(&mut self, row: usize, label: &str) {
+    pub fn draw_label(&mut self, row: usize, label: &str) {
         let y = ROW * row as f64 + 14.0;
         // Letters are about 7 units wide.
         let shown = cut_middle(label, (LABELS / 7.0) as usize);
         self.svg
-            .text((LABELS - 8.0, y), TextAnchor::End, "label", &shown);
+            .add_text((LABELS - 8.0, y), TextAnchor::End, "label", &shown);
     }
 
     /// Returns the rectangle from one value to another in a row.
-    pub fn frame(&self, row: usize, from: u64, to: u64) -> Frame {
-        let (x, end) = (self.scale.place(from as f64), self.scale.place(to as f64));
-        Frame {
+    pub fn frame_between(&self, row: usize, from: u64, to: u64) -> DrawingRect {
+        let (x, end) = (
+            self.scale.position_of_value(from as f64),
+            self.scale.position_of_value(to as f64),
+        );
+        DrawingRect {
             x,
             y: ROW * row as f64 + 2.0,
             width: end - x,

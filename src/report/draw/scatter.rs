@@ -1,7 +1,7 @@
 //! Scatter charts: points by two values, with lines through some of them.
 
 use super::axis::AxisScale;
-use super::svg::{Frame, SvgDrawing, TextAnchor};
+use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{FOOT, ValueFormat, WIDTH};
 
 const HEIGHT: f64 = 260.0;
@@ -41,7 +41,7 @@ pub enum ScatterScale {
     /// Logarithmic scale, base ten.
     #[default]
     Logarithmic,
-    /// Scale of [`AxisScale::fitting`].
+    /// Scale of [`AxisScale::fitting_scale`].
     Fitting,
 }
 
@@ -66,41 +66,44 @@ pub struct ScatterChart<'a> {
 
 impl ScatterChart<'_> {
     /// Draws the chart; `formats` format the values of the two axes.
-    pub fn draw(&self, formats: (ValueFormat<'_>, ValueFormat<'_>)) -> String {
+    pub fn draw_chart(&self, formats: (ValueFormat<'_>, ValueFormat<'_>)) -> String {
         let points = self.points.iter().map(|point| (point.x, point.y));
         let ways = self.lines.iter().flat_map(|line| line.way.iter().copied());
         let values: Vec<(f64, f64)> = points.chain(ways).collect();
         let limit = self.limit.as_ref().map(|(value, _)| *value);
-        let right = range(values.iter().map(|(x, _)| *x));
-        let up = range(values.iter().map(|(_, y)| *y).chain(limit));
+        let right = value_range(values.iter().map(|(x, _)| *x));
+        let up = value_range(values.iter().map(|(_, y)| *y).chain(limit));
         let scale = |kind, values, places| match kind {
-            ScatterScale::Logarithmic => AxisScale::logarithmic(values, places),
-            ScatterScale::Fitting => AxisScale::fitting(values, places),
+            ScatterScale::Logarithmic => AxisScale::logarithmic_scale(values, places),
+            ScatterScale::Fitting => AxisScale::fitting_scale(values, places),
         };
         let area = chart_area(LEFT, HEIGHT);
         let right = scale(self.scales.0, right, (area.x, area.x + area.width));
         let up = scale(self.scales.1, up, (HEIGHT, area.y));
         let mut svg = with_axes(area, (right, up), self.axes, formats);
         if let Some((limit, name)) = &self.limit {
-            let y = up.place(*limit);
-            svg.line((area.x, y), (area.x + area.width, y), "limit");
+            let y = up.position_of_value(*limit);
+            svg.add_line((area.x, y), (area.x + area.width, y), "limit");
             let at = (area.x + area.width, y - 4.0);
-            svg.text(at, TextAnchor::End, "label", name);
+            svg.add_text(at, TextAnchor::End, "label", name);
         }
         for line in self.lines {
             let way = line
                 .way
                 .iter()
-                .map(|(x, y)| (right.place(*x), up.place(*y)));
+                .map(|(x, y)| (right.position_of_value(*x), up.position_of_value(*y)));
             let way: Vec<_> = way.collect();
-            svg.polyline(&way, &format!("c{}", line.series), &line.name);
+            svg.add_polyline(&way, &format!("c{}", line.series), &line.name);
         }
         for point in self.points {
-            let at = (right.place(point.x), up.place(point.y));
-            svg.circle(at, &format!("c{}", point.series), &point.title);
+            let at = (
+                right.position_of_value(point.x),
+                up.position_of_value(point.y),
+            );
+            svg.add_circle(at, &format!("c{}", point.series), &point.title);
         }
         let mut names: Vec<_> = (self.names.iter())
-            .map(|(x, y, name)| (right.place(*x), up.place(*y), name))
+            .map(|(x, y, name)| (right.position_of_value(*x), up.position_of_value(*y), name))
             .collect();
         names.sort_by(|a, b| a.1.total_cmp(&b.1));
         // A label that would overlap the label above it is moved down.
@@ -112,16 +115,16 @@ impl ScatterChart<'_> {
                 true => (x - 9.0, TextAnchor::End),
                 false => (x + 9.0, TextAnchor::Start),
             };
-            svg.text((x, y), anchor, "label", name);
+            svg.add_text((x, y), anchor, "label", name);
         }
-        svg.finish(self.name)
+        svg.into_element(self.name)
     }
 }
 
 /// Returns the area of a chart with room for axis names above and below. The area begins at `left` and ends at
 /// `foot`.
-pub(super) fn chart_area(left: f64, foot: f64) -> Frame {
-    Frame {
+pub(super) fn chart_area(left: f64, foot: f64) -> DrawingRect {
+    DrawingRect {
         x: left,
         y: HEAD,
         width: WIDTH - left - 40.0,
@@ -131,23 +134,23 @@ pub(super) fn chart_area(left: f64, foot: f64) -> Frame {
 
 /// Starts a drawing with the axes of `area` and the names of the axes.
 pub(super) fn with_axes(
-    area: Frame,
+    area: DrawingRect,
     (right, up): (AxisScale, AxisScale),
     names: (&str, &str),
     formats: (ValueFormat<'_>, ValueFormat<'_>),
 ) -> SvgDrawing {
     let foot = area.y + area.height;
     let mut svg = SvgDrawing::new(WIDTH, foot + FOOT + 16.0);
-    right.below(&mut svg, area, formats.0);
-    up.beside(&mut svg, area, formats.1);
+    right.draw_ticks_below(&mut svg, area, formats.0);
+    up.draw_ticks_left(&mut svg, area, formats.1);
     let middle = area.x + area.width / 2.0;
-    svg.text((middle, foot + 34.0), TextAnchor::Middle, "axis", names.0);
-    svg.text((4.0, 10.0), TextAnchor::Start, "axis", names.1);
+    svg.add_text((middle, foot + 34.0), TextAnchor::Middle, "axis", names.0);
+    svg.add_text((4.0, 10.0), TextAnchor::Start, "axis", names.1);
     svg
 }
 
 /// Returns the minimum and maximum of `values`, or 1 and 10 if there are no values.
-pub(super) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+pub(super) fn value_range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
         let (least, most) = ends.unwrap_or((value, value));
         Some((least.min(value), most.max(value)))
@@ -156,7 +159,7 @@ pub(super) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
 }
 
 /// Draws points on logarithmic axes; `names` are the names of the axes.
-pub fn chart(
+pub fn draw_scatter(
     name: &str,
     points: &[ScatterPoint],
     names: (&str, &str),
@@ -168,5 +171,5 @@ pub fn chart(
         points,
         ..ScatterChart::default()
     };
-    chart.draw(formats)
+    chart.draw_chart(formats)
 }

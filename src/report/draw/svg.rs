@@ -6,7 +6,7 @@ use std::fmt::Write;
 const MAX_TEXT: usize = 1 << 14;
 
 /// Escapes `text` for pages, including attributes; truncates very long texts.
-pub fn escape(text: &str) -> String {
+pub fn escape_markup(text: &str) -> String {
     let (text, rest) = match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => (&text[..end], "…"),
         None => (text, ""),
@@ -32,7 +32,7 @@ const STYLE: &str = "svg{background:#fff}text{font:11px system-ui,sans-serif;fil
     .line{fill:none;stroke:#999;stroke-width:1.5}circle{fill-opacity:.55}";
 
 /// Makes `chart` a complete file that SVG viewers can show.
-pub fn document(chart: &str) -> String {
+pub fn standalone_svg(chart: &str) -> String {
     let head = format!("<svg xmlns=\"http://www.w3.org/2000/svg\"><style>{STYLE}</style>");
     match chart
         .strip_prefix("<svg")
@@ -67,7 +67,7 @@ pub struct SvgDrawing {
 
 /// A rectangle.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame {
+pub struct DrawingRect {
     /// Left edge, drawing units.
     pub x: f64,
     /// Upper edge, drawing units.
@@ -88,80 +88,83 @@ impl SvgDrawing {
         }
     }
 
-    fn put(&mut self, mark: std::fmt::Arguments<'_>) {
+    fn push_mark(&mut self, mark: std::fmt::Arguments<'_>) {
         self.marks
             .write_fmt(mark)
             .expect("a string grows as needed");
     }
 
     /// Adds a rectangle with a tooltip and `data-…` attributes.
-    pub fn rect(&mut self, at: Frame, class: &str, title: &str, data: &[(&str, String)]) {
-        let Frame {
+    pub fn add_rect(&mut self, at: DrawingRect, class: &str, title: &str, data: &[(&str, String)]) {
+        let DrawingRect {
             x,
             y,
             width,
             height,
         } = at;
-        self.put(format_args!(
+        self.push_mark(format_args!(
             "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{height:.2}\""
         ));
         for (name, value) in data {
-            self.put(format_args!(" data-{name}=\"{}\"", escape(value)));
+            self.push_mark(format_args!(" data-{name}=\"{}\"", escape_markup(value)));
         }
-        self.put(format_args!("><title>{}</title></rect>", escape(title)));
+        self.push_mark(format_args!(
+            "><title>{}</title></rect>",
+            escape_markup(title)
+        ));
     }
 
     /// Adds a single-line text.
-    pub fn text(&mut self, (x, y): (f64, f64), anchor: TextAnchor, class: &str, text: &str) {
+    pub fn add_text(&mut self, (x, y): (f64, f64), anchor: TextAnchor, class: &str, text: &str) {
         let anchor = match anchor {
             TextAnchor::Start => "start",
             TextAnchor::Middle => "middle",
             TextAnchor::End => "end",
         };
-        self.put(format_args!(
+        self.push_mark(format_args!(
             "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
-            escape(text)
+            escape_markup(text)
         ));
     }
 
     /// Adds a straight line.
-    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
-        self.put(format_args!(
+    pub fn add_line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
+        self.push_mark(format_args!(
             "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
             from.0, from.1, to.0, to.1
         ));
     }
 
     /// Adds a line through points, with a tooltip.
-    pub fn polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
-        self.put(format_args!("<polyline class=\"line {class}\" points=\""));
+    pub fn add_polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
+        self.push_mark(format_args!("<polyline class=\"line {class}\" points=\""));
         for (x, y) in points {
-            self.put(format_args!("{x:.1},{y:.1} "));
+            self.push_mark(format_args!("{x:.1},{y:.1} "));
         }
-        self.put(format_args!(
+        self.push_mark(format_args!(
             "\"><title>{}</title></polyline>",
-            escape(title)
+            escape_markup(title)
         ));
     }
 
     /// Adds filled shapes; `outlines` is in SVG path syntax.
-    pub fn path(&mut self, outlines: &str, class: &str) {
-        self.put(format_args!("<path class=\"{class}\" d=\"{outlines}\"/>"));
+    pub fn add_path(&mut self, outlines: &str, class: &str) {
+        self.push_mark(format_args!("<path class=\"{class}\" d=\"{outlines}\"/>"));
     }
 
     /// Adds a point with a tooltip.
-    pub fn circle(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
-        self.put(format_args!(
+    pub fn add_circle(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
+        self.push_mark(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{}</title></circle>",
-            escape(title)
+            escape_markup(title)
         ));
     }
 
     /// Returns the SVG element, with `name` as its accessible name.
-    pub fn finish(self, name: &str) -> String {
+    pub fn into_element(self, name: &str) -> String {
         format!(
             "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {:.0} {:.0}\">{}</svg>",
-            escape(name),
+            escape_markup(name),
             self.width,
             self.height,
             self.marks
@@ -171,11 +174,11 @@ impl SvgDrawing {
 
 #[cfg(test)]
 mod tests {
-    use super::{SvgDrawing, document, escape};
+    use super::{SvgDrawing, escape_markup, standalone_svg};
 
     #[test]
     fn a_document_is_the_chart_with_its_own_colours() {
-        let text = document(&SvgDrawing::new(10.0, 20.0).finish("a > b"));
+        let text = standalone_svg(&SvgDrawing::new(10.0, 20.0).into_element("a > b"));
         let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" aria-label=\"a &gt; b\" viewBox=\"0 0 10 20\">";
         assert!(text.starts_with(head), "{text}");
         assert!(text[head.len()..].starts_with("<style>") && text.ends_with("</style></svg>\n"));
@@ -184,7 +187,7 @@ mod tests {
     #[test]
     fn texts_cannot_leave_their_place() {
         assert_eq!(
-            escape("a<b> & \"c\" 'd'\n"),
+            escape_markup("a<b> & \"c\" 'd'\n"),
             "a&lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;\u{fffd}"
         );
     }

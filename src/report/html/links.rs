@@ -1,11 +1,11 @@
 //! Pictures of links by load, for any topology.
 
-use super::page::{figure_with_scale, text};
+use super::page::{escape_html, figure_with_scale};
 use crate::Report;
 use crate::draw::network::{self, NetworkGroup, NetworkLink, NetworkNode};
 use crate::links::{LinkReport, LinkRow};
 use crate::tiles::TileUse;
-use chakram_base::units::{Bytes, Span, percent};
+use chakram_base::units::{Bytes, Span, format_percent};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -18,11 +18,13 @@ const MEMORY: &str = "memory";
 pub(super) const SHADES: u32 = 10;
 
 /// Returns the pictures of a replay whose bytes on links were counted or whose machine has tiles.
-pub fn render(report: &Report) -> String {
+pub fn render_links(report: &Report) -> String {
     let tiles = report.tiles.as_ref();
-    let tiles = tiles.map_or(String::new(), |tiles| grid(tiles, report.outcome.makespan));
+    let tiles = tiles.map_or(String::new(), |tiles| {
+        render_tile_grid(tiles, report.outcome.makespan)
+    });
     let counted = report.links.as_ref().map_or(String::new(), |links| {
-        dimensions(links, links.counted_over(report), !tiles.is_empty())
+        render_dimensions(links, links.counted_over(report), !tiles.is_empty())
     });
     tiles + &counted
 }
@@ -38,14 +40,14 @@ pub(super) fn shade_of(value: f64, most: f64) -> u32 {
 
 /// Formats a load in percent of a time.
 fn load_text(load: f64) -> String {
-    percent(load)
+    format_percent(load)
 }
 
 /// Returns the pictures of all dimensions. On a machine of tiles, returns only the pictures of memories, because the
 /// grid already shows the links.
-fn dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
-    let load = |row: &LinkRow| row.busy.seconds() / over.seconds().max(f64::MIN_POSITIVE);
-    let most = links.bottleneck().map_or(0.0, load);
+fn render_dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
+    let load = |row: &LinkRow| row.busy.as_seconds() / over.as_seconds().max(f64::MIN_POSITIVE);
+    let most = links.bottleneck_link().map_or(0.0, load);
     let mut out = String::new();
     for dimension in &links.dimensions {
         let rows = links
@@ -53,7 +55,7 @@ fn dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
             .iter()
             .filter(|row| row.dimension == dimension.name);
         let rows: Vec<&LinkRow> = rows.collect();
-        let groups = groups(&rows);
+        let groups = group_link_rows(&rows);
         let is_memory = rows.iter().any(|row| row.from == MEMORY);
         if groups.is_empty() || (of_tiles && !is_memory) {
             continue;
@@ -68,7 +70,7 @@ fn dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
             })
         });
         let drawn: Vec<_> = drawn.collect();
-        let picture = network::circles(&format!("Links of {}", dimension.name), &drawn);
+        let picture = network::draw_circles(&format!("Links of {}", dimension.name), &drawn);
         let of = match groups.len() > drawn.len() {
             true => format!(
                 "{} of {} groups of links with bytes are drawn, the busiest. ",
@@ -83,21 +85,21 @@ fn dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
         );
         out += &format!(
             "<h3>{}: {} links</h3>{}",
-            text(&dimension.name),
+            escape_html(&dimension.name),
             dimension.links,
-            figure_with_scale(&picture, &scale(most), &caption)
+            figure_with_scale(&picture, &scale_labels(most), &caption)
         );
     }
     out
 }
 
 /// Returns the labels for shades of loads up to `most`.
-fn scale(most: f64) -> [String; 3] {
+fn scale_labels(most: f64) -> [String; 3] {
     [0.0, most / 2.0, most].map(load_text)
 }
 
 /// Groups links by connected component; the component with the busiest link comes first.
-fn groups<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
+fn group_link_rows<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
         for end in [&row.from, &row.to] {
@@ -106,7 +108,7 @@ fn groups<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
         }
     }
     let mut leader: Vec<usize> = (0..number.len()).collect();
-    fn find(leader: &mut [usize], mut at: usize) -> usize {
+    fn find_leader(leader: &mut [usize], mut at: usize) -> usize {
         while leader[at] != at {
             leader[at] = leader[leader[at]];
             at = leader[at];
@@ -114,12 +116,12 @@ fn groups<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
         at
     }
     for row in rows {
-        let ends = [&row.from, &row.to].map(|end| find(&mut leader, number[&**end]));
+        let ends = [&row.from, &row.to].map(|end| find_leader(&mut leader, number[&**end]));
         leader[ends[0].max(ends[1])] = ends[0].min(ends[1]);
     }
     let mut groups: BTreeMap<usize, Vec<&LinkRow>> = BTreeMap::new();
     for row in rows {
-        let of = find(&mut leader, number[&*row.from]);
+        let of = find_leader(&mut leader, number[&*row.from]);
         groups.entry(of).or_default().push(row);
     }
     let mut groups: Vec<_> = groups.into_values().collect();
@@ -128,7 +130,7 @@ fn groups<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
 }
 
 /// Returns the NPU number in the name of a link's end.
-fn npu(name: &str) -> Option<u32> {
+fn parse_npu_name(name: &str) -> Option<u32> {
     name.strip_prefix("NPU ")?.parse().ok()
 }
 
@@ -138,7 +140,7 @@ fn group_of(
     load: impl Fn(&LinkRow) -> (f64, u32),
 ) -> NetworkGroup {
     let mut names: Vec<&str> = rows.iter().flat_map(|row| [&*row.from, &*row.to]).collect();
-    names.sort_by_key(|name| (npu(name).is_none(), npu(name), *name));
+    names.sort_by_key(|name| (parse_npu_name(name).is_none(), parse_npu_name(name), *name));
     names.dedup();
     let place = |end: &str| names.iter().position(|name| *name == end).unwrap_or(0);
     let links = rows.iter().map(|row| {
@@ -158,12 +160,15 @@ fn group_of(
         }
     });
     let nodes = names.iter().map(|name| NetworkNode {
-        name: npu(name).map_or_else(String::new, |npu| npu.to_string()),
+        name: parse_npu_name(name).map_or_else(String::new, |npu| npu.to_string()),
         title: (*name).to_owned(),
-        is_hub: npu(name).is_none(),
+        is_hub: parse_npu_name(name).is_none(),
         shade: None,
     });
-    let npus: Vec<u32> = names.iter().filter_map(|name| npu(name)).collect();
+    let npus: Vec<u32> = names
+        .iter()
+        .filter_map(|name| parse_npu_name(name))
+        .collect();
     let title = match (npus.first(), npus.last()) {
         (Some(first), Some(last)) if npus.len() == 2 => format!("NPUs {first} and {last}"),
         (Some(first), Some(last)) if first != last => format!("NPUs {first} … {last}"),
@@ -182,11 +187,11 @@ fn group_of(
 }
 
 /// Draws the tiles with their links, and the memory ports at cores.
-fn grid(tiles: &TileUse, makespan: Span) -> String {
+fn render_tile_grid(tiles: &TileUse, makespan: Span) -> String {
     if tiles.links.is_empty() && tiles.ports.is_empty() {
         return String::new();
     }
-    let part = |busy: Span| busy.seconds() / makespan.seconds().max(f64::MIN_POSITIVE);
+    let part = |busy: Span| busy.as_seconds() / makespan.as_seconds().max(f64::MIN_POSITIVE);
     let busy = tiles.links.iter().map(|link| link.busy);
     let busy = busy.chain(tiles.ports.iter().map(|port| port.busy));
     let most = busy.max().map_or(0.0, part);
@@ -236,12 +241,12 @@ fn grid(tiles: &TileUse, makespan: Span) -> String {
         nodes: nodes.collect(),
         links: links.collect(),
     };
-    let picture = network::grid("Links of tiles", &group, &places, size);
+    let picture = network::draw_grid("Links of tiles", &group, &places, size);
     let caption = "Cores with links and memory ports that were busy. A coloured square is a core with a memory port; a line is \
                    a link in one direction. The colour is the part of the makespan for which it was busy.";
     format!(
         "<h3>Tiles</h3>{}",
-        figure_with_scale(&picture, &scale(most), caption)
+        figure_with_scale(&picture, &scale_labels(most), caption)
     )
 }
 
@@ -267,7 +272,7 @@ mod tests {
             link("NPU 2", "NPU 1", 4),
             link("NPU 8", "x switch at 8", 9),
         ];
-        let found = groups(&rows.iter().collect::<Vec<_>>());
+        let found = group_link_rows(&rows.iter().collect::<Vec<_>>());
         let found: Vec<Vec<u64>> = found
             .iter()
             .map(|rows| rows.iter().map(|row| row.busy.0).collect())

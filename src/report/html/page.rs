@@ -1,31 +1,34 @@
 //! Building blocks of a page.
 
-use crate::draw::escape;
+use crate::draw::escape_markup;
 use crate::section::{ReportSection, SectionCell};
-use crate::text::clip;
+use crate::text::clip_middle;
 use std::fmt::{Display, Write};
 
 /// Escapes `text` for use in a page.
-pub fn text(text: &str) -> String {
-    escape(text)
+pub fn escape_html(text: &str) -> String {
+    escape_markup(text)
 }
 
 /// Returns a number of the report as HTML, with its JSON pointer, exact value and displayed text.
-pub fn number(path: &str, value: impl Display, shown: &str) -> String {
-    let path = escape(path);
+pub fn render_report_number(path: &str, value: impl Display, shown: &str) -> String {
+    let path = escape_markup(path);
     format!(
         "<data data-path=\"{path}\" data-value=\"{value}\">{}</data>",
-        escape(shown)
+        escape_markup(shown)
     )
 }
 
 /// Returns a number that no report contains, such as a difference, as HTML with its exact value and displayed text.
-pub fn measure(value: impl Display, shown: &str) -> String {
-    format!("<data data-value=\"{value}\">{}</data>", escape(shown))
+pub fn render_other_number(value: impl Display, shown: &str) -> String {
+    format!(
+        "<data data-value=\"{value}\">{}</data>",
+        escape_markup(shown)
+    )
 }
 
 /// Returns a section with a heading; empty if `body` is empty.
-pub fn section(heading: &str, id: &str, body: &str) -> String {
+pub fn render_section(heading: &str, id: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
     }
@@ -33,9 +36,9 @@ pub fn section(heading: &str, id: &str, body: &str) -> String {
 }
 
 /// Returns a list of sentences; empty if there are none.
-pub fn list(sentences: impl Iterator<Item = String>, class: &str) -> String {
+pub fn render_list(sentences: impl Iterator<Item = String>, class: &str) -> String {
     let items: String = sentences
-        .map(|sentence| format!("<li>{}</li>", escape(&sentence)))
+        .map(|sentence| format!("<li>{}</li>", escape_markup(&sentence)))
         .collect();
     match items.is_empty() {
         true => String::new(),
@@ -44,13 +47,13 @@ pub fn list(sentences: impl Iterator<Item = String>, class: &str) -> String {
 }
 
 /// Returns a picture with its legend and caption.
-pub fn figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> String {
+pub fn render_figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> String {
     let mut keys = String::new();
     for (series, name) in legend {
         write!(
             keys,
             "<span><i class=\"k{series}\"></i>{}</span>",
-            escape(name)
+            escape_markup(name)
         )
         .expect("a string grows as needed");
     }
@@ -68,7 +71,7 @@ pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &st
         .collect();
     let ends = scale
         .iter()
-        .map(|end| format!("<span>{}</span>", escape(end)));
+        .map(|end| format!("<span>{}</span>", escape_markup(end)));
     let ends: String = ends.collect();
     format!(
         "<figure><div class=\"wide\">{picture}</div><div class=\"scale\"><div>{shades}</div><div>{ends}</div></div>\
@@ -77,7 +80,7 @@ pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &st
 }
 
 /// Returns a table; cells are HTML.
-pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+pub fn render_table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = headings
         .iter()
         .map(|head| format!("<th>{head}</th>"))
@@ -101,7 +104,7 @@ pub(super) fn report_table(section: &ReportSection) -> String {
     let mut heads = String::new();
     for column in columns {
         // The first heading of a text table is skipped, because it is the table's name in capitals.
-        let heading = column.heading();
+        let heading = column.heading_text();
         let heading = match heading.chars().any(char::is_lowercase) {
             true => heading.to_owned(),
             false => heading.to_lowercase(),
@@ -111,7 +114,7 @@ pub(super) fn report_table(section: &ReportSection) -> String {
         } else {
             " class=\"t\""
         };
-        heads += &format!("<th{class}>{}</th>", escape(&heading));
+        heads += &format!("<th{class}>{}</th>", escape_markup(&heading));
     }
     let mut rows = String::new();
     for row in &section.rows {
@@ -127,7 +130,10 @@ pub(super) fn report_table(section: &ReportSection) -> String {
             if i == 0 {
                 let below = row.note.iter().map(|note| &note.text).chain(&row.alarm);
                 for below in below {
-                    rows += &format!("<small>{}</small>", escape(&clip(below, 10 * SHOWN)));
+                    rows += &format!(
+                        "<small>{}</small>",
+                        escape_markup(&clip_middle(below, 10 * SHOWN))
+                    );
                 }
             }
             rows += "</td>";
@@ -146,7 +152,7 @@ pub(super) fn report_table(section: &ReportSection) -> String {
     let notes = section.notes.iter().map(|note| (&note.text, note.warns));
     for (text, warns) in left_out.chain(notes) {
         let class = if warns { "note warn" } else { "note" };
-        out += &format!("<p class=\"{class}\">{}</p>", escape(text));
+        out += &format!("<p class=\"{class}\">{}</p>", escape_markup(text));
     }
     out
 }
@@ -157,26 +163,29 @@ const TALL: usize = 24;
 /// Returns a cell without its end tag. The tooltip shows the full text of a shortened name.
 fn open_cell(cell: &SectionCell, right: bool) -> String {
     let class = if right { "" } else { " class=\"t\"" };
-    let shown = escape(&cut(&cell.text));
+    let shown = escape_markup(&shorten_name(&cell.text));
     match (&cell.value, &cell.pointer) {
         (Some(value), Some(pointer)) => {
-            let number = number(pointer, value, &cell.text);
+            let number = render_report_number(pointer, value, &cell.text);
             format!("<td{class}>{number}")
         }
         (Some(value), None) => format!("<td{class} data-value=\"{value}\">{shown}"),
-        (None, _) => format!("<td{class}{}>{shown}", whole(&cell.text)),
+        (None, _) => format!("<td{class}{}>{shown}", title_attribute(&cell.text)),
     }
 }
 
 /// Returns `text` in the form that a page shows, shortened in the middle if it is very long.
-pub(super) fn cut(text: &str) -> String {
-    clip(text, SHOWN)
+pub(super) fn shorten_name(text: &str) -> String {
+    clip_middle(text, SHOWN)
 }
 
 /// Returns the attribute with the full text if the displayed text was shortened.
-fn whole(text: &str) -> String {
+fn title_attribute(text: &str) -> String {
     match text.chars().nth(SHOWN) {
-        Some(_) => format!(" title=\"{}\"", escape(&clip(text, 20 * SHOWN))),
+        Some(_) => format!(
+            " title=\"{}\"",
+            escape_markup(&clip_middle(text, 20 * SHOWN))
+        ),
         None => String::new(),
     }
 }
@@ -185,7 +194,7 @@ fn whole(text: &str) -> String {
 const SHOWN: usize = 96;
 
 /// Returns the whole page.
-pub fn page(title: &str, body: &str) -> String {
+pub fn render_page(title: &str, body: &str) -> String {
     with_head(title, "", body, "")
 }
 
@@ -205,6 +214,6 @@ fn with_head(title: &str, meta: &str, body: &str, script: &str) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
          {meta}<title>{}</title><style>\n{style}</style></head><body><main>{body}</main>{script}</body></html>\n",
-        escape(title)
+        escape_markup(title)
     )
 }

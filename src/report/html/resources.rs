@@ -1,24 +1,24 @@
 //! Sections of a page about memory, communication and operators.
 
 use super::axis_time;
-use super::page::{cut as page_cut, figure, figure_with_scale, text};
+use super::page::{escape_html, figure_with_scale, render_figure, shorten_name as page_cut};
 use crate::Report;
 use crate::collectives::CollectiveTally;
-use crate::collectives::table::together;
+use crate::collectives::table::group_rows;
 use crate::draw::lines::{self, LineSeries};
 use crate::draw::map;
 use crate::draw::roofline::{self, RooflineBound};
 use crate::draw::scatter::{self, ScatterPoint};
-use crate::memory::runs;
+use crate::memory::group_equal_rows;
 use crate::npus::span_of;
-use crate::operators::table::{families, prefixed};
-use crate::summary::thousands;
-use crate::text::share;
+use crate::operators::table::{combine_families, format_rate};
+use crate::summary::format_thousands;
+use crate::text::format_share;
 use chakram_base::units::{Bytes, Span};
 use chakram_trace::graph::NodeKind;
 
 /// Returns the section with memory over time, and with peaks of memory.
-pub fn memory(report: &Report) -> String {
+pub fn render_memory_section(report: &Report) -> String {
     if report.memory.is_empty() {
         return String::new();
     }
@@ -28,7 +28,7 @@ pub fn memory(report: &Report) -> String {
         .as_ref()
         .filter(|all| !all.memory.is_empty())
     {
-        let runs = runs(&report.memory);
+        let runs = group_equal_rows(&report.memory);
         let series = pictures.memory.iter().map(|curve| LineSeries {
             label: {
                 let mut runs = runs.iter();
@@ -55,7 +55,7 @@ pub fn memory(report: &Report) -> String {
             .min();
         let bytes = |bytes: f64| Bytes(bytes as u64).to_string();
         let end = report.outcome.makespan.0;
-        let picture = lines::chart(
+        let picture = lines::draw_lines(
             "Memory over time",
             &series,
             (end, limit),
@@ -64,9 +64,9 @@ pub fn memory(report: &Report) -> String {
         let legend: Vec<_> = series
             .iter()
             .enumerate()
-            .map(|(i, one)| (lines::colour(i), &one.label[..]))
+            .map(|(i, one)| (lines::colour_of_line(i), &one.label[..]))
             .collect();
-        body += &figure(
+        body += &render_figure(
             &picture,
             &legend,
             &format!(
@@ -91,11 +91,11 @@ pub fn memory(report: &Report) -> String {
 const POINTS: usize = 512;
 
 /// Returns the section with collectives, grouped as in the table; the picture shows bus bandwidth over buffer size.
-pub fn collectives(report: &Report) -> String {
+pub fn render_collectives_section(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
     }
-    let together = together(&report.collectives);
+    let together = group_rows(&report.collectives);
     let points = together.iter().take(POINTS).filter_map(|indices| {
         let groups = || indices.iter().map(|&i| &report.collectives[i]);
         let first = groups().next()?;
@@ -140,19 +140,19 @@ pub fn collectives(report: &Report) -> String {
         let bytes = |bytes: f64| Bytes(bytes as u64).to_string();
         let rate = |rate: f64| format!("{}/s", Bytes(rate as u64));
         let names = ("mean buffer of a call", "bus bandwidth");
-        let picture = scatter::chart("Collectives", &points, names, (&bytes, &rate));
+        let picture = scatter::draw_scatter("Collectives", &points, names, (&bytes, &rate));
         let left_out = match together.len().saturating_sub(POINTS) {
             0 => String::new(),
-            more => format!(" {} rows more are left out.", thousands(more as u64)),
+            more => format!(" {} rows more are left out.", format_thousands(more as u64)),
         };
         let caption = format!("One point for each row of the table.{left_out}");
-        body += &figure(&picture, &legend, &caption);
+        body += &render_figure(&picture, &legend, &caption);
     }
     body
 }
 
 /// Returns the section with bytes between ranks.
-pub fn traffic(report: &Report) -> String {
+pub fn render_traffic_section(report: &Report) -> String {
     let traffic = report.pictures.as_ref().map(|pictures| &pictures.traffic);
     let Some(traffic) = traffic.filter(|all| all.bytes.iter().flatten().any(|&bytes| bytes > 0))
     else {
@@ -166,7 +166,7 @@ pub fn traffic(report: &Report) -> String {
         let bytes = Bytes(traffic.bytes[from][to]);
         format!("rank {} to rank {}: {bytes}", label(from), label(to))
     };
-    let picture = map::chart("Bytes between ranks", &traffic.bytes, &label, &describe);
+    let picture = map::draw_heat_map("Bytes between ranks", &traffic.bytes, &label, &describe);
     let most = traffic.bytes.iter().flatten().copied().max().unwrap_or(0);
     let scale = [0, most / 2, most].map(|bytes| Bytes(bytes).to_string());
     let cells = match traffic.ranks_per_cell {
@@ -185,10 +185,10 @@ pub fn traffic(report: &Report) -> String {
 
 /// Returns the section with kernels relative to the peaks of their NPUs, grouped as in the table. A note states the
 /// number of kernels without FLOPs or bytes.
-pub fn roofline(report: &Report) -> String {
+pub fn render_roofline_section(report: &Report) -> String {
     let rooflines = report.pictures.as_ref();
     let rooflines = rooflines.map_or(&[][..], |pictures| &pictures.rooflines);
-    let kernels = families(&report.operators).into_iter();
+    let kernels = combine_families(&report.operators).into_iter();
     let kernels: Vec<_> = kernels.filter(|of| of.kind == NodeKind::Compute).collect();
     let whole: Span = kernels.iter().map(|of| of.total).sum();
     let points = kernels.iter().filter_map(|of| {
@@ -203,11 +203,11 @@ pub fn roofline(report: &Report) -> String {
                 title: format!(
                     "{}: {}FLOP/s, {}B/s, {x:.1} FLOPs per byte; {} in {} calls, {} of kernels",
                     page_cut(&of.name),
-                    prefixed(rate),
-                    prefixed(of.bytes_per_s().unwrap_or(0.0)),
+                    format_rate(rate),
+                    format_rate(of.bytes_per_s().unwrap_or(0.0)),
                     of.total,
                     of.calls,
-                    share(of.total, whole)
+                    format_share(of.total, whole)
                 ),
             },
         ))
@@ -237,25 +237,25 @@ pub fn roofline(report: &Report) -> String {
     for roof in &mut roofs {
         roof.name += &format!(
             ": {}FLOP/s, memory {}B/s",
-            prefixed(roof.flops_per_s),
-            prefixed(roof.bytes_per_s)
+            format_rate(roof.flops_per_s),
+            format_rate(roof.bytes_per_s)
         );
     }
     // Kernels with the most time are drawn last, on top of the others.
     let drawn: Vec<_> = points.into_iter().rev().map(|(_, point)| point).collect();
-    let rate = |rate: f64| format!("{}FLOP/s", prefixed(rate));
+    let rate = |rate: f64| format!("{}FLOP/s", format_rate(rate));
     let intensity = |value: f64| match value < 1.0 {
         true => format!("{value}"),
-        false => prefixed(value).replace(".0", "").trim_end().to_owned(),
+        false => format_rate(value).replace(".0", "").trim_end().to_owned(),
     };
-    let picture = roofline::chart("Roofline", &drawn, &roofs, (&intensity, &rate));
+    let picture = roofline::draw_roofline("Roofline", &drawn, &roofs, (&intensity, &rate));
     let caption = format!(
         "One point for each kernel, folded over layers, micro-batches and ranks; lines are the peaks that the machine states. \
          Kernels with known FLOPs and bytes are {} of the time of kernels.",
-        share(known, whole)
+        format_share(known, whole)
     );
     format!(
         "<h3>Kernels under the roofline</h3>{}",
-        figure(&picture, &[], &text(&caption))
+        render_figure(&picture, &[], &escape_html(&caption))
     )
 }

@@ -1,7 +1,7 @@
 //! Sections of a page about time: categories, activity, critical path.
 
 use super::axis_time;
-use super::page::figure;
+use super::page::render_figure;
 use crate::Report;
 use crate::TimeCategory;
 use crate::draw::bars::{self, BarPart, BarRow};
@@ -9,8 +9,8 @@ use crate::draw::gantt::{self, GanttRow, GanttSpan};
 use crate::draw::ribbon::{self, RibbonStretch};
 use crate::npus::{NpuRow, span_of};
 use crate::pictures::PictureSpan;
-use crate::summary::thousands;
-use crate::text::share;
+use crate::summary::format_thousands;
+use crate::text::format_share;
 use chakram_base::units::Span;
 
 /// Maximum number of rows in a picture or table.
@@ -32,7 +32,7 @@ fn series_of(part: TimeCategory) -> usize {
 }
 
 /// Returns the categories with their series.
-fn categories() -> Vec<(usize, &'static str)> {
+fn category_series() -> Vec<(usize, &'static str)> {
     TimeCategory::ALL
         .iter()
         .map(|(part, name)| (series_of(*part), *name))
@@ -46,7 +46,7 @@ fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
         series: series_of(*part),
         key,
         value: time.0,
-        title: format!("{name}: {time}, {}", share(*time, whole)),
+        title: format!("{name}: {time}, {}", format_share(*time, whole)),
     });
     part.collect()
 }
@@ -65,12 +65,12 @@ pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> St
     });
     let bars: Vec<_> = bars.collect();
     let most = rows.iter().map(|(_, times)| whole(times).0).max();
-    let picture = bars::chart(name, &bars, most.unwrap_or(0), &axis_time);
-    figure(&picture, &categories(), "")
+    let picture = bars::draw_bars(name, &bars, most.unwrap_or(0), &axis_time);
+    render_figure(&picture, &category_series(), "")
 }
 
 /// Returns bars of time by category, for the mean NPU and for ranks; adjacent ranks with equal times share a bar.
-pub fn breakdown(report: &Report) -> String {
+pub fn render_breakdown_section(report: &Report) -> String {
     let makespan = report.outcome.makespan;
     let parts = |times: &[Span; TimeCategory::COUNT]| bar_parts(times, makespan);
     let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && a.time.parts == b.time.parts;
@@ -93,14 +93,14 @@ pub fn breakdown(report: &Report) -> String {
     } else {
         String::new()
     };
-    let picture = bars::chart("Time by category", &rows, makespan.0, &axis_time);
+    let picture = bars::draw_bars("Time by category", &rows, makespan.0, &axis_time);
     let caption = format!("Every instant of a rank belongs to one category.{left}");
-    figure(&picture, &categories(), &caption)
+    render_figure(&picture, &category_series(), &caption)
 }
 
 /// Returns the series of an interval. Backward passes have a series of their own; all other intervals have the series
 /// of their category.
-fn series(span: &PictureSpan) -> usize {
+fn series_of_span(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
     let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
     let category = keyed.find(|(_, key)| *key == span.category);
@@ -120,7 +120,7 @@ fn gantt_span(one: &PictureSpan) -> GanttSpan {
     GanttSpan {
         from: one.from.0,
         to: one.to.0,
-        series: series(one),
+        series: series_of_span(one),
         title: format!(
             "{name}, {}: {} from {start}",
             one.category,
@@ -130,10 +130,14 @@ fn gantt_span(one: &PictureSpan) -> GanttSpan {
 }
 
 /// Returns the legend for the series that occur in `spans`.
-fn present<'s>(spans: impl IntoIterator<Item = &'s PictureSpan>) -> Vec<(usize, &'static str)> {
+fn legend_of_spans<'s>(
+    spans: impl IntoIterator<Item = &'s PictureSpan>,
+) -> Vec<(usize, &'static str)> {
     let mut used = [false; 8];
-    spans.into_iter().for_each(|one| used[series(one)] = true);
-    let mut legend = categories();
+    spans
+        .into_iter()
+        .for_each(|one| used[series_of_span(one)] = true);
+    let mut legend = category_series();
     if used[BACKWARD] {
         legend[0].1 = "compute, forward and other";
         legend.insert(1, (BACKWARD, "compute, backward"));
@@ -143,7 +147,7 @@ fn present<'s>(spans: impl IntoIterator<Item = &'s PictureSpan>) -> Vec<(usize, 
 }
 
 /// Returns the section with the activity of ranks.
-pub fn timeline(report: &Report) -> String {
+pub fn render_timeline_section(report: &Report) -> String {
     let Some(pictures) = &report.pictures else {
         return String::new();
     };
@@ -155,7 +159,7 @@ pub fn timeline(report: &Report) -> String {
         spans: rank.spans.iter().map(gantt_span).collect(),
     });
     let rows: Vec<_> = rows.collect();
-    let legend = present(pictures.ranks.iter().flat_map(|rank| &rank.spans));
+    let legend = legend_of_spans(pictures.ranks.iter().flat_map(|rank| &rank.spans));
     let shown: usize = pictures
         .ranks
         .iter()
@@ -165,13 +169,13 @@ pub fn timeline(report: &Report) -> String {
         (drawn, all) if drawn == all => String::new(),
         (drawn, all) if shown == all => format!(
             " {drawn} of {} ranks are drawn, one for all that do the same at the same times.",
-            thousands(all as u64)
+            format_thousands(all as u64)
         ),
         (drawn, all) => format!(
             " {drawn} of {} ranks are drawn, which stand for {}: those first that are out of memory, that have the least or \
              most time in a category, and that others wait for.",
-            thousands(all as u64),
-            thousands(shown as u64)
+            format_thousands(all as u64),
+            format_thousands(shown as u64)
         ),
     };
     let watched = pictures.watched.map(u64::from);
@@ -179,10 +183,10 @@ pub fn timeline(report: &Report) -> String {
     let watched = watched.map_or_else(String::new, |watched| {
         format!(
             " {} were watched; other ranks are assumed to behave like watched ranks with the same graph and the same time in each category.",
-            thousands(watched)
+            format_thousands(watched)
         )
     });
-    let picture = gantt::chart(
+    let picture = gantt::draw_gantt(
         "Activity by rank",
         &rows,
         report.outcome.makespan.0,
@@ -191,12 +195,12 @@ pub fn timeline(report: &Report) -> String {
     let caption = format!("What each rank does; blank is idle.{of}{watched}");
     format!(
         "<h3>Activity by rank</h3>{}",
-        figure(&picture, &legend, &caption)
+        render_figure(&picture, &legend, &caption)
     )
 }
 
 /// Returns the section with the critical path as a ribbon over time.
-pub fn critical_path(report: &Report) -> String {
+pub fn render_critical_path_section(report: &Report) -> String {
     let pictures = report.pictures.as_ref();
     let Some(pictures) = pictures.filter(|pictures| !pictures.critical_path.is_empty()) else {
         return String::new();
@@ -211,7 +215,7 @@ pub fn critical_path(report: &Report) -> String {
     });
     let stretches: Vec<_> = stretches.collect();
     let end = report.outcome.makespan.0;
-    let picture = ribbon::chart("Critical path", &stretches, end, &axis_time);
+    let picture = ribbon::draw_ribbon("Critical path", &stretches, end, &axis_time);
     let caption = "The chain of nodes, each of which set the next one free; lines are changes from rank to rank.";
-    figure(&picture, &present(&pictures.critical_path), caption)
+    render_figure(&picture, &legend_of_spans(&pictures.critical_path), caption)
 }

@@ -1,16 +1,16 @@
 //! Boxes with the key numbers at the top of a page.
 
-use super::page::{number, text};
-use super::span;
+use super::page::{escape_html, render_report_number};
+use super::render_span;
 use crate::Report;
-use crate::cost::figures;
-use crate::memory::fullest;
-use crate::summary::{percent_more, thousands};
+use crate::cost::collect_cost_figures;
+use crate::memory::find_fullest_rank;
+use crate::summary::{format_thousands, percent_more};
 use crate::throughput;
-use chakram_base::units::{Span, percent, percent_change};
+use chakram_base::units::{Span, format_percent, format_percent_change};
 
 /// Returns the boxes, as HTML.
-pub fn render(report: &Report) -> String {
+pub fn render_tiles(report: &Report) -> String {
     let outcome = &report.outcome;
     let mut tiles = String::new();
     let mut tile = |name: &str, value: &str, beside: &str| {
@@ -19,31 +19,31 @@ pub fn render(report: &Report) -> String {
         );
     };
     if let Some(whole) = &report.extrapolation {
-        let at = |key: &str, value: Span| span(&format!("/extrapolation/{key}"), value);
+        let at = |key: &str, value: Span| render_span(&format!("/extrapolation/{key}"), value);
         let beside = format!("± {}, extrapolated", at("error_ps", whole.error));
         tile("Step", &at("makespan_ps", whole.makespan), &beside);
     }
     let beside = match (&report.interval, report.is_lower_bound()) {
         (Some(interval), false) => format!(
             "90 %: {} to {}",
-            span("/interval/low_ps", interval.low),
-            span("/interval/high_ps", interval.high)
+            render_span("/interval/low_ps", interval.low),
+            render_span("/interval/high_ps", interval.high)
         ),
         (_, true) => "a lower bound".to_owned(),
         _ => String::new(),
     };
-    let makespan = span("/makespan_ps", outcome.makespan);
+    let makespan = render_span("/makespan_ps", outcome.makespan);
     tile("Makespan", &makespan, &beside);
     if let Some(captured) = report.captured {
         let more = percent_more(outcome.makespan, captured);
         let more = more.map_or_else(String::new, |more| {
-            format!("replay {}", percent_change(more))
+            format!("replay {}", format_percent_change(more))
         });
-        tile("Captured", &span("/captured_ps", captured), &more);
+        tile("Captured", &render_span("/captured_ps", captured), &more);
     }
     let profiler = report.profiler.as_ref();
     if let Some((profiler, without)) = profiler.and_then(|of| Some((of, of.without?))) {
-        let at = |key: &str, value: Span| span(&format!("/profiler/{key}"), value);
+        let at = |key: &str, value: Span| render_span(&format!("/profiler/{key}"), value);
         let ends = without.low.zip(without.high);
         let ends = ends.map_or_else(String::new, |(low, high)| {
             let (low, high) = (at("without/low_ps", low), at("without/high_ps", high));
@@ -55,16 +55,18 @@ pub fn render(report: &Report) -> String {
         tile("Without profiler", &makespan, &beside);
     }
     if let Some(rates) = &report.throughput {
-        let rate = |path: &str, value: f64| number(path, value, &throughput::rate(value));
+        let rate = |path: &str, value: f64| {
+            render_report_number(path, value, &throughput::format_rate(value))
+        };
         if let (Some(all), Some(one)) = (rates.tokens_per_s, rates.tokens_per_s_per_npu) {
             let beside = format!("{} per NPU", rate("/throughput/tokens_per_s_per_npu", one));
             tile("Tokens/s", &rate("/throughput/tokens_per_s", all), &beside);
         }
         let samples = rate("/throughput/samples_per_s", rates.samples_per_s);
         tile("Samples/s", &samples, "");
-        let share = |path: &str, part: f64| number(path, part, &percent(part));
+        let share = |path: &str, part: f64| render_report_number(path, part, &format_percent(part));
         let counted = rates.attention.map_or(String::new(), |counted| {
-            format!(", {} attention", counted.word())
+            format!(", {} attention", counted.stable_name())
         });
         if let Some(mfu) = rates.mfu {
             let beside = format!("{}{counted}", throughput::MFU);
@@ -75,19 +77,22 @@ pub fn render(report: &Report) -> String {
             tile("HFU", &share("/throughput/hfu", hfu), &beside);
         }
     }
-    for (name, path, value, shown, beside) in figures(report) {
-        tile(&name, &number(path, value, &shown), &beside);
+    for (name, path, value, shown, beside) in collect_cost_figures(report) {
+        tile(&name, &render_report_number(path, value, &shown), &beside);
     }
-    if let Some(row) = fullest(&report.memory) {
+    if let Some(row) = find_fullest_rank(&report.memory) {
         let at = report
             .memory
             .iter()
             .position(|other| other.rank == row.rank);
         let at = |field: &str| format!("/memory/npus/{}/{field}", at.unwrap_or(0));
-        let peak = number(&at("peak_bytes"), row.peak.0, &row.peak.to_string());
+        let peak = render_report_number(&at("peak_bytes"), row.peak.0, &row.peak.to_string());
         let of = row.capacity.map_or_else(String::new, |capacity| {
             let shown = capacity.to_string();
-            format!("of {}, ", number(&at("capacity_bytes"), capacity.0, &shown))
+            format!(
+                "of {}, ",
+                render_report_number(&at("capacity_bytes"), capacity.0, &shown)
+            )
         });
         let alarm = match row.fits {
             Some(false) => ", does not fit",
@@ -99,9 +104,13 @@ pub fn render(report: &Report) -> String {
             &format!("{of}rank {}{alarm}", row.rank),
         );
     }
-    let ranks = number("/ranks", report.ranks, &thousands(report.ranks.into()));
-    let nodes = number("/nodes", outcome.nodes, &thousands(outcome.nodes));
-    let npus = text(&report.machine.name);
+    let ranks = render_report_number(
+        "/ranks",
+        report.ranks,
+        &format_thousands(report.ranks.into()),
+    );
+    let nodes = render_report_number("/nodes", outcome.nodes, &format_thousands(outcome.nodes));
+    let npus = escape_html(&report.machine.name);
     tile("Ranks", &ranks, &format!("{nodes} nodes on {npus}"));
     format!("<div class=\"tiles\">{tiles}</div>")
 }

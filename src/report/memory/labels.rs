@@ -1,25 +1,28 @@
 //! Sentences about memory.
 
-use super::{MemoryRow, NamedNode, fullest, pool_memory};
+use super::{MemoryRow, NamedNode, find_fullest_rank, pool_memory};
 use crate::Report;
-use crate::summary::thousands;
+use crate::summary::format_thousands;
 use chakram_base::units::{Bytes, Time};
-use chakram_trace::format::{TensorClass, escape};
+use chakram_trace::format::{TensorClass, escape_name};
 
 impl MemoryRow {
     /// Formats the moment of the peak, as in ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
-    pub(super) fn moment(&self) -> String {
+    pub(super) fn describe_peak_moment(&self) -> String {
         let at = self.at.since(Time::ZERO);
         match &self.node {
             Some(NamedNode { id, name }) => {
-                format!("at {at}, when `{}` was issued (node {id})", escape(name))
+                format!(
+                    "at {at}, when `{}` was issued (node {id})",
+                    escape_name(name)
+                )
             }
             None => "nothing is allocated".to_owned(),
         }
     }
 
     /// Formats the need of memory, as in `needs 81.5 GB of 80.0 GB`.
-    pub(super) fn need(&self) -> String {
+    pub(super) fn describe_peak_need(&self) -> String {
         match self.capacity {
             Some(capacity) => format!("needs {} of {capacity}", self.peak),
             None => format!("needs {}", self.peak),
@@ -39,7 +42,7 @@ impl MemoryRow {
 
 impl Report {
     /// Returns `false` if some NPU is known to have less memory than its rank's peak.
-    pub fn fits(&self) -> bool {
+    pub fn fits_memory(&self) -> bool {
         self.memory.iter().all(|row| row.fits != Some(false))
     }
 
@@ -53,11 +56,11 @@ impl Report {
 
     /// Returns a sentence about the ranks whose memory does not fit, if there are any.
     pub fn does_not_fit(&self) -> Option<String> {
-        let row = fullest(&self.memory).filter(|row| row.fits == Some(false))?;
+        let row = find_fullest_rank(&self.memory).filter(|row| row.fits == Some(false))?;
         let others = match self.too_large() as u64 - 1 {
             0 => String::new(),
             1 => "; so does 1 more rank".to_owned(),
-            n => format!("; so do {} more ranks", thousands(n)),
+            n => format!("; so do {} more ranks", format_thousands(n)),
         };
         let remote = row.beyond_own.and(self.fullest_pool());
         let remote = remote.map_or_else(String::new, |pool| {
@@ -71,7 +74,7 @@ impl Report {
             row.rank,
             row.peak,
             row.capacity.unwrap_or_default(),
-            row.moment(),
+            row.describe_peak_moment(),
             row.made_of()
         ))
     }
@@ -84,7 +87,7 @@ impl Report {
             warnings.push(format!(
                 "{} ranks do not state their allocations, but others do; the memory of the former \
                  is unknown",
-                thousands(silent as u64)
+                format_thousands(silent as u64)
             ));
         }
         let rows = self.memory.iter();
@@ -97,9 +100,9 @@ impl Report {
             warnings.push(format!(
                 "{} nodes free memory that nothing allocated, {} in all; the first is `{}` (node {id}) of \
                  rank {rank}; peaks may be too small",
-                thousands(missing.iter().map(|(_, missing)| missing.nodes).sum()),
+                format_thousands(missing.iter().map(|(_, missing)| missing.nodes).sum()),
                 Bytes(bytes.fold(0, u64::saturating_add)),
-                escape(name)
+                escape_name(name)
             ));
         }
         warnings

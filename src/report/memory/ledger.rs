@@ -16,39 +16,39 @@ pub(super) trait ByteSum:
     Copy + Debug + Default + Ord + AddAssign + SubAssign + Sum
 {
     /// Returns whether sums cannot overflow if all allocations and frees add up to `bytes`.
-    fn holds(bytes: u128) -> bool;
+    fn is_exact_with(bytes: u128) -> bool;
 
-    fn of(bytes: u64) -> Self;
+    fn from_bytes(bytes: u64) -> Self;
 
     /// Returns the sum in bytes, capped at 2^64 - 1.
-    fn told(self) -> u64;
+    fn to_capped_bytes(self) -> u64;
 }
 
 impl ByteSum for i128 {
-    fn holds(_: u128) -> bool {
+    fn is_exact_with(_: u128) -> bool {
         true
     }
 
-    fn of(bytes: u64) -> Self {
+    fn from_bytes(bytes: u64) -> Self {
         bytes.into()
     }
 
-    fn told(self) -> u64 {
+    fn to_capped_bytes(self) -> u64 {
         u64::try_from(self).unwrap_or(u64::MAX)
     }
 }
 
 impl ByteSum for i64 {
-    fn holds(bytes: u128) -> bool {
+    fn is_exact_with(bytes: u128) -> bool {
         i64::try_from(bytes).is_ok()
     }
 
     #[inline]
-    fn of(bytes: u64) -> Self {
+    fn from_bytes(bytes: u64) -> Self {
         bytes as i64
     }
 
-    fn told(self) -> u64 {
+    fn to_capped_bytes(self) -> u64 {
         u64::try_from(self).unwrap_or(u64::MAX)
     }
 }
@@ -90,15 +90,15 @@ struct RareSums<S> {
     first_short: Option<NodeIndex>,
 }
 
-fn told<S: ByteSum>(sums: &ClassSums<S>) -> BytesByClass {
-    sums.map(ByteSum::told)
+fn cap_class_sums<S: ByteSum>(sums: &ClassSums<S>) -> BytesByClass {
+    sums.map(ByteSum::to_capped_bytes)
 }
 
-fn total<S: ByteSum>(sums: &ClassSums<S>) -> S {
+fn sum_classes<S: ByteSum>(sums: &ClassSums<S>) -> S {
     sums.iter().copied().sum()
 }
 
-fn add<S: ByteSum>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
+fn add_class_sums<S: ByteSum>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
     for (sum, other) in sums.iter_mut().zip(others) {
         *sum += *other;
     }
@@ -107,20 +107,20 @@ fn add<S: ByteSum>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
 impl<S: ByteSum> MemoryLedger<S> {
     /// Returns the current instant.
     #[inline]
-    pub fn now(&self) -> Time {
+    pub fn current_instant(&self) -> Time {
         self.now
     }
 
     /// Records that `node` is issued.
     #[inline]
-    pub fn allocate(&mut self, node: NodeIndex, bytes: &BytesByClass) {
+    pub fn allocate_bytes(&mut self, node: NodeIndex, bytes: &BytesByClass) {
         let mut all = 0;
         for (sum, bytes) in self.fresh.iter_mut().zip(bytes) {
-            *sum += S::of(*bytes);
+            *sum += S::from_bytes(*bytes);
             all |= bytes;
         }
         self.changed |= all > 0;
-        let now = total(&self.fresh);
+        let now = sum_classes(&self.fresh);
         if now > self.most {
             (self.most, self.top, self.top_node) = (now, self.fresh, Some(node));
         }
@@ -128,13 +128,13 @@ impl<S: ByteSum> MemoryLedger<S> {
 
     /// Records that `node` completes; `fresh` is true if the node was issued at this instant.
     #[inline]
-    pub fn free(&mut self, node: NodeIndex, bytes: &BytesByClass, fresh: bool) {
+    pub fn free_bytes(&mut self, node: NodeIndex, bytes: &BytesByClass, fresh: bool) {
         let mut short = false;
         for (i, bytes) in bytes.iter().enumerate() {
             if *bytes == 0 {
                 continue;
             }
-            let wanted = S::of(*bytes);
+            let wanted = S::from_bytes(*bytes);
             let mut freed = self.held[i];
             let from = if fresh {
                 freed += self.fresh[i];
@@ -163,46 +163,46 @@ impl<S: ByteSum> MemoryLedger<S> {
     /// Ends the current instant and starts `now`. If anything changed, returns the instant that ended, and the bytes
     /// allocated after it.
     #[inline]
-    pub fn begin(&mut self, now: Time) -> Option<(Time, BytesByClass)> {
+    pub fn begin_instant(&mut self, now: Time) -> Option<(Time, BytesByClass)> {
         let over = std::mem::replace(&mut self.now, now);
         if !std::mem::take(&mut self.changed) {
             return None;
         }
         if self.most > S::default() {
-            let mut most = total(&self.held);
+            let mut most = sum_classes(&self.held);
             most += self.most;
             if most > self.peak_total {
                 self.peak_total = most;
                 self.rare.peak = self.held;
-                add(&mut self.rare.peak, &self.top);
+                add_class_sums(&mut self.rare.peak, &self.top);
                 (self.rare.peak_at, self.rare.peak_node) = (over, self.top_node);
             }
             self.most = S::default();
         }
-        add(&mut self.held, &self.fresh);
+        add_class_sums(&mut self.held, &self.fresh);
         (self.fresh, self.low) = Default::default();
-        Some((over, told(&self.held)))
+        Some((over, cap_class_sums(&self.held)))
     }
 
     /// Ends the last instant.
-    pub fn end(&mut self) -> Option<(Time, BytesByClass)> {
-        self.begin(Time::END)
+    pub fn end_instant(&mut self) -> Option<(Time, BytesByClass)> {
+        self.begin_instant(Time::END)
     }
 
     /// Returns the totals of all ended instants.
-    pub fn totals(&self) -> LedgerTotals {
+    pub fn into_totals(&self) -> LedgerTotals {
         let rare = &self.rare;
         LedgerTotals {
             peak: MemoryPeak {
-                bytes: self.peak_total.told(),
-                classes: told(&rare.peak),
+                bytes: self.peak_total.to_capped_bytes(),
+                classes: cap_class_sums(&rare.peak),
                 at: rare.peak_at,
                 node: rare.peak_node,
             },
-            settled: told(&self.held),
+            settled: cap_class_sums(&self.held),
             missing: rare
                 .first_short
-                .map(|first| (rare.short, first, told(&rare.missing))),
+                .map(|first| (rare.short, first, cap_class_sums(&rare.missing))),
         }
     }
 }
@@ -223,18 +223,18 @@ mod tests {
         // From instant 0 on, 8 bytes are allocated. At 5 the loop issues a node of 6 bytes before it completes the node
         // of 8 bytes. The free counts first, so the peak is not 14.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate(NODES[0], &bytes(8));
-        assert_eq!(ledger.begin(Time(5)), Some((Time(0), bytes(8))));
-        ledger.allocate(NODES[1], &bytes(6));
-        ledger.free(NODES[0], &bytes(8), false);
-        assert_eq!(ledger.end(), Some((Time(5), bytes(6))));
-        let peak = ledger.totals().peak;
+        ledger.allocate_bytes(NODES[0], &bytes(8));
+        assert_eq!(ledger.begin_instant(Time(5)), Some((Time(0), bytes(8))));
+        ledger.allocate_bytes(NODES[1], &bytes(6));
+        ledger.free_bytes(NODES[0], &bytes(8), false);
+        assert_eq!(ledger.end_instant(), Some((Time(5), bytes(6))));
+        let peak = ledger.into_totals().peak;
         assert_eq!(
             (peak.bytes, peak.at, peak.node),
             (8, Time(0), Some(NODES[0]))
         );
         assert_eq!(
-            (ledger.totals().settled, ledger.totals().missing),
+            (ledger.into_totals().settled, ledger.into_totals().missing),
             (bytes(6), None)
         );
     }
@@ -244,19 +244,19 @@ mod tests {
         // At first 8 bytes are allocated. At 5, three nodes that take no time run one after another, and each allocates
         // and frees 4 bytes. The maximum of 8 + 4 is therefore reached three times.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate(NODES[0], &bytes(8));
-        ledger.begin(Time(5));
+        ledger.allocate_bytes(NODES[0], &bytes(8));
+        ledger.begin_instant(Time(5));
         for node in &NODES[1..] {
-            ledger.allocate(*node, &bytes(4));
-            ledger.free(*node, &bytes(4), true);
+            ledger.allocate_bytes(*node, &bytes(4));
+            ledger.free_bytes(*node, &bytes(4), true);
         }
-        assert_eq!(ledger.end(), Some((Time(5), bytes(8))));
-        let peak = ledger.totals().peak;
+        assert_eq!(ledger.end_instant(), Some((Time(5), bytes(8))));
+        let peak = ledger.into_totals().peak;
         assert_eq!(
             (peak.bytes, peak.at, peak.node),
             (12, Time(5), Some(NODES[1]))
         );
-        assert_eq!(ledger.totals().settled, bytes(8));
+        assert_eq!(ledger.into_totals().settled, bytes(8));
     }
 
     #[test]
@@ -264,30 +264,33 @@ mod tests {
         // At 1, 8 bytes of activations are allocated. At 5 these bytes are freed, and 8 bytes of weights are allocated.
         // At 9 the weights are freed too, and two nodes that take no time allocate 8 bytes each.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.begin(Time(1));
-        ledger.allocate(NODES[0], &bytes(8));
-        ledger.begin(Time(5));
-        ledger.free(NODES[0], &bytes(8), false);
-        ledger.allocate(NODES[1], &[8, 0, 0, 0, 0]);
-        ledger.begin(Time(9));
-        ledger.free(NODES[1], &[8, 0, 0, 0, 0], false);
+        ledger.begin_instant(Time(1));
+        ledger.allocate_bytes(NODES[0], &bytes(8));
+        ledger.begin_instant(Time(5));
+        ledger.free_bytes(NODES[0], &bytes(8), false);
+        ledger.allocate_bytes(NODES[1], &[8, 0, 0, 0, 0]);
+        ledger.begin_instant(Time(9));
+        ledger.free_bytes(NODES[1], &[8, 0, 0, 0, 0], false);
         for node in &NODES[2..] {
-            ledger.allocate(*node, &bytes(8));
-            ledger.free(*node, &bytes(8), true);
+            ledger.allocate_bytes(*node, &bytes(8));
+            ledger.free_bytes(*node, &bytes(8), true);
         }
-        ledger.end();
+        ledger.end_instant();
         let first = MemoryPeak {
             bytes: 8,
             classes: bytes(8),
             at: Time(1),
             node: Some(NODES[0]),
         };
-        assert_eq!(ledger.totals().peak, first);
+        assert_eq!(ledger.into_totals().peak, first);
         // With one byte more, the ledger has a new peak.
-        ledger.allocate(NODES[3], &bytes(9));
-        ledger.end();
+        ledger.allocate_bytes(NODES[3], &bytes(9));
+        ledger.end_instant();
         assert_eq!(
-            (ledger.totals().peak.bytes, ledger.totals().peak.node),
+            (
+                ledger.into_totals().peak.bytes,
+                ledger.into_totals().peak.node
+            ),
             (9, Some(NODES[3]))
         );
     }
@@ -296,14 +299,14 @@ mod tests {
     fn nodes_that_allocate_nothing_bring_no_peak() {
         // Nodes that allocate 0 bytes do not change the peak, which is the 4 bytes allocated at 3.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate(NODES[0], &bytes(0));
-        ledger.begin(Time(3));
-        assert_eq!(ledger.totals().peak.node, None);
-        ledger.allocate(NODES[1], &bytes(4));
-        ledger.begin(Time(5));
-        ledger.allocate(NODES[2], &bytes(0));
-        ledger.end();
-        let peak = ledger.totals().peak;
+        ledger.allocate_bytes(NODES[0], &bytes(0));
+        ledger.begin_instant(Time(3));
+        assert_eq!(ledger.into_totals().peak.node, None);
+        ledger.allocate_bytes(NODES[1], &bytes(4));
+        ledger.begin_instant(Time(5));
+        ledger.allocate_bytes(NODES[2], &bytes(0));
+        ledger.end_instant();
+        let peak = ledger.into_totals().peak;
         assert_eq!((peak.at, peak.node), (Time(3), Some(NODES[1])));
     }
 
@@ -312,33 +315,36 @@ mod tests {
         // At first 8 bytes are allocated. At 5 a node without duration frees 6 of these bytes, and a node that ends
         // frees 5, so 3 bytes are missing. An ending node cannot free bytes that were allocated at the same instant.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate(NODES[0], &bytes(8));
-        ledger.begin(Time(5));
-        ledger.free(NODES[1], &bytes(6), true);
-        ledger.allocate(NODES[2], &bytes(7));
-        ledger.free(NODES[3], &bytes(5), false);
-        ledger.end();
-        assert_eq!(ledger.totals().missing, Some((1, NODES[3], bytes(3))));
+        ledger.allocate_bytes(NODES[0], &bytes(8));
+        ledger.begin_instant(Time(5));
+        ledger.free_bytes(NODES[1], &bytes(6), true);
+        ledger.allocate_bytes(NODES[2], &bytes(7));
+        ledger.free_bytes(NODES[3], &bytes(5), false);
+        ledger.end_instant();
+        assert_eq!(ledger.into_totals().missing, Some((1, NODES[3], bytes(3))));
         // The remaining memory is 8 - 6 - 2 + 7.
-        assert_eq!(ledger.totals().settled, bytes(7));
-        assert_eq!(ledger.totals().peak.bytes, 8);
+        assert_eq!(ledger.into_totals().settled, bytes(7));
+        assert_eq!(ledger.into_totals().peak.bytes, 8);
     }
 
     #[test]
     fn sums_beyond_64_bits_are_exact() {
         let mut ledger = MemoryLedger::<i128>::default();
-        ledger.allocate(NODES[0], &bytes(u64::MAX));
-        ledger.allocate(NODES[1], &bytes(u64::MAX));
-        ledger.begin(Time(1));
+        ledger.allocate_bytes(NODES[0], &bytes(u64::MAX));
+        ledger.allocate_bytes(NODES[1], &bytes(u64::MAX));
+        ledger.begin_instant(Time(1));
         assert_eq!(
-            (ledger.totals().settled, ledger.totals().peak.bytes),
+            (
+                ledger.into_totals().settled,
+                ledger.into_totals().peak.bytes
+            ),
             (bytes(u64::MAX), u64::MAX)
         );
-        ledger.free(NODES[0], &bytes(u64::MAX), false);
-        ledger.free(NODES[1], &bytes(u64::MAX - 1), false);
-        ledger.end();
+        ledger.free_bytes(NODES[0], &bytes(u64::MAX), false);
+        ledger.free_bytes(NODES[1], &bytes(u64::MAX - 1), false);
+        ledger.end_instant();
         assert_eq!(
-            (ledger.totals().settled, ledger.totals().missing),
+            (ledger.into_totals().settled, ledger.into_totals().missing),
             (bytes(1), None)
         );
     }

@@ -8,7 +8,7 @@
 use super::MemoryRow;
 use crate::Report;
 use crate::section::SectionNote;
-use crate::summary::thousands;
+use crate::summary::format_thousands;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::shared_memory::SharedMemory;
 use chakram_base::units::Bytes;
@@ -48,17 +48,17 @@ pub(crate) struct RankCapacities<'a> {
 impl<'a> RankCapacities<'a> {
     pub fn new(workload: &Workload, machine: &'a Machine) -> Self {
         let shared = machine.shared_memory();
-        let graphs = workload.graphs().iter().map(streams);
+        let graphs = workload.graphs().iter().map(streams_weights);
         Self {
             machine,
             streams: shared.map_or_else(Vec::new, |_| graphs.collect()),
             shared,
-            ranks: workload.ranks().into(),
+            ranks: workload.rank_count().into(),
         }
     }
 
     /// Returns the remote memory of a rank, if the rank uses it.
-    fn shared(&self, instance: &RankInstance) -> Option<SharedMemory> {
+    fn shared_memory(&self, instance: &RankInstance) -> Option<SharedMemory> {
         let streams = self.streams.get(instance.graph.index());
         self.shared
             .filter(|_| streams.is_some_and(|streams| *streams))
@@ -66,22 +66,22 @@ impl<'a> RankCapacities<'a> {
 
     /// Returns the memory capacity of an instance on `npu`, including its share of remote memory; `None` if the NPU's
     /// own capacity is unknown.
-    pub fn of(&self, instance: &RankInstance, npu: Npu) -> Option<Bytes> {
-        let own = self.machine.npu_memory(self.machine.class(npu))?;
-        let share = self.shared(instance);
-        let share = share.map_or(0, |shared| shared.share(self.ranks));
+    pub fn capacity_of_instance(&self, instance: &RankInstance, npu: Npu) -> Option<Bytes> {
+        let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
+        let share = self.shared_memory(instance);
+        let share = share.map_or(0, |shared| shared.bytes_per_rank(self.ranks));
         Some(Bytes(own.0.saturating_add(share)))
     }
 
     /// Returns the bytes of a peak that exceed the NPU's own memory, for a rank that uses remote memory.
     pub fn beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
-        self.shared(instance)?;
-        let own = self.machine.npu_memory(self.machine.class(npu))?;
+        self.shared_memory(instance)?;
+        let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
         Some(Bytes(peak.saturating_sub(own.0)))
     }
 }
 
-fn streams(graph: &Graph) -> bool {
+fn streams_weights(graph: &Graph) -> bool {
     let mut nodes = graph.nodes();
     let remote = |node: NodeIndex| {
         graph.kind(node) == NodeKind::RemoteMemory && graph.remote_memory(node).is_none()
@@ -90,12 +90,17 @@ fn streams(graph: &Graph) -> bool {
 }
 
 /// Returns the remote memories that contain bytes of `rows`, in machine order.
-pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PoolMemory> {
-    held(prepared.machine(), rows).into_values().collect()
+pub(crate) fn list_pool_memories(
+    prepared: &CompiledReplay<'_>,
+    rows: &[MemoryRow],
+) -> Vec<PoolMemory> {
+    sum_pool_memories(prepared.machine(), rows)
+        .into_values()
+        .collect()
 }
 
 /// Returns the remote memories that contain bytes of `rows`, by index of the memory.
-fn held(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
+fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
     let mut held: BTreeMap<u32, PoolMemory> = BTreeMap::new();
     let Some(shared) = machine.shared_memory() else {
         return held;
@@ -121,7 +126,7 @@ fn held(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
 /// Sets `fits` for ranks with bytes in remote memory: true if that memory has enough capacity for the peaks of all its
 /// ranks.
 pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
-    let held = held(machine, rows);
+    let held = sum_pool_memories(machine, rows);
     let Some(shared) = machine.shared_memory() else {
         return;
     };
@@ -146,7 +151,7 @@ pub(super) fn use_text(pool: &PoolMemory) -> String {
 }
 
 /// Returns a note about the contents of remote memory, for the fullest rank and the fullest memory.
-pub(crate) fn note(report: &Report) -> Option<SectionNote> {
+pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
     let pool = report.fullest_pool()?;
     let ranks = report.memory.iter().filter_map(|row| row.beyond_own);
     let text = format!(
@@ -155,8 +160,8 @@ pub(crate) fn note(report: &Report) -> Option<SectionNote> {
         use_text(pool),
         match pool.ranks {
             1 => "1 rank".to_owned(),
-            ranks => format!("{} ranks", thousands(ranks.into())),
+            ranks => format!("{} ranks", format_thousands(ranks.into())),
         }
     );
-    Some(SectionNote::line(text).warning(pool.peak > pool.capacity))
+    Some(SectionNote::from_line(text).as_warning_if(pool.peak > pool.capacity))
 }

@@ -7,7 +7,7 @@
 use super::MemoryRow;
 use crate::Report;
 use crate::section::SectionNote;
-use crate::summary::thousands;
+use crate::summary::format_thousands;
 use chakram_base::ids::Npu;
 use chakram_base::units::Bytes;
 use chakram_engine::CompiledReplay;
@@ -33,17 +33,22 @@ pub struct PortMemory {
 
 /// Returns the bytes of a peak that exceed an NPU's SRAM, on a machine with memory ports.
 pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
-    if machine.remote()?.ports().is_empty() {
+    if machine.first_remote_memory()?.npus_with_ports().is_empty() {
         return None;
     }
-    let own = machine.classes()[machine.class(npu)].memory?.capacity?;
+    let own = machine.classes()[machine.class_of_npu(npu)]
+        .memory?
+        .capacity?;
     Some(Bytes(peak.saturating_sub(own.0)))
 }
 
 /// Returns the memories at ports that contain bytes of `rows`, in machine order.
-pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortMemory> {
+pub(crate) fn list_port_memories(
+    prepared: &CompiledReplay<'_>,
+    rows: &[MemoryRow],
+) -> Vec<PortMemory> {
     let machine = prepared.machine();
-    let Some(remote) = machine.remote() else {
+    let Some(remote) = machine.first_remote_memory() else {
         return Vec::new();
     };
     let Some(capacity) = remote.capacity else {
@@ -59,7 +64,7 @@ pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortM
             continue;
         };
         let at = held.entry(port).or_insert(PortMemory {
-            npu: remote.ports()[port as usize],
+            npu: remote.npus_with_ports()[port as usize],
             cores: 0,
             capacity,
             peak: Bytes(0),
@@ -71,7 +76,7 @@ pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortM
 }
 
 /// Returns a note about memory beyond SRAM, for the fullest core and the fullest port.
-pub(crate) fn note(report: &Report) -> Option<SectionNote> {
+pub(crate) fn describe_port_memory(report: &Report) -> Option<SectionNote> {
     let cores = report.memory.iter().filter_map(|row| row.beyond_sram);
     let port = report
         .memory_ports
@@ -86,8 +91,8 @@ pub(crate) fn note(report: &Report) -> Option<SectionNote> {
         port.npu.0,
         match port.cores {
             1 => "1 core".to_owned(),
-            cores => format!("{} cores", thousands(cores.into())),
+            cores => format!("{} cores", format_thousands(cores.into())),
         }
     );
-    Some(SectionNote::line(text).warning(port.peak > port.capacity))
+    Some(SectionNote::from_line(text).as_warning_if(port.peak > port.capacity))
 }

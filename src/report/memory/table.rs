@@ -7,7 +7,7 @@ use crate::npus::span_of;
 use crate::section::{
     ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow, indexed_runs,
 };
-use crate::table::{left, right};
+use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Bytes;
 use chakram_trace::format::TensorClass;
 
@@ -48,21 +48,21 @@ fn sum(classes: &[u64]) -> u64 {
 }
 
 /// Returns the table of memory, fullest first, if anything is known about memory.
-pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.memory.is_empty() {
         return Vec::new();
     }
     let mut columns = vec![
-        left("PEAK MEMORY", 14),
-        right("peak", 10),
-        right("capacity", 10),
-        right("share", 9),
+        left_aligned_column("PEAK MEMORY", 14),
+        right_aligned_column("peak", 10),
+        right_aligned_column("capacity", 10),
+        right_aligned_column("share", 9),
     ];
     let classes = TensorClass::ALL.iter();
-    columns.extend(classes.map(|(class, name)| right(name, class_width(*class))));
+    columns.extend(classes.map(|(class, name)| right_aligned_column(name, class_width(*class))));
     let mut section = ReportSection::new(SectionId::Memory, columns);
-    let runs = runs(&report.memory);
-    let shown = medium.rows(ROWS);
+    let runs = group_equal_rows(&report.memory);
+    let shown = medium.max_rows_shown(ROWS);
     for (i, run) in runs.iter().take(shown) {
         let row = &run[0];
         let at = |field: &str| format!("/memory/npus/{i}/{field}");
@@ -71,42 +71,49 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
         let capacity = row
             .capacity
             .map_or(SectionCell::from("unknown"), |capacity| {
-                SectionCell::from(capacity).at(at("capacity_bytes"))
+                SectionCell::from(capacity).with_pointer(at("capacity_bytes"))
             });
         let mut cells = vec![
             span_of(&ranks).into(),
-            SectionCell::from(row.peak).at(at("peak_bytes")),
+            SectionCell::from(row.peak).with_pointer(at("peak_bytes")),
             capacity,
-            match row.percent() {
-                Some(percent) => SectionCell::number(percent, share),
+            match row.peak_percent() {
+                Some(percent) => SectionCell::number_cell(percent, share),
                 None => share.into(),
             },
         ];
         let classes = TensorClass::ALL.iter().zip(row.classes);
         cells.extend(classes.map(|((_, key), bytes)| {
-            SectionCell::from(Bytes(bytes)).at(at(&format!("peak_bytes_by_class/{key}")))
+            SectionCell::from(Bytes(bytes)).with_pointer(at(&format!("peak_bytes_by_class/{key}")))
         }));
         let of = match run.len() {
             1 => String::new(),
             _ => format!("rank {} ", row.rank),
         };
-        section.row(SectionRow {
+        section.push_row(SectionRow {
             cells,
-            note: Some(SectionNote::cut(format!("{of}{}", row.moment()))),
-            alarm: (row.fits == Some(false)).then(|| row.need()),
+            note: Some(SectionNote::from_clipped_line(format!(
+                "{of}{}",
+                row.describe_peak_moment()
+            ))),
+            alarm: (row.fits == Some(false)).then(|| row.describe_peak_need()),
         });
     }
     section.leave_out(runs.len(), shown, "memory");
-    section.note(SectionNote::line(
+    section.push_note(SectionNote::from_line(
         "peak: maximum of what nodes have allocated and not freed; tensor classes at that moment",
     ));
-    section.notes.extend(port_memory::note(report));
-    section.notes.extend(pool_memory::note(report));
+    section
+        .notes
+        .extend(port_memory::describe_port_memory(report));
+    section
+        .notes
+        .extend(pool_memory::describe_pool_memory(report));
     vec![section]
 }
 
 /// Groups adjacent equal rows; returns each run with the index of its first row, fullest first.
-pub(crate) fn runs(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
+pub(crate) fn group_equal_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)
     };

@@ -39,16 +39,19 @@ impl<'a> MemoryTracker<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             narrow: Vec::new(),
-            wide: tracked(prepared),
+            wide: collect_tracked_instances(prepared),
         }
     }
 
     /// Tracks all instances of `prepared`, which is launched once.
     pub fn of_one_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         let graphs = prepared.workload().graphs();
-        if graphs.iter().all(|graph| i64::holds(changed_bytes(graph))) {
+        if graphs
+            .iter()
+            .all(|graph| i64::is_exact_with(changed_bytes(graph)))
+        {
             return Self {
-                narrow: tracked(prepared),
+                narrow: collect_tracked_instances(prepared),
                 wide: Vec::new(),
             };
         }
@@ -66,34 +69,37 @@ impl<'a> MemoryTracker<'a> {
     /// Records that `node` is issued. If the call ends an earlier instant at which the NPU's memory changed, returns
     /// that instant and the bytes allocated after it.
     #[inline]
-    pub fn issued(
+    pub fn on_issued(
         &mut self,
         now: Time,
         instance: InstanceId,
         node: NodeIndex,
     ) -> Option<EndedInstant> {
         match self.narrow.get_mut(instance.index()) {
-            Some(of) => of.issue(now, node),
-            None => self.wide.get_mut(instance.index())?.issue(now, node),
+            Some(of) => of.issue_node(now, node),
+            None => self.wide.get_mut(instance.index())?.issue_node(now, node),
         }
     }
 
-    /// Records that `node` completes; returns the same as [`Self::issued`].
+    /// Records that `node` completes; returns the same as [`Self::on_issued`].
     #[inline]
-    pub fn completed(
+    pub fn on_completed(
         &mut self,
         now: Time,
         instance: InstanceId,
         node: NodeIndex,
     ) -> Option<EndedInstant> {
         match self.narrow.get_mut(instance.index()) {
-            Some(of) => of.complete(now, node),
-            None => self.wide.get_mut(instance.index())?.complete(now, node),
+            Some(of) => of.complete_node(now, node),
+            None => self
+                .wide
+                .get_mut(instance.index())?
+                .complete_node(now, node),
         }
     }
 
     /// Returns, for each tensor class, whether the nodes of an instance ever change its bytes.
-    pub fn classes(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
+    pub fn classes_that_change(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
         let narrow = self.narrow.iter().map(|of| of.graph);
         let mut graphs = narrow.chain(self.wide.iter().map(|of| of.graph));
         let changes = graphs.nth(instance.index()).map(Graph::memory_changes);
@@ -102,15 +108,22 @@ impl<'a> MemoryTracker<'a> {
     }
 
     /// Returns the graph and the totals of each instance.
-    pub(super) fn totals(&self) -> impl Iterator<Item = (&'a Graph, LedgerTotals)> {
-        let narrow = self.narrow.iter().map(|of| (of.graph, of.ledger.totals()));
-        narrow.chain(self.wide.iter().map(|of| (of.graph, of.ledger.totals())))
+    pub(super) fn totals_by_instance(&self) -> impl Iterator<Item = (&'a Graph, LedgerTotals)> {
+        let narrow = self
+            .narrow
+            .iter()
+            .map(|of| (of.graph, of.ledger.into_totals()));
+        narrow.chain(
+            self.wide
+                .iter()
+                .map(|of| (of.graph, of.ledger.into_totals())),
+        )
     }
 
     /// Ends all instants; returns the instances whose memory changed at their last instant.
-    pub fn end(&mut self) -> Vec<(InstanceId, EndedInstant)> {
-        let narrow = self.narrow.iter_mut().map(|of| of.ledger.end());
-        let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end())));
+    pub fn end_all_instances(&mut self) -> Vec<(InstanceId, EndedInstant)> {
+        let narrow = self.narrow.iter_mut().map(|of| of.ledger.end_instant());
+        let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end_instant())));
         ends.filter_map(|(i, over)| Some((InstanceId(i), over?)))
             .collect()
     }
@@ -121,7 +134,9 @@ fn changes_memory(graph: &Graph) -> bool {
 }
 
 /// Returns the state of all instances of a program; empty if no node changes memory.
-fn tracked<'a, S: ByteSum>(prepared: &'a CompiledReplay<'a>) -> Vec<TrackedInstance<'a, S>> {
+fn collect_tracked_instances<'a, S: ByteSum>(
+    prepared: &'a CompiledReplay<'a>,
+) -> Vec<TrackedInstance<'a, S>> {
     let workload = prepared.workload();
     let instances = if workload.graphs().iter().any(changes_memory) {
         workload.instances()
@@ -129,7 +144,7 @@ fn tracked<'a, S: ByteSum>(prepared: &'a CompiledReplay<'a>) -> Vec<TrackedInsta
         &[]
     };
     let instances = instances.iter().map(|instance| {
-        let graph = workload.graph(instance);
+        let graph = workload.graph_of(instance);
         let words = if changes_memory(graph) {
             graph.len().div_ceil(64)
         } else {
@@ -148,7 +163,9 @@ fn tracked<'a, S: ByteSum>(prepared: &'a CompiledReplay<'a>) -> Vec<TrackedInsta
 
 /// Returns the total bytes that the nodes of a graph allocate and free.
 fn changed_bytes(graph: &Graph) -> u128 {
-    let changes = graph.nodes().filter_map(|node| graph.memory(node));
+    let changes = graph
+        .nodes()
+        .filter_map(|node| graph.memory_changes_of(node));
     let bytes = changes.flat_map(|of| of.allocates.iter().chain(&of.frees));
     bytes.map(|&bytes| u128::from(bytes)).sum()
 }
@@ -160,19 +177,19 @@ impl<S: ByteSum> TrackedInstance<'_, S> {
     }
 
     #[inline]
-    fn begin(&mut self, now: Time) -> Option<EndedInstant> {
-        if now == self.ledger.now() {
+    fn begin_instant(&mut self, now: Time) -> Option<EndedInstant> {
+        if now == self.ledger.current_instant() {
             return None;
         }
         for node in self.issued.drain(..) {
             self.fresh[node.index() / 64] &= !(1 << (node.index() % 64));
         }
-        self.ledger.begin(now)
+        self.ledger.begin_instant(now)
     }
 
     #[inline]
-    fn issue(&mut self, now: Time, node: NodeIndex) -> Option<EndedInstant> {
-        let MemoryChanges { allocates, .. } = self.graph.memory(node)?;
+    fn issue_node(&mut self, now: Time, node: NodeIndex) -> Option<EndedInstant> {
+        let MemoryChanges { allocates, .. } = self.graph.memory_changes_of(node)?;
         let (word, bit) = (node.index() / 64, node.index() % 64);
         if self
             .complete
@@ -181,16 +198,16 @@ impl<S: ByteSum> TrackedInstance<'_, S> {
         {
             return None;
         }
-        let over = self.begin(now);
+        let over = self.begin_instant(now);
         self.fresh[node.index() / 64] |= 1 << (node.index() % 64);
         self.issued.push(node);
-        self.ledger.allocate(node, allocates);
+        self.ledger.allocate_bytes(node, allocates);
         over
     }
 
     #[inline]
-    fn complete(&mut self, now: Time, node: NodeIndex) -> Option<EndedInstant> {
-        let MemoryChanges { frees, .. } = self.graph.memory(node)?;
+    fn complete_node(&mut self, now: Time, node: NodeIndex) -> Option<EndedInstant> {
+        let MemoryChanges { frees, .. } = self.graph.memory_changes_of(node)?;
         if let Some(done) = &mut self.complete {
             let (word, bit) = (&mut done[node.index() / 64], 1 << (node.index() % 64));
             if *word & bit != 0 {
@@ -198,10 +215,10 @@ impl<S: ByteSum> TrackedInstance<'_, S> {
             }
             *word |= bit;
         }
-        let over = self.begin(now);
+        let over = self.begin_instant(now);
         let bit = |words: &[u64]| words[node.index() / 64] >> (node.index() % 64) & 1 == 1;
         let fresh = !self.issued.is_empty() && bit(&self.fresh);
-        self.ledger.free(node, frees, fresh);
+        self.ledger.free_bytes(node, frees, fresh);
         over
     }
 }

@@ -5,7 +5,7 @@
 //! which every reader supports. This writer, which supports only this table, compiles in a tenth of the time that a
 //! Parquet package takes.
 
-use super::{NodeColumn, NodeTable, PartialColumn, TextColumn};
+use super::{CodedTextColumn, NodeColumn, NodeTable, PartialColumn};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, Write};
@@ -56,44 +56,49 @@ fn write_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-fn zigzag(number: i64) -> u64 {
+fn encode_zigzag(number: i64) -> u64 {
     ((number << 1) ^ (number >> 63)) as u64
 }
 
 impl ThriftStruct {
-    fn head(&mut self, field: i16, kind: u8) {
+    fn push_field_header(&mut self, field: i16, kind: u8) {
         // Ids ascend with differences of at most 15, so the short form suffices.
         self.bytes.push(((field - self.last) as u8) << 4 | kind);
         self.last = field;
     }
 
-    fn i32(mut self, field: i16, number: i64) -> Self {
-        self.head(field, I32);
-        write_varint(&mut self.bytes, zigzag(number));
+    fn push_i32(mut self, field: i16, number: i64) -> Self {
+        self.push_field_header(field, I32);
+        write_varint(&mut self.bytes, encode_zigzag(number));
         self
     }
 
-    fn i64(mut self, field: i16, number: u64) -> Self {
-        self.head(field, I64);
-        write_varint(&mut self.bytes, zigzag(number as i64));
+    fn push_i64(mut self, field: i16, number: u64) -> Self {
+        self.push_field_header(field, I64);
+        write_varint(&mut self.bytes, encode_zigzag(number as i64));
         self
     }
 
-    fn text(mut self, field: i16, text: &str) -> Self {
-        self.head(field, BINARY);
+    fn push_text(mut self, field: i16, text: &str) -> Self {
+        self.push_field_header(field, BINARY);
         write_varint(&mut self.bytes, text.len() as u64);
         self.bytes.extend_from_slice(text.as_bytes());
         self
     }
 
-    fn structure(mut self, field: i16, inner: Self) -> Self {
-        self.head(field, STRUCT);
-        self.bytes.extend(inner.end());
+    fn push_struct(mut self, field: i16, inner: Self) -> Self {
+        self.push_field_header(field, STRUCT);
+        self.bytes.extend(inner.into_bytes());
         self
     }
 
-    fn list(mut self, field: i16, kind: u8, items: impl ExactSizeIterator<Item = Vec<u8>>) -> Self {
-        self.head(field, LIST);
+    fn push_list(
+        mut self,
+        field: i16,
+        kind: u8,
+        items: impl ExactSizeIterator<Item = Vec<u8>>,
+    ) -> Self {
+        self.push_field_header(field, LIST);
         match items.len() {
             few @ 0..15 => self.bytes.push((few as u8) << 4 | kind),
             many => {
@@ -105,16 +110,16 @@ impl ThriftStruct {
         self
     }
 
-    fn end(mut self) -> Vec<u8> {
+    fn into_bytes(mut self) -> Vec<u8> {
         self.bytes.push(0);
         self.bytes
     }
 }
 
 /// Encodes a number as a list item.
-fn item(number: i64) -> Vec<u8> {
+fn encode_item(number: i64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    write_varint(&mut bytes, zigzag(number));
+    write_varint(&mut bytes, encode_zigzag(number));
     bytes
 }
 
@@ -125,7 +130,7 @@ struct CountingWriter<'w> {
 }
 
 impl CountingWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write_counted(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.written += bytes.len() as u64;
         self.out.write_all(bytes)
     }
@@ -173,7 +178,7 @@ struct ColumnPages {
 
 impl NodeColumn<'_> {
     /// Returns the physical type, the logical type, and whether the column may have unknown rows.
-    fn kind(&self) -> (i64, i64, bool) {
+    fn column_types(&self) -> (i64, i64, bool) {
         use codes::{BYTE_ARRAY, INT32, INT64, UINT_32, UINT_64, UTF8};
         match self {
             Self::U32(_) => (INT32, UINT_32, false),
@@ -184,8 +189,8 @@ impl NodeColumn<'_> {
         }
     }
 
-    fn pages(&self, rows: std::ops::Range<usize>) -> ColumnPages {
-        fn known<T: Copy + Default, const N: usize>(
+    fn encode_pages(&self, rows: std::ops::Range<usize>) -> ColumnPages {
+        fn encode_known_values<T: Copy + Default, const N: usize>(
             column: &PartialColumn<T>,
             rows: std::ops::Range<usize>,
             bytes: impl Fn(T) -> [u8; N],
@@ -199,9 +204,9 @@ impl NodeColumn<'_> {
         let data = match self {
             Self::U32(numbers) => numbers[rows].iter().flat_map(|n| n.to_le_bytes()).collect(),
             Self::U64(numbers) => numbers[rows].iter().flat_map(|n| n.to_le_bytes()).collect(),
-            Self::PartialU32(column) => known(column, rows, u32::to_le_bytes),
-            Self::PartialU64(column) => known(column, rows, u64::to_le_bytes),
-            Self::Text(TextColumn { codes, values }) => {
+            Self::PartialU32(column) => encode_known_values(column, rows, u32::to_le_bytes),
+            Self::PartialU64(column) => encode_known_values(column, rows, u64::to_le_bytes),
+            Self::Text(CodedTextColumn { codes, values }) => {
                 let mut texts = Vec::new();
                 for value in values {
                     texts.extend((value.len() as u32).to_le_bytes());
@@ -223,7 +228,7 @@ impl NodeColumn<'_> {
     }
 }
 
-fn packed(bytes: &[u8]) -> io::Result<Vec<u8>> {
+fn compress_page(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes)?;
     encoder.finish()
@@ -236,15 +241,15 @@ fn write_page(
     page: &[u8],
     header: (i16, ThriftStruct),
 ) -> io::Result<u64> {
-    let packed = packed(page)?;
+    let packed = compress_page(page)?;
     let head = ThriftStruct::default()
-        .i32(1, kind)
-        .i32(2, page.len() as i64)
-        .i32(3, packed.len() as i64)
-        .structure(header.0, header.1)
-        .end();
-    out.write(&head)?;
-    out.write(&packed)?;
+        .push_i32(1, kind)
+        .push_i32(2, page.len() as i64)
+        .push_i32(3, packed.len() as i64)
+        .push_struct(header.0, header.1)
+        .into_bytes();
+    out.write_counted(&head)?;
+    out.write_counted(&packed)?;
     Ok((head.len() + page.len()) as u64)
 }
 
@@ -256,46 +261,46 @@ fn write_column(
     rows: std::ops::Range<usize>,
 ) -> io::Result<(Vec<u8>, u64)> {
     let count = rows.len() as i64;
-    let pages = column.pages(rows);
+    let pages = column.encode_pages(rows);
     let first = out.written;
     let mut bytes = 0;
     let encoding = match &pages.dictionary {
         None => codes::PLAIN,
         Some((values, texts)) => {
             let header = ThriftStruct::default()
-                .i32(1, *values as i64)
-                .i32(2, codes::PLAIN);
+                .push_i32(1, *values as i64)
+                .push_i32(2, codes::PLAIN);
             bytes += write_page(out, codes::DICTIONARY_PAGE, texts, (7, header))?;
             codes::RLE_DICTIONARY
         }
     };
     let data_at = out.written;
     let header = ThriftStruct::default()
-        .i32(1, count)
-        .i32(2, encoding)
-        .i32(3, codes::RLE)
-        .i32(4, codes::RLE);
+        .push_i32(1, count)
+        .push_i32(2, encoding)
+        .push_i32(3, codes::RLE)
+        .push_i32(4, codes::RLE);
     bytes += write_page(out, codes::DATA_PAGE, &pages.data, (5, header))?;
-    let encodings = [codes::PLAIN, codes::RLE, codes::RLE_DICTIONARY].map(item);
+    let encodings = [codes::PLAIN, codes::RLE, codes::RLE_DICTIONARY].map(encode_item);
     let mut path = Vec::new();
     write_varint(&mut path, name.len() as u64);
     path.extend_from_slice(name.as_bytes());
     let mut description = ThriftStruct::default()
-        .i32(1, column.kind().0)
-        .list(2, I32, encodings.into_iter())
-        .list(3, BINARY, [path].into_iter())
-        .i32(4, codes::GZIP)
-        .i64(5, count as u64)
-        .i64(6, bytes)
-        .i64(7, out.written - first)
-        .i64(9, data_at);
+        .push_i32(1, column.column_types().0)
+        .push_list(2, I32, encodings.into_iter())
+        .push_list(3, BINARY, [path].into_iter())
+        .push_i32(4, codes::GZIP)
+        .push_i64(5, count as u64)
+        .push_i64(6, bytes)
+        .push_i64(7, out.written - first)
+        .push_i64(9, data_at);
     if pages.dictionary.is_some() {
-        description = description.i64(11, first);
+        description = description.push_i64(11, first);
     }
     let chunk = ThriftStruct::default()
-        .i64(2, first)
-        .structure(3, description)
-        .end();
+        .push_i64(2, first)
+        .push_struct(3, description)
+        .into_bytes();
     Ok((chunk, bytes))
 }
 
@@ -307,8 +312,8 @@ impl NodeTable {
     /// Fails if writing to `out` fails.
     pub fn write_parquet(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut out = CountingWriter { out, written: 0 };
-        out.write(MAGIC)?;
-        let columns = self.columns();
+        out.write_counted(MAGIC)?;
+        let columns = self.list_columns();
         let mut groups = Vec::new();
         let starts = (0..self.len()).step_by(ROWS_OF_GROUP);
         for rows in starts.map(|start| start..(start + ROWS_OF_GROUP).min(self.len())) {
@@ -319,38 +324,38 @@ impl NodeTable {
                 bytes += size;
             }
             let group = ThriftStruct::default()
-                .list(1, STRUCT, chunks.into_iter())
-                .i64(2, bytes)
-                .i64(3, rows.len() as u64);
-            groups.push(group.end());
+                .push_list(1, STRUCT, chunks.into_iter())
+                .push_i64(2, bytes)
+                .push_i64(3, rows.len() as u64);
+            groups.push(group.into_bytes());
         }
         let root = ThriftStruct::default()
-            .text(4, "nodes")
-            .i32(5, columns.len() as i64);
-        let mut schema = vec![root.end()];
+            .push_text(4, "nodes")
+            .push_i32(5, columns.len() as i64);
+        let mut schema = vec![root.into_bytes()];
         for (name, column) in Self::COLUMNS.iter().zip(&columns) {
-            let (physical, logical, may_lack) = column.kind();
+            let (physical, logical, may_lack) = column.column_types();
             let repetition = match may_lack {
                 true => codes::OPTIONAL,
                 false => codes::REQUIRED,
             };
             let element = ThriftStruct::default()
-                .i32(1, physical)
-                .i32(3, repetition)
-                .text(4, name)
-                .i32(6, logical);
-            schema.push(element.end());
+                .push_i32(1, physical)
+                .push_i32(3, repetition)
+                .push_text(4, name)
+                .push_i32(6, logical);
+            schema.push(element.into_bytes());
         }
         let footer = ThriftStruct::default()
-            .i32(1, 1)
-            .list(2, STRUCT, schema.into_iter())
-            .i64(3, self.len() as u64)
-            .list(4, STRUCT, groups.into_iter())
-            .text(6, concat!("chakram ", env!("CARGO_PKG_VERSION")))
-            .end();
-        out.write(&footer)?;
-        out.write(&(footer.len() as u32).to_le_bytes())?;
-        out.write(MAGIC)
+            .push_i32(1, 1)
+            .push_list(2, STRUCT, schema.into_iter())
+            .push_i64(3, self.len() as u64)
+            .push_list(4, STRUCT, groups.into_iter())
+            .push_text(6, concat!("chakram ", env!("CARGO_PKG_VERSION")))
+            .into_bytes();
+        out.write_counted(&footer)?;
+        out.write_counted(&(footer.len() as u32).to_le_bytes())?;
+        out.write_counted(MAGIC)
     }
 }
 

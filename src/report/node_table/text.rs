@@ -9,7 +9,7 @@ const ROWS_AT_ONCE: usize = 1 << 14;
 
 impl NodeColumn<'_> {
     /// Returns the cell of a row; empty if the value is unknown.
-    fn cell(&self, row: usize) -> CsvCell<'_> {
+    fn cell_text(&self, row: usize) -> CsvCell<'_> {
         match self {
             Self::U32(numbers) => numbers[row].into(),
             Self::U64(numbers) => numbers[row].into(),
@@ -27,16 +27,16 @@ impl NodeTable {
     ///
     /// Fails if writing to `out` fails.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        let columns = self.columns();
+        let columns = self.list_columns();
         let mut rows = CsvRows::new(&Self::COLUMNS.join(","));
         for row in 0..self.len() {
-            rows.add(columns.iter().map(|column| column.cell(row)));
+            rows.add_cells(columns.iter().map(|column| column.cell_text(row)));
             if row % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 {
-                let full = std::mem::replace(&mut rows, CsvRows::empty());
-                out.write_all(full.text().as_bytes())?;
+                let full = std::mem::replace(&mut rows, CsvRows::without_header());
+                out.write_all(full.into_text().as_bytes())?;
             }
         }
-        out.write_all(rows.text().as_bytes())
+        out.write_all(rows.into_text().as_bytes())
     }
 }
 

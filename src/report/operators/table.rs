@@ -5,9 +5,9 @@ use crate::Report;
 use crate::csv::CsvColumn;
 use crate::section::{ReportMedium, ReportSection, SectionCell, SectionId};
 use crate::summary::kind_label;
-use crate::table::{left, right};
+use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Span;
-use chakram_trace::format::family;
+use chakram_trace::format::append_name_family;
 use chakram_trace::graph::{Interner, NameTable, NodeKind};
 
 /// Maximum number of rows in the text; JSON and CSV have all rows.
@@ -28,14 +28,19 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
 ];
 
 /// Returns the tables of the slowest operators; host operators are separate.
-pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
-    let families = families(&report.operators);
+pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+    let families = combine_families(&report.operators);
     let whole: Span = families.iter().map(|o| o.total).sum();
     let is_host = |operator: &OperatorTime| operator.kind == NodeKind::Host;
     let (host, device): (Vec<_>, Vec<_>) = families.into_iter().partition(is_host);
     if host.is_empty() || device.is_empty() {
         let all = [host, device].concat();
-        return vec![part("SLOWEST OPERATORS", (&all, ROWS), whole, medium)];
+        return vec![build_slowest_section(
+            "SLOWEST OPERATORS",
+            (&all, ROWS),
+            whole,
+            medium,
+        )];
     }
     // If a CPU ran the kernels, there was no device, and all operators are host operators.
     let [devices, hosts] = match report.response.kernels_on_cpu {
@@ -43,29 +48,29 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
         false => ["SLOWEST ON DEVICES", "SLOWEST ON HOSTS"],
     };
     vec![
-        part(devices, (&device, ROWS_APART[0]), whole, medium),
-        part(hosts, (&host, ROWS_APART[1]), whole, medium),
+        build_slowest_section(devices, (&device, ROWS_APART[0]), whole, medium),
+        build_slowest_section(hosts, (&host, ROWS_APART[1]), whole, medium),
     ]
 }
 
 /// Returns the table of the slowest of `families`, with shares of `whole`, the time of all operators.
-fn part(
+fn build_slowest_section(
     title: &'static str,
     (families, rows): (&[OperatorTime], usize),
     whole: Span,
     medium: ReportMedium,
 ) -> ReportSection {
     let mut columns = vec![
-        left(title, 46),
-        left("kind", 14),
-        right("calls", 8),
-        right("total", 12),
-        right("mean", 12),
-        right("share", 8),
+        left_aligned_column(title, 46),
+        left_aligned_column("kind", 14),
+        right_aligned_column("calls", 8),
+        right_aligned_column("total", 12),
+        right_aligned_column("mean", 12),
+        right_aligned_column("share", 8),
     ];
     let rates = |operator: &OperatorTime| {
         let rate = |rate: Option<f64>, unit: &str| match rate {
-            Some(rate) => SectionCell::number(rate, format!("{}{unit}", prefixed(rate))),
+            Some(rate) => SectionCell::number_cell(rate, format!("{}{unit}", format_rate(rate))),
             None => "-".into(),
         };
         [
@@ -77,34 +82,37 @@ fn part(
     let with_rates =
         medium == ReportMedium::Page && families.iter().any(|of| of.flops.or(of.bytes).is_some());
     if with_rates {
-        columns.extend([right("achieved FLOP/s", 0), right("bandwidth", 0)]);
+        columns.extend([
+            right_aligned_column("achieved FLOP/s", 0),
+            right_aligned_column("bandwidth", 0),
+        ]);
     }
-    let mut section = ReportSection::aligned(SectionId::Operators, columns);
-    let shown = medium.rows(rows);
+    let mut section = ReportSection::with_aligned_columns(SectionId::Operators, columns);
+    let shown = medium.max_rows_shown(rows);
     for operator in families.iter().take(shown) {
         let name = match operator.name.as_str() {
             "" => "(no name)",
             name => name,
         };
         let mut cells = vec![
-            SectionCell::name(name),
+            SectionCell::name_cell(name),
             kind_label(operator.kind).into(),
-            SectionCell::count(operator.calls),
+            SectionCell::count_cell(operator.calls),
             operator.total.into(),
             Span(operator.total.0 / operator.calls.max(1)).into(),
-            SectionCell::share(operator.total, whole),
+            SectionCell::share_cell(operator.total, whole),
         ];
         if with_rates {
             cells.extend(rates(operator));
         }
-        section.row(cells);
+        section.push_row(cells);
     }
     section.leave_out(families.len(), shown, "operators");
     section
 }
 
 /// Formats a rate with a unit prefix, as in `312.5 T`.
-pub(crate) fn prefixed(rate: f64) -> String {
+pub(crate) fn format_rate(rate: f64) -> String {
     let prefixes = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     let prefix = prefixes.iter().find(|(size, _)| rate >= *size);
     let (size, prefix) = prefix.unwrap_or(&(1.0, ""));
@@ -113,7 +121,7 @@ pub(crate) fn prefixed(rate: f64) -> String {
 
 /// Combines operators whose names differ only in numbers of steps or layers, as in `step*/layer*/norm`. The result is
 /// sorted by time, longest first, then by name and kind.
-pub fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
+pub fn combine_families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = NameTable::default();
     // Assigns an index to each pair of family and kind.
     let mut places = Interner::default();
@@ -121,10 +129,10 @@ pub fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut name = String::new();
     for operator in operators {
         name.clear();
-        family(&operator.name, &mut name);
+        append_name_family(&operator.name, &mut name);
         // If the name table is full (beyond 4 GiB of names), the remaining families are combined.
-        let number = names.intern(&name).unwrap_or(u32::MAX);
-        let place = places.intern((number, operator.kind as u8)) as usize;
+        let number = names.intern_name(&name).unwrap_or(u32::MAX);
+        let place = places.intern_key((number, operator.kind as u8)) as usize;
         if place == families.len() {
             families.push(OperatorTime {
                 name: name.clone(),
@@ -135,7 +143,7 @@ pub fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
                 bytes: Some(0),
             });
         }
-        families[place].add(operator);
+        families[place].add_operator(operator);
     }
     families.sort_by(|a, b| {
         let by_time = b.total.cmp(&a.total);

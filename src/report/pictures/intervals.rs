@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 /// An interval, with its sort `key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interval<K> {
+pub struct PictureInterval<K> {
     pub from: Time,
     pub to: Time,
     pub key: K,
@@ -13,13 +13,13 @@ pub struct Interval<K> {
 
 /// Contiguous intervals in order of time.
 #[derive(Clone, Debug)]
-pub struct Intervals<K> {
-    kept: Vec<Interval<K>>,
+pub struct PictureIntervals<K> {
+    kept: Vec<PictureInterval<K>>,
     /// Maximum number of intervals stored during a replay.
     limit: usize,
 }
 
-impl<K: Copy + Ord> Intervals<K> {
+impl<K: Copy + Ord> PictureIntervals<K> {
     /// Creates an empty sequence that stores at most `limit` intervals.
     pub const fn new(limit: usize) -> Self {
         Self {
@@ -36,15 +36,15 @@ impl<K: Copy + Ord> Intervals<K> {
         }
         match self.kept.last_mut() {
             Some(last) if last.key == key => last.to = to,
-            _ => self.kept.push(Interval { from, to, key }),
+            _ => self.kept.push(PictureInterval { from, to, key }),
         }
         if self.kept.len() > self.limit {
-            self.kept = coarse(&self.kept, Span(to.0 / (self.limit as u64 / 4)));
+            self.kept = merge_short_intervals(&self.kept, Span(to.0 / (self.limit as u64 / 4)));
         }
     }
 
     /// Returns the `count` longest intervals, without further merging.
-    pub fn longest(&self, count: usize) -> Vec<Interval<K>> {
+    pub fn longest_intervals(&self, count: usize) -> Vec<PictureInterval<K>> {
         let mut all = self.kept.clone();
         all.sort_by_key(|one| (Reverse(one.to.since(one.from)), one.from));
         all.truncate(count);
@@ -52,20 +52,23 @@ impl<K: Copy + Ord> Intervals<K> {
     }
 
     /// Returns the intervals, merged to the resolution `resolution`.
-    pub fn finish(&self, resolution: Span) -> Vec<Interval<K>> {
-        coarse(&self.kept, resolution)
+    pub fn into_intervals(&self, resolution: Span) -> Vec<PictureInterval<K>> {
+        merge_short_intervals(&self.kept, resolution)
     }
 }
 
 /// Merges adjacent intervals within `resolution` into one interval, whose sort is the sort with the most time among
 /// them.
-fn coarse<K: Copy + Ord>(all: &[Interval<K>], resolution: Span) -> Vec<Interval<K>> {
-    let mut out: Vec<Interval<K>> = Vec::new();
-    let mut push = |interval: Interval<K>| match out.last_mut() {
+fn merge_short_intervals<K: Copy + Ord>(
+    all: &[PictureInterval<K>],
+    resolution: Span,
+) -> Vec<PictureInterval<K>> {
+    let mut out: Vec<PictureInterval<K>> = Vec::new();
+    let mut push = |interval: PictureInterval<K>| match out.last_mut() {
         Some(last) if last.key == interval.key => last.to = interval.to,
         _ => out.push(interval),
     };
-    let length = |interval: &Interval<K>| interval.to.since(interval.from);
+    let length = |interval: &PictureInterval<K>| interval.to.since(interval.from);
     let mut rest = all;
     while let Some(first) = rest.first() {
         let until = first.from + resolution;
@@ -82,7 +85,7 @@ fn coarse<K: Copy + Ord>(all: &[Interval<K>], resolution: Span) -> Vec<Interval<
             }
         }
         let longest = sums.into_iter().max_by_key(|(_, time)| *time);
-        push(Interval {
+        push(PictureInterval {
             from: first.from,
             to: group[group.len() - 1].to,
             key: longest.map_or(first.key, |(key, _)| key),
@@ -97,7 +100,7 @@ mod tests {
 
     #[test]
     fn short_intervals_are_drawn_as_the_longest_among_them() {
-        let mut all = Intervals::new(1 << 15);
+        let mut all = PictureIntervals::new(1 << 15);
         for (to, key) in [
             (100, 'a'),
             (103, 'b'),
@@ -110,7 +113,7 @@ mod tests {
         }
         let exact: Vec<_> = all
             .clone()
-            .finish(Span(0))
+            .into_intervals(Span(0))
             .iter()
             .map(|one| (one.to.0, one.key))
             .collect();
@@ -120,7 +123,7 @@ mod tests {
         );
         // In 100 to 108, b takes 7 and c takes 1.
         let coarse: Vec<_> = all
-            .finish(Span(10))
+            .into_intervals(Span(10))
             .iter()
             .map(|one| (one.to.0, one.key))
             .collect();
@@ -129,12 +132,12 @@ mod tests {
 
     #[test]
     fn endless_runs_keep_a_bounded_number() {
-        let mut all = Intervals::new(1 << 15);
+        let mut all = PictureIntervals::new(1 << 15);
         for to in 1..1_000_000_u64 {
             all.extend(Time(to * 10), to % 3);
         }
         assert!(all.kept.len() <= all.limit);
-        let drawn = all.finish(Span(10_000_000 / 1200));
+        let drawn = all.into_intervals(Span(10_000_000 / 1200));
         assert!(drawn.len() <= 2400, "{}", drawn.len());
         assert_eq!(drawn[drawn.len() - 1].to, Time(9_999_990));
     }

@@ -1,6 +1,6 @@
 //! An observer that collects the data of pictures.
 
-use super::intervals::{Interval, Intervals};
+use super::intervals::{PictureInterval, PictureIntervals};
 use super::traffic::TrafficCounter;
 use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, rooflines};
 use crate::memory::{self, EndedInstant, MemoryTracker};
@@ -12,7 +12,7 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
-use chakram_trace::format::of_any_micro_batch;
+use chakram_trace::format::strip_micro_batch;
 use chakram_trace::graph::NodeKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ struct DrawnRank {
     open: OpenComms,
     /// Index of the name of the most recently started kernel.
     kernel: u32,
-    intervals: Intervals<SpanKey>,
+    intervals: PictureIntervals<SpanKey>,
     /// Allocated bytes over time.
     memory: Vec<(Time, u64)>,
 }
@@ -69,7 +69,7 @@ pub struct PictureRecorder<'a> {
     memory: MemoryTracker<'a>,
     traffic: TrafficCounter,
     stages: PipelineStages<'a>,
-    path: Intervals<(u32, SpanKey)>,
+    path: PictureIntervals<(u32, SpanKey)>,
 }
 
 impl<'a> PictureRecorder<'a> {
@@ -83,9 +83,9 @@ impl<'a> PictureRecorder<'a> {
         for at in watched {
             drawn[at] = Some(DrawnRank {
                 active: Default::default(),
-                open: OpenComms::new(workload.graph(&workload.instances()[at])),
+                open: OpenComms::new(workload.graph_of(&workload.instances()[at])),
                 kernel: 0,
-                intervals: Intervals::new(limit),
+                intervals: PictureIntervals::new(limit),
                 memory: Vec::new(),
             });
         }
@@ -100,16 +100,16 @@ impl<'a> PictureRecorder<'a> {
                 .collect(),
             limit,
             memory: MemoryTracker::new(prepared),
-            traffic: TrafficCounter::new(workload.ranks()),
+            traffic: TrafficCounter::new(workload.rank_count()),
             stages: PipelineStages::new(prepared),
-            path: Intervals::new(1 << 15),
+            path: PictureIntervals::new(1 << 15),
         };
         // Index 0 is the empty name.
-        this.name(String::new());
+        this.intern_name(String::new());
         this
     }
 
-    fn name(&mut self, name: String) -> u32 {
+    fn intern_name(&mut self, name: String) -> u32 {
         let next = self.names.len() as u32;
         let number = *self.numbers.entry(name.clone()).or_insert(next);
         if number == next {
@@ -119,14 +119,16 @@ impl<'a> PictureRecorder<'a> {
     }
 
     /// Extends the current interval of an instance's rank until `now`.
-    fn advance(&mut self, now: Time, instance: InstanceId) -> Option<&mut DrawnRank> {
+    fn extend_state(&mut self, now: Time, instance: InstanceId) -> Option<&mut DrawnRank> {
         let of = self.drawn[instance.index()].as_mut()?;
         let category = of.active.iter().position(|&count| count > 0);
         let category = match category.unwrap_or(TimeCategory::Idle as usize) {
-            found if found == TimeCategory::Communication as usize => match of.open.charged() {
-                Some((_, CommProgress::WaitsForStage)) => TimeCategory::Bubble as usize,
-                _ => found,
-            },
+            found if found == TimeCategory::Communication as usize => {
+                match of.open.charged_comm() {
+                    Some((_, CommProgress::WaitsForStage)) => TimeCategory::Bubble as usize,
+                    _ => found,
+                }
+            }
             found => found,
         };
         let name = if category == TimeCategory::Compute as usize {
@@ -138,8 +140,14 @@ impl<'a> PictureRecorder<'a> {
         Some(of)
     }
 
-    fn change(&mut self, now: Time, instance: InstanceId, category: TimeCategory, begins: bool) {
-        if let Some(of) = self.advance(now, instance) {
+    fn change_activity(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        category: TimeCategory,
+        begins: bool,
+    ) {
+        if let Some(of) = self.extend_state(now, instance) {
             let count = &mut of.active[category as usize];
             *count = if begins { *count + 1 } else { *count - 1 };
         }
@@ -154,57 +162,59 @@ impl<'a> PictureRecorder<'a> {
     ) {
         if let Some(of) = &mut self.drawn[instance.index()] {
             let workload = self.prepared.workload();
-            let graph = workload.graph(&workload.instances()[instance.index()]);
+            let graph = workload.graph_of(&workload.instances()[instance.index()]);
             change(&mut of.open, graph.communication_index(node));
         }
     }
 
-    fn held(&mut self, instance: InstanceId, over: Option<EndedInstant>) {
+    fn record_memory(&mut self, instance: InstanceId, over: Option<EndedInstant>) {
         if let (Some((at, held)), Some(of)) = (over, &mut self.drawn[instance.index()]) {
             of.memory.push((
                 at,
                 held.iter().fold(0, |all, bytes| all.saturating_add(*bytes)),
             ));
             if of.memory.len() > 2 * self.limit {
-                of.memory = highest(&of.memory, Span(at.0 / (self.limit as u64 / 2)));
+                of.memory = merge_close_points(&of.memory, Span(at.0 / (self.limit as u64 / 2)));
             }
         }
     }
 
     /// Returns the data of pictures for the replay with the report `report`.
-    pub fn finish(mut self, report: &Report) -> ReplayPictures {
+    pub fn into_pictures(mut self, report: &Report) -> ReplayPictures {
         let makespan = report.outcome.makespan;
         let end = Time::ZERO + makespan;
-        for (instance, over) in self.memory.end() {
-            self.held(instance, Some(over));
+        for (instance, over) in self.memory.end_all_instances() {
+            self.record_memory(instance, Some(over));
         }
         for instance in (0..self.drawn.len() as u32).map(InstanceId) {
-            self.advance(end, instance);
+            self.extend_state(end, instance);
         }
         let instances = self.prepared.workload().instances();
-        let resolution = super::resolution(makespan, instances.len());
-        let path = self.path.finish(super::resolution(makespan, 1));
-        let longest = self.path.longest(LONGEST);
-        let on_path = |path: Vec<Interval<(u32, SpanKey)>>| {
+        let resolution = super::choose_resolution(makespan, instances.len());
+        let path = self
+            .path
+            .into_intervals(super::choose_resolution(makespan, 1));
+        let longest = self.path.longest_intervals(LONGEST);
+        let on_path = |path: Vec<PictureInterval<(u32, SpanKey)>>| {
             let spans = path
                 .into_iter()
-                .map(|one| self.span(one.from, one.to, one.key.1, Some(Rank(one.key.0))));
+                .map(|one| self.build_span(one.from, one.to, one.key.1, Some(Rank(one.key.0))));
             spans.collect()
         };
         let mut pictures = ReplayPictures {
             critical_path: on_path(path),
             longest_on_path: on_path(longest),
             watched: Some(self.drawn.iter().flatten().count() as u32),
-            ranks: self.ranks(report, resolution),
-            memory: self.curves(report, resolution),
-            rooflines: rooflines::of(self.prepared),
+            ranks: self.build_rank_pictures(report, resolution),
+            memory: self.build_memory_curves(report, resolution),
+            rooflines: rooflines::collect_rooflines(self.prepared),
             ..ReplayPictures::default()
         };
-        pictures.traffic = self.traffic.finish(self.prepared);
+        pictures.traffic = self.traffic.into_matrix(self.prepared);
         pictures
     }
 
-    fn span(
+    fn build_span(
         &self,
         from: Time,
         to: Time,
@@ -223,7 +233,7 @@ impl<'a> PictureRecorder<'a> {
     /// Returns the activity of the most informative ranks; ranks with identical activity share one entry. An
     /// unobserved rank is represented by the first observed rank with the same graph, class and times per category;
     /// if there is no such rank, the unobserved rank is not drawn.
-    fn ranks(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
+    fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();
         let sort_of = |at: usize| {
             let NpuRow { class, time, .. } = &report.rows[at];
@@ -235,7 +245,7 @@ impl<'a> PictureRecorder<'a> {
             stand_ins.entry(sort_of(at)).or_insert(at);
         }
         let mut places: BTreeMap<Vec<(Time, SpanKey)>, usize> = BTreeMap::new();
-        let mut chosen: Vec<(Rank, u32, Vec<Interval<SpanKey>>)> = Vec::new();
+        let mut chosen: Vec<(Rank, u32, Vec<PictureInterval<SpanKey>>)> = Vec::new();
         let mut place_of: BTreeMap<usize, Option<usize>> = BTreeMap::new();
         for at in by_interest(report) {
             let stand_in = match &self.drawn[at] {
@@ -248,7 +258,7 @@ impl<'a> PictureRecorder<'a> {
                 continue;
             };
             let place = *place_of.entry(stand_in).or_insert_with(|| {
-                let intervals = of.intervals.finish(resolution);
+                let intervals = of.intervals.into_intervals(resolution);
                 let key = intervals.iter().map(|one| (one.to, one.key)).collect();
                 let next = chosen.len();
                 match places.entry(key) {
@@ -276,7 +286,7 @@ impl<'a> PictureRecorder<'a> {
                 rank,
                 alike,
                 spans: busy
-                    .map(|one| self.span(one.from, one.to, one.key, None))
+                    .map(|one| self.build_span(one.from, one.to, one.key, None))
                     .collect(),
             }
         });
@@ -284,10 +294,10 @@ impl<'a> PictureRecorder<'a> {
     }
 
     /// Returns the memory curve of the first observed rank of each class, fullest memory first.
-    fn curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
+    fn build_memory_curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();
-        for (_, run) in memory::runs(&report.memory) {
+        for (_, run) in memory::group_equal_rows(&report.memory) {
             let mut watched = run.iter().filter_map(|row| {
                 let at = instances.partition_point(|instance| instance.rank < row.rank);
                 Some((row.rank, self.drawn.get(at)?.as_ref()?))
@@ -295,7 +305,7 @@ impl<'a> PictureRecorder<'a> {
             let Some((rank, of)) = watched.next() else {
                 continue;
             };
-            let points = highest(&of.memory, resolution).into_iter();
+            let points = merge_close_points(&of.memory, resolution).into_iter();
             let points: Vec<_> = points.map(|(at, bytes)| (at, Bytes(bytes))).collect();
             let is_known = |known: &MemoryCurve| known.points == points;
             if curves.len() < CURVES && !curves.iter().any(is_known) {
@@ -318,7 +328,9 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     }
     let mut sorts: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (at, instance) in instances.iter().enumerate() {
-        let class = prepared.machine().class(prepared.npu(instance.rank));
+        let class = prepared
+            .machine()
+            .class_of_npu(prepared.npu_of_rank(instance.rank));
         // Instances with different release times count as different.
         let sort = (instance.graph, class, instance.release);
         sorts.entry(sort).or_default().push(at);
@@ -343,11 +355,11 @@ fn by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();
     let place = |rank: Rank| rows.binary_search_by_key(&rank, |row| row.rank).ok();
-    let runs = memory::runs(&report.memory);
+    let runs = memory::group_equal_rows(&report.memory);
     let full = runs.iter().filter(|(_, run)| run[0].fits == Some(false));
     order.extend(full.filter_map(|(_, run)| place(run[0].rank)));
     for (part, _) in TimeCategory::ALL {
-        let ends = report.extremes(part).into_iter();
+        let ends = report.extreme_rows(part).into_iter();
         let ends = ends.flat_map(|(least, most)| [most.rank, least.rank]);
         order.extend(ends.filter_map(place));
     }
@@ -382,7 +394,7 @@ fn by_interest(report: &Report) -> Vec<usize> {
 
 /// Merges the points within each interval of length `resolution` into two points: one with the highest value at the
 /// first point's instant, and the last point.
-fn highest(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
+fn merge_close_points(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     let mut out: Vec<(Time, u64)> = Vec::new();
     let near = |a: &(Time, u64), b: &(Time, u64)| b.0.since(a.0) < resolution;
     let mut rest = points;
@@ -406,7 +418,7 @@ fn highest(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
 
 /// Returns a node's micro-batch and direction, as in `mb3 bwd`, if the name contains them; otherwise returns the
 /// first part of the name.
-fn label(name: &str) -> String {
+fn shorten_label(name: &str) -> String {
     let parts = || name.split('/');
     let batch = parts().find(|part| {
         let digits = part.strip_prefix("mb").unwrap_or_default();
@@ -421,39 +433,39 @@ fn label(name: &str) -> String {
 }
 
 impl Observer for PictureRecorder<'_> {
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if self.drawn[instance.index()].is_some() {
-            let over = self.memory.issued(now, instance, node);
-            self.held(instance, over);
+            let over = self.memory.on_issued(now, instance, node);
+            self.record_memory(instance, over);
         }
-        let Some(category) = TimeCategory::of(kind) else {
+        let Some(category) = TimeCategory::from_node_kind(kind) else {
             return;
         };
-        self.change(now, instance, category, true);
+        self.change_activity(now, instance, category, true);
         let workload = self.prepared.workload();
         let of = &workload.instances()[instance.index()];
-        let graph = workload.graph(of);
+        let graph = workload.graph_of(of);
         if category == TimeCategory::Communication
             && let Some(drawn) = &mut self.drawn[instance.index()]
         {
             let for_stage = self.stages.is_between(instance, node, kind);
             let place = graph.communication_index(node);
-            drawn.open.start(place, 0, for_stage);
+            drawn.open.start_comm(place, 0, for_stage);
             if kind == NodeKind::Communication {
-                drawn.open.begin(place);
+                drawn.open.begin_transfer(place);
             }
         }
         if kind == NodeKind::Send {
             let peer = graph.messages()[graph.message_index(node)].peer;
             let bytes = graph.bytes(node);
             self.traffic
-                .message(of.rank, of.peers[peer as usize], bytes);
+                .count_message(of.rank, of.peers[peer as usize], bytes);
         }
         if kind == NodeKind::Compute && self.drawn[instance.index()].is_some() {
             let (of_graph, name) = (of.graph.index(), graph.name_index(node) as usize);
             let mut kernel = self.labels[of_graph][name];
             if kernel == UNNAMED {
-                kernel = self.name(label(graph.name(node)));
+                kernel = self.intern_name(shorten_label(graph.name(node)));
                 self.labels[of_graph][name] = kernel;
             }
             if let Some(of) = &mut self.drawn[instance.index()] {
@@ -462,43 +474,43 @@ impl Observer for PictureRecorder<'_> {
         }
     }
 
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if self.drawn[instance.index()].is_none() {
             return;
         }
-        let over = self.memory.completed(now, instance, node);
-        self.held(instance, over);
-        if let Some(category) = TimeCategory::of(kind) {
-            self.change(now, instance, category, false);
+        let over = self.memory.on_completed(now, instance, node);
+        self.record_memory(instance, over);
+        if let Some(category) = TimeCategory::from_node_kind(kind) {
+            self.change_activity(now, instance, category, false);
             if category == TimeCategory::Communication {
-                self.with_place(instance, node, OpenComms::end);
+                self.with_place(instance, node, OpenComms::end_comm);
             }
         }
     }
 
-    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        self.advance(now, instance);
-        self.with_place(instance, node, OpenComms::begin);
+    fn on_transfer_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.extend_state(now, instance);
+        self.with_place(instance, node, OpenComms::begin_transfer);
     }
 
-    fn delayed(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
-        self.change(now, instance, TimeCategory::Host, true);
+    fn on_delay_began(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
+        self.change_activity(now, instance, TimeCategory::Host, true);
     }
 
-    fn ready(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
-        self.change(now, instance, TimeCategory::Host, false);
+    fn on_ready(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
+        self.change_activity(now, instance, TimeCategory::Host, false);
     }
 
-    fn collective(&mut self, record: &CollectiveRecord) {
-        self.traffic.collective(record);
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
+        self.traffic.count_collective(record);
     }
 
     fn critical_path(&mut self, path: &[RunSegment]) {
         let workload = self.prepared.workload();
         for segment in path {
             let of = &workload.instances()[segment.instance.index()];
-            let name = of_any_micro_batch(workload.graph(of).name(segment.node));
-            let name = self.name(name.into_owned());
+            let name = strip_micro_batch(workload.graph_of(of).name(segment.node));
+            let name = self.intern_name(name.into_owned());
             let key = (segment.category as u8, name);
             self.path.extend(segment.to, (of.rank.0, key));
         }

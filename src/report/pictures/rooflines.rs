@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Returns the peak rates of the NPU classes that ranks of `prepared` use, in class order. Includes only the number
 /// formats of the job's kernels.
-pub(super) fn of(prepared: &CompiledReplay<'_>) -> Vec<NpuRoofline> {
+pub(super) fn collect_rooflines(prepared: &CompiledReplay<'_>) -> Vec<NpuRoofline> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let mut used = [false; Dtype::COUNT];
     for graph in workload.graphs() {
@@ -20,7 +20,7 @@ pub(super) fn of(prepared: &CompiledReplay<'_>) -> Vec<NpuRoofline> {
     }
     let ranks = workload.instances().iter();
     let classes: BTreeSet<_> = ranks
-        .map(|instance| machine.class(prepared.npu(instance.rank)))
+        .map(|instance| machine.class_of_npu(prepared.npu_of_rank(instance.rank)))
         .collect();
     let rooflines = classes.into_iter().filter_map(|class| {
         let class = &machine.classes()[class];

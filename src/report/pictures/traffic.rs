@@ -31,26 +31,26 @@ impl TrafficCounter {
         }
     }
 
-    fn cell(&self, rank: Rank) -> usize {
+    fn cell_index(&self, rank: Rank) -> usize {
         (rank.0 / self.ranks_per_cell) as usize
     }
 
     /// Counts a message of `bytes` from one rank to another.
-    pub fn message(&mut self, from: Rank, to: Rank, bytes: u64) {
-        let (from, to) = (self.cell(from), self.cell(to));
+    pub fn count_message(&mut self, from: Rank, to: Rank, bytes: u64) {
+        let (from, to) = (self.cell_index(from), self.cell_index(to));
         let sum = &mut self.bytes[from][to];
         *sum = sum.saturating_add(bytes);
     }
 
     /// Counts a completed collective.
-    pub fn collective(&mut self, record: &CollectiveRecord) {
+    pub fn count_collective(&mut self, record: &CollectiveRecord) {
         let sum = self.buffers.entry((record.group, record.kind)).or_default();
         *sum = sum.saturating_add(record.buffer);
     }
 
     /// Returns the bytes of messages and collectives.
-    pub fn finish(mut self, prepared: &CompiledReplay<'_>) -> TrafficMatrix {
-        let groups: Vec<_> = prepared.groups().collect();
+    pub fn into_matrix(mut self, prepared: &CompiledReplay<'_>) -> TrafficMatrix {
+        let groups: Vec<_> = prepared.group_views().collect();
         for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {
             let members = groups[group.index()].members;
             // Each member must send to every other member that member's part of the buffer. In an all-reduce, each
@@ -65,7 +65,7 @@ impl TrafficCounter {
             let of_pair = u128::from(buffers) * times / members.len().max(1) as u128;
             let mut in_cell: BTreeMap<usize, u64> = BTreeMap::new();
             for &member in members {
-                *in_cell.entry(self.cell(member)).or_default() += 1;
+                *in_cell.entry(self.cell_index(member)).or_default() += 1;
             }
             for (&from, &senders) in &in_cell {
                 for (&to, &receivers) in &in_cell {

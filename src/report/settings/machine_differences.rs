@@ -1,6 +1,6 @@
 //! Finds differences between two machines, and the reasons why a run does not depend on these differences.
 
-use super::run_facts::RunFacts;
+use super::run_facts::ReplayedRun;
 use chakram_base::dtype::Dtype;
 use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::LocalMemory;
@@ -90,10 +90,10 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
             one.collective_curves().get(d) != other.collective_curves().get(d)
                 || one.collective_protocols().get(d) != other.collective_protocols().get(d)
         });
-        if a.switching() != b.switching() {
+        if a.switching_mode() != b.switching_mode() {
             found.push(Difference::Switching);
         }
-        if a.graph() != b.graph() || a.tiles() != b.tiles() {
+        if a.explicit_links() != b.explicit_links() || a.tile_grid() != b.tile_grid() {
             found.push(Difference::Links);
         }
     }
@@ -104,7 +104,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
     }
     let runs = |machine: &Machine| machine.class_runs().collect::<Vec<_>>();
     let classes = one.classes().len() != other.classes().len()
-        || (a.npus() == b.npus() && runs(one) != runs(other));
+        || (a.npu_count() == b.npu_count() && runs(one) != runs(other));
     let rest = [
         (
             one.rank_domain() != other.rank_domain(),
@@ -115,9 +115,15 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
             mine.send_completion != theirs.send_completion,
             Difference::SendCompletion,
         ),
-        (one.pipeline() != other.pipeline(), Difference::Chunks),
+        (
+            one.chunk_pipeline() != other.chunk_pipeline(),
+            Difference::Chunks,
+        ),
         (classes, Difference::Classes),
-        (one.remote() != other.remote(), Difference::RemoteMemory),
+        (
+            one.first_remote_memory() != other.first_remote_memory(),
+            Difference::RemoteMemory,
+        ),
         (one.host() != other.host(), Difference::Host),
         (
             one.corrections() != other.corrections(),
@@ -178,7 +184,7 @@ fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDif
 
 impl MachineDifference {
     /// Returns a name for the difference.
-    fn subject(&self) -> String {
+    fn subject_name(&self) -> String {
         match self {
             Self::Shape => "shape of the network",
             Self::Bandwidth(_) => "bandwidth of links",
@@ -209,7 +215,7 @@ impl MachineDifference {
     }
 
     /// Returns the NPU class that the difference affects.
-    fn class(&self) -> Option<usize> {
+    fn affected_class(&self) -> Option<usize> {
         match self {
             Self::Peaks(class, _)
             | Self::KernelCurves(class)
@@ -225,9 +231,12 @@ impl MachineDifference {
 
     /// Returns why the run does not depend on the difference. Call this only for a difference that is known to change
     /// nothing, because the last possible reason is returned without a check.
-    fn reason(&self, run: &RunFacts<'_>) -> String {
+    fn explain_no_effect(&self, run: &ReplayedRun<'_>) -> String {
         let machine = run.prepared.machine();
-        if let Some(class) = self.class().filter(|&class| !run.uses_class(class)) {
+        if let Some(class) = self
+            .affected_class()
+            .filter(|&class| !run.uses_class(class))
+        {
             let name = machine
                 .classes()
                 .get(class)
@@ -241,7 +250,7 @@ impl MachineDifference {
             Self::Classes => "the NPUs of ranks are the same either way".to_owned(),
             Self::Bandwidth(of) | Self::Latency(of) => {
                 (run.without_network()).unwrap_or_else(|| {
-                    along(run, of, "collective or message", |d| d.messages, as_long)
+                    explain_dimensions(run, of, "collective or message", |d| d.messages, as_long)
                 })
             }
             Self::Switching | Self::Links | Self::NetworkModel => run
@@ -253,7 +262,7 @@ impl MachineDifference {
                     .unwrap_or_else(|| "no rank waits for the end of a send".to_owned()),
             },
             Self::Algorithms(of) => (run.without_collectives())
-                .unwrap_or_else(|| along(run, of, "collective", |_| 0, as_long)),
+                .unwrap_or_else(|| explain_dimensions(run, of, "collective", |_| 0, as_long)),
             Self::Chunks => run.without_collectives().unwrap_or_else(|| {
                 let simulated = run.report.collectives.iter().any(|row| !row.measured);
                 match simulated {
@@ -263,7 +272,7 @@ impl MachineDifference {
             }),
             Self::MeasuredCollectives(of) => run.without_collectives().unwrap_or_else(|| match of
                 .iter()
-                .any(|&d| run.crossing(d).by_curves > 0)
+                .any(|&d| run.dimension_use(d).by_curves > 0)
             {
                 false => "algorithms time all collectives".to_owned(),
                 true => "no collective is of the kind, members and bytes".to_owned(),
@@ -279,7 +288,7 @@ impl MachineDifference {
             Self::KernelCurves(_) => run
                 .without_curves()
                 .unwrap_or_else(|| "no kernel is of the class, format and shape".to_owned()),
-            Self::Slowdown(_) => match run.report.kernels.all() {
+            Self::Slowdown(_) => match run.report.kernels.kernel_count() {
                 0 => "the job has no kernel".to_owned(),
                 _ => as_long("kernels"),
             },
@@ -296,7 +305,7 @@ impl MachineDifference {
                 true => "no node states its allocations".to_owned(),
                 false => "the memory of all ranks fits either way".to_owned(),
             },
-            Self::Lanes(_) | Self::HostLanes(_) => match run.lanes() {
+            Self::Lanes(_) | Self::HostLanes(_) => match run.max_lane_count() {
                 0 => "no node occupies a lane".to_owned(),
                 1 => "each rank uses 1 lane".to_owned(),
                 lanes => format!("ranks use {lanes} lanes at most"),
@@ -327,15 +336,15 @@ impl MachineDifference {
 
 /// Returns why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. The reason names the
 /// communication of `kind` that crosses these dimensions, and the basis of its time.
-fn along(
-    run: &RunFacts<'_>,
+fn explain_dimensions(
+    run: &ReplayedRun<'_>,
     of: &[usize],
     kind: &str,
     messages: fn(&super::run_facts::DimensionUse) -> u64,
     as_long: impl Fn(&str) -> String,
 ) -> String {
-    let uses: Vec<_> = of.iter().map(|&d| run.crossing(d)).collect();
-    let names: Vec<String> = of.iter().map(|&d| run.dimension(d)).collect();
+    let uses: Vec<_> = of.iter().map(|&d| run.dimension_use(d)).collect();
+    let names: Vec<String> = of.iter().map(|&d| run.dimension_name(d)).collect();
     let names = names.join(", ");
     let any = |count: fn(&super::run_facts::DimensionUse) -> u64| uses.iter().any(|d| count(d) > 0);
     if any(|d| d.by_algorithms) || any(messages) {
@@ -349,10 +358,10 @@ fn along(
 
 /// Groups the differences by the reason why each does not affect the run. Both machines must predict equal times for
 /// the run.
-fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, Vec<String>)> {
+fn by_reason(differs: &[MachineDifference], run: &ReplayedRun<'_>) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();
     for difference in differs {
-        let (subject, reason) = (difference.subject(), difference.reason(run));
+        let (subject, reason) = (difference.subject_name(), difference.explain_no_effect(run));
         match parts.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, subjects)) if subjects.contains(&subject) => {}
             Some((_, subjects)) => subjects.push(subject),
@@ -363,28 +372,31 @@ fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, 
 }
 
 /// Lists the differences with their reasons, as in `peak rates, lanes (no kernel waits for them); host (…)`.
-fn listed(parts: &[(String, Vec<String>)]) -> String {
+fn join_with_reasons(parts: &[(String, Vec<String>)]) -> String {
     let texts = parts.iter();
     let texts = texts.map(|(reason, subjects)| format!("{} ({reason})", subjects.join(", ")));
     texts.collect::<Vec<_>>().join("; ")
 }
 
 /// Returns why the run does not depend on the differences. Both machines must predict equal times for the run.
-pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
+pub fn explain_differences(differs: &[MachineDifference], run: &ReplayedRun<'_>) -> String {
     match &by_reason(differs, run)[..] {
         [] => "the machines do not differ in anything that takes time".to_owned(),
         [(reason, _)] => reason.clone(),
-        parts => listed(parts),
+        parts => join_with_reasons(parts),
     }
 }
 
 /// Returns the differences with the reasons why no time changed, for comparisons.
-pub(crate) fn explain_nothing_moved(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
+pub(crate) fn explain_nothing_moved(
+    differs: &[MachineDifference],
+    run: &ReplayedRun<'_>,
+) -> String {
     match &by_reason(differs, run)[..] {
         [] => "nothing changed: the machines do not differ in anything that takes time".to_owned(),
         parts => format!(
             "nothing changed: no time of this job depends on the differences between the machines: {}",
-            listed(parts)
+            join_with_reasons(parts)
         ),
     }
 }

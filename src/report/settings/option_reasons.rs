@@ -1,19 +1,19 @@
 //! Reasons why an option has no effect on a run.
 
-use super::run_facts::RunFacts;
+use super::run_facts::ReplayedRun;
 use chakram_base::setting::SettingKey;
 use chakram_trace::graph::NodeKind;
 
 /// Returns the reason why the option `key` has no effect on the run; `is_default` is true if the option's value equals
 /// the run's default. Call this only for options that are known to have no effect, because the last possible reason is
 /// returned without a check.
-pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> String {
+pub fn option_reason(key: SettingKey, is_default: bool, run: &ReplayedRun<'_>) -> String {
     if is_default || key == SettingKey::Launch && run.prepared.has_default_launches() {
         return "the run is the same without the setting".to_owned();
     }
     let as_long = |what: &str| format!("{what} take the same time without the setting");
     match key {
-        SettingKey::Compute | SettingKey::RecordedOn => match run.report.kernels.all() {
+        SettingKey::Compute | SettingKey::RecordedOn => match run.report.kernels.kernel_count() {
             0 => "the job has no kernel".to_owned(),
             _ => as_long("kernels"),
         },

@@ -2,14 +2,14 @@
 
 use crate::Report;
 use chakram_base::ids::Npu;
-use chakram_base::units::thousands;
+use chakram_base::units::format_thousands;
 use chakram_engine::{CommTiming, CompiledReplay};
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::{Graph, NodeKind};
 
 /// A run: its compiled replay and its report.
 #[derive(Clone, Copy, Debug)]
-pub struct RunFacts<'a> {
+pub struct ReplayedRun<'a> {
     /// Compiled replay of the run.
     pub prepared: &'a CompiledReplay<'a>,
     /// Report of the run.
@@ -27,10 +27,10 @@ pub(super) struct DimensionUse {
     pub messages: u64,
 }
 
-impl RunFacts<'_> {
+impl ReplayedRun<'_> {
     /// Returns the reason why the machine's network carries no traffic; `None` if the network carries traffic.
     pub(super) fn without_network(&self) -> Option<String> {
-        let comm = self.prepared.comm();
+        let comm = self.prepared.comm_timing();
         if self.report.collectives.is_empty() && !self.has_messages() && !self.reaches_memories() {
             return Some("the job has no collective and no message".to_owned());
         }
@@ -43,48 +43,49 @@ impl RunFacts<'_> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());
         }
-        let comm = self.prepared.comm();
+        let comm = self.prepared.comm_timing();
         (comm != CommTiming::Model).then(|| format!("collectives last as {comm}"))
     }
 
     /// Returns whether ranks send messages.
     pub(super) fn has_messages(&self) -> bool {
-        self.graphs().any(|graph| !graph.messages().is_empty())
+        self.graphs_of_job()
+            .any(|graph| !graph.messages().is_empty())
     }
 
     /// Returns whether loads or stores cross the network.
     fn reaches_memories(&self) -> bool {
         let machine = self.prepared.machine();
-        let mut memories = machine.memories();
-        let at_network =
-            memories.any(|(memory, _)| memory.is_some_and(|memory| !memory.endpoints().is_empty()));
+        let mut memories = machine.all_memories();
+        let at_network = memories
+            .any(|(memory, _)| memory.is_some_and(|memory| !memory.list_endpoints().is_empty()));
         at_network && self.has_nodes(NodeKind::RemoteMemory)
     }
 
     /// Returns whether a graph has a node of the kind `kind`.
     pub(super) fn has_nodes(&self, kind: NodeKind) -> bool {
-        self.graphs()
+        self.graphs_of_job()
             .any(|graph| graph.nodes().any(|node| graph.kind(node) == kind))
     }
 
-    fn graphs(&self) -> impl Iterator<Item = &Graph> {
+    fn graphs_of_job(&self) -> impl Iterator<Item = &Graph> {
         self.prepared.workload().graphs().iter()
     }
 
     /// Returns the name of a dimension in backquotes.
-    pub(super) fn dimension(&self, index: usize) -> String {
+    pub(super) fn dimension_name(&self, index: usize) -> String {
         let dimensions = self.prepared.machine().topology().dimensions();
         format!("`{}`", dimensions[index].name)
     }
 
     /// Returns the communication across the dimension `index`.
-    pub(super) fn crossing(&self, index: usize) -> DimensionUse {
+    pub(super) fn dimension_use(&self, index: usize) -> DimensionUse {
         let topology = self.prepared.machine().topology();
         let mut found = DimensionUse::default();
-        let groups: Vec<_> = self.prepared.groups().collect();
+        let groups: Vec<_> = self.prepared.group_views().collect();
         for row in &self.report.collectives {
             let npus = &groups[row.group_index as usize].extent.npus;
-            let at = |npu: &Npu| topology.coordinate(*npu, index);
+            let at = |npu: &Npu| topology.coordinate_of(*npu, index);
             if npus.iter().any(|npu| at(npu) != at(&npus[0])) {
                 match row.measured {
                     true => found.by_curves += 1,
@@ -94,9 +95,10 @@ impl RunFacts<'_> {
         }
         let workload = self.prepared.workload();
         for instance in workload.instances() {
-            let own = topology.coordinate(self.prepared.npu(instance.rank), index);
-            let crosses = |rank| topology.coordinate(self.prepared.npu(rank), index) != own;
-            let messages = workload.graph(instance).messages().iter();
+            let own = topology.coordinate_of(self.prepared.npu_of_rank(instance.rank), index);
+            let crosses =
+                |rank| topology.coordinate_of(self.prepared.npu_of_rank(rank), index) != own;
+            let messages = workload.graph_of(instance).messages().iter();
             let peers = messages.map(|message| instance.peers[message.peer as usize]);
             found.messages += peers.filter(|&peer| crosses(peer)).count() as u64;
         }
@@ -109,12 +111,12 @@ impl RunFacts<'_> {
     /// Returns the reason why no kernel uses the NPU's rates; `None` if a kernel does.
     pub(super) fn without_priced_kernels(&self) -> Option<String> {
         let kernels = &self.report.kernels;
-        let basis = self.prepared.basis();
-        match kernels.all() {
+        let basis = self.prepared.pricing_coverage();
+        match kernels.kernel_count() {
             0 => Some("the job has no kernel".to_owned()),
             all if basis.by_curves == 0 && basis.roofline_time == 0 => Some(match all {
                 1 => "its kernel lasts as recorded".to_owned(),
-                all => format!("all {} kernels last as recorded", thousands(all)),
+                all => format!("all {} kernels last as recorded", format_thousands(all)),
             }),
             _ => None,
         }
@@ -130,7 +132,7 @@ impl RunFacts<'_> {
 
     /// Returns whether any kernel computes in `dtype`.
     pub(super) fn computes_in(&self, dtype: Dtype) -> bool {
-        self.graphs().any(|graph| {
+        self.graphs_of_job().any(|graph| {
             let mut kernels = graph
                 .nodes()
                 .filter(|&n| graph.kind(n) == NodeKind::Compute);
@@ -141,11 +143,16 @@ impl RunFacts<'_> {
     /// Returns whether a rank is on an NPU of the class with this index.
     pub(super) fn uses_class(&self, class: usize) -> bool {
         let mut ranks = self.prepared.workload().instances().iter();
-        ranks.any(|rank| self.prepared.machine().class(self.prepared.npu(rank.rank)) == class)
+        ranks.any(|rank| {
+            self.prepared
+                .machine()
+                .class_of_npu(self.prepared.npu_of_rank(rank.rank))
+                == class
+        })
     }
 
     /// Returns the largest number of lanes used by a rank.
-    pub(super) fn lanes(&self) -> usize {
+    pub(super) fn max_lane_count(&self) -> usize {
         let instances = 0..self.prepared.workload().instances().len();
         let lanes = instances.map(|instance| {
             let lanes = self

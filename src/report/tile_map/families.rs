@@ -4,12 +4,12 @@ use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 
 /// Returns, for each rank, the index of its stage, and the index of its tensor group within the stage.
-pub(super) fn families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
+pub(super) fn assign_rank_families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
     let workload = prepared.workload();
-    let ranks = workload.ranks() as usize;
+    let ranks = workload.rank_count() as usize;
     let mut joined: Vec<usize> = (0..ranks).collect();
     let mut tensor = vec![0_u32; ranks];
-    fn root(joined: &mut [usize], mut at: usize) -> usize {
+    fn find_root(joined: &mut [usize], mut at: usize) -> usize {
         while joined[at] != at {
             joined[at] = joined[joined[at]];
             at = joined[at];
@@ -20,7 +20,7 @@ pub(super) fn families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
     let of = |role: &'static str| groups().filter(move |group| group.role.as_deref() == Some(role));
     for group in of("tensor").chain(of("data")) {
         for pair in group.members.windows(2) {
-            let [a, b] = [pair[0], pair[1]].map(|rank| root(&mut joined, rank.index()));
+            let [a, b] = [pair[0], pair[1]].map(|rank| find_root(&mut joined, rank.index()));
             // The lower rank is the root, so stages are sorted by their first rank.
             joined[a.max(b)] = a.min(b);
         }
@@ -34,7 +34,7 @@ pub(super) fn families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
     let mut numbers = BTreeMap::new();
     let mut stages = Vec::with_capacity(ranks);
     for rank in 0..ranks {
-        let root = root(&mut joined, rank);
+        let root = find_root(&mut joined, rank);
         let next = numbers.len() as u32;
         stages.push(*numbers.entry(root).or_insert(next));
     }

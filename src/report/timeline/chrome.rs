@@ -19,19 +19,19 @@ use std::io::{self, Write};
 
 /// An instant in units of 1/1024 us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Ticks(u64);
+struct ChromeTicks(u64);
 
-impl Ticks {
+impl ChromeTicks {
     const PER_US: u64 = 1024;
 
     /// Returns the tick nearest to `at`.
-    fn of(at: Time) -> Self {
+    fn nearest_tick(at: Time) -> Self {
         const PS_PER_US: u128 = 1_000_000;
         let ticks = u128::from(at.0) * u128::from(Self::PER_US);
         Self(((ticks + PS_PER_US / 2) / PS_PER_US) as u64)
     }
 
-    fn micros(self) -> f64 {
+    fn as_micros(self) -> f64 {
         self.0 as f64 / Self::PER_US as f64
     }
 }
@@ -87,7 +87,7 @@ struct NodeArgs<'e> {
 }
 
 impl<'e> NodeArgs<'e> {
-    fn of(facts: &'e NodeFacts<'_>) -> Self {
+    fn from_facts(facts: &'e NodeFacts<'_>) -> Self {
         Self {
             node: facts.node,
             name: facts.name,
@@ -115,44 +115,44 @@ impl<W: Write> ChromeEncoder<W> {
             first: true,
             failed: None,
         };
-        this.raw(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+        this.write_raw(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
         this
     }
 
     /// Finishes the file; returns `out`, or the first write error.
-    pub fn finish(mut self) -> io::Result<W> {
-        self.raw(b"\n]}\n");
+    pub fn finish_file(mut self) -> io::Result<W> {
+        self.write_raw(b"\n]}\n");
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    fn raw(&mut self, bytes: &[u8]) {
+    fn write_raw(&mut self, bytes: &[u8]) {
         if self.failed.is_none() {
             self.failed = self.out.write_all(bytes).err();
         }
     }
 
-    fn event(&mut self, event: &TraceEvent<'_>) {
+    fn write_event(&mut self, event: &TraceEvent<'_>) {
         let separator: &[u8] = if self.first { b"\n" } else { b",\n" };
         self.first = false;
-        self.raw(separator);
+        self.write_raw(separator);
         let text = serde_json::to_vec(event).expect("its keys are texts");
-        self.raw(&text);
+        self.write_raw(&text);
     }
 
     /// Writes values of a counter of a process.
-    fn values(&mut self, pid: u32, name: &str, at: Time, values: Map<String, Value>) {
-        self.event(&TraceEvent {
+    fn write_counter(&mut self, pid: u32, name: &str, at: Time, values: Map<String, Value>) {
+        self.write_event(&TraceEvent {
             ph: "C",
             name,
             pid,
-            ts: Some(Ticks::of(at).micros()),
+            ts: Some(ChromeTicks::nearest_tick(at).as_micros()),
             args: Some(ChromeArgs::Held(values)),
             ..TraceEvent::default()
         });
     }
 
     /// Names a process or one of its tracks, and sets its position in the display order.
-    fn label(&mut self, pid: u32, tid: Option<u32>, label: &str, order: u32) {
+    fn write_label(&mut self, pid: u32, tid: Option<u32>, label: &str, order: u32) {
         let names = match tid {
             None => ["process_name", "process_sort_index"],
             Some(_) => ["thread_name", "thread_sort_index"],
@@ -162,7 +162,7 @@ impl<W: Write> ChromeEncoder<W> {
             ChromeArgs::Order { sort_index: order },
         ];
         for (name, args) in names.into_iter().zip(args) {
-            self.event(&TraceEvent {
+            self.write_event(&TraceEvent {
                 ph: "M",
                 name,
                 pid,
@@ -176,16 +176,22 @@ impl<W: Write> ChromeEncoder<W> {
     /// Draws an arrow from the start of the send to a short slice that marks the arrival: the last tick of the receive.
     /// The extra slice is needed because viewers draw an arrow to the beginning of a slice, and the slice of a receive
     /// may begin before the send.
-    fn arrow(&mut self, track: TrackId, arrow: ArrowEnd, start: Ticks, end: Ticks) {
+    fn draw_arrow(
+        &mut self,
+        track: TrackId,
+        arrow: ArrowEnd,
+        start: ChromeTicks,
+        end: ChromeTicks,
+    ) {
         let (phase, id, at) = match arrow {
             ArrowEnd::From(id) => ("s", id, start),
-            ArrowEnd::To(id) => ("f", id, Ticks(end.0.saturating_sub(1)).max(start)),
+            ArrowEnd::To(id) => ("f", id, ChromeTicks(end.0.saturating_sub(1)).max(start)),
         };
         let arrives = phase == "f" && start < at;
         if arrives {
-            self.bound("B", track, ARRIVAL, at);
+            self.write_boundary("B", track, ARRIVAL, at);
         }
-        self.event(&TraceEvent {
+        self.write_event(&TraceEvent {
             ph: phase,
             bp: Some("e"),
             name: "message",
@@ -193,18 +199,18 @@ impl<W: Write> ChromeEncoder<W> {
             id: Some(id.into()),
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(at.micros()),
+            ts: Some(at.as_micros()),
             ..TraceEvent::default()
         });
         if arrives {
-            self.bound("E", track, ARRIVAL, end);
+            self.write_boundary("E", track, ARRIVAL, end);
         }
     }
 
     /// Draws one end of the arrow from a call to a node that the call launched. The end is at the beginning of the
     /// slice.
-    fn launch(&mut self, track: TrackId, phase: &'static str, id: u64, at: Ticks) {
-        self.event(&TraceEvent {
+    fn draw_launch_arrow(&mut self, track: TrackId, phase: &'static str, id: u64, at: ChromeTicks) {
+        self.write_event(&TraceEvent {
             ph: phase,
             bp: (phase == "f").then_some("e"),
             name: "launch",
@@ -212,101 +218,109 @@ impl<W: Write> ChromeEncoder<W> {
             id: Some(id),
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(at.micros()),
+            ts: Some(at.as_micros()),
             ..TraceEvent::default()
         });
     }
 
-    fn bound(&mut self, phase: &'static str, track: TrackId, name: &str, at: Ticks) {
-        self.event(&TraceEvent {
+    fn write_boundary(&mut self, phase: &'static str, track: TrackId, name: &str, at: ChromeTicks) {
+        self.write_event(&TraceEvent {
             ph: phase,
             name,
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(at.micros()),
+            ts: Some(at.as_micros()),
             ..TraceEvent::default()
         });
     }
 }
 
 impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
-    fn rank(&mut self, rank: u32, name: &str) {
-        self.label(rank, None, name, rank);
+    fn name_rank(&mut self, rank: u32, name: &str) {
+        self.write_label(rank, None, name, rank);
     }
 
-    fn track(&mut self, track: TrackId, name: &str, order: u32) {
-        self.label(track.rank, Some(track.lane), name, order);
+    fn name_track(&mut self, track: TrackId, name: &str, order: u32) {
+        self.write_label(track.rank, Some(track.lane), name, order);
     }
 
     fn is_visible(&self, start: Time, end: Time) -> bool {
-        Ticks::of(start) < Ticks::of(end)
+        ChromeTicks::nearest_tick(start) < ChromeTicks::nearest_tick(end)
     }
 
-    fn slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
-        let (start, end) = (Ticks::of(slice.start), Ticks::of(slice.end));
-        let event = |ph, s, at: Ticks| TraceEvent {
+    fn draw_slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
+        let (start, end) = (
+            ChromeTicks::nearest_tick(slice.start),
+            ChromeTicks::nearest_tick(slice.end),
+        );
+        let event = |ph, s, at: ChromeTicks| TraceEvent {
             ph,
             s,
             name: slice.name,
             cat: Some(slice.category),
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(at.micros()),
+            ts: Some(at.as_micros()),
             // Speedscope matches an end event to its begin event by name and arguments, so both events have the same
             // arguments.
-            args: Some(ChromeArgs::Node(NodeArgs::of(&slice.facts))),
+            args: Some(ChromeArgs::Node(NodeArgs::from_facts(&slice.facts))),
             ..TraceEvent::default()
         };
         let lasts = start < end;
-        self.event(&match lasts {
+        self.write_event(&match lasts {
             true => event("B", None, start),
             false => event("i", Some("t"), start),
         });
         if let Some(arrow) = slice.arrow {
-            self.arrow(track, arrow, start, end);
+            self.draw_arrow(track, arrow, start, end);
         }
         if lasts {
             // Arrows can only be attached to slices, so an instant gets no arrow.
             for &id in &slice.launched {
-                self.launch(track, "s", id, start);
+                self.draw_launch_arrow(track, "s", id, start);
             }
             if let Some(id) = slice.launch {
-                self.launch(track, "f", id, start);
+                self.draw_launch_arrow(track, "f", id, start);
             }
-            self.event(&event("E", None, end));
+            self.write_event(&event("E", None, end));
         }
     }
 
-    fn begin(&mut self, track: TrackId, name: &str, at: Time) {
-        self.bound("B", track, name, Ticks::of(at));
+    fn begin_slice(&mut self, track: TrackId, name: &str, at: Time) {
+        self.write_boundary("B", track, name, ChromeTicks::nearest_tick(at));
     }
 
-    fn end(&mut self, track: TrackId, name: &str, at: Time) {
-        self.bound("E", track, name, Ticks::of(at));
+    fn end_slice(&mut self, track: TrackId, name: &str, at: Time) {
+        self.write_boundary("E", track, name, ChromeTicks::nearest_tick(at));
     }
 
-    fn marker(&mut self, rank: u32, name: &str, at: Time) {
-        self.event(&TraceEvent {
+    fn draw_marker(&mut self, rank: u32, name: &str, at: Time) {
+        self.write_event(&TraceEvent {
             ph: "i",
             s: Some("p"),
             name,
             pid: rank,
             tid: Some(0),
-            ts: Some(Ticks::of(at).micros()),
+            ts: Some(ChromeTicks::nearest_tick(at).as_micros()),
             ..TraceEvent::default()
         });
     }
 
-    fn memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]) {
+    fn draw_memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]) {
         let held = held
             .iter()
             .map(|(name, bytes)| ((*name).to_owned(), (*bytes).into()));
-        self.values(rank, "memory", at, held.collect());
+        self.write_counter(rank, "memory", at, held.collect());
     }
 
-    fn counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64) {
+    fn draw_counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64) {
         let values = [("value".to_owned(), value.into())];
-        self.values(rank, counter.name(), at, values.into_iter().collect());
+        self.write_counter(
+            rank,
+            counter.display_name(),
+            at,
+            values.into_iter().collect(),
+        );
     }
 }
 
@@ -317,15 +331,21 @@ mod tests {
     #[test]
     fn sums_of_rounded_instants_are_exact() {
         // 0.1 us + 0.2 us is 0.3 us; the sum of the nearest double-precision numbers is larger.
-        let micros = |ps| Ticks::of(Time(ps)).micros();
-        let between = Ticks(307 - 102).micros();
+        let micros = |ps| ChromeTicks::nearest_tick(Time(ps)).as_micros();
+        let between = ChromeTicks(307 - 102).as_micros();
         assert_eq!(micros(100_000) + between, micros(300_000));
         // 0.1 and 0.3 us are 102.4 and 307.2 ticks; 15 us are 15,360 ticks.
         assert_eq!(
-            (Ticks::of(Time(100_000)).0, Ticks::of(Time(300_000)).0),
+            (
+                ChromeTicks::nearest_tick(Time(100_000)).0,
+                ChromeTicks::nearest_tick(Time(300_000)).0
+            ),
             (102, 307)
         );
-        assert_eq!(Ticks::of(Time(15_000_000)), Ticks(15_360));
+        assert_eq!(
+            ChromeTicks::nearest_tick(Time(15_000_000)),
+            ChromeTicks(15_360)
+        );
         assert_eq!(micros(15_000_000), 15.0);
     }
 }

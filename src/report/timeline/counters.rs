@@ -41,8 +41,8 @@ impl TimelineCounters {
     }
 
     /// Counts a transfer of `bytes` by an instance.
-    pub fn sent(&mut self, instance: usize, bytes: f64, (from, to): (Time, Time)) {
-        let seconds = to.since(from).seconds();
+    pub fn count_sent_bytes(&mut self, instance: usize, bytes: f64, (from, to): (Time, Time)) {
+        let seconds = to.since(from).as_seconds();
         if seconds > 0.0 && bytes > 0.0 {
             let rate = (bytes / seconds).round() as i128;
             self.sending[instance].extend([(from, rate), (to, -rate)]);
@@ -51,7 +51,7 @@ impl TimelineCounters {
 
     /// Counts a node that starts to wait. If `now` is a new instant, first draws the number of nodes that waited at the
     /// previous one.
-    pub fn waits(
+    pub fn count_waiting_node(
         &mut self,
         (instance, rank): (usize, u32),
         now: Time,
@@ -64,7 +64,7 @@ impl TimelineCounters {
     }
 
     /// Removes a node from the waiting nodes when it is issued.
-    pub fn took(
+    pub fn count_issued_node(
         &mut self,
         (instance, rank): (usize, u32),
         now: Time,
@@ -79,17 +79,17 @@ impl TimelineCounters {
     }
 
     /// Draws all values that were not drawn yet; `ranks` are the ranks of the instances.
-    pub fn finish(
+    pub fn draw_remaining_counters(
         mut self,
         ranks: &[u32],
         encoder: &mut dyn TimelineEncoder,
         selection: &TimelineSelection,
     ) {
         for (waiting, rank) in self.waiting.iter_mut().zip(ranks) {
-            waiting.draw(*rank, (&mut *encoder, selection));
+            waiting.draw_waiting_count(*rank, (&mut *encoder, selection));
         }
         for (changes, rank) in self.sending.iter_mut().zip(ranks) {
-            if !selection.has(Rank(*rank)) {
+            if !selection.has_rank(Rank(*rank)) {
                 continue;
             }
             changes.sort_unstable();
@@ -102,7 +102,7 @@ impl TimelineCounters {
                 if at <= selection.to && rate != drawn {
                     drawn = rate;
                     let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-                    encoder.counter(*rank, TimelineCounter::Sending, at, rate);
+                    encoder.draw_counter(*rank, TimelineCounter::Sending, at, rate);
                 }
             }
         }
@@ -113,24 +113,24 @@ impl WaitingNodes {
     /// If `now` is later than the instant of the last change, draws the number of nodes that waited after that change.
     fn go_to(&mut self, now: Time, rank: u32, to: CounterTarget<'_>) {
         if now > self.at {
-            self.draw(rank, to);
+            self.draw_waiting_count(rank, to);
             self.at = now;
         }
     }
 
     /// Draws the number of waiting nodes at the instant that ended, if the number differs from the last one drawn.
-    fn draw(&mut self, rank: u32, (encoder, selection): CounterTarget<'_>) {
+    fn draw_waiting_count(&mut self, rank: u32, (encoder, selection): CounterTarget<'_>) {
         let now = self.nodes.len() as u64;
         let (at, before) = (self.at, std::mem::replace(&mut self.before, now));
-        if !selection.has(Rank(rank)) || at < selection.from || at > selection.to {
+        if !selection.has_rank(Rank(rank)) || at < selection.from || at > selection.to {
             return;
         }
         if self.drawn != before && at > selection.from {
-            encoder.counter(rank, TimelineCounter::Waiting, selection.from, before);
+            encoder.draw_counter(rank, TimelineCounter::Waiting, selection.from, before);
             self.drawn = before;
         }
         if self.drawn != now {
-            encoder.counter(rank, TimelineCounter::Waiting, at, now);
+            encoder.draw_counter(rank, TimelineCounter::Waiting, at, now);
             self.drawn = now;
         }
     }

@@ -10,7 +10,7 @@ use chakram_trace::graph::NodeKind;
 use std::borrow::Cow;
 
 /// Returns a node's name and its facts; `groups` are the replay's groups with their names.
-pub(super) fn node<'g, 'a: 'g>(
+pub(super) fn describe_node<'g, 'a: 'g>(
     prepared: &'a CompiledReplay<'a>,
     groups: &'g [(String, GroupView<'a>)],
     instance: InstanceId,
@@ -19,7 +19,7 @@ pub(super) fn node<'g, 'a: 'g>(
 ) -> (Cow<'g, str>, NodeFacts<'g>) {
     let workload = prepared.workload();
     let of = &workload.instances()[instance.index()];
-    let graph = workload.graph(of);
+    let graph = workload.graph_of(of);
     let (name, bytes) = (graph.name(node), graph.bytes(node));
     let facts = NodeFacts {
         node: graph.id(node),
@@ -34,8 +34,8 @@ pub(super) fn node<'g, 'a: 'g>(
     match kind {
         NodeKind::Collective => {
             let (group, view) = &groups[prepared.group_of(instance, node).index()];
-            let call = graph.call(node).kind;
-            let buffer = call.buffer(bytes, view.members.len() as u32);
+            let call = graph.collective_of(node).kind;
+            let buffer = call.buffer_bytes(bytes, view.members.len() as u32);
             let algorithm = algorithm_label(prepared, call, view, buffer.unwrap_or(u64::MAX));
             let label = format!("{call} of {}, {group}, {algorithm}", Bytes(bytes));
             let facts = NodeFacts {

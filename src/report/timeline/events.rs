@@ -57,7 +57,7 @@ pub(super) enum TimelineCounter {
 
 impl TimelineCounter {
     /// Returns the name of the counter, with its unit.
-    pub fn name(self) -> &'static str {
+    pub fn display_name(self) -> &'static str {
         match self {
             Self::Sending => "sending, bytes/s",
             Self::Waiting => "waiting nodes",
@@ -69,21 +69,21 @@ impl TimelineCounter {
 /// the slices under that path, and ends the path after these slices.
 pub(super) trait TimelineEncoder {
     /// Names a rank.
-    fn rank(&mut self, rank: u32, name: &str);
+    fn name_rank(&mut self, rank: u32, name: &str);
     /// Names a track of a rank and sets its position among the other tracks of the rank.
-    fn track(&mut self, track: TrackId, name: &str, order: u32);
+    fn name_track(&mut self, track: TrackId, name: &str, order: u32);
     /// Returns whether an interval is long enough for a slice at the format's resolution.
     fn is_visible(&self, start: Time, end: Time) -> bool;
     /// Draws a node as a slice, or as an instant if the node is too short.
-    fn slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>);
+    fn draw_slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>);
     /// Begins a slice that will enclose other slices.
-    fn begin(&mut self, track: TrackId, name: &str, at: Time);
+    fn begin_slice(&mut self, track: TrackId, name: &str, at: Time);
     /// Ends the innermost open slice.
-    fn end(&mut self, track: TrackId, name: &str, at: Time);
+    fn end_slice(&mut self, track: TrackId, name: &str, at: Time);
     /// Draws an instant of a rank.
-    fn marker(&mut self, rank: u32, name: &str, at: Time);
+    fn draw_marker(&mut self, rank: u32, name: &str, at: Time);
     /// Draws the bytes allocated by a rank from `at` on, by class.
-    fn memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]);
+    fn draw_memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]);
     /// Draws the value of a counter of a rank from `at` on.
-    fn counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64);
+    fn draw_counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64);
 }

@@ -36,7 +36,7 @@ pub(super) struct LaneNesting {
 impl LaneNesting {
     /// Opens the ranges `path` and, inside them, the path in `name`; closes ranges that are in neither. Returns the
     /// part of the name after its path.
-    pub fn enter<'n>(
+    pub fn begin_ranges<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
         track: TrackId,
@@ -44,16 +44,16 @@ impl LaneNesting {
         name: &'n str,
         (start, end): (Time, Time),
     ) -> &'n str {
-        let (parts, leaf) = split(name);
+        let (parts, leaf) = split_range_path(name);
         let mut path = path.to_vec();
         path.extend(parts.iter().map(|name| NestingPart { name, of: None }));
         let same = |((open, of), part): &(&(String, Option<RangeKey>), &NestingPart<'_>)| {
             *of == part.of && open == part.name
         };
         let common = self.open.iter().zip(&path).take_while(same).count();
-        self.close(to, track, common);
+        self.end_ranges(to, track, common);
         for part in &path[common..] {
-            to.begin(track, part.name, start);
+            to.begin_slice(track, part.name, start);
             self.open.push((part.name.to_owned(), part.of));
         }
         self.end = end;
@@ -61,16 +61,16 @@ impl LaneNesting {
     }
 
     /// Closes all but the outermost `levels` ranges.
-    pub fn close(&mut self, to: &mut dyn TimelineEncoder, track: TrackId, levels: usize) {
+    pub fn end_ranges(&mut self, to: &mut dyn TimelineEncoder, track: TrackId, levels: usize) {
         for (part, _) in self.open.drain(levels..).rev() {
-            to.end(track, &part, self.end);
+            to.end_slice(track, &part, self.end);
         }
     }
 }
 
 /// Splits a name into its path and its last part. A name that is not a path of words, such as many kernel names, has
 /// an empty path.
-fn split(name: &str) -> (Vec<&str>, &str) {
+fn split_range_path(name: &str) -> (Vec<&str>, &str) {
     let word = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');
         !part.is_empty() && part.chars().all(known)
@@ -99,7 +99,7 @@ pub(super) fn step_of(name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{split, step_of};
+    use super::{split_range_path, step_of};
 
     #[test]
     fn steps_are_those_that_names_say() {
@@ -112,12 +112,15 @@ mod tests {
 
     #[test]
     fn only_paths_of_words_are_split() {
-        assert_eq!(split("mb0/layer2/norm"), (vec!["mb0", "layer2"], "norm"));
-        assert_eq!(split("norm"), (vec![], "norm"));
+        assert_eq!(
+            split_range_path("mb0/layer2/norm"),
+            (vec!["mb0", "layer2"], "norm")
+        );
+        assert_eq!(split_range_path("norm"), (vec![], "norm"));
         for whole in ["f(a/b)", "a//b", "/a", "a/", "void gemm<a/b>"] {
-            assert_eq!(split(whole), (vec![], whole));
+            assert_eq!(split_range_path(whole), (vec![], whole));
         }
-        let (path, leaf) = split("a/b/c/d/e/f/g/h/i/j");
+        let (path, leaf) = split_range_path("a/b/c/d/e/f/g/h/i/j");
         assert_eq!((path.len(), leaf), (8, "i/j"));
     }
 }

@@ -29,7 +29,7 @@ impl<'a> TimelineOrigins<'a> {
             let callers = || {
                 graph
                     .nodes()
-                    .filter_map(|node| Some((graph.caller(node)?, node)))
+                    .filter_map(|node| Some((graph.caller_of(node)?, node)))
             };
             match callers().next() {
                 None => Csr::default(),
@@ -41,9 +41,9 @@ impl<'a> TimelineOrigins<'a> {
         let called: Vec<Csr> = called.collect();
         let mut arrows = 0;
         let instances = workload.instances().iter().map(|instance| {
-            let (graph, number) = (workload.graph(instance), instance.graph.index());
+            let (graph, number) = (workload.graph_of(instance), instance.graph.index());
             let first = arrows;
-            if called[number].count() > 0 {
+            if called[number].row_count() > 0 {
                 arrows += graph.len() as u64;
             }
             (graph, number, first)
@@ -58,35 +58,40 @@ impl<'a> TimelineOrigins<'a> {
 
     /// Appends the ranges around a node of a thread, outermost first: the ranges and operators that called the node,
     /// the node itself if it called other nodes on its thread, and Python calls.
-    pub fn path(&self, instance: InstanceId, node: NodeIndex, path: &mut Vec<NestingPart<'a>>) {
+    pub fn append_ranges(
+        &self,
+        instance: InstanceId,
+        node: NodeIndex,
+        path: &mut Vec<NestingPart<'a>>,
+    ) {
         let (graph, number, _) = self.instances[instance.index()];
         let called = &self.called[number];
-        if !is_on_thread(graph, node) || called.count() == 0 && graph.stacks().is_empty() {
+        if !is_on_thread(graph, node) || called.row_count() == 0 && graph.stacks().is_empty() {
             return;
         }
         let range = |node: NodeIndex| NestingPart {
             name: graph.name(node),
             of: Some(RangeKey::Node(node.0)),
         };
-        let inside = (called.count() > 0).then(|| called.row(node.0));
+        let inside = (called.row_count() > 0).then(|| called.row(node.0));
         let mut inside = inside.into_iter().flatten();
         if inside.any(|&node| is_on_thread(graph, NodeIndex(node))) {
             path.push(range(node));
         }
         let mut at = node;
-        let drawn = |node: NodeIndex| Some(self.drawn[number][graph.stack(node)? as usize]);
+        let drawn = |node: NodeIndex| Some(self.drawn[number][graph.call_around(node)? as usize]);
         // The limit also ends the loop if callers form a cycle.
         while path.len() < 2 * LEVELS {
-            let caller = graph.caller(at);
+            let caller = graph.caller_of(at);
             let around = caller.and_then(drawn);
             if let Some(call) = drawn(at) {
                 let stacks = graph.stacks();
-                let common = around.and_then(|around| stacks.common(call, around));
+                let common = around.and_then(|around| stacks.innermost_common_call(call, around));
                 let own = stacks
-                    .outward(call)
+                    .enclosing_calls(call)
                     .take_while(|&call| Some(call) != common);
                 path.extend(own.map(|call| NestingPart {
-                    name: stacks.name(call),
+                    name: stacks.name_of_call(call),
                     of: Some(RangeKey::Call(call)),
                 }));
             }
@@ -99,14 +104,18 @@ impl<'a> TimelineOrigins<'a> {
 
     /// Returns the id of the arrow to a node, if the arrow was begun at the node's launch, and the ids of the arrows
     /// from the node.
-    pub fn arrows(&mut self, instance: InstanceId, node: NodeIndex) -> (Option<u64>, Vec<u64>) {
+    pub fn launch_arrows(
+        &mut self,
+        instance: InstanceId,
+        node: NodeIndex,
+    ) -> (Option<u64>, Vec<u64>) {
         let (graph, number, first) = self.instances[instance.index()];
         let called = &self.called[number];
-        if called.count() == 0 {
+        if called.row_count() == 0 {
             return (None, Vec::new());
         }
         let number = |node: NodeIndex| first + u64::from(node.0);
-        let launch = graph.caller(node).filter(|_| !is_on_thread(graph, node));
+        let launch = graph.caller_of(node).filter(|_| !is_on_thread(graph, node));
         let launch = launch.filter(|&launch| self.is_drawn[number(launch) as usize]);
         let launched = called.row(node.0).iter().map(|&node| NodeIndex(node));
         let launched = launched.filter(|&node| !is_on_thread(graph, node));

@@ -60,7 +60,7 @@ pub(super) struct PerfettoEncoder<W> {
 }
 
 /// Appends a packet to `to` as a length-delimited field 1 of the trace.
-fn framed(packet: &TracePacket, mut to: Vec<u8>) -> Vec<u8> {
+fn frame_packet(packet: &TracePacket, mut to: Vec<u8>) -> Vec<u8> {
     to.push(0x0a);
     let encoded = packet.encode_length_delimited(&mut to);
     encoded.expect("a vector grows as needed");
@@ -68,7 +68,7 @@ fn framed(packet: &TracePacket, mut to: Vec<u8>) -> Vec<u8> {
 }
 
 /// Returns the nearest nanosecond.
-fn ns(at: Time) -> u64 {
+fn nearest_nanosecond(at: Time) -> u64 {
     at.0 / 1000 + u64::from(at.0 % 1000 >= 500)
 }
 
@@ -93,19 +93,19 @@ impl<W: Write> PerfettoEncoder<W> {
             ..TrackDescriptor::default()
         };
         // The first packet resets the text ids.
-        this.packet(TracePacket {
+        this.write_packet(TracePacket {
             sequence_flags: Some(TracePacket::STATE_CLEARED),
             track_descriptor: Some(root),
             ..TracePacket::default()
         });
         for fact in FACTS {
-            this.facts.number(fact);
+            this.facts.id_of_text(fact);
         }
         this
     }
 
     /// Finishes the file; returns `out`, or the first write error.
-    pub fn finish(mut self) -> io::Result<W> {
+    pub fn finish_file(mut self) -> io::Result<W> {
         self.write_packets();
         self.failed.map_or(Ok(self.out), Err)
     }
@@ -124,12 +124,12 @@ impl<W: Write> PerfettoEncoder<W> {
             compressed: Some(deflated.expect("a vector grows as needed")),
             ..TracePacket::default()
         };
-        let written = self.out.write_all(&framed(&packet, Vec::new()));
+        let written = self.out.write_all(&frame_packet(&packet, Vec::new()));
         self.failed = written.err();
     }
 
     /// Writes a packet. The definitions of texts that the packet is the first to use come before it.
-    fn packet(&mut self, packet: TracePacket) {
+    fn write_packet(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),
             names: std::mem::take(&mut self.names.fresh),
@@ -141,16 +141,16 @@ impl<W: Write> PerfettoEncoder<W> {
             interned: (interned != InternedData::default()).then_some(interned),
             ..packet
         };
-        self.buffer = framed(&packet, std::mem::take(&mut self.buffer));
+        self.buffer = frame_packet(&packet, std::mem::take(&mut self.buffer));
         if self.buffer.len() >= DEFLATED {
             self.write_packets();
         }
     }
 
-    fn event(&mut self, at: Time, event: TrackEvent) {
+    fn write_event(&mut self, at: Time, event: TrackEvent) {
         let uses_texts = event.name.is_some() || !event.categories.is_empty();
-        self.packet(TracePacket {
-            timestamp: Some(ns(at)),
+        self.write_packet(TracePacket {
+            timestamp: Some(nearest_nanosecond(at)),
             sequence_flags: uses_texts.then_some(TracePacket::NEEDS_STATE),
             event: Some(event),
             ..TracePacket::default()
@@ -165,7 +165,7 @@ impl<W: Write> PerfettoEncoder<W> {
         let uuid = ROOT + 1 + self.tracks.len() as u64;
         self.tracks.insert(key, uuid);
         let descriptor = TrackDescriptor { uuid, ..describe() };
-        self.packet(TracePacket {
+        self.write_packet(TracePacket {
             track_descriptor: Some(descriptor),
             ..TracePacket::default()
         });
@@ -190,7 +190,7 @@ impl<W: Write> PerfettoEncoder<W> {
     }
 
     /// Writes a value of a counter of `rank`; on first use, also writes the name and unit of the counter.
-    fn count(
+    fn write_counter(
         &mut self,
         (rank, key): (u32, TrackKey),
         describe: impl FnOnce() -> (String, CounterDescriptor),
@@ -211,7 +211,7 @@ impl<W: Write> PerfettoEncoder<W> {
         if self.held.insert(track, value) == Some(value) {
             return;
         }
-        self.event(
+        self.write_event(
             at,
             TrackEvent {
                 kind: Some(TrackEvent::COUNTER),
@@ -235,12 +235,12 @@ impl<W: Write> PerfettoEncoder<W> {
             };
             (name, unit)
         };
-        self.count((rank, TrackKey::Memory(rank, class)), describe, at, bytes);
+        self.write_counter((rank, TrackKey::Memory(rank, class)), describe, at, bytes);
     }
 }
 
 impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
-    fn rank(&mut self, rank: u32, name: &str) {
+    fn name_rank(&mut self, rank: u32, name: &str) {
         self.track_number(TrackKey::Rank(rank), || TrackDescriptor {
             parent: Some(ROOT),
             name: Some(name.to_owned()),
@@ -250,7 +250,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         });
     }
 
-    fn track(&mut self, track: TrackId, name: &str, order: u32) {
+    fn name_track(&mut self, track: TrackId, name: &str, order: u32) {
         let parent = self.rank_track(track.rank);
         // Tracks are sorted by order, then by lane.
         let order = order.saturating_mul(10_000) + track.lane.min(9_999);
@@ -269,7 +269,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         true
     }
 
-    fn slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
+    fn draw_slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
         let (kind, facts) = (Some(TrackEvent::SLICE_BEGIN), &slice.facts);
         let track = Some(self.lane_track(track));
         let number = |name: &str| {
@@ -299,14 +299,14 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             annotations.extend(text.map(|text| DebugAnnotation {
                 name: number(name),
                 uint: None,
-                text: Some(self.texts.number(text)),
+                text: Some(self.texts.id_of_text(text)),
             }));
         }
         let begin = TrackEvent {
             kind,
             track,
-            categories: vec![self.categories.number(slice.category)],
-            name: Some(self.names.number(slice.name)),
+            categories: vec![self.categories.id_of_text(slice.category)],
+            name: Some(self.names.id_of_text(slice.name)),
             annotations,
             ..TrackEvent::default()
         };
@@ -333,50 +333,50 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             entering: slice.launch.map(number).into_iter().collect(),
             ..begin
         };
-        self.event(slice.start, begin);
+        self.write_event(slice.start, begin);
         if !entering.is_empty() {
             let arrival = TrackEvent {
                 kind: Some(TrackEvent::INSTANT),
                 track,
-                name: Some(self.names.number("arrival")),
+                name: Some(self.names.id_of_text("arrival")),
                 entering,
                 ..TrackEvent::default()
             };
-            self.event(slice.end, arrival);
+            self.write_event(slice.end, arrival);
         }
-        self.event(slice.end, end);
+        self.write_event(slice.end, end);
     }
 
-    fn begin(&mut self, track: TrackId, name: &str, at: Time) {
+    fn begin_slice(&mut self, track: TrackId, name: &str, at: Time) {
         let event = TrackEvent {
             kind: Some(TrackEvent::SLICE_BEGIN),
             track: Some(self.lane_track(track)),
-            name: Some(self.names.number(name)),
+            name: Some(self.names.id_of_text(name)),
             ..TrackEvent::default()
         };
-        self.event(at, event);
+        self.write_event(at, event);
     }
 
-    fn end(&mut self, track: TrackId, _: &str, at: Time) {
+    fn end_slice(&mut self, track: TrackId, _: &str, at: Time) {
         let event = TrackEvent {
             kind: Some(TrackEvent::SLICE_END),
             track: Some(self.lane_track(track)),
             ..TrackEvent::default()
         };
-        self.event(at, event);
+        self.write_event(at, event);
     }
 
-    fn marker(&mut self, rank: u32, name: &str, at: Time) {
+    fn draw_marker(&mut self, rank: u32, name: &str, at: Time) {
         let event = TrackEvent {
             kind: Some(TrackEvent::INSTANT),
             track: Some(self.rank_track(rank)),
-            name: Some(self.names.number(name)),
+            name: Some(self.names.id_of_text(name)),
             ..TrackEvent::default()
         };
-        self.event(at, event);
+        self.write_event(at, event);
     }
 
-    fn memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]) {
+    fn draw_memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]) {
         let all = held
             .iter()
             .fold(0_u64, |all, (_, bytes)| all.saturating_add(*bytes));
@@ -386,7 +386,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         }
     }
 
-    fn counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64) {
+    fn draw_counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64) {
         let describe = || {
             let (name, unit) = match counter {
                 TimelineCounter::Sending => {
@@ -402,12 +402,12 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
                         unit: Some(CounterDescriptor::COUNT),
                         unit_name: None,
                     };
-                    (counter.name(), unit)
+                    (counter.display_name(), unit)
                 }
             };
             (name.to_owned(), unit)
         };
-        self.count(
+        self.write_counter(
             (rank, TrackKey::Counter(rank, counter)),
             describe,
             at,

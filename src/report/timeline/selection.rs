@@ -27,12 +27,12 @@ impl Default for TimelineSelection {
 
 impl TimelineSelection {
     /// Returns whether `rank` is drawn.
-    pub fn has(&self, rank: Rank) -> bool {
+    pub fn has_rank(&self, rank: Rank) -> bool {
         self.ranks.is_empty() || self.ranks.iter().any(|range| range.contains(&rank.0))
     }
 
     /// Returns whether an interval from `start` to `end` is drawn.
-    pub fn meets(&self, start: Time, end: Time) -> bool {
+    pub fn overlaps_interval(&self, start: Time, end: Time) -> bool {
         start <= self.to && end >= self.from
     }
 }

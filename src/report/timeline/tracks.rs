@@ -22,19 +22,19 @@ pub(super) struct ReceiveTrack {
 
 impl<W: Write> TimelineWriter<'_, W> {
     /// Names processes and tracks, in display order.
-    pub(super) fn tracks(&mut self) {
+    pub(super) fn name_tracks(&mut self) {
         let prepared = self.prepared;
         let (workload, machine) = (prepared.workload(), prepared.machine());
         for (i, instance) in workload.instances().iter().enumerate() {
-            if !self.selection.has(instance.rank) {
+            if !self.selection.has_rank(instance.rank) {
                 continue;
             }
-            let npu = prepared.npu(instance.rank);
-            let class = &machine.classes()[machine.class(npu)].name;
+            let npu = prepared.npu_of_rank(instance.rank);
+            let class = &machine.classes()[machine.class_of_npu(npu)].name;
             let name = format!("rank {} on NPU {npu} ({class})", instance.rank);
             let rank = instance.rank.0;
-            self.encoder().rank(rank, &name);
-            let graph = workload.graph(instance);
+            self.encoder_mut().name_rank(rank, &name);
+            let graph = workload.graph_of(instance);
             for (lane, key) in graph.lanes().iter().enumerate() {
                 let Some(name) = lane_name(graph, instance, *key) else {
                     continue;
@@ -47,8 +47,8 @@ impl<W: Write> TimelineWriter<'_, W> {
                     Lane::Group(_) => 4,
                     Lane::Peer(_) => 5,
                 };
-                let track = self.track(i, lane as u32);
-                self.encoder().track(track, &name, order);
+                let track = self.track_of(i, lane as u32);
+                self.encoder_mut().name_track(track, &name, order);
             }
         }
     }
@@ -80,7 +80,7 @@ impl<W: Write> TimelineWriter<'_, W> {
         };
         let of = &mut self.receives[instance.index()][number as usize];
         if !std::mem::replace(&mut of.named, true) {
-            self.encoder().track(track, "receives", 1000);
+            self.encoder_mut().name_track(track, "receives", 1000);
         }
     }
 }

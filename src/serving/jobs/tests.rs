@@ -5,7 +5,7 @@ use super::*;
 fn lowered(model: &str, tokens: Option<u64>, lowering: JobLowering) -> JobGraph {
     let model = match tokens {
         Some(tokens) => Model::with_sequence(model, tokens).unwrap(),
-        None => Model::named(model).unwrap(),
+        None => Model::load_named(model).unwrap(),
     };
     JobGraph::of_model(&model, lowering)
 }
@@ -48,9 +48,9 @@ fn counts_are_those_of_the_thesis() {
                     ..JobLowering::default()
                 },
             );
-            assert_eq!(jobs.multiplications(), multiplications, "{model}");
+            assert_eq!(jobs.multiplication_count(), multiplications, "{model}");
             if let (Some(tasks), ConvolutionTasks::Outputs) = (tasks, convolution) {
-                assert_eq!(jobs.tasks(), tasks, "{model}");
+                assert_eq!(jobs.task_count(), tasks, "{model}");
             }
         }
     }
@@ -69,16 +69,16 @@ fn counts_are_those_of_the_thesis() {
         ..JobLowering::default()
     };
     assert_eq!(
-        lowered("dlrm", None, tables).multiplications(),
+        lowered("dlrm", None, tables).multiplication_count(),
         2_505_926_848
     );
     assert_eq!(
-        lowered("dlrm", None, JobLowering::default()).multiplications(),
+        lowered("dlrm", None, JobLowering::default()).multiplication_count(),
         154_112 + 605_952 + 351 * 64
     );
     // The published count, 1,753,433,832,000, contains logits, tokens and positions.
     assert_eq!(
-        lowered("gpt2-xl", Some(1024), tables).multiplications(),
+        lowered("gpt2-xl", Some(1024), tables).multiplication_count(),
         1_753_433_832_000
     );
 }
@@ -119,20 +119,26 @@ fn heads_are_jobs_of_their_own() {
     // Each of 48 blocks has 25 heads with 5 jobs, output, up and down. The logits are one more job.
     assert_eq!(jobs.jobs().len(), 48 * (25 * 5 + 3) + 1);
     let chain = lowered("gpt2-xl", Some(1), JobLowering::default());
-    assert_eq!(jobs.multiplications(), chain.multiplications());
+    assert_eq!(jobs.multiplication_count(), chain.multiplication_count());
     // In the first head, queries, keys and values depend on nothing, and each of their products depends
     // on two jobs.
-    assert_eq!(jobs.after(0), [0_u32; 0]);
-    assert_eq!((jobs.after(3), jobs.after(4)), (&[0, 1][..], &[3, 2][..]));
+    assert_eq!(jobs.dependencies_of(0), [0_u32; 0]);
+    assert_eq!(
+        (jobs.dependencies_of(3), jobs.dependencies_of(4)),
+        (&[0, 1][..], &[3, 2][..])
+    );
     // The output projection depends on all 25 heads.
-    assert_eq!(jobs.after(125).len(), 25);
+    assert_eq!(jobs.dependencies_of(125).len(), 25);
 }
 
 /// Returns the number of jobs of the graph, and of its longest chain.
 fn depth(graph: &JobGraph) -> (usize, u32) {
     let mut depths: Vec<u32> = Vec::new();
     for job in 0..graph.jobs().len() as u32 {
-        let before = graph.after(job).iter().map(|&one| depths[one as usize]);
+        let before = graph
+            .dependencies_of(job)
+            .iter()
+            .map(|&one| depths[one as usize]);
         depths.push(before.max().unwrap_or(0) + 1);
     }
     (depths.len(), depths.into_iter().max().unwrap_or(0))

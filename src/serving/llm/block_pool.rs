@@ -61,20 +61,20 @@ impl BlockPool {
     }
 
     /// Number of blocks.
-    pub fn count(&self) -> u32 {
+    pub fn block_count(&self) -> u32 {
         self.count
     }
 
     /// Returns the number of blocks that no request uses.
-    pub fn free(&self) -> u32 {
+    pub fn free_count(&self) -> u32 {
         self.free
     }
 
     /// Returns the block with this content, if there is one; among several, the block whose content
     /// was registered first.
-    pub fn known(&self, hash: BlockHash) -> Option<u32> {
+    pub fn find_block(&self, hash: BlockHash) -> Option<u32> {
         let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
-        self.known.find(hash.bits(), is).copied()
+        self.known.find(hash.to_bits(), is).copied()
     }
 
     /// Returns true if no request uses `block`.
@@ -83,7 +83,7 @@ impl BlockPool {
     }
 
     /// Adds a reference to a block with registered content.
-    pub fn share(&mut self, block: u32) {
+    pub fn share_block(&mut self, block: u32) {
         if self.is_free(block) {
             self.unlink_block(block);
             self.free -= 1;
@@ -92,7 +92,7 @@ impl BlockPool {
     }
 
     /// Allocates the first free block and forgets its content. `None` if no block is free.
-    pub fn take(&mut self) -> Option<u32> {
+    pub fn allocate_block(&mut self) -> Option<u32> {
         if self.free == 0 {
             return None;
         }
@@ -117,13 +117,13 @@ impl BlockPool {
     }
 
     /// Registers the content of a full block that a request uses.
-    pub fn name(&mut self, block: u32, hash: BlockHash) {
+    pub fn register_content(&mut self, block: u32, hash: BlockHash) {
         if self.blocks[block as usize].hash.is_some() {
             return;
         }
         let blocks = &mut self.blocks;
         blocks[block as usize].hash = Some(hash);
-        match self.known.find(hash.bits(), |other| {
+        match self.known.find(hash.to_bits(), |other| {
             blocks[*other as usize].hash == Some(hash)
         }) {
             Some(&first) => {
@@ -133,14 +133,15 @@ impl BlockPool {
             }
             None => {
                 blocks[block as usize].equal_last = block;
-                let rehash = |other: &u32| blocks[*other as usize].hash.map_or(0, BlockHash::bits);
-                self.known.insert_unique(hash.bits(), block, rehash);
+                let rehash =
+                    |other: &u32| blocks[*other as usize].hash.map_or(0, BlockHash::to_bits);
+                self.known.insert_unique(hash.to_bits(), block, rehash);
             }
         }
     }
 
     /// Frees the blocks of a request, the last block first, so that the beginning of its content is kept longest.
-    pub fn give_back(&mut self, held: &mut Vec<u32>) {
+    pub fn release_blocks(&mut self, held: &mut Vec<u32>) {
         while let Some(block) = held.pop() {
             let state = &mut self.blocks[block as usize];
             state.references -= 1;
@@ -204,7 +205,9 @@ impl BlockPool {
         let blocks = &mut self.blocks;
         if before == NONE {
             // The table contains the first block of each content.
-            let entry = self.known.find_entry(hash.bits(), |other| *other == block);
+            let entry = self
+                .known
+                .find_entry(hash.to_bits(), |other| *other == block);
             match (entry, after) {
                 (Ok(entry), NONE) => drop(entry.remove()),
                 (Ok(mut entry), next) => {
@@ -215,7 +218,7 @@ impl BlockPool {
             }
         } else if after == NONE {
             let is = |other: &u32| blocks[*other as usize].hash == Some(hash);
-            if let Some(&first) = self.known.find(hash.bits(), is) {
+            if let Some(&first) = self.known.find(hash.to_bits(), is) {
                 blocks[first as usize].equal_last = before;
             }
         }
@@ -227,7 +230,7 @@ mod tests {
     use super::*;
 
     fn take(pool: &mut BlockPool, count: u32) -> Vec<u32> {
-        (0..count).map(|_| pool.take().unwrap()).collect()
+        (0..count).map(|_| pool.allocate_block().unwrap()).collect()
     }
 
     /// vLLM's documentation, "Automatic Prefix Caching": ten blocks of four tokens. Request 0 has 15 tokens in 4
@@ -236,36 +239,36 @@ mod tests {
     /// allocates the remaining blocks.
     #[test]
     fn free_blocks_are_in_the_order_of_vllms_documentation() {
-        let hash = BlockHash::of;
+        let hash = BlockHash::from_bits;
         let mut pool = BlockPool::new(10);
         let mut first = take(&mut pool, 4);
-        (0..3).for_each(|i| pool.name(i, hash(u64::from(i) + 100)));
+        (0..3).for_each(|i| pool.register_content(i, hash(u64::from(i) + 100)));
         // The request's fourth block is full, and a fifth is allocated.
-        pool.name(3, hash(103));
+        pool.register_content(3, hash(103));
         first.extend(take(&mut pool, 1));
         assert_eq!(first, [0, 1, 2, 3, 4]);
         // The first ten tokens share two full blocks, and the other tokens take two more blocks.
         let mut second = vec![
-            pool.known(hash(100)).unwrap(),
-            pool.known(hash(101)).unwrap(),
+            pool.find_block(hash(100)).unwrap(),
+            pool.find_block(hash(101)).unwrap(),
         ];
-        second.iter().for_each(|block| pool.share(*block));
+        second.iter().for_each(|block| pool.share_block(*block));
         second.extend(take(&mut pool, 2));
         assert_eq!(second, [0, 1, 5, 6]);
-        pool.name(5, hash(205));
-        pool.give_back(&mut first);
+        pool.register_content(5, hash(205));
+        pool.release_blocks(&mut first);
         assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2]);
-        pool.give_back(&mut second);
+        pool.release_blocks(&mut second);
         assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]);
         // Twelve cached tokens are three blocks of request 0, which leave the free list from any position.
-        let known = [100, 101, 102].map(|content| pool.known(hash(content)).unwrap());
+        let known = [100, 101, 102].map(|content| pool.find_block(hash(content)).unwrap());
         assert_eq!(known, [0, 1, 2]);
-        known.iter().for_each(|block| pool.share(*block));
+        known.iter().for_each(|block| pool.share_block(*block));
         assert_eq!(take(&mut pool, 5), [7, 8, 9, 4, 3]);
         assert_eq!(pool.free_list(), [6, 5]);
-        assert_eq!(pool.known(hash(103)), None, "block 3 was taken");
-        assert_eq!(pool.known(hash(205)), Some(5));
-        assert_eq!(pool.free(), 2);
+        assert_eq!(pool.find_block(hash(103)), None, "block 3 was taken");
+        assert_eq!(pool.find_block(hash(205)), Some(5));
+        assert_eq!(pool.free_count(), 2);
     }
 
     #[test]
@@ -273,18 +276,18 @@ mod tests {
         let mut pool = BlockPool::new(3);
         let mut held = take(&mut pool, 3);
         held.iter()
-            .for_each(|block| pool.name(*block, BlockHash::of(7)));
-        assert_eq!(pool.known(BlockHash::of(7)), Some(0));
-        pool.give_back(&mut held);
+            .for_each(|block| pool.register_content(*block, BlockHash::from_bits(7)));
+        assert_eq!(pool.find_block(BlockHash::from_bits(7)), Some(0));
+        pool.release_blocks(&mut held);
         // Blocks became free in the order 2, 1, 0; block 0 was registered first.
-        assert_eq!(pool.take(), Some(2));
-        assert_eq!(pool.known(BlockHash::of(7)), Some(0));
-        pool.share(0);
-        assert_eq!(pool.take(), Some(1));
-        assert_eq!(pool.take(), None);
-        assert_eq!(pool.known(BlockHash::of(7)), Some(0));
-        pool.give_back(&mut vec![0]);
-        assert_eq!(pool.take(), Some(0));
-        assert_eq!(pool.known(BlockHash::of(7)), None);
+        assert_eq!(pool.allocate_block(), Some(2));
+        assert_eq!(pool.find_block(BlockHash::from_bits(7)), Some(0));
+        pool.share_block(0);
+        assert_eq!(pool.allocate_block(), Some(1));
+        assert_eq!(pool.allocate_block(), None);
+        assert_eq!(pool.find_block(BlockHash::from_bits(7)), Some(0));
+        pool.release_blocks(&mut vec![0]);
+        assert_eq!(pool.allocate_block(), Some(0));
+        assert_eq!(pool.find_block(BlockHash::from_bits(7)), None);
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 /// A request that computes one token per step changes its blocks only twice in `block_size` steps,
 /// so a step visits only the requests that are due.
 #[derive(Clone, Debug, Default)]
-pub(super) struct BlockVisits {
+pub(super) struct BlockChangeSchedule {
     /// Step, and index of the request in the step; the earliest step first.
     next: BinaryHeap<Reverse<(u32, u32)>>,
     /// Result of the last `find_due`.
@@ -17,7 +17,7 @@ pub(super) struct BlockVisits {
     block_size: u32,
 }
 
-impl BlockVisits {
+impl BlockChangeSchedule {
     /// Starts a run. `computed` yields, for each request of the step before the run, its computed tokens after that step.
     pub fn start_run(&mut self, block_size: u32, computed: impl Iterator<Item = u32>) {
         self.block_size = block_size;
@@ -74,7 +74,7 @@ mod tests {
     fn requests_are_visited_when_a_block_begins_or_is_full() {
         for block_size in [1, 2, 3, 16] {
             for start in 1..40 {
-                let mut visits = BlockVisits::default();
+                let mut visits = BlockChangeSchedule::default();
                 visits.start_run(block_size, [start, start + 1].into_iter());
                 for step in 1..50 {
                     let expected: Vec<u32> = (0..2)

@@ -10,7 +10,7 @@ use super::step_cost::{StepCost, name_of};
 use super::step_price::StepPrice;
 use super::step_profile::StepProfile;
 use chakram_base::ids::Npu;
-use chakram_base::units::thousands;
+use chakram_base::units::format_thousands;
 use chakram_hardware::machine::{Machine, NpuClass};
 use serde::{Deserialize, Serialize};
 
@@ -169,7 +169,7 @@ impl<'a> PlacedModel<'a> {
                 machine.classes().len()
             )));
         }
-        let class = &machine.classes()[machine.class(Npu(0))];
+        let class = &machine.classes()[machine.class_of_npu(Npu(0))];
         let memory = class.memory.and_then(|memory| memory.capacity);
         let Some(memory) = memory else {
             return Err(ServeError::Unfit(format!(
@@ -182,7 +182,7 @@ impl<'a> PlacedModel<'a> {
             memory: Some(memory),
         };
         Ok(Self {
-            sizes: LlmSizes::find(&served.name)?,
+            sizes: LlmSizes::load_by_name(&served.name)?,
             rules: scenario.engine_rules(Some(hardware))?,
             memory: memory.0,
             scenario,
@@ -217,7 +217,7 @@ impl<'a> PlacedModel<'a> {
         let ranks = self.scenario.ranks;
         let numbers = numbers.filter(|npus| {
             npus * ranks <= most
-                && self.sizes.divides(*npus)
+                && self.sizes.can_divide(*npus)
                 && (ranks == 1 || self.sizes.shares_experts(npus * ranks))
         });
         numbers
@@ -258,12 +258,12 @@ impl<'a> PlacedModel<'a> {
                     list_choices(&choices)
                 )));
             }
-            Some(npus) if !self.sizes.divides(npus) => {
+            Some(npus) if !self.sizes.can_divide(npus) => {
                 return Err(ServeError::Unfit(format!(
                     "engine.tensor: found {npus}, expected a number of NPUs among which {name} divides: {} \
                      heads, {} heads of keys and values\n  try: {}",
-                    self.sizes.heads()[0],
-                    self.sizes.heads()[1],
+                    self.sizes.head_counts()[0],
+                    self.sizes.head_counts()[1],
                     list_choices(&choices)
                 )));
             }
@@ -296,7 +296,7 @@ impl<'a> PlacedModel<'a> {
                         gb(plan.weights),
                         gb(plan.activations),
                         gb(plan.context),
-                        thousands(plan.kv_of_token) + " bytes",
+                        format_thousands(plan.kv_of_token) + " bytes",
                     )));
                 }
             },
@@ -311,13 +311,13 @@ impl<'a> PlacedModel<'a> {
             )));
         }
         let needed = u64::from(npus * ranks) * u64::from(self.scenario.replicas);
-        if needed > u64::from(self.machine.topology().npus()) {
+        if needed > u64::from(self.machine.topology().npu_count()) {
             return Err(ServeError::Unfit(format!(
                 "{} engines of {} NPUs need {needed}, and {machine} has {}\n  try: a larger machine, such as {machine}x{}",
                 self.scenario.replicas,
                 npus * ranks,
-                self.machine.topology().npus(),
-                needed.div_ceil(u64::from(self.machine.topology().npus()))
+                self.machine.topology().npu_count(),
+                needed.div_ceil(u64::from(self.machine.topology().npu_count()))
             )));
         }
         let formats = (self.served.weights, self.served.kv);
@@ -339,7 +339,7 @@ impl<'a> PlacedModel<'a> {
             place: Some(EnginePlace {
                 machine: machine.to_owned(),
                 npu: self.class.name.clone(),
-                npus: self.machine.topology().npus(),
+                npus: self.machine.topology().npu_count(),
                 model: name.clone(),
                 weights: name_of(self.served.weights).to_owned(),
                 kv: name_of(self.served.kv).to_owned(),
@@ -360,7 +360,7 @@ impl<'a> PlacedModel<'a> {
 fn given_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
     if let Some(choice) = &scenario.profile {
         let besides = scenario.step.unwrap_or_default();
-        let profile = StepProfile::load(choice, besides, scenario.ranks)?;
+        let profile = StepProfile::load_choice(choice, besides, scenario.ranks)?;
         return Ok(Some(StepPrice::Profile(Box::new(profile))));
     }
     Ok(scenario.step.map(StepPrice::Linear))
@@ -414,7 +414,7 @@ impl LlmDeployment {
     }
 
     /// Returns the NPUs of all engines, or `None` without a machine.
-    pub fn npus(&self) -> Option<u32> {
+    pub fn total_npus(&self) -> Option<u32> {
         self.place
             .as_ref()
             .map(|place| place.tensor * self.ranks * self.replicas)
@@ -427,7 +427,7 @@ mod tests {
     use chakram_base::dtype::Dtype;
 
     fn sizes(name: &str) -> LlmSizes {
-        LlmSizes::find(name).unwrap()
+        LlmSizes::load_by_name(name).unwrap()
     }
 
     /// vLLM 0.19 on an RTX 4090 of 25,250,627,584 bytes has 2,588 blocks for Llama 3.1 8B; weights alone would leave
@@ -437,7 +437,7 @@ mod tests {
         let rules = EngineRules {
             max_num_batched_tokens: 2048,
             max_num_seqs: 256,
-            ..EngineRules::named("vllm-v1", None).unwrap()
+            ..EngineRules::load_named("vllm-v1", None).unwrap()
         };
         let served = ServedLlm::new("llama3-8b");
         assert_eq!(served.weights, Dtype::Bf16);

@@ -11,7 +11,7 @@ use super::server::LlmServer;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, Feed, JobTimes, Launch, LaunchQueue, LaunchRecord, ProcessorJob,
+    CompiledReplay, JobTimes, Launch, LaunchFeed, LaunchQueue, LaunchRecord, ProcessorJob,
     ProcessorModel, run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -20,21 +20,21 @@ use std::cell::RefCell;
 /// The server as a feed, which launches steps.
 struct StepFeed<'f, 's>(&'f RefCell<LlmServer<'s>>);
 
-impl Feed for StepFeed<'_, '_> {
+impl LaunchFeed for StepFeed<'_, '_> {
     fn wake_at(&self) -> Option<Time> {
-        self.0.borrow().due()
+        self.0.borrow().next_due()
     }
 
-    fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
-        self.0.borrow_mut().wake(now, |engine| {
-            queue.launch(Launch {
+    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
+        self.0.borrow_mut().handle_due(now, |engine| {
+            queue.begin_launch(Launch {
                 tag: engine.into(),
                 ..Launch::default()
             });
         });
     }
 
-    fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
         self.0.borrow_mut().end_step(now, ended.tag as u32);
     }
 }
@@ -43,11 +43,11 @@ impl Feed for StepFeed<'_, '_> {
 struct StepTimes<'f, 's>(&'f RefCell<LlmServer<'s>>);
 
 impl ProcessorModel for StepTimes<'_, '_> {
-    fn serves(&self, _npu: Npu, _program: u32) -> bool {
+    fn serves_program(&self, _npu: Npu, _program: u32) -> bool {
         true
     }
 
-    fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+    fn submit_job(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
         let end = self.0.borrow().step_end(job.tag as u32);
         started.push(JobTimes {
             token: job.token,
@@ -72,5 +72,5 @@ pub(super) fn run<'s>(
     let mut feed = StepFeed(&server);
     let mut times = StepTimes(&server);
     run_launches(&[compiled], &mut [&mut feed], Some(&mut times), &mut ())?;
-    server.into_inner().finish()
+    server.into_inner().close_records()
 }

@@ -35,8 +35,8 @@ impl RequestContent {
     /// Returns the content of request `number` with a prompt of `tokens` tokens.
     pub fn of_request(self, number: u64, tokens: u32) -> TokenContent {
         match self {
-            Self::Behind(shared) => TokenContent::behind(shared, number, tokens),
-            Self::Pieces(pieces) => TokenContent::of(pieces),
+            Self::Behind(shared) => TokenContent::of_prompt(shared, number, tokens),
+            Self::Pieces(pieces) => TokenContent::from_pieces(pieces),
         }
     }
 }

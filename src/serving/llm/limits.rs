@@ -29,7 +29,7 @@ impl LlmLimits {
     }
 
     /// Describes the limits.
-    pub fn describe(&self) -> String {
+    pub fn describe_limits(&self) -> String {
         let all = [("TTFT", self.ttft), ("TPOT", self.tpot), ("E2E", self.e2e)];
         let stated = all
             .iter()

@@ -61,7 +61,7 @@ impl GapSamples {
     }
 
     /// Returns the mean, or `None` without gaps.
-    pub fn mean(&self) -> Option<Span> {
+    pub fn mean_gap(&self) -> Option<Span> {
         let count = u128::from(self.count);
         let value = (self.sum_ps + count / 2).checked_div(count)?;
         Some(Span(value as u64))
@@ -73,7 +73,7 @@ impl GapSamples {
         if !self.is_exact() {
             return percents
                 .iter()
-                .filter_map(|percent| self.sketch.percentile(*percent))
+                .filter_map(|percent| self.sketch.percentile_of(*percent))
                 .collect();
         }
         let mut sorted = self.runs.clone();
@@ -143,7 +143,7 @@ impl CountCurve {
     }
 
     /// Length of an interval.
-    pub fn width(&self) -> Span {
+    pub fn interval_width(&self) -> Span {
         self.width
     }
 
@@ -154,7 +154,7 @@ impl CountCurve {
         let last = to.0 / self.width.0;
         let intervals = last.checked_sub(first).filter(|count| *count >= 10)?;
         let counts = (first..last).map(|i| self.counts.get(i as usize).copied().unwrap_or(0));
-        Some(counts.sum::<u64>() as f64 / self.width.times(intervals).seconds())
+        Some(counts.sum::<u64>() as f64 / self.width.times(intervals).as_seconds())
     }
 }
 
@@ -262,10 +262,10 @@ impl LlmRecorder {
         [&mut classes[class as usize], last]
     }
 
-    pub fn arrived(&mut self, number: u64, class: u32, now: Time) {
+    pub fn on_arrived(&mut self, number: u64, class: u32, now: Time) {
         self.first_arrival.get_or_insert(now);
         self.last_arrival = self.last_arrival.max(now);
-        self.active.change(now, 1);
+        self.active.change_level(now, 1);
         if self.is_counted(number) {
             self.rows_of(class)
                 .into_iter()
@@ -273,8 +273,8 @@ impl LlmRecorder {
         }
     }
 
-    pub fn refused(&mut self, number: u64, class: u32, why: RequestRefusal, now: Time) {
-        self.active.change(now, -1);
+    pub fn on_refused(&mut self, number: u64, class: u32, why: RequestRefusal, now: Time) {
+        self.active.change_level(now, -1);
         self.refused[why as usize] += 1;
         if self.is_counted(number) {
             self.rows_of(class)
@@ -283,18 +283,18 @@ impl LlmRecorder {
         }
     }
 
-    pub fn put_back(&mut self, lost: u32, now: Time) {
+    pub fn on_preempted(&mut self, lost: u32, now: Time) {
         self.put_back += 1;
         self.lost_tokens += u64::from(lost);
-        self.running.change(now, -1);
-        self.waiting.change(now, 1);
+        self.running.change_level(now, -1);
+        self.waiting.change_level(now, 1);
     }
 
     pub fn on_admitted(&mut self, hit: u32, is_first: bool) {
         self.hits[usize::from(!is_first)] += u64::from(hit);
     }
 
-    pub fn step(&mut self, load: &StepLoad, time: Span, parts: Option<&PartTimes>) {
+    pub fn on_step(&mut self, load: &StepLoad, time: Span, parts: Option<&PartTimes>) {
         for (sum, part) in self.parts_ps.iter_mut().zip(parts.into_iter().flatten()) {
             *sum += u128::from(part.0);
         }
@@ -306,12 +306,12 @@ impl LlmRecorder {
     }
 
     /// Records the tokens of a step that begins now.
-    pub fn begun(&mut self, now: Time, tokens: u64) {
+    pub fn count_begun_tokens(&mut self, now: Time, tokens: u64) {
         self.computed.add_count(now, tokens);
     }
 
     /// Records a token that follows another token of its request.
-    pub fn gap(&mut self, span: Span, number: u64) {
+    pub fn add_gap(&mut self, span: Span, number: u64) {
         if !self.is_counted(number) {
             return;
         }
@@ -350,8 +350,8 @@ impl LlmRecorder {
         self.made_now.1 += count;
     }
 
-    pub fn completed(&mut self, request: &CompletedLlmRequest) {
-        self.active.change(request.last, -1);
+    pub fn on_completed(&mut self, request: &CompletedLlmRequest) {
+        self.active.change_level(request.last, -1);
         self.completed_in_all += 1;
         self.output_in_all += u64::from(request.output);
         // The last token of an answer is never computed.
@@ -369,18 +369,17 @@ impl LlmRecorder {
         if !self.is_counted(request.number) {
             return;
         }
-        let ttft = request.ttft();
+        let ttft = request.time_to_first_token();
         if let Some(count) = self.expected.filter(|count| *count > 0) {
             let third = (request.number * 3 / count).min(2) as usize;
             self.thirds[third].0 += u128::from(ttft.0);
             self.thirds[third].1 += 1;
         }
-        let (tpot, e2e) = (request.tpot(), request.e2e());
-        for (slowest, time) in self
-            .slowest
-            .iter_mut()
-            .zip([CompletedLlmRequest::ttft, CompletedLlmRequest::e2e])
-        {
+        let (tpot, e2e) = (request.time_per_token(), request.end_to_end_time());
+        for (slowest, time) in self.slowest.iter_mut().zip([
+            CompletedLlmRequest::time_to_first_token,
+            CompletedLlmRequest::end_to_end_time,
+        ]) {
             if slowest.is_none_or(|known| time(request) > time(&known)) {
                 *slowest = Some(*request);
             }
@@ -393,12 +392,12 @@ impl LlmRecorder {
             within(limits.e2e, e2e),
         ];
         for row in self.rows_of(request.class) {
-            row.ttft.add(ttft);
+            row.ttft.add_sample(ttft);
             if let Some(tpot) = tpot {
-                row.tpot.add(tpot);
+                row.tpot.add_sample(tpot);
             }
-            row.e2e.add(e2e);
-            row.queue.add(request.queue());
+            row.e2e.add_sample(e2e);
+            row.queue.add_sample(request.queue_time());
             row.prompt_tokens += u64::from(request.prompt);
             row.output_tokens += u64::from(request.output);
             row.hit_tokens += u64::from(request.hit);
@@ -416,12 +415,12 @@ impl LlmRecorder {
             return None;
         };
         let expected = self.expected?;
-        let (count, seconds) = (expected * 3 / 4 - expected / 4, to.since(from).seconds());
+        let (count, seconds) = (expected * 3 / 4 - expected / 4, to.since(from).as_seconds());
         (seconds > 0.0).then(|| count as f64 / seconds)
     }
 
     /// Closes the records and checks them for consistency.
-    pub fn close(&mut self) {
+    pub fn close_records(&mut self) {
         self.flush_gaps();
         let (at, count) = self.made_now;
         self.made.add_count(at, count);
@@ -436,7 +435,8 @@ impl LlmRecorder {
         // Little's law: the time in the system summed over requests equals the number of requests
         // in the system summed over time.
         assert_eq!(
-            self.active.area_until(self.end.max(self.active.since())),
+            self.active
+                .area_until(self.end.max(self.active.last_change())),
             self.time_in_system,
             "time in the system summed over requests is that summed over time"
         );
@@ -463,7 +463,7 @@ mod tests {
             gaps.percentiles(&[0.0, 50.0, 75.0, 90.0, 100.0]),
             [10, 10, 20, 26, 30].map(Span)
         );
-        assert_eq!(gaps.mean(), Some(Span(16)));
+        assert_eq!(gaps.mean_gap(), Some(Span(16)));
         assert_eq!(GapSamples::default().percentiles(&[50.0]), []);
     }
 

@@ -54,7 +54,7 @@ pub struct BlockAttention {
 
 impl BlockAttention {
     /// Returns the attention that an operator describes; `None` if it is none, or an error if it cannot be served.
-    fn of(work: &OperatorKind) -> Result<Option<Self>, &'static str> {
+    fn from_operator(work: &OperatorKind) -> Result<Option<Self>, &'static str> {
         let (attention, causal) = match *work {
             OperatorKind::Attention {
                 heads,
@@ -126,7 +126,7 @@ impl BlockAttention {
     }
 
     /// Returns the keys that a token reads which has `keys` tokens up to and with itself.
-    pub fn visible(&self, keys: u64) -> u64 {
+    pub fn visible_keys(&self, keys: u64) -> u64 {
         self.window.map_or(keys, |window| keys.min(window))
     }
 }
@@ -148,10 +148,10 @@ pub struct BlockKind {
 
 impl BlockKind {
     /// Returns the kind of `block`, counted once.
-    fn of(operators: &[LayerOperator]) -> Result<Self, String> {
+    fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mut attention = None;
         for operator in operators {
-            if let Some(found) = BlockAttention::of(&operator.work)? {
+            if let Some(found) = BlockAttention::from_operator(&operator.work)? {
                 if attention.is_some() {
                     return Err("the blocks have two attention operators".to_owned());
                 }
@@ -233,7 +233,7 @@ impl BlockKind {
                 OperatorKind::Norm { .. }
                 | OperatorKind::Attention { .. }
                 | OperatorKind::ShapedAttention { .. } => {}
-                _ if operator.parameters() > 0 => {
+                _ if operator.parameter_count() > 0 => {
                     return Err(format!(
                         "operator {} has weights, but its time in a step is unknown",
                         operator.name
@@ -313,11 +313,11 @@ impl LlmSizes {
     /// # Errors
     ///
     /// Fails if the model does not exist, its file is malformed, or the model cannot be served token by token.
-    pub fn find(name: &str) -> Result<Self, ServeError> {
-        let definition = ModelSource::find(name)
-            .and_then(|source| source.definition(None))
+    pub fn load_by_name(name: &str) -> Result<Self, ServeError> {
+        let definition = ModelSource::find_source(name)
+            .and_then(|source| source.parse_definition(None))
             .map_err(|source| ServeError::ServedModel(Box::new(source)))?;
-        Self::of(&definition)
+        Self::from_definition(&definition)
     }
 
     /// Returns the sizes of the model that `definition` describes.
@@ -325,7 +325,7 @@ impl LlmSizes {
     /// # Errors
     ///
     /// Fails if the model is not a decoder over tokens.
-    pub fn of(definition: &ModelDefinition) -> Result<Self, ServeError> {
+    pub fn from_definition(definition: &ModelDefinition) -> Result<Self, ServeError> {
         let model = &definition.model;
         let unfit = |why: &str| {
             ServeError::Unfit(format!(
@@ -346,7 +346,8 @@ impl LlmSizes {
             match same {
                 Some((_, kind)) => kind.count += 1,
                 None => {
-                    let kind = BlockKind::of(&block.operators).map_err(|why| unfit(&why))?;
+                    let kind =
+                        BlockKind::from_operators(&block.operators).map_err(|why| unfit(&why))?;
                     known.push((&block.operators, kind));
                 }
             }
@@ -393,8 +394,8 @@ impl LlmSizes {
             .iter()
             .filter(|layer| layer.role != LayerRole::Block);
         let tables = others.flat_map(|layer| &layer.operators).filter(is_table);
-        let table_weights: u64 = tables.map(|operator| operator.parameters()).sum();
-        let parameters = model.parameters();
+        let table_weights: u64 = tables.map(|operator| operator.parameter_count()).sum();
+        let parameters = model.parameter_count();
         Ok(Self {
             name: model.name.clone(),
             layers: kinds.iter().map(|kind| kind.count).sum(),
@@ -409,7 +410,7 @@ impl LlmSizes {
     }
 
     /// Returns true if `npus` NPUs can divide the model.
-    pub fn divides(&self, npus: u32) -> bool {
+    pub fn can_divide(&self, npus: u32) -> bool {
         let npus = u64::from(npus);
         self.kinds.iter().all(|kind| {
             let BlockAttention {
@@ -430,7 +431,7 @@ impl LlmSizes {
     }
 
     /// Returns the largest number of query heads of a block, and of heads of keys and values.
-    pub fn heads(&self) -> [u64; 2] {
+    pub fn head_counts(&self) -> [u64; 2] {
         let attentions = self.kinds.iter().map(|kind| kind.attention);
         let largest = |of: fn(BlockAttention) -> u64| attentions.clone().map(of).max().unwrap_or(1);
         [
@@ -502,7 +503,13 @@ mod tests {
     use chakram_workloads::model::ModelSource;
 
     fn sizes(name: &str) -> LlmSizes {
-        LlmSizes::of(&ModelSource::find(name).unwrap().definition(None).unwrap()).unwrap()
+        LlmSizes::from_definition(
+            &ModelSource::find_source(name)
+                .unwrap()
+                .parse_definition(None)
+                .unwrap(),
+        )
+        .unwrap()
     }
 
     /// The bytes per token are 2 x heads of keys x columns x 2 bytes x layers.
@@ -584,14 +591,22 @@ mod tests {
         );
         let attention = sizes("deepseek-v3").kinds[0].attention;
         assert_eq!(attention.latent, Some([512, 64]));
-        assert_eq!((attention.visible(5), attention.kept_elements(8)), (5, 576));
+        assert_eq!(
+            (attention.visible_keys(5), attention.kept_elements(8)),
+            (5, 576)
+        );
     }
 
     #[test]
     fn what_does_not_answer_token_by_token_is_refused() {
         for name in ["bert-base", "resnet-50", "vit-b-16", "dlrm"] {
-            let definition = ModelSource::find(name).unwrap().definition(None).unwrap();
-            let error = LlmSizes::of(&definition).unwrap_err().to_string();
+            let definition = ModelSource::find_source(name)
+                .unwrap()
+                .parse_definition(None)
+                .unwrap();
+            let error = LlmSizes::from_definition(&definition)
+                .unwrap_err()
+                .to_string();
             assert!(
                 error.contains(name) && error.contains("only decoders"),
                 "{error}"

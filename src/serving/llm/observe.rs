@@ -60,12 +60,12 @@ pub struct CompletedLlmRequest {
 
 impl CompletedLlmRequest {
     /// Returns the time to first token, as the client observes it.
-    pub fn ttft(&self) -> Span {
+    pub fn time_to_first_token(&self) -> Span {
         self.first.since(self.arrival) + self.after
     }
 
     /// Returns the time per token after the first, or `None` if there is only one token.
-    pub fn tpot(&self) -> Option<Span> {
+    pub fn time_per_token(&self) -> Option<Span> {
         let gaps = u64::from(self.output)
             .checked_sub(1)
             .filter(|gaps| *gaps > 0)?;
@@ -74,12 +74,12 @@ impl CompletedLlmRequest {
     }
 
     /// Returns the time from the client's sending until the client receives the last token.
-    pub fn e2e(&self) -> Span {
+    pub fn end_to_end_time(&self) -> Span {
         self.last.since(self.arrival) + self.after
     }
 
     /// Returns the time from the engine's queue to its first step.
-    pub fn queue(&self) -> Span {
+    pub fn queue_time(&self) -> Span {
         self.scheduled.since(self.queued)
     }
 }
@@ -92,14 +92,14 @@ pub trait LlmObserver {
     }
 
     /// Called when a step begins.
-    fn step(&mut self, _step: &StepRecord<'_>) {}
+    fn on_step(&mut self, _step: &StepRecord<'_>) {}
 
     /// Called when a request is complete.
     ///
     /// # Errors
     ///
     /// Fails if the request cannot be written; the run then ends.
-    fn completed(&mut self, _request: &CompletedLlmRequest) -> io::Result<()> {
+    fn on_completed(&mut self, _request: &CompletedLlmRequest) -> io::Result<()> {
         Ok(())
     }
 }

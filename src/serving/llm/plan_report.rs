@@ -3,14 +3,14 @@
 use super::limits::LlmLimits;
 use super::planner::{LlmPlan, PlanRow};
 use super::report::text::format_rate;
-use chakram_base::units::{Span, counted, percent, thousands};
+use chakram_base::units::{Span, format_count, format_percent, format_thousands};
 use chakram_report::csv::CsvRows;
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, write_paragraph};
 use std::fmt::{Result, Write};
 
 /// Renders `plan`.
-pub fn render(plan: &LlmPlan, style: TextStyle) -> String {
+pub fn render_plan(plan: &LlmPlan, style: TextStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, plan, style).expect("a string grows as needed");
     out
@@ -29,10 +29,10 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
     writeln!(out, "{}", style.clip_line(&head, 0))?;
     let text = format!(
         "{} of requests within {}",
-        percent(plan.attain),
+        format_percent(plan.attain),
         plan.limits
     );
-    paragraph(out, &text, "  limits    ", 12, plain)?;
+    write_paragraph(out, &text, "  limits    ", 12, plain)?;
     let answer = match plan.chosen.map(|at| &plan.rows[at]) {
         Some(row) => {
             let engines = match row.replicas {
@@ -51,36 +51,36 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
             });
             format!(
                 "{}: {engines} of {}{highest}",
-                counted(row.npus.into(), "NPU"),
+                format_count(row.npus.into(), "NPU"),
                 row.tensor
             )
         }
         None => "none of the tried numbers of NPUs keeps the limits".to_owned(),
     };
-    paragraph(out, &answer, "  answer    ", 12, style.heading)?;
+    write_paragraph(out, &answer, "  answer    ", 12, style.heading)?;
     let table = TextTable::new([
-        left("NPUS AN ENGINE", 14),
-        right("engines", 8),
-        right("NPUs", 6),
-        right("within", 8),
-        right("", 7),
-        right("rho", 6),
-        right("TTFT p99", 11),
-        right("TPOT p99", 11),
-        right("tok/s/NPU", 10),
+        left_aligned_column("NPUS AN ENGINE", 14),
+        right_aligned_column("engines", 8),
+        right_aligned_column("NPUs", 6),
+        right_aligned_column("within", 8),
+        right_aligned_column("", 7),
+        right_aligned_column("rho", 6),
+        right_aligned_column("TTFT p99", 11),
+        right_aligned_column("TPOT p99", 11),
+        right_aligned_column("tok/s/NPU", 10),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     for row in &plan.rows {
         let span = |span: Option<Span>| span.map_or("-".to_owned(), |span| span.to_string());
         let each = row.output_tokens_per_s_per_npu;
-        table.row(
+        table.write_row(
             out,
             &[
                 &row.tensor,
                 &row.replicas,
                 &row.npus,
-                &percent(row.attained),
-                &row.verdict.name(),
+                &format_percent(row.attained),
+                &row.verdict.name_of_verdict(),
                 &row.rho.map_or("-".to_owned(), |rho| format!("{rho:.2}")),
                 &span(row.ttft_p99),
                 &span(row.tpot_p99),
@@ -91,37 +91,37 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
     let text = "One row per number of NPUs per engine: the fewest engines that keep the limits, or the last \
                 number tried. \"met\" means that the 95 % interval of the share is above the required share, as \
                 if requests were independent.";
-    paragraph(out, text, "  ", 2, plain)
+    write_paragraph(out, text, "  ", 2, plain)
 }
 
 /// Formats the highest rate as one line.
-pub fn capacity(row: &PlanRow, attain: f64, limits: &LlmLimits) -> String {
+pub fn format_capacity_row(row: &PlanRow, attain: f64, limits: &LlmLimits) -> String {
     format!(
         "CAPACITY  {} requests/s with {} within {}; {} of {} were\n",
         format_rate(row.rate_per_s),
-        percent(attain),
-        limits.describe(),
-        percent(row.attained),
-        thousands(row.requests)
+        format_percent(attain),
+        limits.describe_limits(),
+        format_percent(row.attained),
+        format_thousands(row.requests)
     )
 }
 
 /// Formats the highest rate as CSV.
-pub fn one(row: &PlanRow) -> String {
+pub fn render_capacity_csv(row: &PlanRow) -> String {
     let mut rows = CsvRows::new(COLUMNS);
-    rows.add(row_cells(row));
-    rows.text()
+    rows.add_cells(row_cells(row));
+    rows.into_text()
 }
 
 const COLUMNS: &str = "tensor,replicas,npus,rate_per_s,requests,attained,verdict,rho,ttft_p99_ps,tpot_p99_ps,output_tokens_per_s_per_npu,dollars_per_million_output_tokens";
 
 /// Formats the plan as CSV, with one row for each number of NPUs per engine.
-pub fn rows(plan: &LlmPlan) -> String {
+pub fn render_plan_csv(plan: &LlmPlan) -> String {
     let mut rows = CsvRows::new(COLUMNS);
     for row in &plan.rows {
-        rows.add(row_cells(row));
+        rows.add_cells(row_cells(row));
     }
-    rows.text()
+    rows.into_text()
 }
 
 fn row_cells(row: &PlanRow) -> Vec<String> {
@@ -134,7 +134,7 @@ fn row_cells(row: &PlanRow) -> Vec<String> {
         row.rate_per_s.to_string(),
         row.requests.to_string(),
         row.attained.to_string(),
-        row.verdict.name().to_owned(),
+        row.verdict.name_of_verdict().to_owned(),
         number(row.rho),
         span(row.ttft_p99),
         span(row.tpot_p99),

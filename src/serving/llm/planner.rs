@@ -25,7 +25,7 @@ pub enum LimitVerdict {
 
 impl LimitVerdict {
     /// Returns the verdict as a word.
-    pub fn name(self) -> &'static str {
+    pub fn name_of_verdict(self) -> &'static str {
         match self {
             Self::Met => "met",
             Self::Missed => "missed",
@@ -34,7 +34,7 @@ impl LimitVerdict {
     }
 
     /// Returns the verdict for `met` of `all` requests if the fraction `attain` is required, by Wilson's interval.
-    pub fn of(met: u64, all: u64, attain: f64) -> Self {
+    pub fn judge_sample(met: u64, all: u64, attain: f64) -> Self {
         if all == 0 {
             return Self::Open;
         }
@@ -154,14 +154,14 @@ impl CapacityPlanner<'_> {
         deployment: &LlmDeployment,
         report: &LlmReport,
     ) -> PlanRow {
-        let all = report.all();
+        let all = report.row_of_all_classes();
         let requests = all.map_or(0, |all| all.completed + all.refused);
         let attained = all.and_then(|all| all.attained).unwrap_or(0.0);
         let met = (attained * requests as f64).round() as u64;
         let p99 =
             |times: &super::report::TimeSummary| times.percentiles.last().map(|one| one.value);
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
-        let mut verdict = LimitVerdict::of(met, requests, self.attain);
+        let mut verdict = LimitVerdict::judge_sample(met, requests, self.attain);
         // An overloaded run that is long enough misses its limits.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
             verdict = LimitVerdict::Missed;
@@ -170,7 +170,7 @@ impl CapacityPlanner<'_> {
             tensor,
             replicas: deployment.replicas,
             npus: tensor * deployment.ranks * deployment.replicas,
-            rate_per_s: scenario.workload.rate().unwrap_or(0.0),
+            rate_per_s: scenario.workload.mean_rate().unwrap_or(0.0),
             requests,
             attained,
             verdict,
@@ -263,7 +263,11 @@ const NO_RATE: &str = "the arrivals have no rate to change; found users or a fil
 /// # Errors
 ///
 /// Fails if the scenario has no model, rate or limits, or the model does not fit.
-pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<LlmPlan, ServeError> {
+pub fn plan_capacity(
+    scenario: &LlmScenario,
+    machine: &Machine,
+    attain: f64,
+) -> Result<LlmPlan, ServeError> {
     check_scenario(scenario)?;
     let planner = CapacityPlanner { scenario, attain };
     let first = LlmDeployment::new(&with_one_engine(scenario, None), machine.into())?;
@@ -302,7 +306,7 @@ pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<Ll
         model: place.model.clone(),
         machine: place.machine.clone(),
         requests: super::report::describe_classes(&scenario.workload),
-        limits: scenario.limits_of_all().describe(),
+        limits: scenario.limits_of_all().describe_limits(),
         attain,
         rows,
         chosen,
@@ -315,7 +319,7 @@ pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<Ll
 ///
 /// # Errors
 ///
-/// Fails like [`plan`].
+/// Fails like [`plan_capacity`].
 pub fn find_rate(
     scenario: &LlmScenario,
     machine: Option<&Machine>,
@@ -325,7 +329,7 @@ pub fn find_rate(
     let deployment = LlmDeployment::new(scenario, machine)?;
     let planner = CapacityPlanner { scenario, attain };
     let each = planner.saturated_rate_of_each(&deployment)?;
-    let from = scenario.workload.rate().unwrap_or(1.0);
+    let from = scenario.workload.mean_rate().unwrap_or(1.0);
     planner.find_highest_rate(&deployment, each, from)
 }
 
@@ -335,7 +339,7 @@ fn check_scenario(scenario: &LlmScenario) -> Result<(), ServeError> {
             "the plan has no limits\n  try: limits such as ttft=500ms,tpot=30ms".to_owned(),
         ));
     }
-    match scenario.workload.rate() {
+    match scenario.workload.mean_rate() {
         Some(_) => Ok(()),
         None => Err(ServeError::Unfit(NO_RATE.to_owned())),
     }
@@ -359,10 +363,22 @@ mod tests {
     /// 99.6 %.
     #[test]
     fn verdicts_follow_intervals() {
-        assert_eq!(LimitVerdict::of(995, 1000, 0.99), LimitVerdict::Open);
-        assert_eq!(LimitVerdict::of(1000, 1000, 0.99), LimitVerdict::Met);
-        assert_eq!(LimitVerdict::of(1000, 1000, 0.997), LimitVerdict::Open);
-        assert_eq!(LimitVerdict::of(900, 1000, 0.99), LimitVerdict::Missed);
-        assert_eq!(LimitVerdict::of(0, 0, 0.5), LimitVerdict::Open);
+        assert_eq!(
+            LimitVerdict::judge_sample(995, 1000, 0.99),
+            LimitVerdict::Open
+        );
+        assert_eq!(
+            LimitVerdict::judge_sample(1000, 1000, 0.99),
+            LimitVerdict::Met
+        );
+        assert_eq!(
+            LimitVerdict::judge_sample(1000, 1000, 0.997),
+            LimitVerdict::Open
+        );
+        assert_eq!(
+            LimitVerdict::judge_sample(900, 1000, 0.99),
+            LimitVerdict::Missed
+        );
+        assert_eq!(LimitVerdict::judge_sample(0, 0, 0.5), LimitVerdict::Open);
     }
 }

@@ -10,7 +10,7 @@ use super::scenario::LlmScenario;
 use super::step_cost::CostPart;
 use super::step_price::StepPrice;
 use super::workload::LlmWorkload;
-use chakram_base::units::{Span, percent, thousands};
+use chakram_base::units::{Span, format_percent, format_thousands};
 use serde::{Deserialize, Serialize};
 
 pub mod html;
@@ -118,7 +118,7 @@ pub struct RequestLife {
 }
 
 impl RequestLife {
-    fn of(request: &CompletedLlmRequest, why: &str) -> Self {
+    fn from_request(request: &CompletedLlmRequest, why: &str) -> Self {
         let instants = [
             request.queued,
             request.scheduled,
@@ -174,7 +174,7 @@ impl From<LlmLimits> for LimitValues {
 
 impl LimitValues {
     /// Returns the limits in the form of a scenario.
-    pub fn limits(&self) -> LlmLimits {
+    pub fn to_limits(&self) -> LlmLimits {
         LlmLimits {
             ttft: self.ttft,
             tpot: self.tpot,
@@ -206,10 +206,10 @@ pub struct TimeSummary {
 impl TimeSummary {
     fn from_samples(samples: &DurationSamples) -> Self {
         Self {
-            mean: samples.mean(),
+            mean: samples.mean_estimate(),
             percentiles: PERCENTS
                 .iter()
-                .filter_map(|percent| samples.percentile(*percent))
+                .filter_map(|percent| samples.percentile_estimate(*percent))
                 .collect(),
         }
     }
@@ -353,7 +353,7 @@ impl LlmReport {
         let busy = recorder.end.0.saturating_sub(first.0);
         let per_second = |count: u64| match busy {
             0 => 0.0,
-            ps => count as f64 / Span(ps).seconds(),
+            ps => count as f64 / Span(ps).as_seconds(),
         };
         let limits = scenario.limits_of_all();
         let names = scenario
@@ -373,41 +373,41 @@ impl LlmReport {
             rows.drain(..rows.len() - 1);
         }
         let all = &recorder.rows[recorder.rows.len() - 1];
-        let offered = scenario.workload.rate().or_else(|| {
+        let offered = scenario.workload.mean_rate().or_else(|| {
             // A file of requests states no rate, so the rate of arrivals in the run is used.
             let open = matches!(
                 scenario.workload.arrivals,
                 super::workload::LlmArrivals::File { .. }
             );
-            let span = Span(recorder.last_arrival.0.saturating_sub(first.0)).seconds();
+            let span = Span(recorder.last_arrival.0.saturating_sub(first.0)).as_seconds();
             let gaps = recorder.arrived_in_all.saturating_sub(1);
             (open && span > 0.0).then(|| gaps as f64 / span)
         });
-        let npus = deployment.npus();
+        let npus = deployment.total_npus();
         let output_rate = per_second(recorder.output_in_all);
         let price = deployment
             .place
             .as_ref()
             .and_then(|place| place.price_per_npu_hour);
         let prompt_tokens = all.prompt_tokens;
-        let steady_from = Span(recorder.last_arrival.0.saturating_sub(first.0)).scaled(0.1);
+        let steady_from = Span(recorder.last_arrival.0.saturating_sub(first.0)).scale_by(0.1);
         let pools = u64::from(deployment.replicas) * u64::from(deployment.ranks);
         let blocks = u64::from(deployment.blocks) * pools;
-        let held = recorder.blocks.clone().summary(recorder.end);
+        let held = recorder.blocks.clone().summarize_until(recorder.end);
         let steps = recorder.steps;
         let mut report = Self {
             scenario: scenario.name.clone(),
             seed: scenario.seed,
-            arrivals: scenario.workload.describe(),
+            arrivals: scenario.workload.describe_arrivals(),
             classes: describe_classes(&scenario.workload),
             rules: deployment.rules.name.clone(),
             follows: deployment.rules.follows.clone(),
             rule_values: rule_values(&deployment.rules),
             replicas: deployment.replicas,
-            router: scenario.router.name().to_owned(),
+            router: scenario.router.stable_name().to_owned(),
             place: deployment.place.clone(),
             blocks: deployment.blocks,
-            basis: deployment.price.basis(),
+            basis: deployment.price.describe_basis(),
             warmup: scenario.warmup,
             limits: limits.into(),
             window,
@@ -420,7 +420,7 @@ impl LlmReport {
             },
             itl: GapSummary {
                 count: recorder.gaps.count,
-                mean: recorder.gaps.mean(),
+                mean: recorder.gaps.mean_gap(),
                 percentiles: recorder.gaps.percentiles(&PERCENTS),
                 most: recorder.gaps.most,
                 is_exact: recorder.gaps.is_exact(),
@@ -462,11 +462,11 @@ impl LlmReport {
                 .map(|busy| *busy as f64 / window.0.max(1) as f64)
                 .collect(),
             rho: offered.zip(saturated).map(|(offered, most)| offered / most),
-            waiting: recorder.waiting.clone().summary(recorder.end),
-            running: recorder.running.clone().summary(recorder.end),
+            waiting: recorder.waiting.clone().summarize_until(recorder.end),
+            running: recorder.running.clone().summarize_until(recorder.end),
             held_blocks: held,
             tokens_over_time: CountSummary {
-                interval_ps: recorder.computed.width(),
+                interval_ps: recorder.computed.interval_width(),
                 counts: recorder.computed.counts.clone(),
             },
             rows,
@@ -474,7 +474,9 @@ impl LlmReport {
                 .slowest
                 .iter()
                 .zip(["longest to the first token", "longest to the last token"])
-                .filter_map(|(request, why)| Some(RequestLife::of(request.as_ref()?, why)))
+                .filter_map(|(request, why)| {
+                    Some(RequestLife::from_request(request.as_ref()?, why))
+                })
                 .collect(),
             warnings: Vec::new(),
         };
@@ -483,13 +485,13 @@ impl LlmReport {
     }
 
     /// Returns the row of all requests.
-    pub fn all(&self) -> Option<&LlmRow> {
+    pub fn row_of_all_classes(&self) -> Option<&LlmRow> {
         self.rows.last()
     }
 }
 
 fn class_row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> LlmRow {
-    let completed = of.e2e.count();
+    let completed = of.e2e.sample_count();
     let answered = completed + of.refused;
     let share = |count: u64| (answered > 0).then(|| count as f64 / answered as f64);
     let each = [limits.ttft, limits.tpot, limits.e2e];
@@ -511,12 +513,12 @@ fn class_row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> Ll
         attained: limits.has_limit().then(|| share(of.met)).flatten(),
         attained_each,
         goodput_per_s: (limits.has_limit() && busy > 0)
-            .then(|| of.met as f64 / Span(busy).seconds()),
+            .then(|| of.met as f64 / Span(busy).as_seconds()),
     }
 }
 
 fn rule_values(rules: &EngineRules) -> Vec<RuleValue> {
-    let stated = rules.stated().into_iter();
+    let stated = rules.list_stated_values().into_iter();
     stated
         .map(|(key, value)| RuleValue {
             key: key.to_owned(),
@@ -550,7 +552,7 @@ pub(super) fn describe_classes(workload: &LlmWorkload) -> Vec<String> {
             text += &format!(", priority {}", class.priority);
         }
         if class.limits.has_limit() {
-            text += &format!(", within {}", class.limits.describe());
+            text += &format!(", within {}", class.limits.describe_limits());
         }
         text
     });
@@ -620,14 +622,14 @@ fn report_warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
     for (count, why) in reasons.iter().filter(|(count, _)| *count > 0) {
         all.push(format!(
             "{} requests were answered with an error: {why}",
-            thousands(*count)
+            format_thousands(*count)
         ));
     }
     if report.preemptions > 0 {
         all.push(format!(
             "requests were preempted {} times for lack of blocks, and {} tokens were computed again",
-            thousands(report.preemptions),
-            thousands(report.cache.recomputed_tokens)
+            format_thousands(report.preemptions),
+            format_thousands(report.cache.recomputed_tokens)
         ));
     }
     if report.basis.iter().any(|line| line.contains("lower bound")) {
@@ -640,16 +642,16 @@ fn report_warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
         if memory.is_stated && u64::from(memory.blocks) * memory.kv_of_token > memory.left {
             all.push(format!(
                 "{} blocks do not fit in the memory of the machine",
-                thousands(memory.blocks.into())
+                format_thousands(memory.blocks.into())
             ));
         }
     }
-    if let Some(attained) = report.all().and_then(|all| all.attained) {
-        let limits = report.limits.limits().describe();
+    if let Some(attained) = report.row_of_all_classes().and_then(|all| all.attained) {
+        let limits = report.limits.to_limits().describe_limits();
         if attained < 0.9 {
             all.push(format!(
                 "{} of requests are within {limits}",
-                percent(attained)
+                format_percent(attained)
             ));
         }
     }

@@ -14,7 +14,7 @@ use super::super::tables::{ColumnUnit, TableReader};
 use super::incoming::{IncomingRequest, RequestContent};
 use super::token_content::{TokenPiece, TokenStream};
 use super::workload::MOST_LENGTH;
-use chakram_base::config::quoted;
+use chakram_base::config::quote_for_message;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::DecompressedStream;
 use serde::Deserialize;
@@ -100,35 +100,39 @@ const OUTPUTS: &[&str] = &[
 impl RequestFile {
     /// Opens the file at `path`, played at `speed` times its speed. `:COLUMN=VALUE` after a table's name selects the
     /// rows with this value.
-    pub fn open(path: &Path, speed: f64) -> Result<Self, ServeError> {
+    pub fn open_file(path: &Path, speed: f64) -> Result<Self, ServeError> {
         let (path, only) = split_filter(path);
         let file = path.display().to_string();
         let name = file.strip_suffix(".gz").unwrap_or(&file);
         let name = name.strip_suffix(".zst").unwrap_or(name);
         let rows = if name.ends_with(".jsonl") {
-            let stream = DecompressedStream::open(&path).map_err(|error| ServeError::Read {
-                file: file.clone(),
-                source: std::io::Error::other(error.to_string()),
-            })?;
+            let stream =
+                DecompressedStream::open_path(&path).map_err(|error| ServeError::Read {
+                    file: file.clone(),
+                    source: std::io::Error::other(error.to_string()),
+                })?;
             FileRows::Objects {
                 lines: BufReader::new(stream),
                 line: 0,
                 text: String::new(),
             }
         } else {
-            let mut reader = TableReader::open(&path)?;
+            let mut reader = TableReader::open_table(&path)?;
             if let Some((column, value)) = &only {
-                reader.filter(column, value)?;
+                reader.filter_rows(column, value)?;
             }
-            let headings = reader.headings().join(", ");
+            let headings = reader.column_names().join(", ");
             let missing = |what: &str, names: &[&str]| {
                 let found = format!("the columns {headings}");
                 let expected = format!("{what}: one of {}", names.join(", "));
-                ServeError::row(&file, 1, found, expected)
+                ServeError::invalid_row(&file, 1, found, expected)
             };
-            let (at, unit) = match (reader.any(ARRIVALS), reader.any(DATES)) {
+            let (at, unit) = match (
+                reader.first_column_of(ARRIVALS),
+                reader.first_column_of(DATES),
+            ) {
                 (Some(at), _) => {
-                    let unit = ColumnUnit::of(&reader.headings()[at]);
+                    let unit = ColumnUnit::from_column_name(&reader.column_names()[at]);
                     (
                         at,
                         ArrivalUnit::Column(unit.unwrap_or(ColumnUnit::MICROSECONDS)),
@@ -142,13 +146,16 @@ impl RequestFile {
             };
             let tokens = [
                 reader
-                    .any(INPUTS)
+                    .first_column_of(INPUTS)
                     .ok_or_else(|| missing("tokens of the prompt", INPUTS))?,
                 reader
-                    .any(OUTPUTS)
+                    .first_column_of(OUTPUTS)
                     .ok_or_else(|| missing("tokens of the answer", OUTPUTS))?,
             ];
-            let prefix = match [reader.any(&["prefix"]), reader.any(&["prefix_toks"])] {
+            let prefix = match [
+                reader.first_column_of(&["prefix"]),
+                reader.first_column_of(&["prefix_toks"]),
+            ] {
                 [Some(prefix), Some(tokens)] => Some([prefix, tokens]),
                 [None, None] => None,
                 _ => {
@@ -159,7 +166,7 @@ impl RequestFile {
                 }
             };
             FileRows::Table {
-                priority: reader.any(&["priority"]),
+                priority: reader.first_column_of(&["priority"]),
                 prefix,
                 reader: Box::new(reader),
                 at,
@@ -182,9 +189,10 @@ impl RequestFile {
         let Some(row) = self.read_row()? else {
             return Ok(None);
         };
-        let refuse =
-            |found: String, expected: &str| ServeError::row(&self.name, row.line, found, expected);
-        let at = Time::ZERO + row.arrival.scaled(1.0 / self.speed);
+        let refuse = |found: String, expected: &str| {
+            ServeError::invalid_row(&self.name, row.line, found, expected)
+        };
+        let at = Time::ZERO + row.arrival.scale_by(1.0 / self.speed);
         if at < self.last {
             let found = format!(
                 "an arrival at {}, before the arrival of the previous row",
@@ -247,33 +255,41 @@ impl RequestFile {
                 priority,
                 prefix,
             } => {
-                if !reader.advance()? {
+                if !reader.advance_row()? {
                     return Ok(None);
                 }
                 let arrival = match unit {
-                    ArrivalUnit::Column(unit) => unit.span(reader.number(*at)?),
+                    ArrivalUnit::Column(unit) => unit.to_span(reader.cell_number(*at)?),
                     ArrivalUnit::Date => {
-                        let text = reader.text(*at);
+                        let text = reader.cell_text(*at);
                         let expected = "a date such as 2023-11-16 18:17:03.979, or seconds";
                         let instant = parse_date(text)
-                            .ok_or_else(|| reader.refuse(quoted(text), expected))?;
+                            .ok_or_else(|| reader.invalid_row(quote_for_message(text), expected))?;
                         let first = *self.first.get_or_insert(instant);
                         if instant < first {
-                            return Err(reader.refuse(quoted(text), "arrivals in order of time"));
+                            return Err(reader.invalid_row(
+                                quote_for_message(text),
+                                "arrivals in order of time",
+                            ));
                         }
                         Span::from_seconds(instant - first)
                     }
                 };
                 let both = |columns: [usize; 2]| -> Result<[f64; 2], ServeError> {
-                    Ok([reader.number(columns[0])?, reader.number(columns[1])?])
+                    Ok([
+                        reader.cell_number(columns[0])?,
+                        reader.cell_number(columns[1])?,
+                    ])
                 };
                 Ok(Some(FileRow {
                     arrival,
                     tokens: both(*tokens)?,
                     hashes: Vec::new(),
-                    priority: priority.map(|column| reader.number(column)).transpose()?,
+                    priority: priority
+                        .map(|column| reader.cell_number(column))
+                        .transpose()?,
                     prefix: prefix.map(both).transpose()?,
-                    line: reader.line(),
+                    line: reader.line_number(),
                 }))
             }
             FileRows::Objects { lines, line, text } => {
@@ -294,9 +310,9 @@ impl RequestFile {
                 }
                 let expected = "an object with `timestamp` in milliseconds, `input_length` and `output_length`";
                 let object: RequestObject = serde_json::from_str(text)
-                    .map_err(|error| ServeError::row(&self.name, *line, error, expected))?;
+                    .map_err(|error| ServeError::invalid_row(&self.name, *line, error, expected))?;
                 if object.timestamp < 0.0 {
-                    return Err(ServeError::row(
+                    return Err(ServeError::invalid_row(
                         &self.name,
                         *line,
                         object.timestamp,

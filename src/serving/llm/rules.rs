@@ -3,7 +3,7 @@
 
 use super::super::error::ServeError;
 use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigTable, did_you_mean, nearest, quoted,
+    ConfigDocument, ConfigError, ConfigTable, did_you_mean, find_nearest, quote_for_message,
 };
 use chakram_base::units::Bytes;
 
@@ -148,49 +148,59 @@ impl EngineRules {
     /// # Errors
     ///
     /// Fails if there are no rules with this name.
-    pub fn named(name: &str, hardware: Option<EngineHardware<'_>>) -> Result<Self, ServeError> {
+    pub fn load_named(
+        name: &str,
+        hardware: Option<EngineHardware<'_>>,
+    ) -> Result<Self, ServeError> {
         let Some((name, text)) = RULE_SETS.iter().find(|(known, _)| *known == name) else {
             let expected = expected_rules(name);
             return Err(ServeError::Unfit(format!(
                 "found {}, expected {expected}",
-                quoted(name)
+                quote_for_message(name)
             )));
         };
         let file = format!("rules {name}");
         let document = ConfigDocument::parse(text, &file)?;
         let mut allowed = vec!["name", "follows", "when"];
         allowed.extend(RULE_KEYS);
-        let root = document.root(&allowed)?;
+        let root = document.root_table(&allowed)?;
         let mut rules = Self {
-            name: root.need("name", "a name")?.line()?.to_owned(),
-            follows: root
-                .need("follows", "the system that the rules follow")?
-                .line()?
+            name: root
+                .require_field("name", "a name")?
+                .read_line()?
                 .to_owned(),
-            batching: root.choice("batching", BATCHINGS)?,
-            max_num_batched_tokens: root.count("max_num_batched_tokens", MOST_TOKENS)?,
-            max_num_seqs: root.count("max_num_seqs", MOST_SEQUENCES)?,
-            block_size: root.count("block_size", MOST_BLOCK_SIZE)?,
+            follows: root
+                .require_field("follows", "the system that the rules follow")?
+                .read_line()?
+                .to_owned(),
+            batching: root.read_choice("batching", BATCHINGS)?,
+            max_num_batched_tokens: root.read_count("max_num_batched_tokens", MOST_TOKENS)?,
+            max_num_seqs: root.read_count("max_num_seqs", MOST_SEQUENCES)?,
+            block_size: root.read_count("block_size", MOST_BLOCK_SIZE)?,
             max_model_len: None,
-            policy: root.choice("policy", POLICIES)?,
-            chunked_prefill: root.need("chunked_prefill", "true or false")?.flag()?,
-            prefix_caching: root.need("prefix_caching", "true or false")?.flag()?,
+            policy: root.read_choice("policy", POLICIES)?,
+            chunked_prefill: root
+                .require_field("chunked_prefill", "true or false")?
+                .read_flag()?,
+            prefix_caching: root
+                .require_field("prefix_caching", "true or false")?
+                .read_flag()?,
             long_prefill_token_threshold: 0,
             full_sequence_must_fit: root
-                .need("full_sequence_must_fit", "true or false")?
-                .flag()?,
+                .require_field("full_sequence_must_fit", "true or false")?
+                .read_flag()?,
             watermark: 0.0,
-            reserve: root.choice("reserve", RESERVES)?,
+            reserve: root.read_choice("reserve", RESERVES)?,
             async_scheduling: false,
         };
         rules.apply_table(&root)?;
         let mut allowed = vec!["npu", "memory_below"];
         allowed.extend(RULE_KEYS);
-        let conditions = root.optional("when", |field| field.tables(&allowed))?;
+        let conditions = root.read_optional("when", |field| field.read_tables(&allowed))?;
         for condition in conditions.unwrap_or_default() {
-            let npu = condition.optional("npu", |field| field.line())?;
+            let npu = condition.read_optional("npu", |field| field.read_line())?;
             let below: Option<Bytes> =
-                condition.optional("memory_below", |field| field.quantity("70 GiB"))?;
+                condition.read_optional("memory_below", |field| field.read_quantity("70 GiB"))?;
             let holds = hardware.is_some_and(|hardware| {
                 let is_npu = npu.is_none_or(|npu| hardware.npu == npu);
                 let is_small = below
@@ -207,8 +217,11 @@ impl EngineRules {
 
     /// Sets the values that `table` states.
     pub(super) fn apply_table(&mut self, table: &ConfigTable<'_>) -> Result<(), ConfigError> {
-        self.batching = table.or("batching", self.batching, |field| field.choice(BATCHINGS))?;
-        let count = |key, own, most| table.or(key, own, |field| field.count(most));
+        self.batching = table.read_or_default("batching", self.batching, |field| {
+            field.read_choice(BATCHINGS)
+        })?;
+        let count =
+            |key, own, most| table.read_or_default(key, own, |field| field.read_count(most));
         self.max_num_batched_tokens = count(
             "max_num_batched_tokens",
             self.max_num_batched_tokens,
@@ -216,30 +229,34 @@ impl EngineRules {
         )?;
         self.max_num_seqs = count("max_num_seqs", self.max_num_seqs, MOST_SEQUENCES)?;
         self.block_size = count("block_size", self.block_size, MOST_BLOCK_SIZE)?;
-        let length = table.optional("max_model_len", |field| field.count(MOST_TOKENS))?;
+        let length = table.read_optional("max_model_len", |field| field.read_count(MOST_TOKENS))?;
         self.max_model_len = length.or(self.max_model_len);
-        self.policy = table.or("policy", self.policy, |field| field.choice(POLICIES))?;
-        let flag = |key, own| table.or(key, own, |field| field.flag());
+        self.policy =
+            table.read_or_default("policy", self.policy, |field| field.read_choice(POLICIES))?;
+        let flag = |key, own| table.read_or_default(key, own, |field| field.read_flag());
         self.chunked_prefill = flag("chunked_prefill", self.chunked_prefill)?;
         self.prefix_caching = flag("prefix_caching", self.prefix_caching)?;
         self.full_sequence_must_fit = flag("full_sequence_must_fit", self.full_sequence_must_fit)?;
         self.async_scheduling = flag("async_scheduling", self.async_scheduling)?;
         let threshold = self.long_prefill_token_threshold;
         self.long_prefill_token_threshold =
-            table.or("long_prefill_token_threshold", threshold, |field| {
-                Ok(field.between(0, u64::from(MOST_TOKENS))? as u32)
+            table.read_or_default("long_prefill_token_threshold", threshold, |field| {
+                Ok(field.read_integer_between(0, u64::from(MOST_TOKENS))? as u32)
             })?;
-        self.watermark = table.or("watermark", self.watermark, |field| {
-            let given = field.raw().trim().parse::<f64>().ok();
+        self.watermark = table.read_or_default("watermark", self.watermark, |field| {
+            let given = field.raw_text().trim().parse::<f64>().ok();
             let share = given.filter(|share| (0.0..1.0).contains(share));
-            share.ok_or_else(|| field.refuse(field.raw(), "a share of at least 0 and below 1"))
+            share.ok_or_else(|| {
+                field.invalid_value_error(field.raw_text(), "a share of at least 0 and below 1")
+            })
         })?;
-        self.reserve = table.or("reserve", self.reserve, |field| field.choice(RESERVES))?;
+        self.reserve =
+            table.read_or_default("reserve", self.reserve, |field| field.read_choice(RESERVES))?;
         Ok(())
     }
 
     /// Returns every rule with its value, in the notation of a scenario.
-    pub fn stated(&self) -> Vec<(&'static str, String)> {
+    pub fn list_stated_values(&self) -> Vec<(&'static str, String)> {
         fn name_of<T: PartialEq>(all: &[(T, &str)], one: T) -> String {
             let found = all.iter().find(|(value, _)| *value == one);
             found.map_or_else(String::new, |(_, name)| (*name).to_owned())
@@ -275,7 +292,7 @@ impl EngineRules {
     }
 
     /// Checks for contradictory rules; the error names them.
-    pub fn check(&self) -> Result<(), ServeError> {
+    pub fn check_consistency(&self) -> Result<(), ServeError> {
         if !self.chunked_prefill
             && self
                 .max_model_len
@@ -300,7 +317,7 @@ const MOST_BLOCK_SIZE: u32 = 1 << 16;
 /// Lists the names of all rules, with the one most similar to `name`.
 pub(super) fn expected_rules(name: &str) -> String {
     let names: Vec<&str> = RULE_SETS.iter().map(|(name, _)| *name).collect();
-    let hint = did_you_mean(nearest(name, names.iter().copied()));
+    let hint = did_you_mean(find_nearest(name, names.iter().copied()));
     format!("rules, one of {}{hint}", names.join(", "))
 }
 
@@ -313,7 +330,7 @@ mod tests {
         let gib = |count: u64| Some(Bytes(count << 30));
         let rules = |npu, memory| {
             let rules =
-                EngineRules::named("vllm-v1", Some(EngineHardware { npu, memory })).unwrap();
+                EngineRules::load_named("vllm-v1", Some(EngineHardware { npu, memory })).unwrap();
             (rules.max_num_batched_tokens, rules.max_num_seqs)
         };
         assert_eq!(rules("h100", gib(80)), (8192, 1024));
@@ -325,12 +342,18 @@ mod tests {
     #[test]
     fn all_rule_sets_are_read_and_stated_again() {
         for (name, _) in RULE_SETS {
-            let rules = EngineRules::named(name, None).unwrap();
+            let rules = EngineRules::load_named(name, None).unwrap();
             assert_eq!(rules.name, *name);
-            let stated: Vec<&str> = rules.stated().iter().map(|(key, _)| *key).collect();
+            let stated: Vec<&str> = rules
+                .list_stated_values()
+                .iter()
+                .map(|(key, _)| *key)
+                .collect();
             assert_eq!(stated, RULE_KEYS);
         }
-        let error = EngineRules::named("vllm", None).unwrap_err().to_string();
+        let error = EngineRules::load_named("vllm", None)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("vllm-v1"), "{error}");
     }
 }

@@ -31,7 +31,7 @@ use super::step_cost::CostPart;
 use super::step_load::LinearStep;
 use super::step_profile::ProfileChoice;
 use super::workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
-use chakram_base::config::{ConfigDocument, ConfigError, ConfigTable, quoted};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use std::path::Path;
@@ -46,7 +46,7 @@ pub struct LlmScenario {
     /// Name of the rules.
     pub rules: String,
     /// Rules stated in the scenario, which override the named rules.
-    pub own_rules: OwnRules,
+    pub own_rules: ScenarioRules,
     /// The served model, if step times follow from a model.
     pub model: Option<ServedLlm>,
     /// Number of blocks of an engine, if given.
@@ -75,7 +75,7 @@ pub struct LlmScenario {
 
 /// Rules that a scenario states: the text of its file, which is parsed again when the machine is known.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct OwnRules {
+pub struct ScenarioRules {
     /// Text of the file.
     pub text: String,
     /// Name of the file in errors.
@@ -130,7 +130,7 @@ const ROUTERS: &[(RouterKind, &str)] = &[
 
 impl RouterKind {
     /// Returns the name in files and reports.
-    pub fn name(self) -> &'static str {
+    pub fn stable_name(self) -> &'static str {
         ROUTERS
             .iter()
             .find(|(kind, _)| *kind == self)
@@ -138,7 +138,7 @@ impl RouterKind {
     }
 
     /// Returns the router with this name, or `None`.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         ROUTERS
             .iter()
             .find(|(_, known)| *known == name)
@@ -222,7 +222,7 @@ const KV_FORMATS: &[(Dtype, &str)] = FORMATS.split_at(3).0;
 /// Returns true if the text is a scenario of a language model, that is, if it has a table `engine`.
 pub fn is_llm_scenario(text: &str) -> bool {
     let document = ConfigDocument::parse(text, "scenario");
-    document.is_ok_and(|document| document.entries().get("engine").is_some())
+    document.is_ok_and(|document| document.unchecked_root().get("engine").is_some())
 }
 
 impl LlmScenario {
@@ -233,20 +233,22 @@ impl LlmScenario {
     /// Fails if the text is invalid.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root(ROOT)?;
+        let root = document.root_table(ROOT)?;
         let engine = engine_table(&root)?;
-        let rules = engine.or("rules", DEFAULT_RULES, |field| {
-            let name = field.line()?;
+        let rules = engine.read_or_default("rules", DEFAULT_RULES, |field| {
+            let name = field.read_line()?;
             match RULE_SETS.iter().any(|(known, _)| *known == name) {
                 true => Ok(name),
-                false => Err(field.refuse(quoted(name), expected_rules(name))),
+                false => {
+                    Err(field.invalid_value_error(quote_for_message(name), expected_rules(name)))
+                }
             }
         })?;
         let model = served_model(&engine, folder)?;
-        let blocks = engine.optional("blocks", |field| {
-            field.count(super::block_pool::MOST_BLOCKS)
+        let blocks = engine.read_optional("blocks", |field| {
+            field.read_count(super::block_pool::MOST_BLOCKS)
         })?;
-        let step = root.optional("step", |field| field.table(Some(STEP)))?;
+        let step = root.read_optional("step", |field| field.read_table(Some(STEP)))?;
         let (given, left_out) = match &step {
             Some(table) => step_of(table, model.is_some())?,
             None => (None, Vec::new()),
@@ -258,12 +260,12 @@ impl LlmScenario {
         if model.is_none() {
             if given.is_none() && profile.is_none() {
                 return Err(root
-                    .missing("step", "times of steps, because [engine] names no model")
+                    .missing_entry_error("step", "times of steps, because [engine] names no model")
                     .into());
             }
             if blocks.is_none() {
                 return Err(engine
-                    .missing(
+                    .missing_entry_error(
                         "blocks",
                         "the blocks of an engine, because there is no model",
                     )
@@ -271,32 +273,41 @@ impl LlmScenario {
             }
         }
         let requests = root
-            .need("requests", "the arrivals of requests")?
-            .table(Some(REQUESTS))?;
+            .require_field("requests", "the arrivals of requests")?
+            .read_table(Some(REQUESTS))?;
         let arrivals = parse_arrivals(&requests, folder)?;
         let is_file = matches!(arrivals, LlmArrivals::File { .. });
-        let count = requests.optional("count", |field| field.between(1, MOST_REQUESTS))?;
+        let count = requests.read_optional("count", |field| {
+            field.read_integer_between(1, MOST_REQUESTS)
+        })?;
         let duration: Option<Span> =
-            requests.optional("duration", |field| field.quantity("60 s"))?;
+            requests.read_optional("duration", |field| field.read_quantity("60 s"))?;
         if !is_file && count.is_none() && duration.is_none() {
             return Err(requests
-                .missing("count", "a number of requests, or a `duration`")
+                .missing_entry_error("count", "a number of requests, or a `duration`")
                 .into());
         }
         let scenario = Self {
-            name: root.need("name", "the scenario's name")?.line()?.to_owned(),
-            seed: root.or("seed", 1, |field| field.between(0, u64::MAX >> 1))?,
+            name: root
+                .require_field("name", "the scenario's name")?
+                .read_line()?
+                .to_owned(),
+            seed: root.read_or_default("seed", 1, |field| {
+                field.read_integer_between(0, u64::MAX >> 1)
+            })?,
             rules: rules.to_owned(),
-            own_rules: OwnRules {
+            own_rules: ScenarioRules {
                 text: text.to_owned(),
                 file: file.to_owned(),
             },
             model,
             blocks,
-            replicas: engine.or("replicas", 1, |field| field.count(MOST_REPLICAS))?,
-            ranks: engine.or("data_parallel", 1, |field| field.count(MOST_RANKS))?,
-            router: engine.or("router", RouterKind::RoundRobin, |field| {
-                field.choice(ROUTERS)
+            replicas: engine
+                .read_or_default("replicas", 1, |field| field.read_count(MOST_REPLICAS))?,
+            ranks: engine
+                .read_or_default("data_parallel", 1, |field| field.read_count(MOST_RANKS))?,
+            router: engine.read_or_default("router", RouterKind::RoundRobin, |field| {
+                field.read_choice(ROUTERS)
             })?,
             step: given,
             profile,
@@ -309,8 +320,12 @@ impl LlmScenario {
             },
             limits: parse_limits(&root)?,
             client: parse_client(&root)?,
-            warmup: match root.optional("measure", |field| field.table(Some(&["warmup"])))? {
-                Some(table) => table.or("warmup", 0, |field| field.between(0, MOST_REQUESTS))?,
+            warmup: match root
+                .read_optional("measure", |field| field.read_table(Some(&["warmup"])))?
+            {
+                Some(table) => table.read_or_default("warmup", 0, |field| {
+                    field.read_integer_between(0, MOST_REQUESTS)
+                })?,
                 None => 0,
             },
         };
@@ -318,7 +333,7 @@ impl LlmScenario {
         let rules = scenario.engine_rules(None)?;
         if scenario.ranks > 1 && rules.async_scheduling {
             return Err(engine
-                .refuse(
+                .invalid_table_error(
                     "async_scheduling with data_parallel",
                     "one of them: ranks in lockstep that compose ahead are not simulated",
                 )
@@ -347,60 +362,64 @@ impl LlmScenario {
         &self,
         hardware: Option<EngineHardware<'_>>,
     ) -> Result<EngineRules, ServeError> {
-        let mut rules = EngineRules::named(&self.rules, hardware)?;
+        let mut rules = EngineRules::load_named(&self.rules, hardware)?;
         if !self.own_rules.text.is_empty() {
             let document = ConfigDocument::parse(&self.own_rules.text, &self.own_rules.file)?;
-            if let Some(field) = document.entries().get("engine") {
-                rules.apply_table(&field.table(None)?)?;
+            if let Some(field) = document.unchecked_root().get("engine") {
+                rules.apply_table(&field.read_table(None)?)?;
             }
         }
-        rules.check()?;
+        rules.check_consistency()?;
         Ok(rules)
     }
 }
 
 fn engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigError> {
-    let field = root.need("engine", "the engine")?;
+    let field = root.require_field("engine", "the engine")?;
     // Keys of other programs get their own errors, before they count as unknown keys.
-    let all = field.table(None)?;
+    let all = field.read_table(None)?;
     for (key, what) in REFUSED_KEYS {
         if let Some(given) = all.get(key) {
-            return Err(given.refuse(
-                given.raw(),
+            return Err(given.invalid_value_error(
+                given.raw_text(),
                 format_args!("no such key: {what} are not simulated"),
             ));
         }
     }
     let allowed: Vec<&str> = ENGINE.iter().chain(RULE_KEYS).copied().collect();
-    field.table(Some(&allowed))
+    field.read_table(Some(&allowed))
 }
 
 fn served_model(engine: &ConfigTable<'_>, folder: &Path) -> Result<Option<ServedLlm>, ConfigError> {
     let Some(field) = engine.get("model") else {
         for key in ["tensor", "weights", "kv", "memory_utilization"] {
             if let Some(field) = engine.get(key) {
-                return Err(
-                    field.refuse(field.raw(), "no such key, because [engine] names no model")
-                );
+                return Err(field.invalid_value_error(
+                    field.raw_text(),
+                    "no such key, because [engine] names no model",
+                ));
             }
         }
         return Ok(None);
     };
-    let name = field.line()?;
+    let name = field.read_line()?;
     let is_file = name.ends_with(".toml") || name.contains('/');
     let name = match is_file {
         true => folder.join(name).display().to_string(),
         false => name.to_owned(),
     };
     let own = ServedLlm::new(name);
-    let weights = engine.or("weights", own.weights, |field| field.choice(FORMATS))?;
+    let weights =
+        engine.read_or_default("weights", own.weights, |field| field.read_choice(FORMATS))?;
     Ok(Some(ServedLlm {
-        tensor: engine.optional("tensor", |field| field.count(1024))?,
+        tensor: engine.read_optional("tensor", |field| field.read_count(1024))?,
         weights,
-        kv: engine.or("kv", own.kv, |field| field.choice(KV_FORMATS))?,
-        memory_utilization: engine.or("memory_utilization", own.memory_utilization, |field| {
-            field.positive(1.0)
-        })?,
+        kv: engine.read_or_default("kv", own.kv, |field| field.read_choice(KV_FORMATS))?,
+        memory_utilization: engine.read_or_default(
+            "memory_utilization",
+            own.memory_utilization,
+            |field| field.read_positive(1.0),
+        )?,
         ..own
     }))
 }
@@ -410,7 +429,8 @@ fn step_of(
     has_model: bool,
 ) -> Result<(Option<LinearStep>, Vec<CostPart>), ConfigError> {
     let times = ["base", "token", "request", "context"];
-    let span = |key: &str| table.or(key, Span::ZERO, |field| field.quantity("20 us"));
+    let span =
+        |key: &str| table.read_or_default(key, Span::ZERO, |field| field.read_quantity("20 us"));
     let given = times.iter().any(|key| table.get(key).is_some());
     let linear = LinearStep {
         base: span("base")?,
@@ -420,16 +440,19 @@ fn step_of(
     };
     let profiled = table.get("profile").is_some();
     if given && !profiled && linear == LinearStep::default() {
-        return Err(table.refuse("steps of zero time", "a time above 0"));
+        return Err(table.invalid_table_error("steps of zero time", "a time above 0"));
     }
-    let left_out = table.optional("leave_out", |field| {
+    let left_out = table.read_optional("leave_out", |field| {
         if given || !has_model || profiled {
-            return Err(field.refuse(field.raw(), "no such key, because steps have given times"));
+            return Err(field.invalid_value_error(
+                field.raw_text(),
+                "no such key, because steps have given times",
+            ));
         }
-        let items = field.items("parts of the cost of a step")?;
+        let items = field.read_items("parts of the cost of a step")?;
         items
             .iter()
-            .map(|item| item.choice(CostPart::NAMES))
+            .map(|item| item.read_choice(CostPart::NAMES))
             .collect()
     })?;
     Ok((given.then_some(linear), left_out.unwrap_or_default()))
@@ -443,32 +466,35 @@ fn profile_of(
     let Some(path) = table.get("profile") else {
         for key in ["rows", "layers", "experts", "skew"] {
             if let Some(field) = table.get(key) {
-                return Err(field.refuse(field.raw(), "no such key without `profile`"));
+                return Err(
+                    field.invalid_value_error(field.raw_text(), "no such key without `profile`")
+                );
             }
         }
         return Ok(None);
     };
-    let rows = table.optional("rows", |field| {
-        let all = field.table(None)?;
+    let rows = table.read_optional("rows", |field| {
+        let all = field.read_table(None)?;
         let fields = all.fields();
         fields
-            .map(|(column, value)| Ok((column.to_owned(), value.line()?.to_owned())))
+            .map(|(column, value)| Ok((column.to_owned(), value.read_line()?.to_owned())))
             .collect::<Result<Vec<_>, ConfigError>>()
     })?;
     Ok(Some(ProfileChoice {
-        path: folder.join(path.line()?),
+        path: folder.join(path.read_line()?),
         rows: rows.unwrap_or_default(),
-        layers: table.count("layers", 1 << 16)?,
-        experts: table.optional("experts", |field| {
-            let [all, each] = field.array("numbers", "experts of a block and experts per token")?;
-            let all = all.count(1 << 16)?;
-            let chosen = each.count(1 << 16)?;
+        layers: table.read_count("layers", 1 << 16)?,
+        experts: table.read_optional("experts", |field| {
+            let [all, each] =
+                field.read_array("numbers", "experts of a block and experts per token")?;
+            let all = all.read_count(1 << 16)?;
+            let chosen = each.read_count(1 << 16)?;
             match chosen <= all {
                 true => Ok([all, chosen]),
-                false => Err(each.refuse(chosen, "at most the number of experts")),
+                false => Err(each.invalid_value_error(chosen, "at most the number of experts")),
             }
         })?,
-        skew: table.or("skew", 0.0, |field| field.positive(1.0))?,
+        skew: table.read_or_default("skew", 0.0, |field| field.read_positive(1.0))?,
     }))
 }
 
@@ -484,7 +510,7 @@ enum ArrivalName {
 
 fn parse_arrivals(table: &ConfigTable<'_>, folder: &Path) -> Result<LlmArrivals, ConfigError> {
     use ArrivalName as Name;
-    let name = table.choice(
+    let name = table.read_choice(
         "arrivals",
         &[
             (Name::Poisson, "poisson"),
@@ -504,25 +530,36 @@ fn parse_arrivals(table: &ConfigTable<'_>, folder: &Path) -> Result<LlmArrivals,
     };
     for key in ["rate", "burst", "every", "users", "think", "file", "speed"] {
         if let Some(field) = table.get(key).filter(|_| !own.contains(&key)) {
-            return Err(field.refuse(field.raw(), "no such key with these arrivals"));
+            return Err(
+                field.invalid_value_error(field.raw_text(), "no such key with these arrivals")
+            );
         }
     }
-    let rate = || table.need("rate", "requests per second")?.positive(1e9);
+    let rate = || {
+        table
+            .require_field("rate", "requests per second")?
+            .read_positive(1e9)
+    };
     Ok(match name {
         Name::Poisson => LlmArrivals::Poisson(rate()?),
         Name::Constant => LlmArrivals::Constant(rate()?),
         Name::Bursts => LlmArrivals::Bursts {
-            burst: table.count("burst", 1 << 20)?,
-            every: table.quantity("every", "10 s")?,
+            burst: table.read_count("burst", 1 << 20)?,
+            every: table.read_quantity("every", "10 s")?,
         },
         Name::Users => LlmArrivals::Users {
-            users: table.count("users", 1 << 20)?,
-            think: table.or("think", Span::ZERO, |field| field.quantity("10 s"))?,
+            users: table.read_count("users", 1 << 20)?,
+            think: table
+                .read_or_default("think", Span::ZERO, |field| field.read_quantity("10 s"))?,
         },
         Name::AtOnce => LlmArrivals::AtOnce,
         Name::File => LlmArrivals::File {
-            path: folder.join(table.need("file", "the file's path")?.line()?),
-            speed: table.or("speed", 1.0, |field| field.positive(1e6))?,
+            path: folder.join(
+                table
+                    .require_field("file", "the file's path")?
+                    .read_line()?,
+            ),
+            speed: table.read_or_default("speed", 1.0, |field| field.read_positive(1e6))?,
         },
     })
 }
@@ -534,65 +571,74 @@ fn parse_classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestCla
                 let any = || LengthDistribution::Fixed(1);
                 Ok(vec![RequestClass::new("requests", any(), any())])
             }
-            false => Err(root.missing("class", "requests, under [[class]]")),
+            false => Err(root.missing_entry_error("class", "requests, under [[class]]")),
         };
     };
     if is_file {
-        return Err(field.refuse(
+        return Err(field.invalid_value_error(
             "classes",
             "no such key, because the file states each request",
         ));
     }
     let mut all: Vec<RequestClass> = Vec::new();
-    for table in field.tables(CLASS)? {
+    for table in field.read_tables(CLASS)? {
         let length = |key: &str| -> Result<LengthDistribution, ConfigError> {
-            let field = table.need(key, "a number of tokens")?;
-            let text = match field.whole() {
+            let field = table.require_field(key, "a number of tokens")?;
+            let text = match field.as_whole_number() {
                 Some(number) => number.to_string(),
                 None => field
-                    .text("a number of tokens, or a text of a distribution")?
+                    .read_text("a number of tokens, or a text of a distribution")?
                     .to_owned(),
             };
             text.parse().map_err(|expected: String| {
-                field.refuse(field.raw(), expected.trim_start_matches("expected "))
+                field
+                    .invalid_value_error(field.raw_text(), expected.trim_start_matches("expected "))
             })
         };
-        let named = table.need("name", "the name of the class")?;
-        let name = named.line()?;
+        let named = table.require_field("name", "the name of the class")?;
+        let name = named.read_line()?;
         if all.iter().any(|other| other.name == name) {
-            return Err(named.refuse(named.raw(), "a name that no other class has"));
+            return Err(
+                named.invalid_value_error(named.raw_text(), "a name that no other class has")
+            );
         }
         let class = RequestClass {
-            weight: table.or("weight", 1.0, |field| field.positive(1e9))?,
-            priority: table.or("priority", 0, |field| Ok(field.between(0, 1 << 20)? as i32))?,
-            shared_prefix: table.or("shared_prefix", 0, |field| {
-                Ok(field.between(0, super::workload::MOST_LENGTH.into())? as u32)
+            weight: table.read_or_default("weight", 1.0, |field| field.read_positive(1e9))?,
+            priority: table.read_or_default("priority", 0, |field| {
+                Ok(field.read_integer_between(0, 1 << 20)? as i32)
             })?,
-            prefixes: table.or("prefixes", 1, |field| field.count(1 << 20))?,
-            turns: table.or("turns", 1, |field| field.count(1 << 16))?,
-            think: table.or("think", Span::ZERO, |field| field.quantity("10 s"))?,
+            shared_prefix: table.read_or_default("shared_prefix", 0, |field| {
+                Ok(field.read_integer_between(0, super::workload::MOST_LENGTH.into())? as u32)
+            })?,
+            prefixes: table.read_or_default("prefixes", 1, |field| field.read_count(1 << 20))?,
+            turns: table.read_or_default("turns", 1, |field| field.read_count(1 << 16))?,
+            think: table
+                .read_or_default("think", Span::ZERO, |field| field.read_quantity("10 s"))?,
             limits: limits_of(&table)?,
             ..RequestClass::new(name, length("input")?, length("output")?)
         };
         if class.shared_prefix == 0 && class.prefixes > 1 {
-            return Err(table.refuse(
+            return Err(table.invalid_table_error(
                 "prefixes of no tokens",
                 "`shared_prefix`, the tokens of each",
             ));
         }
         if class.turns == 1 && class.think != Span::ZERO {
-            return Err(table.refuse("`think` in conversations of one turn", "`turns` above 1"));
+            return Err(table
+                .invalid_table_error("`think` in conversations of one turn", "`turns` above 1"));
         }
         all.push(class);
     }
     if all.is_empty() {
-        return Err(root.missing("class", "at least one class"));
+        return Err(root.missing_entry_error("class", "at least one class"));
     }
     Ok(all)
 }
 
 fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
-    let Some(table) = root.optional("slo", |field| field.table(Some(&["ttft", "tpot", "e2e"])))?
+    let Some(table) = root.read_optional("slo", |field| {
+        field.read_table(Some(&["ttft", "tpot", "e2e"]))
+    })?
     else {
         return Ok(LlmLimits::default());
     };
@@ -601,7 +647,7 @@ fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
 
 /// Returns the limits that a table states.
 fn limits_of(table: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
-    let limit = |key: &str| table.optional(key, |field| field.quantity("500 ms"));
+    let limit = |key: &str| table.read_optional(key, |field| field.read_quantity("500 ms"));
     Ok(LlmLimits {
         ttft: limit("ttft")?,
         tpot: limit("tpot")?,
@@ -610,11 +656,14 @@ fn limits_of(table: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
 }
 
 fn parse_client(root: &ConfigTable<'_>) -> Result<ClientTimes, ConfigError> {
-    let Some(table) = root.optional("client", |field| field.table(Some(&["before", "after"])))?
+    let Some(table) = root.read_optional("client", |field| {
+        field.read_table(Some(&["before", "after"]))
+    })?
     else {
         return Ok(ClientTimes::default());
     };
-    let span = |key: &str| table.or(key, Span::ZERO, |field| field.quantity("15 ms"));
+    let span =
+        |key: &str| table.read_or_default(key, Span::ZERO, |field| field.read_quantity("15 ms"));
     Ok(ClientTimes {
         before: span("before")?,
         after: span("after")?,

@@ -20,7 +20,7 @@
 //! keeps its place and its blocks until the running step ends.
 
 use super::block_pool::BlockPool;
-use super::decode_run::BlockVisits;
+use super::decode_run::BlockChangeSchedule;
 use super::rules::{BatchingRule, BlockReserve, EngineRules, SchedulingPolicy};
 use super::token_content::{BlockHash, TokenContent};
 use std::collections::{BTreeSet, VecDeque};
@@ -110,7 +110,7 @@ pub struct EngineStep {
     /// Requests with their tokens, in the order in which they were considered.
     pub shares: Vec<StepShare>,
     /// Preempted requests, in order.
-    pub put_back: Vec<PutBack>,
+    pub put_back: Vec<PreemptedRequest>,
     /// Total number of tokens.
     pub tokens: u32,
     /// Free blocks after it was composed.
@@ -119,7 +119,7 @@ pub struct EngineStep {
 
 /// A preempted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PutBack {
+pub struct PreemptedRequest {
     /// Index of the request in the engine.
     pub slot: u32,
     /// Number of the request.
@@ -130,7 +130,7 @@ pub struct PutBack {
 
 /// A token that a step has produced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepToken {
+pub struct ProducedToken {
     /// Index of the request in the engine.
     pub slot: u32,
     /// Number of the request.
@@ -194,7 +194,7 @@ pub struct StepScheduler {
     step: EngineStep,
     /// With asynchronous scheduling, the step that runs; `step` is then the one after it.
     launched: EngineStep,
-    visits: BlockVisits,
+    visits: BlockChangeSchedule,
 }
 
 impl StepScheduler {
@@ -212,7 +212,7 @@ impl StepScheduler {
             },
             step: EngineStep::default(),
             launched: EngineStep::default(),
-            visits: BlockVisits::default(),
+            visits: BlockChangeSchedule::default(),
             rules,
         }
     }
@@ -224,7 +224,7 @@ impl StepScheduler {
     }
 
     /// Returns the reason why a request can never be served, or `None` if it can be served.
-    pub fn refuses(&self, prompt: u32, output: u32) -> Option<RequestRefusal> {
+    pub fn find_refusal(&self, prompt: u32, output: u32) -> Option<RequestRefusal> {
         if self.rules.max_model_len.is_some_and(|most| prompt >= most) {
             return Some(RequestRefusal::Length);
         }
@@ -234,7 +234,7 @@ impl StepScheduler {
         }
         let needed = self.blocks_of(prompt, output);
         let is_longest = u64::from(prompt) + u64::from(output) > u64::from(MOST_TOKENS);
-        (is_longest || needed > self.pool.count().into()).then_some(RequestRefusal::Blocks)
+        (is_longest || needed > self.pool.block_count().into()).then_some(RequestRefusal::Blocks)
     }
 
     /// Returns the answer's tokens after truncation to the longest allowed request.
@@ -247,7 +247,7 @@ impl StepScheduler {
     }
 
     /// Appends a servable request to the queue, and returns its index.
-    pub fn enqueue(&mut self, mut request: EngineRequest) -> u32 {
+    pub fn enqueue_request(&mut self, mut request: EngineRequest) -> u32 {
         request.output = self.limited_output(request.prompt, request.output);
         let (priority, number) = (request.priority, request.number);
         let slot = match self.free_slots.pop() {
@@ -293,17 +293,17 @@ impl StepScheduler {
     }
 
     /// Returns the number of running requests.
-    pub fn running(&self) -> usize {
+    pub fn running_count(&self) -> usize {
         self.running.len()
     }
 
     /// Returns the number of waiting requests.
-    pub fn waiting(&self) -> usize {
+    pub fn waiting_count(&self) -> usize {
         self.waiting.len()
     }
 
     /// Returns the pool of blocks.
-    pub fn pool(&self) -> &BlockPool {
+    pub fn block_pool(&self) -> &BlockPool {
         &self.pool
     }
 
@@ -316,7 +316,7 @@ impl StepScheduler {
         let (mut hash, mut known) = (BlockHash::START, 0);
         for block in 0..(prompt - 1) / size {
             hash = content.hash(hash, block * size, size);
-            if self.pool.known(hash).is_none() {
+            if self.pool.find_block(hash).is_none() {
                 break;
             }
             known += size;
@@ -344,7 +344,7 @@ impl StepScheduler {
                 slot.coming += 1;
             }
         }
-        self.step.free_blocks = self.pool.free();
+        self.step.free_blocks = self.pool.free_count();
         &self.step
     }
 
@@ -368,12 +368,12 @@ impl StepScheduler {
     }
 
     /// Returns the step that was composed last.
-    pub fn step(&self) -> &EngineStep {
+    pub fn current_step(&self) -> &EngineStep {
         &self.step
     }
 
     /// Ends the running step, and appends the produced tokens in the order of its requests.
-    pub fn end_step(&mut self, made: &mut Vec<StepToken>) {
+    pub fn end_step(&mut self, made: &mut Vec<ProducedToken>) {
         let mut any_ended = false;
         let is_async = self.rules.async_scheduling;
         let step = match is_async {
@@ -403,7 +403,7 @@ impl StepScheduler {
                 }
             }
             let slot = &mut self.slots[share.slot as usize];
-            made.push(StepToken {
+            made.push(ProducedToken {
                 slot: share.slot,
                 number: share.number,
                 outputs: slot.outputs,
@@ -411,7 +411,7 @@ impl StepScheduler {
                 ended_waiting,
             });
             if is_last {
-                self.pool.give_back(&mut slot.blocks);
+                self.pool.release_blocks(&mut slot.blocks);
                 self.free_slots.push(share.slot);
                 any_ended = true;
             }
@@ -468,7 +468,7 @@ impl StepScheduler {
     /// decides which request is preempted.
     pub fn repeat_step(&mut self, step: u32) -> bool {
         let due = self.visits.find_due(step).len();
-        if due as u32 > self.pool.free() {
+        if due as u32 > self.pool.free_count() {
             return false;
         }
         for at in 0..due {
@@ -597,8 +597,10 @@ impl StepScheduler {
         let lost = std::mem::take(&mut of.computed);
         let number = of.request.number;
         (of.is_waiting, of.lost) = (true, lost);
-        self.step.put_back.push(PutBack { slot, number, lost });
-        self.pool.give_back(&mut of.blocks);
+        self.step
+            .put_back
+            .push(PreemptedRequest { slot, number, lost });
+        self.pool.release_blocks(&mut of.blocks);
         of.named = 0;
         let key = (of.request.priority, number, slot);
         match &mut self.waiting {
@@ -617,11 +619,11 @@ impl StepScheduler {
         let of = &mut self.slots[slot as usize];
         let needed = tokens.div_ceil(self.rules.block_size);
         let more = needed.saturating_sub(of.blocks.len() as u32);
-        if more > self.pool.free() {
+        if more > self.pool.free_count() {
             return false;
         }
         for _ in 0..more {
-            of.blocks.extend(self.pool.take());
+            of.blocks.extend(self.pool.allocate_block());
         }
         self.name_blocks(slot, tokens);
         true
@@ -638,7 +640,7 @@ impl StepScheduler {
         let mut known = 0;
         while known < most {
             of.extend_hashes(known + 1, size);
-            if self.pool.known(of.hashes[known as usize]).is_none() {
+            if self.pool.find_block(of.hashes[known as usize]).is_none() {
                 break;
             }
             known += 1;
@@ -654,7 +656,7 @@ impl StepScheduler {
         let of = &self.slots[slot as usize];
         // A cached block that no request uses also leaves the free list.
         let known = of.hashes.iter().take(shared as usize);
-        let known = known.filter_map(|hash| self.pool.known(*hash));
+        let known = known.filter_map(|hash| self.pool.find_block(*hash));
         let mut shared_blocks = Vec::with_capacity(shared as usize);
         shared_blocks.extend(known);
         let revived = shared_blocks
@@ -667,7 +669,8 @@ impl StepScheduler {
         };
         let fits = |tokens: u32| {
             let more = tokens.div_ceil(size).saturating_sub(shared);
-            u64::from(more) + u64::from(revived) + u64::from(margin) <= u64::from(self.pool.free())
+            u64::from(more) + u64::from(revived) + u64::from(margin)
+                <= u64::from(self.pool.free_count())
         };
         let whole = of.request.prompt + of.request.output - 1;
         let reserved = match self.rules.reserve {
@@ -679,11 +682,11 @@ impl StepScheduler {
         }
         shared_blocks
             .iter()
-            .for_each(|block| self.pool.share(*block));
+            .for_each(|block| self.pool.share_block(*block));
         let of = &mut self.slots[slot as usize];
         of.blocks.append(&mut shared_blocks);
         for _ in shared..reserved.div_ceil(size) {
-            of.blocks.extend(self.pool.take());
+            of.blocks.extend(self.pool.allocate_block());
         }
         of.named = shared;
         of.computed = hit;
@@ -709,7 +712,7 @@ impl StepScheduler {
         of.extend_hashes(full, size);
         for block in of.named..full {
             let hash = of.hashes[block as usize];
-            self.pool.name(of.blocks[block as usize], hash);
+            self.pool.register_content(of.blocks[block as usize], hash);
         }
         of.named = full;
     }

@@ -33,7 +33,7 @@ mod row_scenario;
 pub use report::{metric_rows, render_scores};
 
 use super::super::error::ServeError;
-use super::{LlmReport, LlmScenario, NoLlmObserver, TimeSummary, serve};
+use super::{LlmReport, LlmScenario, NoLlmObserver, TimeSummary, serve_llm};
 use chakram_base::parallel::map_in_order;
 use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary, interpolate_percentile};
 use chakram_hardware::machine::Machine;
@@ -109,24 +109,28 @@ const METRICS: &[ServingMetric] = &[
 impl ServingMetric {
     /// Returns its value in seconds; `None` if no request has it.
     fn value_in(self, report: &LlmReport) -> Option<f64> {
-        let all = report.all()?;
+        let all = report.row_of_all_classes()?;
         let of = |times: &TimeSummary| {
             let value = match self.percentile {
                 None => times.mean.as_ref(),
                 Some(index) => times.percentiles.get(index),
             };
-            value.map(|estimate| estimate.value.seconds())
+            value.map(|estimate| estimate.value.as_seconds())
         };
         match self.time {
             ServingTime::Ttft => of(&all.ttft),
             ServingTime::Tpot => of(&all.tpot),
             ServingTime::E2e => of(&all.e2e),
             ServingTime::Itl => match self.percentile {
-                None => report.itl.mean.map(|mean| mean.seconds()),
-                Some(index) => report.itl.percentiles.get(index).map(|span| span.seconds()),
+                None => report.itl.mean.map(|mean| mean.as_seconds()),
+                Some(index) => report
+                    .itl
+                    .percentiles
+                    .get(index)
+                    .map(|span| span.as_seconds()),
             },
             ServingTime::TpotOfMeans => {
-                let mean = |times: &TimeSummary| Some(times.mean.as_ref()?.value.seconds());
+                let mean = |times: &TimeSummary| Some(times.mean.as_ref()?.value.as_seconds());
                 let gaps = all.output_tokens as f64 / all.completed as f64 - 1.0;
                 (gaps > 0.0).then_some((mean(&all.e2e)? - mean(&all.ttft)?) / gaps)
             }
@@ -196,7 +200,7 @@ impl ServingTable {
         Ok(Self {
             file: runs.display().to_string(),
             folder: file.parent().unwrap_or(Path::new("")).to_owned(),
-            metrics: scenarios.metrics(),
+            metrics: scenarios.list_metrics(),
             rows,
             refused,
             by: by.map(str::to_owned),
@@ -269,9 +273,13 @@ impl ServingTable {
     fn predict_row(&self, row: &MeasuredServing) -> Result<PredictedServing, String> {
         let scenario = LlmScenario::parse(&row.scenario, "the row's scenario", &self.folder)
             .map_err(|error| error.to_string())?;
-        let machine = row.machine.as_deref().map(Machine::load).transpose();
+        let machine = row
+            .machine
+            .as_deref()
+            .map(Machine::load_by_name)
+            .transpose();
         let machine = machine.map_err(|error| error.to_string())?;
-        let report = serve(&scenario, machine.as_ref(), &mut NoLlmObserver)
+        let report = serve_llm(&scenario, machine.as_ref(), &mut NoLlmObserver)
             .map_err(|error| error.to_string())?;
         let times = self.metrics.iter().map(|metric| metric.value_in(&report));
         Ok(PredictedServing {

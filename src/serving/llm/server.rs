@@ -9,7 +9,7 @@ use super::incoming::{ConversationTurn, IncomingRequest};
 use super::metrics::LlmRecorder;
 use super::observe::{CompletedLlmRequest, LlmObserver, StepRecord};
 use super::scenario::{LlmScenario, RouterKind};
-use super::scheduler::{EngineRequest, RequestRefusal, StepScheduler, StepToken};
+use super::scheduler::{EngineRequest, ProducedToken, RequestRefusal, StepScheduler};
 use super::source::RequestSource;
 use super::step_cost::PriceMemo;
 use super::step_load::StepLoad;
@@ -74,7 +74,7 @@ pub(super) struct LlmServer<'s> {
     turn: usize,
     load: StepLoad,
     memo: PriceMemo,
-    made: Vec<StepToken>,
+    made: Vec<ProducedToken>,
     /// Future changes of the blocks in use, from runs of equal steps. The changes of several
     /// engines are applied in time order.
     block_changes: BTreeMap<Time, i64>,
@@ -131,7 +131,7 @@ impl<'s> LlmServer<'s> {
 
     /// Returns the next instant at which something happens other than the end of a step, or `None` for
     /// never.
-    pub fn due(&self) -> Option<Time> {
+    pub fn next_due(&self) -> Option<Time> {
         if self.failure.is_some() {
             return None;
         }
@@ -145,7 +145,7 @@ impl<'s> LlmServer<'s> {
 
     /// Handles all events that are due at `now`, and begins steps; `begin` is called with the
     /// engine of each step.
-    pub fn wake(&mut self, now: Time, mut begin: impl FnMut(u32)) {
+    pub fn handle_due(&mut self, now: Time, mut begin: impl FnMut(u32)) {
         if self.failure.is_some() {
             return;
         }
@@ -199,7 +199,7 @@ impl<'s> LlmServer<'s> {
 
     /// Makes a user send a request at `at`, unless the scenario's number of requests is reached.
     fn ask_at(&mut self, at: Time) {
-        if let Some(request) = self.source.ask(at) {
+        if let Some(request) = self.source.request_of_user(at) {
             self.add_timer(at, LlmTimer::Send(Box::new(request)));
         }
     }
@@ -207,7 +207,7 @@ impl<'s> LlmServer<'s> {
     fn send_request(&mut self, request: IncomingRequest) {
         let number = self.arrived;
         self.arrived += 1;
-        self.recorder.arrived(number, request.class, self.now);
+        self.recorder.on_arrived(number, request.class, self.now);
         match self.scenario.client.before {
             Span::ZERO => self.enter_request(number, request),
             before => {
@@ -227,14 +227,14 @@ impl<'s> LlmServer<'s> {
             ..
         } = request;
         let content = request.content.of_request(number, prompt);
-        if let Some(why) = self.engines[0].scheduler.refuses(prompt, output) {
+        if let Some(why) = self.engines[0].scheduler.find_refusal(prompt, output) {
             self.answer_refused(number, class, why);
             return;
         }
         let engine = self.route_request(&content, prompt);
         let of_class = self.scenario.workload.classes[class as usize].priority;
         let of = &mut self.engines[engine];
-        let slot = of.scheduler.enqueue(EngineRequest {
+        let slot = of.scheduler.enqueue_request(EngineRequest {
             number,
             prompt,
             output,
@@ -260,12 +260,12 @@ impl<'s> LlmServer<'s> {
             places.resize_with(slot as usize + 1, || None);
         }
         places[slot as usize] = Some(live);
-        self.recorder.waiting.change(self.now, 1);
+        self.recorder.waiting.change_level(self.now, 1);
     }
 
     /// Immediately answers a request that no engine can serve with an error.
     fn answer_refused(&mut self, number: u64, class: u32, why: RequestRefusal) {
-        self.recorder.refused(number, class, why, self.now);
+        self.recorder.on_refused(number, class, why, self.now);
         if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
             self.ask_at(self.now + think.max(Span(1)));
         }
@@ -281,8 +281,9 @@ impl<'s> LlmServer<'s> {
         if count == 1 {
             return 0;
         }
-        let outstanding =
-            |engine: &RunningEngine| engine.scheduler.running() + engine.scheduler.waiting();
+        let outstanding = |engine: &RunningEngine| {
+            engine.scheduler.running_count() + engine.scheduler.waiting_count()
+        };
         match self.scenario.router {
             RouterKind::RoundRobin => {
                 let engine = self.turn;
@@ -311,14 +312,14 @@ impl<'s> LlmServer<'s> {
         }
         let of = &self.engines[engine];
         let step = of.scheduler.running_step();
-        self.observer.step(&StepRecord {
+        self.observer.on_step(&StepRecord {
             engine: engine as u32,
             number: of.steps - 1,
             begin: self.now,
             end,
             step,
-            running: of.scheduler.running() as u64,
-            waiting: of.scheduler.waiting() as u64,
+            running: of.scheduler.running_count() as u64,
+            waiting: of.scheduler.waiting_count() as u64,
             free_blocks: step.free_blocks,
         });
     }
@@ -328,7 +329,7 @@ impl<'s> LlmServer<'s> {
     fn compose_next(&mut self, engine: usize) {
         loop {
             self.compose_step(engine);
-            let step = self.engines[engine].scheduler.step();
+            let step = self.engines[engine].scheduler.current_step();
             if !step.shares.is_empty() || step.put_back.is_empty() {
                 return;
             }
@@ -339,10 +340,11 @@ impl<'s> LlmServer<'s> {
     fn begin_step(&mut self, engine: usize) -> bool {
         let now = self.now;
         let of = &mut self.engines[engine];
-        if of.scheduler.running() + of.scheduler.waiting() == 0 {
+        if of.scheduler.running_count() + of.scheduler.waiting_count() == 0 {
             return false;
         }
-        let is_composed = of.scheduler.composes_ahead() && !of.scheduler.step().shares.is_empty();
+        let is_composed =
+            of.scheduler.composes_ahead() && !of.scheduler.current_step().shares.is_empty();
         if !is_composed {
             self.compose_next(engine);
         }
@@ -354,16 +356,16 @@ impl<'s> LlmServer<'s> {
         if step.shares.is_empty() {
             self.failure = Some(ServeError::Unfit(format!(
                 "internal error: engine {engine} has {} requests but can serve none of them",
-                of.scheduler.running() + of.scheduler.waiting()
+                of.scheduler.running_count() + of.scheduler.waiting_count()
             )));
             return false;
         }
-        self.load.set(&step.shares);
-        let (time, parts) = self.deployment.price.time(&self.load, &mut self.memo);
+        self.load.set_shares(&step.shares);
+        let (time, parts) = self.deployment.price.step_time(&self.load, &mut self.memo);
         let end = now + time;
         of.steps += 1;
-        self.recorder.step(&self.load, time, parts.as_ref());
-        self.recorder.begun(now, self.load.tokens);
+        self.recorder.on_step(&self.load, time, parts.as_ref());
+        self.recorder.count_begun_tokens(now, self.load.tokens);
         self.observe_step(engine, end);
         let is_async = self.engines[engine].scheduler.composes_ahead();
         if is_async {
@@ -385,7 +387,8 @@ impl<'s> LlmServer<'s> {
     fn begin_wave(&mut self, first: usize) -> bool {
         let now = self.now;
         let wave = first..first + self.deployment.ranks as usize;
-        let has_requests = |of: &RunningEngine| of.scheduler.running() + of.scheduler.waiting() > 0;
+        let has_requests =
+            |of: &RunningEngine| of.scheduler.running_count() + of.scheduler.waiting_count() > 0;
         if !self.engines[wave.clone()].iter().any(has_requests) {
             return false;
         }
@@ -393,7 +396,7 @@ impl<'s> LlmServer<'s> {
         for rank in wave.clone() {
             self.compose_next(rank);
             let mut load = StepLoad::default();
-            load.set(&self.engines[rank].scheduler.step().shares);
+            load.set_shares(&self.engines[rank].scheduler.current_step().shares);
             loads.push(load);
         }
         let widest = loads.iter().map(|load| load.tokens).max().unwrap_or(0);
@@ -409,7 +412,7 @@ impl<'s> LlmServer<'s> {
         for load in &mut loads {
             (load.wave_tokens, load.all_tokens) = (widest, all);
             if load.requests > 0 {
-                let (time, parts) = self.deployment.price.time(load, &mut self.memo);
+                let (time, parts) = self.deployment.price.step_time(load, &mut self.memo);
                 if slowest.as_ref().is_none_or(|(longest, _)| time > *longest) {
                     slowest = Some((time, parts));
                 }
@@ -423,8 +426,8 @@ impl<'s> LlmServer<'s> {
             of.busy_ps += u128::from(time.0);
             of.step = Some((now, end));
             if load.requests > 0 {
-                self.recorder.step(load, time, parts.as_ref());
-                self.recorder.begun(now, load.tokens);
+                self.recorder.on_step(load, time, parts.as_ref());
+                self.recorder.count_begun_tokens(now, load.tokens);
                 self.observe_step(rank, end);
             }
             self.note_blocks(rank, now);
@@ -442,7 +445,7 @@ impl<'s> LlmServer<'s> {
                 live.put_back += 1;
                 live.recomputed += u64::from(put_back.lost);
             }
-            self.recorder.put_back(put_back.lost, now);
+            self.recorder.on_preempted(put_back.lost, now);
         }
         let mut admitted = 0_i64;
         for share in step.shares.iter().filter(|share| share.admitted) {
@@ -461,8 +464,8 @@ impl<'s> LlmServer<'s> {
             }
         }
         if admitted > 0 {
-            self.recorder.waiting.change(now, -admitted);
-            self.recorder.running.change(now, admitted);
+            self.recorder.waiting.change_level(now, -admitted);
+            self.recorder.running.change_level(now, admitted);
         }
     }
 
@@ -484,9 +487,9 @@ impl<'s> LlmServer<'s> {
             }
             self.recorder.tokens_made(end, self.load.requests);
             self.load.advance_decodes();
-            let (time, parts) = self.deployment.price.time(&self.load, &mut self.memo);
-            self.recorder.step(&self.load, time, parts.as_ref());
-            self.recorder.begun(end, self.load.tokens);
+            let (time, parts) = self.deployment.price.step_time(&self.load, &mut self.memo);
+            self.recorder.on_step(&self.load, time, parts.as_ref());
+            self.recorder.count_begun_tokens(end, self.load.tokens);
             self.note_blocks(engine, end);
             (last, end, gap) = (end, end + time, Some(time));
         }
@@ -494,7 +497,7 @@ impl<'s> LlmServer<'s> {
             let of = &mut self.engines[engine];
             of.steps += u64::from(steps);
             of.scheduler.end_run(steps);
-            for share in &of.scheduler.step().shares {
+            for share in &of.scheduler.current_step().shares {
                 if let Some(live) = &mut of.live[share.slot as usize] {
                     live.last = last;
                 }
@@ -507,9 +510,9 @@ impl<'s> LlmServer<'s> {
     fn note_first_gaps(&mut self, engine: usize, now: Time) -> u32 {
         let of = &self.engines[engine];
         let mut counted = 0;
-        for share in &of.scheduler.step().shares {
+        for share in &of.scheduler.current_step().shares {
             if let Some(live) = &of.live[share.slot as usize] {
-                self.recorder.gap(now.since(live.last), live.number);
+                self.recorder.add_gap(now.since(live.last), live.number);
                 counted += u32::from(self.recorder.is_counted(live.number));
             }
         }
@@ -531,7 +534,9 @@ impl<'s> LlmServer<'s> {
         let others = others.filter(|(other, _)| *other != engine);
         let ends = others.filter_map(|(_, of)| match of.step {
             Some((_, end)) => Some(end),
-            None if of.scheduler.running() + of.scheduler.waiting() > 0 => Some(self.now),
+            None if of.scheduler.running_count() + of.scheduler.waiting_count() > 0 => {
+                Some(self.now)
+            }
             None => None,
         });
         ends.fold(event, Time::min)
@@ -540,7 +545,7 @@ impl<'s> LlmServer<'s> {
     /// Records the blocks that an engine uses from `at` on.
     fn note_blocks(&mut self, engine: usize, at: Time) {
         let of = &mut self.engines[engine];
-        let used = of.scheduler.pool().count() - of.scheduler.pool().free();
+        let used = of.scheduler.block_pool().block_count() - of.scheduler.block_pool().free_count();
         let change = i64::from(used) - i64::from(of.used_blocks);
         of.used_blocks = used;
         if change == 0 {
@@ -549,7 +554,7 @@ impl<'s> LlmServer<'s> {
         if at > self.now && self.engines.len() > 1 {
             *self.block_changes.entry(at).or_default() += change;
         } else {
-            self.recorder.blocks.change(at, change);
+            self.recorder.blocks.change_level(at, change);
         }
     }
 
@@ -560,7 +565,7 @@ impl<'s> LlmServer<'s> {
                 return;
             }
             let (at, change) = entry.remove_entry();
-            self.recorder.blocks.change(at, change);
+            self.recorder.blocks.change_level(at, change);
         }
     }
 
@@ -591,7 +596,7 @@ impl<'s> LlmServer<'s> {
             let Some(live) = place.as_mut() else { continue };
             match live.first {
                 None => live.first = Some(now),
-                Some(_) => self.recorder.gap(now.since(live.last), live.number),
+                Some(_) => self.recorder.add_gap(now.since(live.last), live.number),
             }
             live.last = now;
             if !token.is_last {
@@ -606,14 +611,14 @@ impl<'s> LlmServer<'s> {
                     // It was preempted while its last token was coming, so nothing is computed again.
                     live.recomputed = live.recomputed.saturating_sub(lost.into());
                     self.recorder.lost_tokens -= u64::from(lost);
-                    self.recorder.waiting.change(now, -1);
+                    self.recorder.waiting.change_level(now, -1);
                 }
             }
             self.complete_request(&live, token.outputs, engine);
         }
         self.recorder.flush_gaps();
         if ended > 0 {
-            self.recorder.running.change(now, -ended);
+            self.recorder.running.change_level(now, -ended);
             self.note_blocks(engine as usize, now);
         }
         self.made = made;
@@ -637,8 +642,8 @@ impl<'s> LlmServer<'s> {
             put_back: live.put_back,
             recomputed: live.recomputed,
         };
-        self.recorder.completed(&completed);
-        if let Err(error) = self.observer.completed(&completed) {
+        self.recorder.on_completed(&completed);
+        if let Err(error) = self.observer.on_completed(&completed) {
             self.failure = Some(error.into());
         }
         let told = now + self.scenario.client.after;
@@ -655,12 +660,13 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Closes the records of a run.
-    pub fn finish(mut self) -> Result<LlmRecorder, ServeError> {
+    pub fn close_records(mut self) -> Result<LlmRecorder, ServeError> {
         if let Some(error) = self.failure {
             return Err(error);
         }
         for engine in &self.engines {
-            let held = engine.scheduler.pool().count() - engine.scheduler.pool().free();
+            let held = engine.scheduler.block_pool().block_count()
+                - engine.scheduler.block_pool().free_count();
             assert_eq!(held, 0, "requests that ended gave their blocks back");
             assert!(
                 engine.live.iter().all(Option::is_none),
@@ -670,7 +676,7 @@ impl<'s> LlmServer<'s> {
             self.recorder.busy_ps.push(engine.busy_ps);
         }
         self.recorder.arrived_in_all = self.arrived;
-        self.recorder.close();
+        self.recorder.close_records();
         Ok(self.recorder)
     }
 }

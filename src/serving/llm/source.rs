@@ -32,7 +32,7 @@ impl<'w> RequestSource<'w> {
             sum
         });
         let file = match &workload.arrivals {
-            LlmArrivals::File { path, speed } => Some(RequestFile::open(path, *speed)?),
+            LlmArrivals::File { path, speed } => Some(RequestFile::open_file(path, *speed)?),
             _ => None,
         };
         Ok(Self {
@@ -99,7 +99,7 @@ impl<'w> RequestSource<'w> {
 
     /// Returns the request that a user sends at `at`, or `None` if the scenario's number of
     /// requests is reached.
-    pub fn ask(&mut self, at: Time) -> Option<IncomingRequest> {
+    pub fn request_of_user(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
         (!over).then(|| self.draw_request(at))
     }
@@ -108,14 +108,18 @@ impl<'w> RequestSource<'w> {
         self.came += 1;
         let class = match self.sums.len() {
             1 => 0,
-            _ => self.mix.pick(&self.sums) as u32,
+            _ => self.mix.pick_index(&self.sums) as u32,
         };
         let of = &self.workload.classes[class as usize];
         let mut random = self.next_random();
-        let (own, output) = (of.input.draw(&mut random), of.output.draw(&mut random));
+        let (own, output) = (
+            of.input.draw_length(&mut random),
+            of.output.draw_length(&mut random),
+        );
         let conversation = self.came - 1;
         let shared = (of.shared_prefix > 0).then(|| {
-            let chosen = ((random.unit() * f64::from(of.prefixes)) as u32).min(of.prefixes - 1);
+            let chosen =
+                ((random.next_unit() * f64::from(of.prefixes)) as u32).min(of.prefixes - 1);
             let prefix = u64::from(class) << 32 | u64::from(chosen);
             (TokenStream::of_prefix(prefix), of.shared_prefix)
         });
@@ -163,7 +167,10 @@ impl<'w> RequestSource<'w> {
             return None;
         }
         let mut random = self.next_random();
-        let (own, next) = (of.input.draw(&mut random), of.output.draw(&mut random));
+        let (own, next) = (
+            of.input.draw_length(&mut random),
+            of.output.draw_length(&mut random),
+        );
         let prompt = prompt.saturating_add(output).saturating_add(own);
         Some(IncomingRequest {
             at: at + of.think,

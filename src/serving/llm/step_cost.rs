@@ -22,8 +22,8 @@ use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::config::ConfigDocument;
 use chakram_base::dtype::Dtype;
 use chakram_base::ids::Npu;
-use chakram_base::kernel_shape::{KernelShape, MovingKernel};
-use chakram_base::units::{Span, percent};
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
+use chakram_base::units::{Span, format_percent};
 use chakram_hardware::compute::{ComputeModel, KernelProfile, KernelTiming};
 use chakram_hardware::machine::{Machine, NpuClass};
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ impl CostPart {
     pub const COUNT: usize = 10;
 
     /// Returns the name in files and reports.
-    pub fn name(self) -> &'static str {
+    pub fn part_name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
 }
@@ -107,8 +107,8 @@ const GRAPH_STEP: u64 = 8;
 /// Kernels of a block that move bytes, with the elements that they read and write per token: two norms with residual
 /// sums, rotation and writing of keys, the activation.
 #[derive(Clone, Copy, Debug)]
-struct MovingWork {
-    kernel: MovingKernel,
+struct MemoryBoundWork {
+    kernel: MemoryBoundKernel,
     elements: u64,
 }
 
@@ -145,7 +145,7 @@ impl AllReducePrices {
         };
         let measured = machine.measured_collective(kind, bytes, npus);
         let ring = || measured_or_ring(machine, bytes, npus) / 2.0;
-        measured.map_or_else(ring, Span::seconds)
+        measured.map_or_else(ring, Span::as_seconds)
     }
 
     fn seconds_for(&self, bytes: u64) -> f64 {
@@ -176,12 +176,12 @@ fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
 /// dimension.
 fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
-        return span.seconds();
+        return span.as_seconds();
     }
     let dimension = &machine.topology().dimensions()[0];
     let steps = 2.0 * f64::from(npus - 1);
     // A message from NPU to NPU crosses two links through a switch.
-    let latency = 2.0 * dimension.latency.seconds();
+    let latency = 2.0 * dimension.latency.as_seconds();
     let part = bytes as f64 / f64::from(npus) / dimension.bandwidth.bytes_per_second();
     steps * (latency + part)
 }
@@ -190,19 +190,25 @@ fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
 fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
     let text = include_str!("engine_all_reduce.toml");
     let document = ConfigDocument::parse(text, "engine_all_reduce.toml")?;
-    let root = document.root(&["curve"])?;
+    let root = document.root_table(&["curve"])?;
     for curve in root
-        .need("curve", "curves")?
-        .tables(&["npu", "members", "points"])?
+        .require_field("curve", "curves")?
+        .read_tables(&["npu", "members", "points"])?
     {
-        let is = curve.need("npu", "a name")?.line()? == npu;
-        if !is || curve.count("members", 64)? != npus {
+        let is = curve.require_field("npu", "a name")?.read_line()? == npu;
+        if !is || curve.read_count("members", 64)? != npus {
             continue;
         }
         let mut points = Vec::new();
-        for point in curve.need("points", "points")?.items("points")? {
-            let [bytes, micros] = point.array("numbers", "bytes and microseconds")?;
-            points.push((bytes.positive(1e12)?, micros.positive(1e9)? * 1e-6));
+        for point in curve
+            .require_field("points", "points")?
+            .read_items("points")?
+        {
+            let [bytes, micros] = point.read_array("numbers", "bytes and microseconds")?;
+            points.push((
+                bytes.read_positive(1e12)?,
+                micros.read_positive(1e9)? * 1e-6,
+            ));
         }
         return Ok(points);
     }
@@ -222,7 +228,7 @@ impl StepCost {
         (weights, kv): (Dtype, Dtype),
         left_out: &[CostPart],
     ) -> Result<Self, ServeError> {
-        let class = machine.classes()[machine.class(Npu(0))].clone();
+        let class = machine.classes()[machine.class_of_npu(Npu(0))].clone();
         let cost = Self {
             all_reduce: AllReducePrices {
                 own: match npus {
@@ -259,11 +265,11 @@ impl StepCost {
 
     fn price_kernel(&self, kernel: KernelProfile<'_>) -> KernelTiming {
         let memory = self.class.memory_bandwidth();
-        ComputeModel::Curves.price(&kernel, &self.class.peaks, memory, &self.class.curves)
+        ComputeModel::Curves.price_kernel(&kernel, &self.class.peaks, memory, &self.class.curves)
     }
 
     fn kernel_seconds(&self, kernel: KernelProfile<'_>) -> f64 {
-        self.price_kernel(kernel).span().seconds() * self.class.slowdown
+        self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
     /// Returns the format in which products are computed: that of the weights, but for weights of four bits on NPUs that do not
@@ -295,7 +301,7 @@ impl StepCost {
     }
 
     /// Returns the tokens of a step including the padding to its graph's size.
-    pub fn padded(&self, tokens: u64) -> u64 {
+    pub fn padded_tokens(&self, tokens: u64) -> u64 {
         if self.is_left_out(CostPart::Padding) || tokens > LARGEST_GRAPH {
             return tokens;
         }
@@ -331,9 +337,9 @@ impl StepCost {
     /// `all` on all ranks.
     fn token_parts(&self, tokens: u64, all: u64) -> [f64; CostPart::COUNT] {
         let mut parts = [0.0; CostPart::COUNT];
-        let padded = self.padded(tokens);
+        let padded = self.padded_tokens(tokens);
         let embedding =
-            self.moving_seconds(MovingKernel::Embedding, 4 * self.sizes.hidden * padded);
+            self.moving_seconds(MemoryBoundKernel::Embedding, 4 * self.sizes.hidden * padded);
         parts[CostPart::Elementwise as usize] = embedding;
         for kind in &self.sizes.kinds {
             let count = kind.count as f64;
@@ -360,7 +366,7 @@ impl StepCost {
             parts[CostPart::Elementwise as usize] += count * each.sum::<f64>();
             // Products were measured one after another, so their measured times include their gaps.
             let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
-            parts[CostPart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.seconds();
+            parts[CostPart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
         }
         let bytes = 2 * padded * self.sizes.hidden;
         let exchanging = self
@@ -392,7 +398,7 @@ impl StepCost {
     }
 
     /// Returns the seconds of a kernel that moves bytes, without the gap after it.
-    fn moving_seconds(&self, kernel: MovingKernel, bytes: u64) -> f64 {
+    fn moving_seconds(&self, kernel: MemoryBoundKernel, bytes: u64) -> f64 {
         let profile = KernelProfile {
             bytes,
             dtype: Some(Dtype::Bf16),
@@ -408,7 +414,7 @@ impl StepCost {
         (self.kernel_seconds(profile) - gap).max(0.0)
     }
 
-    fn moving_work(&self, kind: &BlockKind) -> Vec<MovingWork> {
+    fn moving_work(&self, kind: &BlockKind) -> Vec<MemoryBoundWork> {
         let (sizes, attention) = (&self.sizes, &kind.attention);
         let parts = u64::from(self.npus);
         let heads = attention.heads / parts;
@@ -418,41 +424,41 @@ impl StepCost {
         };
         let mut work = vec![
             // Two norms, each after a residual sum, make two reads and two writes.
-            MovingWork {
-                kernel: MovingKernel::Normalization,
+            MemoryBoundWork {
+                kernel: MemoryBoundKernel::Normalization,
                 elements: 4 * sizes.hidden,
             },
-            MovingWork {
-                kernel: MovingKernel::Normalization,
+            MemoryBoundWork {
+                kernel: MemoryBoundKernel::Normalization,
                 elements: 4 * sizes.hidden,
             },
-            MovingWork {
-                kernel: MovingKernel::ElementWise,
+            MemoryBoundWork {
+                kernel: MemoryBoundKernel::ElementWise,
                 elements: 2 * turned,
             },
-            MovingWork {
-                kernel: MovingKernel::Copy,
+            MemoryBoundWork {
+                kernel: MemoryBoundKernel::Copy,
                 elements: 2 * attention.kept_elements(self.npus),
             },
-            MovingWork {
-                kernel: MovingKernel::ElementWise,
+            MemoryBoundWork {
+                kernel: MemoryBoundKernel::ElementWise,
                 elements: (kind.widest + kind.widest / 2) / parts,
             },
         ];
         if attention.qk_norm {
-            work.push(MovingWork {
-                kernel: MovingKernel::Normalization,
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::Normalization,
                 elements: 2 * turned,
             });
         }
         if let Some([experts, chosen]) = kind.experts {
             // The router's choice, and the sum of the experts' results.
-            work.push(MovingWork {
-                kernel: MovingKernel::Softmax,
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::Softmax,
                 elements: 3 * experts,
             });
-            work.push(MovingWork {
-                kernel: MovingKernel::ElementWise,
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::ElementWise,
                 elements: (chosen + 1) * sizes.hidden,
             });
         }
@@ -518,7 +524,7 @@ impl StepCost {
         });
         let peak = self.class.peaks.get(Dtype::Bf16);
         let products = peak.map_or(0.0, |peak| flops / (LATENT_PEAK * peak.per_second()));
-        (LATENT_START.seconds() + memory.max(products)) * self.class.slowdown
+        (LATENT_START.as_seconds() + memory.max(products)) * self.class.slowdown
     }
 
     /// Attention of one query per sequence on NPUs whose curves lack it: the
@@ -575,22 +581,24 @@ impl StepCost {
                 });
                 let ring =
                     || machine.map_or(0.0, |machine| measured_or_ring(machine, bytes, npus) / 2.0);
-                span.map_or_else(ring, Span::seconds)
+                span.map_or_else(ring, Span::as_seconds)
             }
         };
         // Logits are converted to single precision, then to probabilities, one of which is chosen: three reads or
         // writes.
-        let chosen =
-            self.moving_seconds(MovingKernel::Softmax, 3 * 4 * rows * self.sizes.vocabulary);
+        let chosen = self.moving_seconds(
+            MemoryBoundKernel::Softmax,
+            3 * 4 * rows * self.sizes.vocabulary,
+        );
         product + gather + chosen
     }
 
     /// Returns the time of a step by part; `memo` caches the costs that depend only on the number of tokens.
-    pub fn parts(&self, load: &StepLoad, memo: &mut PriceMemo) -> PartTimes {
+    pub fn time_by_part(&self, load: &StepLoad, memo: &mut PriceMemo) -> PartTimes {
         let key = (load.wave_tokens, load.all_tokens);
         let mut parts = *memo.of_tokens.entry(key).or_insert_with(|| {
             let mut seconds = self.token_parts(load.wave_tokens, load.all_tokens);
-            seconds[CostPart::HostStep as usize] = HOST_STEP.seconds();
+            seconds[CostPart::HostStep as usize] = HOST_STEP.as_seconds();
             seconds.map(Span::from_seconds)
         });
         let [mut prefill, mut decode] = [0.0; 2];
@@ -601,7 +609,7 @@ impl StepCost {
             }
             if load.decodes > 0 {
                 let keys = load.decode_context.div_ceil(load.decodes);
-                let keys = of.visible(keys);
+                let keys = of.visible_keys(keys);
                 decode += count * self.attention_seconds(of, load.decodes, 1, keys);
             }
         }
@@ -610,7 +618,7 @@ impl StepCost {
         let head = memo.of_rows.entry(load.sampled);
         parts[CostPart::Head as usize] =
             *head.or_insert_with(|| Span::from_seconds(self.head_seconds(load.sampled)));
-        let requests = HOST_REQUEST.seconds() * load.requests as f64;
+        let requests = HOST_REQUEST.as_seconds() * load.requests as f64;
         parts[CostPart::HostRequest as usize] = Span::from_seconds(requests);
         for part in &self.left_out {
             parts[*part as usize] = Span::ZERO;
@@ -619,7 +627,7 @@ impl StepCost {
     }
 
     /// Describes the sources of the times.
-    pub fn basis(&self) -> Vec<String> {
+    pub fn describe_basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
         let mut all = Vec::new();
         let computes_in = self.product_format();
@@ -628,7 +636,7 @@ impl StepCost {
                 "weights in {} are read as such, and products computed in {}, at most at {} of its peak rate (an assumption)",
                 name_of(self.weights),
                 name_of(computes_in),
-                percent(WEIGHT_ONLY_PEAK)
+                format_percent(WEIGHT_ONLY_PEAK)
             ));
         }
         let format = computes_in as usize;
@@ -655,8 +663,8 @@ impl StepCost {
         if of.clone().any(|attention| attention.latent.is_some()) {
             all.push(format!(
                 "attention of one token over latent vectors: {} of the memory's bandwidth or {} of the peak rate, as on H100",
-                percent(LATENT_MEMORY),
-                percent(LATENT_PEAK)
+                format_percent(LATENT_MEMORY),
+                format_percent(LATENT_PEAK)
             ));
         }
         if of.clone().any(|attention| attention.window.is_some()) {
@@ -669,7 +677,7 @@ impl StepCost {
         if curve.is_some_and(|curve| curve.decode.is_none()) {
             all.push(format!(
                 "attention of one token: {} of the memory's bandwidth, as on H100; it was not measured on this machine",
-                percent(DECODE_MEMORY)
+                format_percent(DECODE_MEMORY)
             ));
         }
         if self.ranks > 1 {
@@ -702,7 +710,7 @@ impl StepCost {
     }
 
     /// The model's sizes.
-    pub fn sizes(&self) -> &LlmSizes {
+    pub fn model_sizes(&self) -> &LlmSizes {
         &self.sizes
     }
 }
@@ -754,9 +762,12 @@ mod tests {
     use chakram_workloads::model::ModelSource;
 
     fn cost(model: &str, machine: &str, npus: u32, left_out: &[CostPart]) -> StepCost {
-        let definition = ModelSource::find(model).unwrap().definition(None).unwrap();
-        let sizes = LlmSizes::of(&definition).unwrap();
-        let machine = Machine::load(machine).unwrap();
+        let definition = ModelSource::find_source(model)
+            .unwrap()
+            .parse_definition(None)
+            .unwrap();
+        let sizes = LlmSizes::from_definition(&definition).unwrap();
+        let machine = Machine::load_by_name(machine).unwrap();
         let formats = (Dtype::Bf16, Dtype::Bf16);
         StepCost::new(sizes, &machine, (npus, 1), formats, left_out).unwrap()
     }
@@ -777,8 +788,8 @@ mod tests {
     }
 
     fn total(cost: &StepCost, load: &StepLoad) -> f64 {
-        let parts = cost.parts(load, &mut PriceMemo::default());
-        parts.iter().map(|span| span.seconds()).sum()
+        let parts = cost.time_by_part(load, &mut PriceMemo::default());
+        parts.iter().map(|span| span.as_seconds()).sum()
     }
 
     /// With 256 experts and 8 per token, 57 experts are used at 8 tokens, 163 at 32, and 222 at 64
@@ -810,19 +821,20 @@ mod tests {
             requests: 10,
             ..decode(8, 700)
         };
-        let all = cost("llama3-70b", "dgx-h100", 4, &[]).parts(&load, &mut PriceMemo::default());
+        let all =
+            cost("llama3-70b", "dgx-h100", 4, &[]).time_by_part(&load, &mut PriceMemo::default());
         for (part, name) in CostPart::NAMES {
             let is_padding = *part == CostPart::Padding;
             assert_eq!(all[*part as usize] == Span::ZERO, is_padding, "{name}");
             let without = cost("llama3-70b", "dgx-h100", 4, &[*part]);
-            let parts = without.parts(&load, &mut PriceMemo::default());
+            let parts = without.time_by_part(&load, &mut PriceMemo::default());
             assert_eq!(parts[*part as usize], Span::ZERO, "{name}");
             for (other, _) in CostPart::NAMES.iter().filter(|(other, _)| other != part) {
                 assert_eq!(parts[*other as usize], all[*other as usize], "{name}");
             }
         }
         let padded = [1, 2, 3, 5, 9, 511, 513]
-            .map(|tokens| cost("llama3-8b", "dgx-h100", 1, &[]).padded(tokens));
+            .map(|tokens| cost("llama3-8b", "dgx-h100", 1, &[]).padded_tokens(tokens));
         assert_eq!(padded, [1, 2, 4, 8, 16, 512, 513]);
     }
 

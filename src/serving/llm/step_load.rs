@@ -30,7 +30,7 @@ pub struct StepLoad {
 
 impl StepLoad {
     /// Sets the load to the work of a step.
-    pub fn set(&mut self, shares: &[StepShare]) {
+    pub fn set_shares(&mut self, shares: &[StepShare]) {
         let mut chunks = std::mem::take(&mut self.chunks);
         chunks.clear();
         *self = Self {
@@ -80,7 +80,7 @@ pub struct LinearStep {
 
 impl LinearStep {
     /// Returns the time of a step.
-    pub fn time(&self, load: &StepLoad) -> Span {
+    pub fn step_time(&self, load: &StepLoad) -> Span {
         self.base
             + self.token.times(load.tokens)
             + self.request.times(load.requests)
@@ -104,7 +104,7 @@ mod tests {
             admitted: false,
         };
         let mut load = StepLoad::default();
-        load.set(&[share(9, 1), share(100, 30), share(0, 1)]);
+        load.set_shares(&[share(9, 1), share(100, 30), share(0, 1)]);
         // The step has 32 tokens and 3 requests, which read 10 + 130 + 1 tokens.
         assert_eq!((load.tokens, load.requests, load.context), (32, 3, 141));
         assert_eq!((load.decodes, load.decode_context), (1, 10));
@@ -115,6 +115,6 @@ mod tests {
             request: Span(7),
             context: Span(2),
         };
-        assert_eq!(linear.time(&load), Span(1000 + 320 + 21 + 282));
+        assert_eq!(linear.step_time(&load), Span(1000 + 320 + 21 + 282));
     }
 }

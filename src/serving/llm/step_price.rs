@@ -18,29 +18,32 @@ pub enum StepPrice {
 
 impl StepPrice {
     /// Returns the time of a step, and its parts if the source has parts.
-    pub fn time(&self, load: &StepLoad, memo: &mut PriceMemo) -> (Span, Option<PartTimes>) {
+    pub fn step_time(&self, load: &StepLoad, memo: &mut PriceMemo) -> (Span, Option<PartTimes>) {
         match self {
-            Self::Linear(linear) => (linear.time(load), None),
-            Self::Profile(profile) => (profile.time(load), None),
+            Self::Linear(linear) => (linear.step_time(load), None),
+            Self::Profile(profile) => (profile.step_time(load), None),
             Self::Model(cost) => {
-                let parts = cost.parts(load, memo);
+                let parts = cost.time_by_part(load, memo);
                 (parts.iter().copied().sum(), Some(parts))
             }
         }
     }
 
     /// Describes the source of step times.
-    pub fn basis(&self) -> Vec<String> {
+    pub fn describe_basis(&self) -> Vec<String> {
         match self {
             Self::Linear(linear) => vec![format!(
                 "as the scenario states: {} a step, {} a token, {} a request, {} a token that is read",
                 linear.base, linear.token, linear.request, linear.context
             )],
-            Self::Profile(profile) => profile.basis(),
+            Self::Profile(profile) => profile.describe_basis(),
             Self::Model(cost) => {
-                let mut all = cost.basis();
+                let mut all = cost.describe_basis();
                 if !cost.left_out().is_empty() {
-                    let names = cost.left_out().iter().map(|part: &CostPart| part.name());
+                    let names = cost
+                        .left_out()
+                        .iter()
+                        .map(|part: &CostPart| part.part_name());
                     all.push(format!(
                         "left out: {}",
                         names.collect::<Vec<_>>().join(", ")

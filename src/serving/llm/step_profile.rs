@@ -144,47 +144,47 @@ impl StepProfile {
     /// # Errors
     ///
     /// Fails if the table cannot be read, or has no operations of either kind.
-    pub fn load(
+    pub fn load_choice(
         choice: &ProfileChoice,
         besides: LinearStep,
         ranks: u32,
     ) -> Result<Self, ServeError> {
-        let mut reader = TableReader::open(&choice.path)?;
+        let mut reader = TableReader::open_table(&choice.path)?;
         for (column, value) in &choice.rows {
-            reader.filter(column, value)?;
+            reader.filter_rows(column, value)?;
         }
         let columns = ["op", "a", "b", "c", "d", "us"];
         let mut at = [0; 6];
         for (place, name) in at.iter_mut().zip(columns) {
-            *place = reader.column(name)?;
+            *place = reader.column_index(name)?;
         }
         let mut of_tokens: BTreeMap<String, Vec<(f64, Span)>> = BTreeMap::new();
         let mut of_rows: BTreeMap<String, Vec<(f64, Span)>> = BTreeMap::new();
         let mut attention = AttentionGrid::default();
         let mut experts = AttentionGrid::default();
-        while reader.advance()? {
-            let op = reader.text(at[0]).to_owned();
-            let seconds = reader.number(at[5])? * 1e-6;
+        while reader.advance_row()? {
+            let op = reader.cell_text(at[0]).to_owned();
+            let seconds = reader.cell_number(at[5])? * 1e-6;
             if op == "attention" {
                 let mut point = [0; 4];
                 for (size, column) in point.iter_mut().zip(&at[1..5]) {
-                    *size = reader.number(*column)? as u32;
+                    *size = reader.cell_number(*column)? as u32;
                 }
                 attention.add_point(point, seconds);
                 continue;
             }
             if op == "moe" {
                 if choice.experts.is_none() {
-                    return Err(reader.refuse(
+                    return Err(reader.invalid_row(
                         "an operation moe",
                         "operations of models without experts, or `experts` in [step]",
                     ));
                 }
-                let [tokens, touched] = [reader.number(at[1])?, reader.number(at[2])?];
+                let [tokens, touched] = [reader.cell_number(at[1])?, reader.cell_number(at[2])?];
                 experts.add_point([tokens as u32, touched as u32, 0, 0], seconds);
                 continue;
             }
-            let size = reader.number(at[1])?;
+            let size = reader.cell_number(at[1])?;
             if let Some(name) = op.strip_suffix("@seq") {
                 of_rows
                     .entry(name.to_owned())
@@ -241,9 +241,9 @@ impl StepProfile {
     }
 
     /// Returns the time of a step.
-    pub fn time(&self, load: &StepLoad) -> Span {
+    pub fn step_time(&self, load: &StepLoad) -> Span {
         let of = |curves: &[LatencyCurve], x: u64| -> Span {
-            curves.iter().map(|curve| curve.at(x as f64)).sum()
+            curves.iter().map(|curve| curve.duration_at(x as f64)).sum()
         };
         let rows = match load.sampled {
             0 => Span::ZERO,
@@ -271,11 +271,11 @@ impl StepProfile {
                 .interpolate_seconds([place[0], place[1], 0.0, 0.0])
         });
         let blocks = Span::from_seconds((attention + experts) * self.layers as f64);
-        of(&self.of_tokens, load.wave_tokens) + rows + blocks + self.besides.time(load)
+        of(&self.of_tokens, load.wave_tokens) + rows + blocks + self.besides.step_time(load)
     }
 
     /// Describes the profile.
-    pub fn basis(&self) -> Vec<String> {
+    pub fn describe_basis(&self) -> Vec<String> {
         let rows = self
             .choice
             .rows
@@ -296,7 +296,7 @@ impl StepProfile {
         if self.choice.skew > 0.0 {
             all.push(format!(
                 "attention of different contexts: {} of the way from their mean to the longest",
-                chakram_base::units::percent(self.choice.skew)
+                chakram_base::units::format_percent(self.choice.skew)
             ));
         }
         if self.besides != LinearStep::default() {

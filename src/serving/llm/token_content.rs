@@ -15,17 +15,17 @@ impl BlockHash {
     pub const START: Self = Self(NonZeroU64::MIN);
 
     /// Returns the hash with these bits; 0 counts as 1, so that an optional hash takes no more memory.
-    pub fn of(bits: u64) -> Self {
+    pub fn from_bits(bits: u64) -> Self {
         Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
     }
 
     /// Returns its bits.
-    pub fn bits(self) -> u64 {
+    pub fn to_bits(self) -> u64 {
         self.0.get()
     }
 
     fn chain_hash(self, next: u64) -> Self {
-        Self::of(mix_bits((self.bits() ^ next).wrapping_add(GAMMA)))
+        Self::from_bits(mix_bits((self.to_bits() ^ next).wrapping_add(GAMMA)))
     }
 }
 
@@ -88,13 +88,13 @@ pub struct TokenContent {
 
 impl TokenContent {
     /// Creates content from `pieces`.
-    pub fn of(pieces: Vec<TokenPiece>) -> Self {
+    pub fn from_pieces(pieces: Vec<TokenPiece>) -> Self {
         Self { pieces }
     }
 
     /// Creates the content of a prompt of `tokens` tokens that begins with `shared` tokens of a stream. All other
     /// tokens of the prompt belong only to request `number`.
-    pub fn behind(shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) -> Self {
+    pub fn of_prompt(shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) -> Self {
         let mut content = Self::default();
         content.begin_prompt(shared, number, tokens);
         content
@@ -155,8 +155,8 @@ mod tests {
     #[test]
     fn blocks_are_alike_as_far_as_streams_are() {
         let system = TokenStream::of_prefix(0);
-        let a = TokenContent::behind(Some((system, 20)), 1, 40);
-        let b = TokenContent::behind(Some((system, 20)), 2, 40);
+        let a = TokenContent::of_prompt(Some((system, 20)), 1, 40);
+        let b = TokenContent::of_prompt(Some((system, 20)), 2, 40);
         let chain = |content: &TokenContent| -> Vec<BlockHash> {
             let mut hash = BlockHash::START;
             let blocks = (0..5).map(|block| {
@@ -172,7 +172,7 @@ mod tests {
             assert_ne!(first[k], second[k]);
         }
         // An equal block after different blocks has a different hash.
-        let c = TokenContent::behind(None, 1, 40);
+        let c = TokenContent::of_prompt(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);
     }
@@ -181,7 +181,7 @@ mod tests {
     fn answers_go_on_in_the_last_stream() {
         let talk = TokenStream::of_conversation(5);
         let turn = |tokens| {
-            TokenContent::of(vec![TokenPiece {
+            TokenContent::from_pieces(vec![TokenPiece {
                 stream: talk,
                 from: 0,
                 tokens,

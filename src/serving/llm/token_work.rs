@@ -27,7 +27,7 @@ impl TokenWork {
     ///
     /// If there is no such model, or it cannot be served.
     pub fn new(model: &str, place: &EnginePlace, batch: f64) -> Result<Self, ServeError> {
-        let sizes = LlmSizes::find(model)?;
+        let sizes = LlmSizes::load_by_name(model)?;
         let known = FORMATS.iter().find(|(_, name)| *name == place.weights);
         let format = known.map_or(Dtype::Bf16, |(format, _)| *format);
         let (mut unread, mut unused) = (0.0, 0.0);

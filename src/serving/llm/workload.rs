@@ -126,26 +126,26 @@ pub(super) const MOST_LENGTH: u32 = 1 << 24;
 
 impl LengthDistribution {
     /// Draws a length, at least 1.
-    pub fn draw(&self, random: &mut RandomDraws) -> u32 {
+    pub fn draw_length(&self, random: &mut RandomDraws) -> u32 {
         match *self {
             Self::Fixed(length) => length,
             Self::Uniform(least, most) => {
                 let span = f64::from(most - least + 1);
-                least + ((random.unit() * span) as u32).min(most - least)
+                least + ((random.next_unit() * span) as u32).min(most - least)
             }
             Self::LogNormal { mean, deviation } => {
                 let length = random.next_log_normal(mean, deviation).round();
                 (length as u32).clamp(1, MOST_LENGTH)
             }
             Self::Empirical(ref lengths) => {
-                let place = (random.unit() * lengths.len() as f64) as usize;
+                let place = (random.next_unit() * lengths.len() as f64) as usize;
                 lengths[place.min(lengths.len() - 1)]
             }
         }
     }
 
     /// Returns the mean.
-    pub fn mean(&self) -> f64 {
+    pub fn mean_length(&self) -> f64 {
         match *self {
             Self::Fixed(length) => f64::from(length),
             Self::Uniform(least, most) => (f64::from(least) + f64::from(most)) / 2.0,
@@ -244,10 +244,10 @@ impl LlmWorkload {
 
     /// Requests per second in the long run. Returns `None` if answers or a file determine the
     /// arrivals.
-    pub fn rate(&self) -> Option<f64> {
+    pub fn mean_rate(&self) -> Option<f64> {
         match self.arrivals {
             LlmArrivals::Poisson(rate) | LlmArrivals::Constant(rate) => Some(rate),
-            LlmArrivals::Bursts { burst, every } => Some(f64::from(burst) / every.seconds()),
+            LlmArrivals::Bursts { burst, every } => Some(f64::from(burst) / every.as_seconds()),
             _ => None,
         }
     }
@@ -266,7 +266,7 @@ impl LlmWorkload {
     }
 
     /// Describes the arrivals.
-    pub fn describe(&self) -> String {
+    pub fn describe_arrivals(&self) -> String {
         let mut text = match &self.arrivals {
             LlmArrivals::Poisson(rate) => format!("Poisson arrivals, {rate} requests/s"),
             LlmArrivals::Constant(rate) => {
@@ -319,11 +319,11 @@ mod tests {
             assert_eq!(lengths.to_string(), text);
             let mut random = RandomStream::new(5, RandomPurpose::Lengths);
             let sum: f64 = (0..60_000)
-                .map(|_| f64::from(lengths.draw(&mut random)))
+                .map(|_| f64::from(lengths.draw_length(&mut random)))
                 .sum();
             let mean = sum / 60_000.0;
             assert!(
-                (mean / lengths.mean() - 1.0).abs() < within,
+                (mean / lengths.mean_length() - 1.0).abs() < within,
                 "{text}: {mean}"
             );
         }

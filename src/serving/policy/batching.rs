@@ -28,11 +28,11 @@ impl BatchQueue {
 }
 
 impl ServicePolicy for BatchQueue {
-    fn enqueue(&mut self, request: QueuedRequest) {
+    fn enqueue_request(&mut self, request: QueuedRequest) {
         self.queues[request.model as usize].push_back(request);
     }
 
-    fn choose(&mut self, now: Time, batch: &mut Vec<QueuedRequest>) {
+    fn choose_requests(&mut self, now: Time, batch: &mut Vec<QueuedRequest>) {
         let ripe = |queue: &&mut VecDeque<QueuedRequest>| {
             let oldest = queue.front();
             oldest.is_some_and(|oldest| queue.len() >= self.most || oldest.since + self.wait <= now)

@@ -24,7 +24,7 @@ use std::collections::BinaryHeap;
 pub type RequestKey = Box<dyn Fn(&QueuedRequest) -> u64>;
 
 /// Returns the key function of a policy. The policy must be one that uses keys.
-pub fn key(kind: PolicyKind) -> RequestKey {
+pub fn key_function_of(kind: PolicyKind) -> RequestKey {
     match kind {
         PolicyKind::ShortestJob => Box::new(|request| request.work.0),
         PolicyKind::Priority { aging: None } => Box::new(|request| request.level.into()),
@@ -76,12 +76,12 @@ impl KeyedQueue {
 }
 
 impl ServicePolicy for KeyedQueue {
-    fn enqueue(&mut self, request: QueuedRequest) {
+    fn enqueue_request(&mut self, request: QueuedRequest) {
         let key = (self.key)(&request);
         self.heap.push(Reverse(KeyedRequest { key, request }));
     }
 
-    fn choose(&mut self, _now: Time, batch: &mut Vec<QueuedRequest>) {
+    fn choose_requests(&mut self, _now: Time, batch: &mut Vec<QueuedRequest>) {
         batch.extend(self.heap.pop().map(|Reverse(first)| first.request));
     }
 

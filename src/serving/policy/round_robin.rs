@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 pub struct ArrivalQueue(VecDeque<QueuedRequest>);
 
 impl ServicePolicy for ArrivalQueue {
-    fn enqueue(&mut self, request: QueuedRequest) {
+    fn enqueue_request(&mut self, request: QueuedRequest) {
         self.0.push_back(request);
     }
 
-    fn choose(&mut self, _now: Time, batch: &mut Vec<QueuedRequest>) {
+    fn choose_requests(&mut self, _now: Time, batch: &mut Vec<QueuedRequest>) {
         batch.extend(self.0.pop_front());
     }
 }

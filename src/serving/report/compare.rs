@@ -2,9 +2,9 @@
 
 use super::text::{format_rate, longest_name, name_width, or_dash, row_name};
 use super::{ServeReport, ServeRow, ServeRowKind};
-use chakram_base::units::percent;
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph};
+use chakram_base::units::format_percent;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, write_paragraph};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -42,7 +42,7 @@ pub struct ServeCapacity {
 
 impl RateSweep {
     /// Returns the name of the platform; `processors` if there is none.
-    pub fn platform(&self) -> &str {
+    pub fn platform_name(&self) -> &str {
         let first = self.points.first();
         let platform = first.and_then(|point| point.report.platform.as_ref());
         platform.map_or("processors", |platform| &platform.name)
@@ -50,7 +50,7 @@ impl RateSweep {
 }
 
 /// Renders the runs of one scenario on several platforms.
-pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
+pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
     let mut out = String::new();
     let Some(first) = reports.first() else {
         return out;
@@ -66,28 +66,28 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
         .iter()
         .map(|report| {
             let platform = report.platform.as_ref();
-            style.clip(platform.map_or("-", |platform| &platform.name), 13)
+            style.clip_to_width(platform.map_or("-", |platform| &platform.name), 13)
         })
         .collect();
     let width = name_width(&first.rows, style, 18);
     let columns = |heading: &'static str| {
-        let mut columns = vec![left(heading, width + 2)];
+        let mut columns = vec![left_aligned_column(heading, width + 2)];
         columns.extend(
             names
                 .iter()
-                .map(|name| right(name, name.chars().count().max(13) + 2)),
+                .map(|name| right_aligned_column(name, name.chars().count().max(13) + 2)),
         );
         TextTable::new(columns)
     };
     let mut row = |table: &TextTable<'_>, label: &str, cells: Vec<String>| {
         let mut all: Vec<&dyn std::fmt::Display> = vec![&label];
         all.extend(cells.iter().map(|cell| cell as &dyn std::fmt::Display));
-        out += &table.line(&all, anstyle::Style::new());
+        out += &table.render_line(&all, anstyle::Style::new());
     };
     let heads = names.clone();
-    let blank = TextTable::new([left("", 0)]).indented(0);
+    let blank = TextTable::new([left_aligned_column("", 0)]).with_indent(0);
     row(&blank, "", Vec::new());
-    row(&columns("").indented(0), "MEAN SERVE TIME", heads);
+    row(&columns("").with_indent(0), "MEAN SERVE TIME", heads);
     for (i, of) in first.rows.iter().enumerate() {
         let cells = reports.iter().map(|report| {
             let mean = report.rows.get(i).and_then(|row| row.mean);
@@ -95,7 +95,7 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
         });
         row(
             &columns(""),
-            &style.clip(&row_name(of), longest_name(style)),
+            &style.clip_to_width(&row_name(of), longest_name(style)),
             cells.collect(),
         );
     }
@@ -106,17 +106,17 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
             None => "BY DEADLINE".to_owned(),
         };
         row(&blank, "", Vec::new());
-        row(&columns("").indented(0), &heading, names.clone());
+        row(&columns("").with_indent(0), &heading, names.clone());
         for (i, of) in first.rows.iter().enumerate() {
             let rows: Vec<_> = reports.iter().map(|report| report.rows.get(i)).collect();
             if rows.iter().flatten().any(|row| limited(row)) {
                 let attained = |row: &Option<&ServeRow>| {
-                    or_dash(row.and_then(|row| row.attained).map(percent))
+                    or_dash(row.and_then(|row| row.attained).map(format_percent))
                 };
                 let cells = rows.iter().map(attained).collect();
                 row(
                     &columns(""),
-                    &style.clip(&row_name(of), longest_name(style)),
+                    &style.clip_to_width(&row_name(of), longest_name(style)),
                     cells,
                 );
             }
@@ -124,7 +124,7 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
         let goodput = |report: &ServeReport| {
             or_dash(
                 report
-                    .all()
+                    .row_of_all_models()
                     .and_then(|all| all.goodput_per_s)
                     .map(format_rate),
             )
@@ -138,10 +138,14 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
     type ReportLine = (&'static str, fn(&ServeReport) -> String);
     let lines: [ReportLine; 4] = [
         ("p99 of all", |report| {
-            let last = report.all().and_then(|all| all.percentiles.last());
+            let last = report
+                .row_of_all_models()
+                .and_then(|all| all.percentiles.last());
             or_dash(last.map(|one| one.value))
         }),
-        ("cores busy", |report| percent(report.mean_utilisation())),
+        ("cores busy", |report| {
+            format_percent(report.mean_utilisation())
+        }),
         ("rho", |report| {
             or_dash(report.offered_load.map(|load| format!("{load:.3}")))
         }),
@@ -158,14 +162,14 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
                 .as_ref()
                 .map_or("", |platform| &platform.name);
             let text = format!("{platform}: {warning}");
-            paragraph(&mut out, &text, "  ! ", 4, style.warning).expect(put);
+            write_paragraph(&mut out, &text, "  ! ", 4, style.warning).expect(put);
         }
     }
     out
 }
 
 /// Renders a scenario's runs at several rates.
-pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
+pub fn render_rates(sweep: &RateSweep, style: TextStyle) -> String {
     let mut out = String::new();
     let put = "a string grows as needed";
     if let Some(first) = sweep.points.first() {
@@ -175,32 +179,34 @@ pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
         writeln!(out, "{head}").expect(put);
     }
     let table = TextTable::new([
-        left("ARRIVALS /s", 14),
-        right("rho", 8),
-        right("busy", 9),
-        right("done /s", 11),
-        right("mean", 12),
-        right("± 95 %", 12),
-        right("p50", 11),
-        right("p99", 12),
-        right("attained", 10),
+        left_aligned_column("ARRIVALS /s", 14),
+        right_aligned_column("rho", 8),
+        right_aligned_column("busy", 9),
+        right_aligned_column("done /s", 11),
+        right_aligned_column("mean", 12),
+        right_aligned_column("± 95 %", 12),
+        right_aligned_column("p50", 11),
+        right_aligned_column("p99", 12),
+        right_aligned_column("attained", 10),
     ]);
-    out += &table.headings(style);
+    out += &table.render_headings(style);
     for point in &sweep.points {
         let report = &point.report;
-        let Some(all) = report.all() else { continue };
+        let Some(all) = report.row_of_all_models() else {
+            continue;
+        };
         let at = |i: usize| or_dash(all.percentiles.get(i).map(|one| one.value));
         let load = report.offered_load;
         let cells: [String; 9] = [
             format_rate(point.rate_per_s),
             or_dash(load.map(|load| format!("{load:.3}"))),
-            percent(report.mean_utilisation()),
+            format_percent(report.mean_utilisation()),
             format_rate(all.throughput_per_s),
             or_dash(all.mean.map(|mean| mean.value)),
             or_dash(all.mean.and_then(|mean| mean.plus_minus)),
             at(0),
             at(3),
-            or_dash(all.attained.map(percent)),
+            or_dash(all.attained.map(format_percent)),
         ];
         let cells = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
         let over = load.is_some_and(|load| load >= 1.0);
@@ -209,14 +215,14 @@ pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
         } else {
             anstyle::Style::new()
         };
-        out += &table.line(&cells, style);
+        out += &table.render_line(&cells, style);
     }
     if let Some(capacity) = &sweep.capacity {
         writeln!(
             out,
             "\nCAPACITY  {} requests/s with {} within their limit; at {} fewer are",
             format_rate(capacity.rate_per_s),
-            percent(capacity.attain),
+            format_percent(capacity.attain),
             format_rate(capacity.too_much_per_s)
         )
         .expect(put);
@@ -227,7 +233,7 @@ pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
         .filter(|p| p.report.offered_load.is_some_and(|load| load >= 1.0));
     if over.count() > 0 {
         let text = "where rho is 1 or more, times grow with the length of the run and do not characterize the system";
-        paragraph(&mut out, text, "  ! ", 4, style.warning).expect(put);
+        write_paragraph(&mut out, text, "  ! ", 4, style.warning).expect(put);
     }
     out
 }

@@ -3,10 +3,10 @@
 use super::ServeReport;
 use crate::prepared::PreparedScenario;
 use crate::scenario::{ArrivalRate, ArrivalStream, ModelWork, PolicyKind, Scenario, StopRule};
-use chakram_base::units::thousands;
+use chakram_base::units::format_thousands;
 
 /// Describes arrivals.
-pub fn stream(arrivals: &ArrivalStream) -> String {
+pub fn describe_stream(arrivals: &ArrivalStream) -> String {
     let rate = |rate: &ArrivalRate| match rate {
         ArrivalRate::Requests(rate) => format!("{rate} requests/s"),
         ArrivalRate::Bytes(bandwidth) => {
@@ -17,7 +17,10 @@ pub fn stream(arrivals: &ArrivalStream) -> String {
         ArrivalStream::Poisson(mean) => format!("Poisson arrivals, {}", rate(mean)),
         ArrivalStream::Periodic(equal) => format!("periodic arrivals, {}", rate(equal)),
         ArrivalStream::Bursts { burst, every } => {
-            format!("bursts of {} every {every}", thousands((*burst).into()))
+            format!(
+                "bursts of {} every {every}",
+                format_thousands((*burst).into())
+            )
         }
         ArrivalStream::Closed {
             users,
@@ -27,7 +30,7 @@ pub fn stream(arrivals: &ArrivalStream) -> String {
             let mean = if *exponential { " on average" } else { "" };
             format!(
                 "{} users that think for {think}{mean}",
-                thousands((*users).into())
+                format_thousands((*users).into())
             )
         }
         ArrivalStream::File {
@@ -53,7 +56,7 @@ pub fn stream(arrivals: &ArrivalStream) -> String {
 /// Describes the order of service.
 pub(super) fn describe_policy(scenario: &Scenario) -> String {
     let policy = &scenario.policy;
-    let mut text = policy.kind.name().to_owned();
+    let mut text = policy.kind.stable_name().to_owned();
     match policy.kind {
         PolicyKind::Batching { batch, wait } => {
             text += &format!(
@@ -84,13 +87,16 @@ pub(super) fn describe_policy(scenario: &Scenario) -> String {
 pub(super) fn describe_stop(stop: &StopRule) -> String {
     let mut parts = Vec::new();
     if let Some(requests) = stop.requests {
-        parts.push(format!("after {} requests", thousands(requests)));
+        parts.push(format!("after {} requests", format_thousands(requests)));
     }
     if let Some(duration) = stop.duration {
         parts.push(format!("no arrivals from {duration} on"));
     }
     if let Some(first) = stop.first {
-        parts.push(format!("when the first {} are complete", thousands(first)));
+        parts.push(format!(
+            "when the first {} are complete",
+            format_thousands(first)
+        ));
     }
     if parts.is_empty() {
         "at the end of the arrivals".to_owned()
@@ -110,7 +116,7 @@ pub(super) fn report_warnings(
             "rho is {load:.3}: the load exceeds the capacity, so times grow with the length of the run and do not characterize the system"
         ));
     } else if report
-        .all()
+        .row_of_all_models()
         .and_then(|all| all.mean)
         .is_some_and(|mean| mean.plus_minus.is_none())
     {
@@ -127,8 +133,8 @@ pub(super) fn report_warnings(
         let left = report.arrived - report.completed;
         warnings.push(format!(
             "the run ended when the first {} requests were complete; {} other requests in the system are not counted, which favours requests that finish early",
-            thousands(stopped),
-            thousands(left)
+            format_thousands(stopped),
+            format_thousands(left)
         ));
     }
     for model in &prepared.models {
@@ -139,7 +145,7 @@ pub(super) fn report_warnings(
                 served.name
             ));
         }
-        let alone = model.datapath + model.typical(1);
+        let alone = model.datapath + model.typical_time(1);
         let limit = report.slo.or(served.deadline);
         if let Some(limit) = limit.filter(|limit| *limit < alone && !model.depends_on_arrivals()) {
             let mean = if model.is_drawn() {

@@ -3,11 +3,13 @@
 use super::compare::{RateSweep, is_model};
 use super::text::{format_rate, or_dash, row_name};
 use super::{LevelSummary, ServeReport, ServeRow};
-use chakram_base::units::{Span, percent};
+use chakram_base::units::{Span, format_percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, LineSeries};
 use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
-use chakram_report::html::page::{figure, number, page, section, table, text};
+use chakram_report::html::page::{
+    escape_html, render_figure, render_page, render_report_number, render_section, render_table,
+};
 
 /// Parts of a serve time: colour and name on pages.
 const PARTS: [(usize, &str); 4] = [
@@ -18,21 +20,21 @@ const PARTS: [(usize, &str); 4] = [
 ];
 
 /// Renders `reports`, first side by side and then one after another, and runs at several rates.
-pub fn render(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
-    let mut body = format!("<h1>{}</h1>", text(title));
-    body += &section("Latency against load", "rates", &draw_rates(sweeps));
+pub fn render_html(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
+    let mut body = format!("<h1>{}</h1>", escape_html(title));
+    body += &render_section("Latency against load", "rates", &draw_rates(sweeps));
     if reports.len() > 1 {
-        body += &section("Platforms", "platforms", &render_platforms(reports));
+        body += &render_section("Platforms", "platforms", &render_platforms(reports));
     }
     for (i, report) in reports.iter().enumerate() {
         body += &render_report(report, i);
     }
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
-    page(title, &body)
+    render_page(title, &body)
 }
 
 fn render_span(path: &str, value: Span) -> String {
-    number(path, value.0, &value.to_string())
+    render_report_number(path, value.0, &value.to_string())
 }
 
 fn render_report(report: &ServeReport, i: usize) -> String {
@@ -41,23 +43,23 @@ fn render_report(report: &ServeReport, i: usize) -> String {
     let heading = platform.map_or("Serving", |platform| platform.name.as_str());
     let mut body = format!(
         "<p class=\"sub\">{}; {}; {}; {} requests complete, window {}, cores busy {}{}</p>",
-        text(&report.arrivals),
-        text(&report.policy),
-        text(&report.stop),
-        number(
+        escape_html(&report.arrivals),
+        escape_html(&report.policy),
+        escape_html(&report.stop),
+        render_report_number(
             &path("completed"),
             report.completed,
             &report.completed.to_string()
         ),
         render_span(&path("window_ps"), report.window),
-        percent(report.mean_utilisation()),
+        format_percent(report.mean_utilisation()),
         report.offered_load.map_or(String::new(), |load| {
-            let load = number(&path("offered_load"), load, &format!("{load:.3}"));
+            let load = render_report_number(&path("offered_load"), load, &format!("{load:.3}"));
             format!(", rho {load}")
         })
     );
     for warning in &report.warnings {
-        body += &format!("<p><strong>{}</strong></p>", text(warning));
+        body += &format!("<p><strong>{}</strong></p>", escape_html(warning));
     }
     let rows = report.rows.iter().enumerate().map(|(at, row)| {
         let path = |rest: &str| path(&format!("rows/{at}/{rest}"));
@@ -67,13 +69,13 @@ fn render_report(report: &ServeReport, i: usize) -> String {
         let half = row.mean.and_then(|mean| mean.plus_minus);
         let half = half.map(|half| render_span(&path("mean/plus_minus_ps"), half));
         let mut cells = vec![
-            text(&row_name(row)),
-            number(
+            escape_html(&row_name(row)),
+            render_report_number(
                 &path("completed"),
                 row.completed,
                 &row.completed.to_string(),
             ),
-            number(
+            render_report_number(
                 &path("throughput_per_s"),
                 row.throughput_per_s,
                 &format_rate(row.throughput_per_s),
@@ -87,7 +89,7 @@ fn render_report(report: &ServeReport, i: usize) -> String {
                 .map(|one| render_span(&path(&format!("percentiles/{k}/value_ps")), one.value));
             cells.push(value.unwrap_or_default());
         }
-        cells.push(or_dash(row.attained.map(percent)));
+        cells.push(or_dash(row.attained.map(format_percent)));
         cells
     });
     let headings = [
@@ -102,10 +104,10 @@ fn render_report(report: &ServeReport, i: usize) -> String {
         "p99",
         "within limit",
     ];
-    body += &table(&headings, &rows.collect::<Vec<_>>());
+    body += &render_table(&headings, &rows.collect::<Vec<_>>());
     body += &draw_parts(report);
     body += &draw_levels(report);
-    section(&text(heading), &format!("run{i}"), &body)
+    render_section(&escape_html(heading), &format!("run{i}"), &body)
 }
 
 /// Renders, for each platform, the mean serve time of each model, the fractions within limits, and the
@@ -133,15 +135,15 @@ fn render_platforms(reports: &[ServeReport]) -> String {
     }
     let mut body = parts_chart("Mean serve time by model and platform", &bars);
     let rows = reports.iter().zip(&names).map(|(report, name)| {
-        let all = report.all();
+        let all = report.row_of_all_models();
         let last = all.and_then(|all| all.percentiles.last());
         vec![
-            text(name),
+            escape_html(name),
             or_dash(all.and_then(|all| all.mean).map(|mean| mean.value)),
             or_dash(last.map(|one| one.value)),
-            or_dash(all.and_then(|all| all.attained).map(percent)),
+            or_dash(all.and_then(|all| all.attained).map(format_percent)),
             or_dash(all.and_then(|all| all.goodput_per_s).map(format_rate)),
-            percent(report.mean_utilisation()),
+            format_percent(report.mean_utilisation()),
             or_dash(report.offered_load.map(|load| format!("{load:.3}"))),
         ]
     });
@@ -154,21 +156,21 @@ fn render_platforms(reports: &[ServeReport]) -> String {
         "cores busy",
         "rho",
     ];
-    body += &table(&heads, &rows.collect::<Vec<_>>());
+    body += &render_table(&heads, &rows.collect::<Vec<_>>());
     let queues = reports.iter().zip(&names).map(|(report, name)| {
         let label = format!("{name}, {}", report.policy);
         level_series(&label, &report.queue)
     });
     let queues: Vec<_> = queues.collect();
     let end = reports.iter().map(|report| report.window.0).max();
-    let chart = lines::chart(
+    let chart = lines::draw_lines(
         "Queued requests over time",
         &queues,
         (end.unwrap_or(0), None),
         (&|ps| Span(ps as u64).to_string(), &format_thousandths),
     );
     let legend: Vec<_> = queues.iter().map(|one| &*one.label).enumerate().collect();
-    body + &figure(
+    body + &render_figure(
         &chart,
         &cycle_colours(&legend),
         "Mean number of requests in the queue.",
@@ -192,7 +194,7 @@ fn platform_name(report: &ServeReport) -> &str {
 fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
     let parts = PARTS
         .iter()
-        .zip(row.parts.sums())
+        .zip(row.parts.parts_without_sum())
         .map(|((series, key), sum)| {
             let mean = row.mean_part(sum);
             BarPart {
@@ -211,8 +213,8 @@ fn parts_chart(name: &str, bars: &[BarRow]) -> String {
     let Some(most) = bars.iter().map(length).max() else {
         return String::new();
     };
-    let chart = bars::chart(name, bars, most, &|ps| Span(ps as u64).to_string());
-    figure(&chart, &PARTS, &format!("{name}; parts sum to it."))
+    let chart = bars::draw_bars(name, bars, most, &|ps| Span(ps as u64).to_string());
+    render_figure(&chart, &PARTS, &format!("{name}; parts sum to it."))
 }
 
 /// Draws the parts of each model's mean serve time.
@@ -247,7 +249,7 @@ fn draw_levels(report: &ServeReport) -> String {
         level_series("in the system", &report.active),
         level_series("queued", &report.queue),
     ];
-    let chart = lines::chart(
+    let chart = lines::draw_lines(
         "Requests over time",
         &all,
         (report.window.0, None),
@@ -257,7 +259,7 @@ fn draw_levels(report: &ServeReport) -> String {
         "Mean number of requests in intervals of {}.",
         report.active.interval_ps
     );
-    figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
+    render_figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
 }
 
 /// A quantity that is plotted against the rate: its name, and a function that returns its value if it is
@@ -287,7 +289,7 @@ fn draw_rates(sweeps: &[RateSweep]) -> String {
         for (i, sweep) in sweeps.iter().enumerate() {
             for ((curve, of), own) in curves.iter().zip(CURVE_SERIES) {
                 let (series, name) = match several {
-                    true => (i % 8, sweep.platform().to_owned()),
+                    true => (i % 8, sweep.platform_name().to_owned()),
                     false => (own, (*curve).to_owned()),
                 };
                 let line = rate_line(sweep, *of, series, &name);
@@ -325,12 +327,12 @@ fn draw_rates(sweeps: &[RateSweep]) -> String {
             limit: slo.map(|slo| (slo.0 as f64, format!("limit {slo}"))),
             ..ScatterChart::default()
         };
-        let chart = chart.draw((&|x| format_rate(x), &|ps| Span(ps as u64).to_string()));
+        let chart = chart.draw_chart((&|x| format_rate(x), &|ps| Span(ps as u64).to_string()));
         let legend: Vec<_> = legend
             .iter()
             .map(|(series, name)| (*series, &**name))
             .collect();
-        body += &figure(&chart, &legend, "");
+        body += &render_figure(&chart, &legend, "");
     }
     for sweep in sweeps {
         let Some(capacity) = sweep.capacity else {
@@ -338,11 +340,11 @@ fn draw_rates(sweeps: &[RateSweep]) -> String {
         };
         let line = format!(
             "{}: {} requests/s are served with {} within their limit.",
-            sweep.platform(),
+            sweep.platform_name(),
             format_rate(capacity.rate_per_s),
-            percent(capacity.attain)
+            format_percent(capacity.attain)
         );
-        body += &format!("<p>{}</p>", text(&line));
+        body += &format!("<p>{}</p>", escape_html(&line));
     }
     body + &rate_table(sweeps)
 }
@@ -355,7 +357,7 @@ fn rate_line(
     name: &str,
 ) -> ScatterLine {
     let way = sweep.points.iter().filter_map(|point| {
-        let time = of(point.report.all()?)?;
+        let time = of(point.report.row_of_all_models()?)?;
         (time > Span::ZERO).then_some((point.rate_per_s, time.0 as f64))
     });
     ScatterLine {
@@ -370,17 +372,17 @@ fn rate_table(sweeps: &[RateSweep]) -> String {
     let mut rows = Vec::new();
     for sweep in sweeps {
         for point in &sweep.points {
-            let Some(all) = point.report.all() else {
+            let Some(all) = point.report.row_of_all_models() else {
                 continue;
             };
             let mut cells = vec![
-                text(sweep.platform()),
+                escape_html(sweep.platform_name()),
                 format_rate(point.rate_per_s),
                 or_dash(point.report.offered_load.map(|load| format!("{load:.3}"))),
                 format_rate(all.throughput_per_s),
             ];
             cells.extend(CURVES.iter().map(|(_, of)| or_dash(of(all))));
-            cells.push(or_dash(all.attained.map(percent)));
+            cells.push(or_dash(all.attained.map(format_percent)));
             rows.push(cells);
         }
     }
@@ -397,5 +399,5 @@ fn rate_table(sweeps: &[RateSweep]) -> String {
         "p99",
         "within limit",
     ];
-    table(&heads, &rows)
+    render_table(&heads, &rows)
 }

@@ -9,10 +9,10 @@ use chakram_report::csv::CsvRows;
 pub const REQUESTS: &str = "number,model,arrival_ps,start_ps,end_ps,serve_ps,datapath_ps,queue_ps,compute_ps,preempted_ps,together,processor,input_toks,output_toks";
 
 /// Formats a request as a line of the table of requests, with its line end.
-pub fn request(request: &CompletedRequest, model: &str) -> String {
-    let mut rows = CsvRows::empty();
+pub fn render_request_csv(request: &CompletedRequest, model: &str) -> String {
+    let mut rows = CsvRows::without_header();
     let [input, output] = request.tokens;
-    rows.row(&[
+    rows.add_row(&[
         &request.number,
         &model,
         &request.arrival.0,
@@ -28,11 +28,11 @@ pub fn request(request: &CompletedRequest, model: &str) -> String {
         &input,
         &output,
     ]);
-    rows.text()
+    rows.into_text()
 }
 
 /// Formats the rows of models, classes and all requests, one platform after another.
-pub fn models(reports: &[ServeReport]) -> String {
+pub fn render_models_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new(
         "platform,name,kind,arrived,completed,throughput_per_s,offered_load,mean_ps,mean_plus_minus_ps,p50_ps,p50_plus_minus_ps,p90_ps,p90_plus_minus_ps,p95_ps,p95_plus_minus_ps,p99_ps,p99_plus_minus_ps,alone_ps,datapath_sum_ps,queue_sum_ps,compute_sum_ps,preempted_sum_ps,serve_sum_ps,attained,goodput_per_s",
     );
@@ -40,15 +40,15 @@ pub fn models(reports: &[ServeReport]) -> String {
         let platform = report.platform.as_ref();
         let platform = platform.map_or("", |platform| platform.name.as_str());
         for row in &report.rows {
-            rows.add(row_cells(platform, report, row));
+            rows.add_cells(row_cells(platform, report, row));
         }
     }
-    rows.text()
+    rows.into_text()
 }
 
 /// Formats the numbers of requests in the queue and in the system over time, with one row per interval, one
 /// platform after another.
-pub fn levels(reports: &[ServeReport]) -> String {
+pub fn render_levels_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
     for report in reports {
         let platform = report.platform.as_ref();
@@ -60,10 +60,10 @@ pub fn levels(reports: &[ServeReport]) -> String {
         for (i, (queued, active)) in (0..).zip(means) {
             let (start, end) = (i * width, (i + 1) * width);
             let end = end.min(report.window.0);
-            rows.row(&[&platform, &start, &end, queued, active]);
+            rows.add_row(&[&platform, &start, &end, queued, active]);
         }
     }
-    rows.text()
+    rows.into_text()
 }
 
 fn row_cells(platform: &str, report: &ServeReport, row: &ServeRow) -> Vec<String> {
@@ -87,7 +87,11 @@ fn row_cells(platform: &str, report: &ServeReport, row: &ServeRow) -> Vec<String
     estimate(row.mean.as_ref());
     (0..4).for_each(|i| estimate(row.percentiles.get(i)));
     cells.push(optional(row.alone.map(|alone| alone.0.to_string())));
-    let sums = row.parts.sums().into_iter().chain([row.parts.serve_ps]);
+    let sums = row
+        .parts
+        .parts_without_sum()
+        .into_iter()
+        .chain([row.parts.serve_ps]);
     cells.extend(sums.map(|sum| sum.0.to_string()));
     cells.push(optional(row.attained.map(|share| share.to_string())));
     cells.push(optional(row.goodput_per_s.map(|rate| rate.to_string())));

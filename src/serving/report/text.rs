@@ -2,13 +2,13 @@
 
 use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{Span, percent, thousands};
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, WIDTH, paragraph};
+use chakram_base::units::{Span, format_percent, format_thousands};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, WIDTH, write_paragraph};
 use std::fmt::{Display, Result, Write};
 
 /// Renders `report`.
-pub fn render(report: &ServeReport, style: TextStyle) -> String {
+pub fn render_text(report: &ServeReport, style: TextStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, style).expect("a string grows as needed");
     out
@@ -18,7 +18,7 @@ pub fn render(report: &ServeReport, style: TextStyle) -> String {
 pub(super) fn format_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e6 => format!("{rate:.3e}"),
-        rate if rate >= 1000.0 => thousands(rate.round() as u64),
+        rate if rate >= 1000.0 => format_thousands(rate.round() as u64),
         rate => format!("{rate:.3}"),
     }
 }
@@ -36,14 +36,14 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
                 (Some(cores), Some(hertz)) => {
                     format!(
                         " ({} cores at {} GHz)",
-                        thousands(cores.into()),
+                        format_thousands(cores.into()),
                         hertz / 1e9
                     )
                 }
                 _ => String::new(),
             };
             let npus = match platform.npus {
-                Some(npus) => format!(" ({} NPUs)", thousands(npus.into())),
+                Some(npus) => format!(" ({} NPUs)", format_thousands(npus.into())),
                 None => String::new(),
             };
             format!(" on {}{cores}{npus}", platform.name)
@@ -52,25 +52,28 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
     };
     let several = match report.processors {
         1 => String::new(),
-        count => format!(", {} processors", thousands(count.into())),
+        count => format!(", {} processors", format_thousands(count.into())),
     };
     let head = format!("{}{on}{several}, seed {}", report.scenario, report.seed);
     writeln!(out, "{}", style.clip_line(&head, 0))?;
     let plain = anstyle::Style::new();
-    paragraph(out, &report.arrivals, "  arrivals  ", 12, plain)?;
-    paragraph(out, &report.policy, "  policy    ", 12, plain)?;
+    write_paragraph(out, &report.arrivals, "  arrivals  ", 12, plain)?;
+    write_paragraph(out, &report.policy, "  policy    ", 12, plain)?;
     let warmup = match report.warmup {
         0 => "no warm-up".to_owned(),
-        count => format!("a warm-up of {} requests is not counted", thousands(count)),
+        count => format!(
+            "a warm-up of {} requests is not counted",
+            format_thousands(count)
+        ),
     };
     let ends = format!(
         "{}; {} arrived, {} complete; {warmup}; window 0 to {}",
         report.stop,
-        thousands(report.arrived),
-        thousands(report.completed),
+        format_thousands(report.arrived),
+        format_thousands(report.completed),
         report.window
     );
-    paragraph(out, &ends, "  ends      ", 12, plain)?;
+    write_paragraph(out, &ends, "  ends      ", 12, plain)?;
     let load = match report.offered_load {
         Some(load) => format!("rho {load:.3} (work that arrives over what can be done)"),
         None => "rho is not known: users wait for answers, or arrivals state the work of each"
@@ -82,20 +85,23 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
     };
     let load = format!(
         "{load}; {what} busy for {} of the window",
-        percent(report.mean_utilisation())
+        format_percent(report.mean_utilisation())
     );
-    paragraph(out, &load, "  load      ", 12, plain)?;
+    write_paragraph(out, &load, "  load      ", 12, plain)?;
     for warning in &report.warnings {
-        paragraph(out, warning, "  ! ", 4, style.warning)?;
+        write_paragraph(out, warning, "  ! ", 4, style.warning)?;
     }
     write_times(out, report, style)?;
     write_parts(out, report, style)?;
     write_levels(out, report, style)?;
     if report.processors > 1 {
-        let table = TextTable::new([left("PROCESSOR", 14), right("busy", 10)]);
-        table.heading(out, style)?;
+        let table = TextTable::new([
+            left_aligned_column("PROCESSOR", 14),
+            right_aligned_column("busy", 10),
+        ]);
+        table.write_heading(out, style)?;
         for (number, busy) in report.utilisation.iter().enumerate().take(8) {
-            table.row(out, &[&number, &percent(*busy)])?;
+            table.write_row(out, &[&number, &format_percent(*busy)])?;
         }
         if report.utilisation.len() > 8 {
             writeln!(
@@ -129,7 +135,7 @@ pub(super) fn longest_name(style: TextStyle) -> usize {
 pub(super) fn name_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
     let widths = rows.iter().map(|row| {
         style
-            .clip(&row_name(row), longest_name(style))
+            .clip_to_width(&row_name(row), longest_name(style))
             .chars()
             .count()
     });
@@ -140,23 +146,23 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
     let names = name_width(&report.rows, style, 16);
     let limits = report.rows.iter().any(|row| row.attained.is_some());
     let table = TextTable::new([
-        left("SERVE TIME", names + 2),
-        right("requests", 10),
-        right("/s", 10),
-        right("mean", 12),
-        right("± 95 %", 12),
-        right("p50", 12),
-        right("p90", 12),
-        right("p99", 12),
+        left_aligned_column("SERVE TIME", names + 2),
+        right_aligned_column("requests", 10),
+        right_aligned_column("/s", 10),
+        right_aligned_column("mean", 12),
+        right_aligned_column("± 95 %", 12),
+        right_aligned_column("p50", 12),
+        right_aligned_column("p90", 12),
+        right_aligned_column("p99", 12),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     for row in &report.rows {
         let at = |i: usize| or_dash(row.percentiles.get(i).map(|one| one.value));
-        table.row(
+        table.write_row(
             out,
             &[
-                &style.clip(&row_name(row), longest_name(style)),
-                &thousands(row.completed),
+                &style.clip_to_width(&row_name(row), longest_name(style)),
+                &format_thousands(row.completed),
                 &format_rate(row.throughput_per_s),
                 &or_dash(row.mean.map(|mean| mean.value)),
                 &or_dash(row.mean.and_then(|mean| mean.plus_minus)),
@@ -167,22 +173,22 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
         )?;
     }
     let table = TextTable::new([
-        left("PERCENTILES", names + 2),
-        right("alone", 12),
-        right("p50 ±", 12),
-        right("p90 ±", 12),
-        right("p95", 12),
-        right("p95 ±", 12),
-        right("p99 ±", 12),
+        left_aligned_column("PERCENTILES", names + 2),
+        right_aligned_column("alone", 12),
+        right_aligned_column("p50 ±", 12),
+        right_aligned_column("p90 ±", 12),
+        right_aligned_column("p95", 12),
+        right_aligned_column("p95 ±", 12),
+        right_aligned_column("p99 ±", 12),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     for row in &report.rows {
         let half = |i: usize| or_dash(row.percentiles.get(i).and_then(|one| one.plus_minus));
         let p95 = or_dash(row.percentiles.get(2).map(|one| one.value));
-        table.row(
+        table.write_row(
             out,
             &[
-                &style.clip(&row_name(row), longest_name(style)),
+                &style.clip_to_width(&row_name(row), longest_name(style)),
                 &or_dash(row.alone),
                 &half(0),
                 &half(1),
@@ -202,18 +208,18 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
             None => "BY DEADLINE".to_owned(),
         };
         let table = TextTable::new([
-            left(&limit, names.max(20) + 2),
-            right("share", 10),
-            right("goodput /s", 14),
+            left_aligned_column(&limit, names.max(20) + 2),
+            right_aligned_column("share", 10),
+            right_aligned_column("goodput /s", 14),
         ]);
-        table.heading(out, style)?;
+        table.write_heading(out, style)?;
         for row in &report.rows {
             if let (Some(share), Some(goodput)) = (row.attained, row.goodput_per_s) {
-                table.row(
+                table.write_row(
                     out,
                     &[
-                        &style.clip(&row_name(row), longest_name(style)),
-                        &percent(share),
+                        &style.clip_to_width(&row_name(row), longest_name(style)),
+                        &format_percent(share),
                         &format_rate(goodput),
                     ],
                 )?;
@@ -227,21 +233,21 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
 fn write_parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
     let names = name_width(&report.rows, style, 16);
     let table = TextTable::new([
-        left("WHERE TIME WENT", names + 2),
-        right("datapath", 14),
-        right("queue", 14),
-        right("compute", 14),
-        right("preempted", 14),
-        right("serve, mean", 16),
+        left_aligned_column("WHERE TIME WENT", names + 2),
+        right_aligned_column("datapath", 14),
+        right_aligned_column("queue", 14),
+        right_aligned_column("compute", 14),
+        right_aligned_column("preempted", 14),
+        right_aligned_column("serve, mean", 16),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     for row in &report.rows {
         let mean = |part: TimeSum| -> Span { row.mean_part(part) };
         let parts = &row.parts;
-        table.row(
+        table.write_row(
             out,
             &[
-                &style.clip(&row_name(row), longest_name(style)),
+                &style.clip_to_width(&row_name(row), longest_name(style)),
                 &mean(parts.datapath_ps),
                 &mean(parts.queue_ps),
                 &mean(parts.compute_ps),
@@ -251,27 +257,31 @@ fn write_parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
         )?;
     }
     if report.preemptions > 0 {
-        writeln!(out, "  {} preemptions", thousands(report.preemptions))?;
+        writeln!(
+            out,
+            "  {} preemptions",
+            format_thousands(report.preemptions)
+        )?;
     }
     Ok(())
 }
 
 fn write_levels(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
     let table = TextTable::new([
-        left("REQUESTS", 18),
-        right("mean", 14),
-        right("most", 12),
-        right("at the end", 14),
+        left_aligned_column("REQUESTS", 18),
+        right_aligned_column("mean", 14),
+        right_aligned_column("most", 12),
+        right_aligned_column("at the end", 14),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     for (name, level) in [("queued", &report.queue), ("in the system", &report.active)] {
         let last = level.means.last().copied().unwrap_or(0.0);
-        table.row(
+        table.write_row(
             out,
             &[
                 &name,
                 &format!("{:.3}", level.mean),
-                &thousands(level.most),
+                &format_thousands(level.most),
                 &format!("{last:.3}"),
             ],
         )?;

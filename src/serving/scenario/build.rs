@@ -58,25 +58,35 @@ pub(super) fn build_scenario(
     document: &ConfigDocument<'_>,
     folder: &Path,
 ) -> Result<Scenario, ServeError> {
-    let root = document.root(ROOT)?;
-    let name = root.need("name", "the scenario's name")?.line()?.to_owned();
-    let seed = root.or("seed", 1, |field| field.between(0, u64::MAX >> 1))?;
-    let processors = root.or("processors", 1, |field| field.count(1 << 20))?;
+    let root = document.root_table(ROOT)?;
+    let name = root
+        .require_field("name", "the scenario's name")?
+        .read_line()?
+        .to_owned();
+    let seed = root.read_or_default("seed", 1, |field| {
+        field.read_integer_between(0, u64::MAX >> 1)
+    })?;
+    let processors = root.read_or_default("processors", 1, |field| field.read_count(1 << 20))?;
     let policy = parse_policy(&root)?;
     let stream = parse_stream(&root, folder)?;
     let entries = root
-        .need("model", "models, each under [[model]]")?
-        .tables(work::KEYS)?;
+        .require_field("model", "models, each under [[model]]")?
+        .read_tables(work::KEYS)?;
     if entries.is_empty() {
-        return Err(root.missing("model", "at least one model").into());
+        return Err(root
+            .missing_entry_error("model", "at least one model")
+            .into());
     }
     let mut models: Vec<ServedModel> = Vec::new();
     for entry in &entries {
         let model = work::parse_model(entry, folder)?;
         if models.iter().any(|other| other.name == model.name) {
-            let field = entry.need("name", "a name")?;
+            let field = entry.require_field("name", "a name")?;
             return Err(field
-                .refuse(quoted(&model.name), "a different name for each model")
+                .invalid_value_error(
+                    quote_for_message(&model.name),
+                    "a different name for each model",
+                )
                 .into());
         }
         let by_bytes = matches!(
@@ -86,7 +96,7 @@ pub(super) fn build_scenario(
         );
         if by_bytes && model.bytes.is_none() {
             return Err(entry
-                .missing(
+                .missing_entry_error(
                     "bytes",
                     "the bytes of a request, because the stream has a bandwidth",
                 )
@@ -94,7 +104,7 @@ pub(super) fn build_scenario(
         }
         if policy.kind == PolicyKind::EarliestDeadline && model.deadline.is_none() {
             return Err(entry
-                .missing(
+                .missing_entry_error(
                     "deadline",
                     "a time such as \"10 ms\", because policy.kind is earliest-deadline",
                 )
@@ -103,7 +113,7 @@ pub(super) fn build_scenario(
         let from_file = matches!(stream, ArrivalStream::File { .. });
         if matches!(model.work, ModelWork::Steps { .. }) && model.tokens.is_none() && !from_file {
             return Err(entry
-                .missing(
+                .missing_entry_error(
                     "prompt",
                     "the tokens of a prompt, because no file of arrivals states them",
                 )
@@ -113,14 +123,14 @@ pub(super) fn build_scenario(
     }
     if models.iter().all(|model| model.weight == 0.0) {
         return Err(entries[0]
-            .refuse("no model with a weight above 0", "one at least")
+            .invalid_table_error("no model with a weight above 0", "one at least")
             .into());
     }
     let stop = parse_stop(&root, &stream)?;
-    let warmup = root.or("measure", 0, |field| {
+    let warmup = root.read_or_default("measure", 0, |field| {
         let most = stop.requests.map_or(MOST_REQUESTS, |n| n.saturating_sub(1));
-        let table = field.table(Some(&["warmup"]))?;
-        table.or("warmup", 0, |field| field.between(0, most))
+        let table = field.read_table(Some(&["warmup"]))?;
+        table.read_or_default("warmup", 0, |field| field.read_integer_between(0, most))
     })?;
     Ok(Scenario {
         name,
@@ -144,7 +154,8 @@ fn refuse_unused_keys(
     for key in all.iter().filter(|key| !used.contains(key)) {
         if let Some(field) = table.get(key) {
             let expected = format!("one of {}", used.join(", "));
-            return Err(field.refuse(format_args!("a key that {chosen} does not use"), expected));
+            return Err(field
+                .invalid_value_error(format_args!("a key that {chosen} does not use"), expected));
         }
     }
     Ok(())
@@ -152,19 +163,19 @@ fn refuse_unused_keys(
 
 /// Parses a duration above zero.
 fn parse_positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
-    let span: Span = table.quantity(key, DURATION)?;
+    let span: Span = table.read_quantity(key, DURATION)?;
     if span == Span::ZERO {
         return Err(table
-            .need(key, DURATION)?
-            .refuse("a time of 0", "more than zero"));
+            .require_field(key, DURATION)?
+            .invalid_value_error("a time of 0", "more than zero"));
     }
     Ok(span)
 }
 
 fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, ConfigError> {
     let table = root
-        .need("stream", "a table of arrivals")?
-        .table(Some(STREAM))?;
+        .require_field("stream", "a table of arrivals")?
+        .read_table(Some(STREAM))?;
     let all = [
         (StreamName::Poisson, "poisson"),
         (StreamName::Periodic, "periodic"),
@@ -172,14 +183,18 @@ fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, 
         (StreamName::Closed, "closed"),
         (StreamName::File, "file"),
     ];
-    let chosen = table.choice("arrivals", &all)?;
+    let chosen = table.read_choice("arrivals", &all)?;
     let only = |used: &[&str], chosen: &str| refuse_unused_keys(&table, STREAM, used, chosen);
     let rate = || -> Result<ArrivalRate, ConfigError> {
         match (table.get("rate"), table.get("bandwidth")) {
-            (Some(_), Some(field)) => Err(field.refuse("a rate and a bandwidth", "one of them")),
-            (Some(field), None) => Ok(ArrivalRate::Requests(field.positive(1e12)?)),
-            (None, Some(field)) => Ok(ArrivalRate::Bytes(field.quantity("10 Gbit/s")?)),
-            (None, None) => Err(table.missing("rate", "a number of requests per second")),
+            (Some(_), Some(field)) => {
+                Err(field.invalid_value_error("a rate and a bandwidth", "one of them"))
+            }
+            (Some(field), None) => Ok(ArrivalRate::Requests(field.read_positive(1e12)?)),
+            (None, Some(field)) => Ok(ArrivalRate::Bytes(field.read_quantity("10 Gbit/s")?)),
+            (None, None) => {
+                Err(table.missing_entry_error("rate", "a number of requests per second"))
+            }
         }
     };
     match chosen {
@@ -195,8 +210,8 @@ fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, 
             only(&["arrivals", "burst", "every"], "bursts")?;
             Ok(ArrivalStream::Bursts {
                 burst: table
-                    .need("burst", "a number of requests")?
-                    .count(1 << 30)?,
+                    .require_field("burst", "a number of requests")?
+                    .read_count(1 << 30)?,
                 every: parse_positive(&table, "every")?,
             })
         }
@@ -206,18 +221,22 @@ fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, 
                 "closed",
             )?;
             Ok(ArrivalStream::Closed {
-                users: table.need("users", "a number of users")?.count(1 << 24)?,
-                think: table.or("think", Span::ZERO, |field| field.quantity(DURATION))?,
-                exponential: table.or("think_exponential", false, |field| field.flag())?,
+                users: table
+                    .require_field("users", "a number of users")?
+                    .read_count(1 << 24)?,
+                think: table
+                    .read_or_default("think", Span::ZERO, |field| field.read_quantity(DURATION))?,
+                exponential: table
+                    .read_or_default("think_exponential", false, |field| field.read_flag())?,
             })
         }
         StreamName::File => {
             only(&["arrivals", "file", "repeat", "speed"], "file")?;
-            let path = folder.join(table.need("file", "a path")?.line()?);
+            let path = folder.join(table.require_field("file", "a path")?.read_line()?);
             Ok(ArrivalStream::File {
                 path,
-                repeat: table.or("repeat", 1, |field| field.count(1 << 20))?,
-                speed: table.or("speed", 1.0, |field| field.positive(1e9))?,
+                repeat: table.read_or_default("repeat", 1, |field| field.read_count(1 << 20))?,
+                speed: table.read_or_default("speed", 1.0, |field| field.read_positive(1e9))?,
             })
         }
     }
@@ -227,25 +246,30 @@ fn parse_stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule
     let endless = !matches!(stream, ArrivalStream::File { .. });
     let Some(field) = root.get("stop") else {
         if endless {
-            return Err(root.missing("stop", "a table with a number of requests or a duration"));
+            return Err(
+                root.missing_entry_error("stop", "a table with a number of requests or a duration")
+            );
         }
         return Ok(StopRule::default());
     };
-    let table = field.table(Some(&["requests", "first", "duration"]))?;
-    let count = |key| table.optional(key, |field| field.between(1, MOST_REQUESTS));
+    let table = field.read_table(Some(&["requests", "first", "duration"]))?;
+    let count =
+        |key| table.read_optional(key, |field| field.read_integer_between(1, MOST_REQUESTS));
     let stop = StopRule {
         requests: count("requests")?,
         first: count("first")?,
-        duration: table.optional("duration", |_| parse_positive(&table, "duration"))?,
+        duration: table.read_optional("duration", |_| parse_positive(&table, "duration"))?,
     };
     if endless && stop.requests.is_none() && stop.duration.is_none() {
-        return Err(table.missing("requests", "a number of requests, or a duration"));
+        return Err(table.missing_entry_error("requests", "a number of requests, or a duration"));
     }
     if let (Some(first), Some(requests)) = (stop.first, stop.requests)
         && first > requests
     {
         let expected = format!("at most {requests}, the number of requests");
-        return Err(table.need("first", "a number")?.refuse(first, expected));
+        return Err(table
+            .require_field("first", "a number")?
+            .invalid_value_error(first, expected));
     }
     Ok(stop)
 }
@@ -258,7 +282,7 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
             preemption: None,
         });
     };
-    let table = field.table(Some(POLICY))?;
+    let table = field.read_table(Some(POLICY))?;
     let all = [
         (PolicyName::RoundRobin, "round-robin"),
         (PolicyName::FirstCome, "first-come"),
@@ -267,7 +291,7 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
         (PolicyName::EarliestDeadline, "earliest-deadline"),
         (PolicyName::Batching, "batching"),
     ];
-    let chosen = table.choice("kind", &all)?;
+    let chosen = table.read_choice("kind", &all)?;
     let kind = match chosen {
         PolicyName::RoundRobin => {
             refuse_unused_keys(&table, POLICY, &["kind"], "round-robin")?;
@@ -286,7 +310,7 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
             let used = ["kind", "slots", "aging", "preemption"];
             refuse_unused_keys(&table, POLICY, &used, "priority")?;
             PolicyKind::Priority {
-                aging: table.optional("aging", |_| parse_positive(&table, "aging"))?,
+                aging: table.read_optional("aging", |_| parse_positive(&table, "aging"))?,
             }
         }
         PolicyName::EarliestDeadline => {
@@ -303,24 +327,27 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
             )?;
             PolicyKind::Batching {
                 batch: table
-                    .need("batch", "the most requests of a batch")?
-                    .count(1 << 16)?,
-                wait: table.or("wait", Span::ZERO, |field| field.quantity(DURATION))?,
+                    .require_field("batch", "the most requests of a batch")?
+                    .read_count(1 << 16)?,
+                wait: table
+                    .read_or_default("wait", Span::ZERO, |field| field.read_quantity(DURATION))?,
             }
         }
     };
     let slots = match (kind, table.get("slots")) {
         (PolicyKind::RoundRobin, _) => None,
-        (_, Some(field)) => Some(field.count(1 << 20)?),
+        (_, Some(field)) => Some(field.read_count(1 << 20)?),
         (_, None) => Some(1),
     };
     let preemption: Option<Span> =
-        table.optional("preemption", |field| field.quantity(DURATION))?;
+        table.read_optional("preemption", |field| field.read_quantity(DURATION))?;
     if let (Some(_), Some(2..)) = (preemption, slots) {
-        return Err(table.need("preemption", DURATION)?.refuse(
-            "several slots of a processor",
-            "one, where requests are put back",
-        ));
+        return Err(table
+            .require_field("preemption", DURATION)?
+            .invalid_value_error(
+                "several slots of a processor",
+                "one, where requests are put back",
+            ));
     }
     Ok(PolicyChoice {
         kind,

@@ -60,51 +60,62 @@ pub(super) fn parse_model(
     table: &ConfigTable<'_>,
     folder: &Path,
 ) -> Result<ServedModel, ServeError> {
-    let name = table.need("name", "the model's name")?.line()?.to_owned();
+    let name = table
+        .require_field("name", "the model's name")?
+        .read_line()?
+        .to_owned();
     let mut given = SOURCES
         .iter()
         .filter_map(|&(key, used)| Some((table.get(key)?, key, used)));
     let expected = || format!("one of {}", SOURCES.map(|(key, _)| key).join(", "));
     let (source, key, used) = given
         .next()
-        .ok_or_else(|| table.missing("preset", expected()))?;
+        .ok_or_else(|| table.missing_entry_error("preset", expected()))?;
     if let Some((second, ..)) = given.next() {
-        return Err(second.refuse("a second source of work", expected()).into());
+        return Err(second
+            .invalid_value_error("a second source of work", expected())
+            .into());
     }
     refuse_unused(table, key, used)?;
     let (work, known_as) = parse_work(table, &source, folder, &name)?;
-    let place = ModelPlace {
-        work: source.place(),
-        deadline: table.get("deadline").map(|field| field.place()),
+    let place = ModelValueLocation {
+        work: source.describe_location(),
+        deadline: table.get("deadline").map(|field| field.describe_location()),
     };
-    let deadline: Option<Span> = table.optional("deadline", |field| field.quantity("10 ms"))?;
-    let sparsity = table.or("sparsity", 0.0, |field| match field.positive(1.0)? {
-        sparsity if sparsity >= 1.0 => Err(field.refuse(sparsity, "a number below 1")),
-        sparsity => Ok(sparsity),
-    })?;
-    let count = |key| table.optional(key, |field| field.count(1 << 30));
+    let deadline: Option<Span> =
+        table.read_optional("deadline", |field| field.read_quantity("10 ms"))?;
+    let sparsity =
+        table.read_or_default("sparsity", 0.0, |field| match field.read_positive(1.0)? {
+            sparsity if sparsity >= 1.0 => {
+                Err(field.invalid_value_error(sparsity, "a number below 1"))
+            }
+            sparsity => Ok(sparsity),
+        })?;
+    let count = |key| table.read_optional(key, |field| field.read_count(1 << 30));
     let tokens = match (count("prompt")?, count("output")?) {
         (None, None) => None,
         (prompt, output) => Some([prompt.unwrap_or(1), output.unwrap_or(1)]),
     };
     if let (Some([prompt, _]), ModelWork::Steps { prefill, .. }) = (tokens, &work)
-        && f64::from(prompt) > prefill.last()
+        && f64::from(prompt) > prefill.largest_position()
     {
-        let most = prefill.last();
+        let most = prefill.largest_position();
         let expected = format!("at most {most}, the longest prompt that was measured");
-        let field = table.need("prompt", "a number")?;
-        return Err(field.refuse(prompt, expected).into());
+        let field = table.require_field("prompt", "a number")?;
+        return Err(field.invalid_value_error(prompt, expected).into());
     }
     Ok(ServedModel {
-        class: table.optional("class", |field| field.line().map(str::to_owned))?,
+        class: table.read_optional("class", |field| field.read_line().map(str::to_owned))?,
         // With weight zero, a model is not in the random mix, but a file of arrivals may still name it.
-        weight: table.or("weight", 1.0, |field| match field.whole() {
+        weight: table.read_or_default("weight", 1.0, |field| match field.as_whole_number() {
             Some(0) => Ok(0.0),
-            _ => field.positive(1e9),
+            _ => field.read_positive(1e9),
         })?,
-        level: table.or("priority", 0, |field| field.between(0, 1_000_000))? as u32,
+        level: table.read_or_default("priority", 0, |field| {
+            field.read_integer_between(0, 1_000_000)
+        })? as u32,
         deadline,
-        bytes: table.optional("bytes", |field| field.between(1, 1 << 50))?,
+        bytes: table.read_optional("bytes", |field| field.read_integer_between(1, 1 << 50))?,
         known_as,
         sparsity,
         tokens,
@@ -120,7 +131,7 @@ fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result
     for key in others.filter(|key| !used.contains(key)) {
         if let Some(field) = table.get(key) {
             let found = format!("a key that has no effect with `{source}`");
-            return Err(field.refuse(found, "a model without this key"));
+            return Err(field.invalid_value_error(found, "a model without this key"));
         }
     }
     Ok(())
@@ -142,8 +153,9 @@ fn parse_work(
     }
     if table.get("latency").is_some() {
         let names = [(false, "constant"), (true, "exponential")];
-        let exponential = table.or("distribution", false, |field| field.choice(&names))?;
-        let mean = source.quantity("10 ms")?;
+        let exponential =
+            table.read_or_default("distribution", false, |field| field.read_choice(&names))?;
+        let mean = source.read_quantity("10 ms")?;
         return known(ModelWork::Latency { mean, exponential });
     }
     if table.get("latencies").is_some() {
@@ -153,17 +165,19 @@ fn parse_work(
         return known(parse_steps(source, folder)?);
     }
     if table.get("trace").is_some() {
-        let given = source.line()?;
+        let given = source.read_line()?;
         let path = folder.join(given);
-        let job = TraceJob::open(&path).map_err(|error| ServeError::Trace {
-            place: Box::new(source.refuse(quoted(given), "traces that can be replayed")),
+        let job = TraceJob::open_job(&path).map_err(|error| ServeError::Trace {
+            place: Box::new(
+                source.invalid_value_error(quote_for_message(given), "traces that can be replayed"),
+            ),
             source: Box::new(error),
         })?;
         return known(ModelWork::Trace(job));
     }
-    if !source.flag()? {
+    if !source.read_flag()? {
         return Err(source
-            .refuse("false", "true, or another source of work")
+            .invalid_value_error("false", "true, or another source of work")
             .into());
     }
     known(ModelWork::Platform)
@@ -174,15 +188,17 @@ fn parse_preset(
     source: &ConfigField<'_>,
     folder: &Path,
 ) -> Result<(ModelWork, String), ServeError> {
-    let given = source.line()?;
+    let given = source.read_line()?;
     let is_file = given.contains('/') || given.ends_with(".toml");
     let path = if is_file {
         folder.join(given).display().to_string()
     } else {
         given.to_owned()
     };
-    let tokens = table.optional("tokens", |field| field.between(1, 1_000_000_000))?;
-    let found = ModelSource::find(&path).and_then(|source| source.definition(tokens));
+    let tokens = table.read_optional("tokens", |field| {
+        field.read_integer_between(1, 1_000_000_000)
+    })?;
+    let found = ModelSource::find_source(&path).and_then(|source| source.parse_definition(tokens));
     let model = match found {
         Ok(found) => found.model,
         Err(ModelError::Unknown { .. }) => {
@@ -190,7 +206,8 @@ fn parse_preset(
             return Err(unknown_name(source, given, "a model", names).into());
         }
         Err(error) => {
-            let place = source.refuse(quoted(given), "a model that can be read");
+            let place =
+                source.invalid_value_error(quote_for_message(given), "a model that can be read");
             return Err(ServeError::Model {
                 place: Box::new(place),
                 source: Box::new(error),
@@ -199,15 +216,17 @@ fn parse_preset(
     };
     let attention = [(false, "layer"), (true, "heads")];
     let lowering = JobLowering {
-        convolution: table.or("convolution", ConvolutionTasks::default(), |field| {
-            field.choice(&ConvolutionTasks::ALL)
+        convolution: table.read_or_default(
+            "convolution",
+            ConvolutionTasks::default(),
+            |field| field.read_choice(&ConvolutionTasks::ALL),
+        )?,
+        heads: table.read_or_default("attention", false, |field| field.read_choice(&attention))?,
+        branches: table.read_or_default("branches", JobBranches::default(), |field| {
+            field.read_choice(&JobBranches::ALL)
         })?,
-        heads: table.or("attention", false, |field| field.choice(&attention))?,
-        branches: table.or("branches", JobBranches::default(), |field| {
-            field.choice(&JobBranches::ALL)
-        })?,
-        merge: table.or("merge", 0, |field| field.between(1, 1 << 40))?,
-        tables: table.or("tables", false, |field| field.flag())?,
+        merge: table.read_or_default("merge", 0, |field| field.read_integer_between(1, 1 << 40))?,
+        tables: table.read_or_default("tables", false, |field| field.read_flag())?,
     };
     let graph = JobGraph::of_model(&model, lowering);
     check_work(source, &graph)?;
@@ -221,11 +240,11 @@ fn parse_preset(
 
 fn check_work(source: &ConfigField<'_>, graph: &JobGraph) -> Result<(), ConfigError> {
     if graph.jobs().is_empty() {
-        return Err(source.refuse("no vector products", "one job at least"));
+        return Err(source.invalid_value_error("no vector products", "one job at least"));
     }
-    if graph.multiplications() > MOST_WORK {
-        return Err(source.refuse(
-            format_args!("{} multiplications", graph.multiplications()),
+    if graph.multiplication_count() > MOST_WORK {
+        return Err(source.invalid_value_error(
+            format_args!("{} multiplications", graph.multiplication_count()),
             format_args!("at most {MOST_WORK}"),
         ));
     }
@@ -234,12 +253,14 @@ fn check_work(source: &ConfigField<'_>, graph: &JobGraph) -> Result<(), ConfigEr
 
 fn parse_jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
     let mut graph = JobGraph::default();
-    let entries = source.items("tables such as { tasks = 4, length = 5 }")?;
+    let entries = source.read_items("tables such as { tasks = 4, length = 5 }")?;
     for (number, entry) in (0_u32..).zip(&entries) {
-        let table = entry.table(Some(&["tasks", "length", "after"]))?;
+        let table = entry.read_table(Some(&["tasks", "length", "after"]))?;
         let size = |key: &str| {
             let expected = "a whole number, 1 or more";
-            table.need(key, expected)?.between(1, 1 << 40)
+            table
+                .require_field(key, expected)?
+                .read_integer_between(1, 1 << 40)
         };
         let job = VectorJob {
             tasks: size("tasks")?,
@@ -249,17 +270,18 @@ fn parse_jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
         match table.get("after") {
             None => after.extend(number.checked_sub(1)),
             Some(field) => {
-                for item in field.items("numbers of earlier jobs, from 0")? {
+                for item in field.read_items("numbers of earlier jobs, from 0")? {
                     let most = number.checked_sub(1);
-                    let most =
-                        most.ok_or_else(|| item.refuse("a dependency of the first job", "none"))?;
-                    after.push(item.between(0, most.into())? as u32);
+                    let most = most.ok_or_else(|| {
+                        item.invalid_value_error("a dependency of the first job", "none")
+                    })?;
+                    after.push(item.read_integer_between(0, most.into())? as u32);
                 }
                 after.sort_unstable();
                 after.dedup();
             }
         }
-        graph.add(job, &after);
+        graph.add_job(job, &after);
     }
     graph.set_layers(entries.len() as u32);
     check_work(source, &graph)?;
@@ -274,12 +296,16 @@ fn table_of<'d>(
 ) -> Result<(TableReader, ConfigTable<'d>), ServeError> {
     let mut allowed = vec!["file", "where"];
     allowed.extend(keys);
-    let table = source.table(Some(&allowed))?;
-    let path = folder.join(table.need("file", "the path of a table")?.line()?);
-    let mut reader = TableReader::open(&path)?;
+    let table = source.read_table(Some(&allowed))?;
+    let path = folder.join(
+        table
+            .require_field("file", "the path of a table")?
+            .read_line()?,
+    );
+    let mut reader = TableReader::open_table(&path)?;
     if let Some(field) = table.get("where") {
-        for (column, value) in field.table(None)?.fields() {
-            reader.filter(column, value.text("text in quotes")?)?;
+        for (column, value) in field.read_table(None)?.fields() {
+            reader.filter_rows(column, value.read_text("text in quotes")?)?;
         }
     }
     Ok((reader, table))
@@ -291,15 +317,15 @@ fn time_column(
     reader: &TableReader,
     key: &str,
 ) -> Result<(usize, ColumnUnit), ServeError> {
-    let field = table.need(key, "the name of a column of times such as \"total_ms\"")?;
-    let name = field.line()?;
-    let unit = ColumnUnit::of(name).ok_or_else(|| {
-        field.refuse(
-            quoted(name),
+    let field = table.require_field(key, "the name of a column of times such as \"total_ms\"")?;
+    let name = field.read_line()?;
+    let unit = ColumnUnit::from_column_name(name).ok_or_else(|| {
+        field.invalid_value_error(
+            quote_for_message(name),
             "a column whose name ends in _ps, _ns, _us, _ms or _s",
         )
     })?;
-    Ok((reader.column(name)?, unit))
+    Ok((reader.column_index(name)?, unit))
 }
 
 /// Returns the column that the key `key` names; `None` if the model does not have the key.
@@ -309,7 +335,7 @@ fn number_column(
     key: &str,
 ) -> Result<Option<usize>, ServeError> {
     match table.get(key) {
-        Some(field) => Ok(Some(reader.column(field.line()?)?)),
+        Some(field) => Ok(Some(reader.column_index(field.read_line()?)?)),
         None => Ok(None),
     }
 }
@@ -319,14 +345,14 @@ fn parse_latencies(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork,
     let (latency, unit) = time_column(&table, &reader, "latency")?;
     let batch = number_column(&table, &reader, "batch")?;
     let mut rows = Vec::new();
-    while reader.advance()? {
-        let span = unit.span(reader.number(latency)?);
-        let batch = batch.map_or(Ok(1.0), |column| reader.number(column))?;
+    while reader.advance_row()? {
+        let span = unit.to_span(reader.cell_number(latency)?);
+        let batch = batch.map_or(Ok(1.0), |column| reader.cell_number(column))?;
         rows.push((batch, span));
     }
     if rows.is_empty() {
         return Err(source
-            .refuse("no row of the table", "one at least that `where` keeps")
+            .invalid_value_error("no row of the table", "one at least that `where` keeps")
             .into());
     }
     Ok(match batch {
@@ -338,17 +364,18 @@ fn parse_latencies(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork,
 fn parse_steps(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork, ServeError> {
     let keys = ["tokens", "batch", "prefill", "step"];
     let (mut reader, table) = table_of(source, &keys, folder)?;
-    let tokens = number_column(&table, &reader, "tokens")?
-        .ok_or_else(|| table.missing("tokens", "the column of the tokens of a prompt"))?;
+    let tokens = number_column(&table, &reader, "tokens")?.ok_or_else(|| {
+        table.missing_entry_error("tokens", "the column of the tokens of a prompt")
+    })?;
     let batch = number_column(&table, &reader, "batch")?;
     let (prefill, prefill_unit) = time_column(&table, &reader, "prefill")?;
     let (step, step_unit) = time_column(&table, &reader, "step")?;
     let (mut prompts, mut later) = (Vec::new(), Vec::new());
-    while reader.advance()? {
-        let together = batch.map_or(Ok(1.0), |column| reader.number(column))?;
-        let all = reader.number(tokens)? * together;
-        prompts.push((all, prefill_unit.span(reader.number(prefill)?)));
-        later.push((together, step_unit.span(reader.number(step)?)));
+    while reader.advance_row()? {
+        let together = batch.map_or(Ok(1.0), |column| reader.cell_number(column))?;
+        let all = reader.cell_number(tokens)? * together;
+        prompts.push((all, prefill_unit.to_span(reader.cell_number(prefill)?)));
+        later.push((together, step_unit.to_span(reader.cell_number(step)?)));
     }
     match (
         LatencyCurve::of_means(prompts),
@@ -356,7 +383,7 @@ fn parse_steps(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork, Ser
     ) {
         (Some(prefill), Some(step)) => Ok(ModelWork::Steps { prefill, step }),
         _ => Err(source
-            .refuse("no row of the table", "one at least that `where` keeps")
+            .invalid_value_error("no row of the table", "one at least that `where` keeps")
             .into()),
     }
 }

@@ -65,14 +65,15 @@ impl Server<'_> {
             _ => arrival.tokens,
         };
         let ready = arrival.at + model.datapath;
-        let slot = self.requests.add(RequestState {
+        let slot = self.requests.add_item(RequestState {
             number: self.arrived,
             model: arrival.model,
             arrival: arrival.at,
             ready,
             tokens,
         });
-        self.recorder.arrived(self.arrived, arrival.model, self.now);
+        self.recorder
+            .on_arrived(self.arrived, arrival.model, self.now);
         if model.datapath == Span::ZERO {
             self.enqueue_slot(slot);
         } else {
@@ -86,8 +87,8 @@ impl Server<'_> {
         let state = self.requests[slot];
         let model = self.model_at(state.model);
         let due = model.served.deadline.unwrap_or(Span::MAX);
-        self.recorder.queue.change(self.now, 1);
-        self.policy.enqueue(QueuedRequest {
+        self.recorder.queue.change_level(self.now, 1);
+        self.policy.enqueue_request(QueuedRequest {
             number: state.number,
             slot,
             resumes: false,

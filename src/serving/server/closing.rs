@@ -6,7 +6,7 @@ use crate::recorder::ServeRecorder;
 
 impl<'s> Server<'s> {
     /// Closes and checks the records of a run after the loop has ended.
-    pub fn finish(self) -> Result<ServeRecorder<'s>, ServeError> {
+    pub fn close_records(self) -> Result<ServeRecorder<'s>, ServeError> {
         if let Some(error) = self.failure {
             return Err(error);
         }

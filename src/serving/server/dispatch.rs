@@ -10,7 +10,7 @@ impl Server<'_> {
     pub(super) fn take_requests(&mut self) {
         if self.prepared.scenario.policy.slots.is_none() {
             loop {
-                self.policy.choose(self.now, &mut self.batch);
+                self.policy.choose_requests(self.now, &mut self.batch);
                 if self.batch.is_empty() {
                     return;
                 }
@@ -39,7 +39,7 @@ impl Server<'_> {
             return true;
         }
         while self.processors[processor as usize].free_slots > 0 {
-            self.policy.choose(self.now, &mut self.batch);
+            self.policy.choose_requests(self.now, &mut self.batch);
             match (self.batch.first(), answered.as_deref_mut()) {
                 (None, _) => return false,
                 (Some(first), Some(answered)) if first.resumes => {
@@ -64,24 +64,24 @@ impl Server<'_> {
         let first = self.batch[0];
         let model = self.model_at(first.model);
         let mut state = self.ended_flights.pop().unwrap_or_default();
-        state.begin(self.now, first, processor, model.job_count());
+        state.begin_batch(self.now, first, processor, model.job_count());
         state
             .requests
             .extend(self.batch.iter().map(|request| request.slot));
         self.recorder
             .queue
-            .change(self.now, -(self.batch.len() as i64));
+            .change_level(self.now, -(self.batch.len() as i64));
         self.batch.clear();
         self.states.clear();
         let states = state.requests.iter().map(|&slot| self.requests[slot]);
         self.states.extend(states);
         state.work_left = first.work;
         state.lengths = model.draw_lengths(self.prepared, &self.states);
-        let flight = self.flights.add(state);
+        let flight = self.flights.add_item(state);
         let serving = &mut self.processors[processor as usize];
         serving.free_slots = serving.free_slots.saturating_sub(1);
         let mut npu = None;
-        if let Some(trace) = model.trace() {
+        if let Some(trace) = model.traced_model() {
             if serving.traces == 0 {
                 serving.traced_since = self.now;
             }
@@ -97,7 +97,7 @@ impl Server<'_> {
 
     /// Continues a preempted batch.
     fn resume_batch(&mut self, flight: u32, processor: u32, answered: &mut Vec<AnsweredJob>) {
-        self.recorder.queue.change(self.now, -1);
+        self.recorder.queue.change_level(self.now, -1);
         self.processors[processor as usize].free_slots -= 1;
         let state = &mut self.flights[flight];
         state.processor = processor;
@@ -159,10 +159,10 @@ impl Server<'_> {
         state.put_back = Some(now);
         state.kept.push(job);
         let processor = &mut self.processors[state.processor as usize];
-        processor.cores.block(now + cost);
+        processor.cores.block_until(now + cost);
         processor.free_slots += 1;
         self.recorder.preemptions += 1;
-        self.recorder.queue.change(now, 1);
-        self.policy.enqueue(queued);
+        self.recorder.queue.change_level(now, 1);
+        self.policy.enqueue_request(queued);
     }
 }

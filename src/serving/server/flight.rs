@@ -1,6 +1,6 @@
 //! Batches in flight, and slabs, which reuse indices.
 
-use crate::cores::DealtJob;
+use crate::cores::JobTimeRange;
 use crate::policy::QueuedRequest;
 use chakram_base::units::{Span, Time};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Adds an item and returns its index.
-    pub fn add(&mut self, item: T) -> u32 {
+    pub fn add_item(&mut self, item: T) -> u32 {
         match self.free.pop() {
             Some(place) => {
                 self.items[place as usize] = Some(item);
@@ -99,7 +99,7 @@ pub(super) struct RequestInFlight {
 impl RequestInFlight {
     /// Turns a batch that has ended into a new batch, which begins at `now` with `jobs` jobs and no
     /// requests. Its allocations are reused.
-    pub fn begin(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
+    pub fn begin_batch(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
         let mut room = std::mem::take(self);
         room.requests.clear();
         room.kept.clear();
@@ -131,7 +131,7 @@ pub(super) struct RunningTime {
 
 impl RunningTime {
     /// Adds a job whose times are determined at `now`; it must not start before `now`.
-    pub fn add(&mut self, now: Time, job: DealtJob) {
+    pub fn add_job(&mut self, now: Time, job: JobTimeRange) {
         self.first = Some(self.first.map_or(job.start, |first| first.min(job.start)));
         while let Some(&(start, end)) = self.open.front() {
             if end > now {
@@ -161,7 +161,7 @@ impl RunningTime {
     }
 
     /// Returns the total time during which at least one job ran.
-    pub fn finish(&mut self) -> Span {
+    pub fn total_time(&mut self) -> Span {
         let open = self.open.drain(..);
         self.done += open.map(|(start, end)| end.since(start)).sum();
         self.done
@@ -174,20 +174,20 @@ mod tests {
 
     #[test]
     fn overlapping_jobs_count_once() {
-        let job = |start, end| DealtJob {
+        let job = |start, end| JobTimeRange {
             start: Time(start),
             end: Time(end),
         };
         let mut time = RunningTime::default();
-        time.add(Time(0), job(5, 10));
-        time.add(Time(0), job(20, 30));
+        time.add_job(Time(0), job(5, 10));
+        time.add_job(Time(0), job(20, 30));
         // The job merges both intervals into one from 5 to 30.
-        time.add(Time(2), job(8, 22));
+        time.add_job(Time(2), job(8, 22));
         // The job from 3 to 4 begins before the open interval.
-        time.add(Time(3), job(3, 4));
+        time.add_job(Time(3), job(3, 4));
         // All intervals that ended by 40 are closed. The job from 50 to 60 starts a new interval.
-        time.add(Time(40), job(50, 60));
+        time.add_job(Time(40), job(50, 60));
         assert_eq!(time.first, Some(Time(3)));
-        assert_eq!(time.finish(), Span(25 + 1 + 10));
+        assert_eq!(time.total_time(), Span(25 + 1 + 10));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::flight::RequestInFlight;
 use super::{AnsweredJob, Server};
-use crate::cores::DealtJob;
+use crate::cores::JobTimeRange;
 use crate::observe::{CompletedRequest, ServedJob};
 use crate::scenario::{ArrivalStream, PolicyKind};
 use chakram_base::units::Span;
@@ -49,7 +49,7 @@ impl Server<'_> {
             .iter()
             .map(|&slot| self.requests[slot].number);
         let model = self.model_at(flight.first.model);
-        model.size(self.prepared, job, numbers, &flight.lengths)
+        model.size_of_job(self.prepared, job, numbers, &flight.lengths)
     }
 
     /// Assigns a job to the cores of its batch's processor.
@@ -64,21 +64,21 @@ impl Server<'_> {
         let now = self.now;
         let state = &mut self.flights[flight];
         let cores = &mut self.processors[state.processor as usize].cores;
-        let times = cores.deal(now, tasks, each);
+        let times = cores.assign_tasks(now, tasks, each);
         state.running += 1;
         state.dealt += 1;
         state.core_ps += u128::from(tasks) * u128::from(each.0);
-        state.run.add(now, times);
+        state.run.add_job(now, times);
         answered.push(AnsweredJob { token, times });
         self.notify_observer(flight, job, times);
     }
 
     /// Passes a job to the observer, if it wants jobs.
-    fn notify_observer(&mut self, flight: u32, job: u32, times: DealtJob) {
+    fn notify_observer(&mut self, flight: u32, job: u32, times: JobTimeRange) {
         if self.observer.wants_jobs() {
             let state = &self.flights[flight];
             let (first, processor) = (state.first, state.processor);
-            self.observer.served(&ServedJob {
+            self.observer.on_job_served(&ServedJob {
                 request: first.number,
                 model: first.model,
                 job,
@@ -92,11 +92,11 @@ impl Server<'_> {
     pub(super) fn end_trace(&mut self, flight: u32) -> u32 {
         let now = self.now;
         let state = &mut self.flights[flight];
-        let times = DealtJob {
+        let times = JobTimeRange {
             start: state.began,
             end: now,
         };
-        state.run.add(times.start, times);
+        state.run.add_job(times.start, times);
         let processor = state.processor;
         let serving = &mut self.processors[processor as usize];
         serving.traces -= 1;
@@ -111,7 +111,7 @@ impl Server<'_> {
     pub(super) fn complete_batch(&mut self, flight: u32) {
         let now = self.now;
         let mut state = self.flights.remove(flight);
-        let compute = state.run.finish();
+        let compute = state.run.total_time();
         let together = state.requests.len() as u32;
         self.recorder.flight_ended(state.core_ps);
         let serving = &mut self.processors[state.processor as usize];
@@ -137,8 +137,8 @@ impl Server<'_> {
                 processor: state.processor,
                 tokens: request.tokens,
             };
-            self.recorder.completed(&completed);
-            if let Err(error) = self.observer.completed(&completed) {
+            self.recorder.on_completed(&completed);
+            if let Err(error) = self.observer.on_completed(&completed) {
                 self.failure = Some(error.into());
             }
             if let ArrivalStream::Closed {
@@ -146,7 +146,7 @@ impl Server<'_> {
             } = self.prepared.scenario.stream
             {
                 let think = if exponential {
-                    Span::from_seconds(self.think.next_exponential(think.seconds()))
+                    Span::from_seconds(self.think.next_exponential(think.as_seconds()))
                 } else {
                     think
                 };

@@ -28,7 +28,7 @@ pub struct BudgetChoice {
 /// Selects workloads that together take at most `millis`. First adds, again and again, the workload
 /// that covers most new features per time; then, while time is left, workloads with the rarest
 /// features.
-pub fn choose(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
+pub fn choose_within(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {
         *counts.entry(feature).or_default() += 1;
@@ -97,12 +97,12 @@ mod tests {
         ];
         // First b covers two features in 10 ms. Then, in the remaining 15 ms, only d covers new
         // features.
-        let choice = choose(&all, 25);
+        let choice = choose_within(&all, 25);
         assert_eq!(choice.chosen, ["b", "d"]);
         assert_eq!(choice.left_out, ["a", "c"]);
         assert_eq!(choice.uncovered, BTreeSet::from(["moe".to_owned()]));
-        let whole = choose(&all, 1000);
+        let whole = choose_within(&all, 1000);
         assert_eq!((whole.chosen.len(), whole.uncovered.len()), (4, 0));
-        assert!(choose(&all, 5).chosen.is_empty());
+        assert!(choose_within(&all, 5).chosen.is_empty());
     }
 }

@@ -61,7 +61,7 @@ const TIMES: usize = 2;
 const LISTED: usize = 8;
 
 /// Returns the changed inputs, followed by the changed parts of the time.
-pub fn find(
+pub fn find_causes(
     constants: &[ConstantChange],
     baseline: &BaselineRecord,
     entry: &WorkloadEntry,
@@ -88,7 +88,7 @@ pub fn find(
         let changed = replay
             .collectives
             .iter()
-            .filter(|c| c.calls.more() != 0 || c.bytes.more() != 0);
+            .filter(|c| c.calls.signed_increase() != 0 || c.bytes.signed_increase() != 0);
         causes.extend(changed.take(LISTED).map(|c| {
             let calls = format!("{}: {} → {} calls", c.what, c.calls.before, c.calls.after);
             ReportCause::Collective(format!(
@@ -105,15 +105,20 @@ pub fn find(
 fn changed_times(replay: &ReplayDiff) -> Vec<ReportCause> {
     let mut all = Vec::new();
     for part in &replay.parts {
-        let behind = part.behind.iter().filter(|behind| behind.shift.more() != 0);
+        let behind = part
+            .behind
+            .iter()
+            .filter(|behind| behind.shift.signed_increase() != 0);
         let before = all.len();
-        all.extend(
-            behind
-                .take(TIMES)
-                .map(|behind| (part.name, behind.what.clone(), behind.shift.more())),
-        );
-        if all.len() == before && part.mean.more() != 0 {
-            all.push((part.name, String::new(), part.mean.more()));
+        all.extend(behind.take(TIMES).map(|behind| {
+            (
+                part.name,
+                behind.what.clone(),
+                behind.shift.signed_increase(),
+            )
+        }));
+        if all.len() == before && part.mean.signed_increase() != 0 {
+            all.push((part.name, String::new(), part.mean.signed_increase()));
         }
     }
     all.sort_by_key(|(_, _, by)| std::cmp::Reverse(by.unsigned_abs()));

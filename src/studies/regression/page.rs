@@ -6,17 +6,19 @@
 use super::verdict::measured_words;
 use super::{CheckOutcome, CheckedPrediction};
 use chakram_archive::BaselineRecord;
-use chakram_base::units::{Span, Time, counted, percent_change};
+use chakram_base::units::{Span, Time, format_count, format_percent_change};
 use chakram_report::TimeCategory;
-use chakram_report::html::page::{number, page, section, table, text};
+use chakram_report::html::page::{
+    escape_html, render_page, render_report_number, render_section, render_table,
+};
 use chakram_report::html::time_bars;
 
 /// Renders the page of a check of the archive called `name`.
-pub fn render(outcome: &CheckOutcome, name: &str) -> String {
+pub fn render_check_page(outcome: &CheckOutcome, name: &str) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p>",
-        text(name),
-        text(&outcome.summarize_line())
+        escape_html(name),
+        escape_html(&outcome.summarize_line())
     );
     let moved = (outcome.checked.iter().enumerate()).filter(|(_, checked)| checked.moved);
     for (at, checked) in moved {
@@ -24,10 +26,10 @@ pub fn render(outcome: &CheckOutcome, name: &str) -> String {
             "{} on {}: {}",
             checked.workload,
             checked.machine,
-            percent_change(checked.percent())
+            format_percent_change(checked.change_percent())
         );
-        body += &section(
-            &text(&heading),
+        body += &render_section(
+            &escape_html(&heading),
             &format!("moved-{at}"),
             &moved_body(checked, at),
         );
@@ -36,44 +38,45 @@ pub fn render(outcome: &CheckOutcome, name: &str) -> String {
         .filter_map(|checked| Some((checked, checked.measured.as_ref()?)))
         .map(|(checked, verdict)| {
             let name = format!("{} on {}", checked.workload, checked.machine);
-            vec![text(&name), text(&measured_words(verdict))]
+            vec![escape_html(&name), escape_html(&measured_words(verdict))]
         })
         .collect();
     if !measured.is_empty() {
-        let rows = table(&["prediction", "beside measured steps"], &measured);
-        body += &section("Measured steps", "measured", &rows);
+        let rows = render_table(&["prediction", "beside measured steps"], &measured);
+        body += &render_section("Measured steps", "measured", &rows);
     }
     let failed: Vec<Vec<String>> = (outcome.failed.iter())
         .map(|failed| {
             let name = format!("{} on {}", failed.workload, failed.machine);
-            vec![text(&name), text(&failed.error)]
+            vec![escape_html(&name), escape_html(&failed.error)]
         })
         .collect();
     if !failed.is_empty() {
-        let rows = table(&["prediction", "why it could not be made"], &failed);
-        body += &section("Failed", "failed", &rows);
+        let rows = render_table(&["prediction", "why it could not be made"], &failed);
+        body += &render_section("Failed", "failed", &rows);
     }
     let gaps: String = (outcome.describe_gaps().iter())
-        .map(|line| format!("<li>{}</li>", text(line)))
+        .map(|line| format!("<li>{}</li>", escape_html(line)))
         .collect();
     if !gaps.is_empty() {
-        body += &section("Not checked", "gaps", &format!("<ul>{gaps}</ul>"));
+        body += &render_section("Not checked", "gaps", &format!("<ul>{gaps}</ul>"));
     }
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
-    page(name, &body)
+    render_page(name, &body)
 }
 
 /// Renders a prediction that moved, at index `at` of the check.
 fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
     let pointer = |field: &str| format!("/predictions/{at}/{field}");
-    let time = |field: &str, ps: u64| number(&pointer(field), ps, &Time(ps).to_string());
+    let time =
+        |field: &str, ps: u64| render_report_number(&pointer(field), ps, &Time(ps).to_string());
     let mut body = format!(
         "<p class=\"sub\">{} → {}</p>",
         time("before_ps", checked.before_ps),
         time("after_ps", checked.after_ps)
     );
     let causes: String = (checked.causes.iter())
-        .map(|cause| format!("<li>{}</li>", text(&cause.to_string())))
+        .map(|cause| format!("<li>{}</li>", escape_html(&cause.to_string())))
         .collect();
     if !causes.is_empty() {
         body += &format!("<ul>{causes}</ul>");
@@ -83,20 +86,20 @@ fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
         body += &time_bars("Time by category, before and now", &rows);
         let cell = |side: &str, key: &str, span: Span| {
             let path = pointer(&format!("mean_ps/{side}/{key}"));
-            number(&path, span.0, &span.to_string())
+            render_report_number(&path, span.0, &span.to_string())
         };
         let rows = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
         let rows = rows.map(|((part, name), key)| {
             let [before, after] = means.map(|times| times[*part as usize]);
             vec![
-                text(name),
+                escape_html(name),
                 cell("before", key, before),
                 cell("after", key, after),
-                text(&format_signed(before, after)),
+                escape_html(&format_signed(before, after)),
             ]
         });
         let rows: Vec<_> = rows.collect();
-        body += &table(&["mean of NPUs", "baseline", "now", "change"], &rows);
+        body += &render_table(&["mean of NPUs", "baseline", "now", "change"], &rows);
     }
     body + &baselines_table(checked, at)
 }
@@ -115,22 +118,22 @@ fn baselines_table(checked: &CheckedPrediction, at: usize) -> String {
         let pointer = format!("/predictions/{at}/baselines/{i}/makespan_ps");
         let makespan = Time(record.makespan_ps).to_string();
         vec![
-            text(&record.reason),
-            number(&pointer, record.makespan_ps, &makespan),
-            text(&record.tool_version),
-            text(&record.arguments.join(" ")),
-            text(&before.map_or(String::new(), |before| describe_changes(before, record))),
+            escape_html(&record.reason),
+            render_report_number(&pointer, record.makespan_ps, &makespan),
+            escape_html(&record.tool_version),
+            escape_html(&record.arguments.join(" ")),
+            escape_html(&before.map_or(String::new(), |before| describe_changes(before, record))),
         ]
     });
     let rows: Vec<_> = rows.collect();
     let heads = [
-        &*counted(rows.len() as u64, "baseline"),
+        &*format_count(rows.len() as u64, "baseline"),
         "makespan",
         "chakram",
         "options",
         "changed since the one before",
     ];
-    table(&heads, &rows)
+    render_table(&heads, &rows)
 }
 
 /// Formats the differences between two baselines of a workload on the same machine.

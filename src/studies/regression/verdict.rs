@@ -1,11 +1,11 @@
 //! A check's verdict as text, JSON, Markdown and JUnit XML.
 
 use super::{CategoryTimes, CheckedPrediction, MeasuredVerdict};
-use chakram_base::units::{Time, counted, percent_change};
+use chakram_base::units::{Time, format_count, format_percent_change};
 use chakram_report::TimeCategory;
 use chakram_report::document::VersionedDocument;
-use chakram_report::text::clip;
-use chakram_trace::format::{escape, escaped_lines};
+use chakram_report::text::clip_middle;
+use chakram_trace::format::{escape_control_characters_in_lines, escape_name};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -40,15 +40,15 @@ pub struct CheckOutcome {
 
 impl CheckOutcome {
     /// Returns the predictions that moved.
-    pub fn moved(&self) -> impl Iterator<Item = &CheckedPrediction> {
+    pub fn moved_predictions(&self) -> impl Iterator<Item = &CheckedPrediction> {
         self.checked.iter().filter(|checked| checked.moved)
     }
 
     pub(super) fn summarize_line(&self) -> String {
-        let moved = self.moved().count();
+        let moved = self.moved_predictions().count();
         let mut text = format!(
             "{} checked, {moved} moved by more than {} %",
-            counted(self.checked.len() as u64, "prediction"),
+            format_count(self.checked.len() as u64, "prediction"),
             self.threshold
         );
         if !self.failed.is_empty() {
@@ -63,19 +63,19 @@ impl CheckOutcome {
         if !self.without.is_empty() {
             lines.push(format!(
                 "without a baseline: {}",
-                escape(&self.without.join(", "))
+                escape_name(&self.without.join(", "))
             ));
         }
         if !self.left_out.is_empty() {
             lines.push(format!(
                 "left out by the budget: {}",
-                escape(&self.left_out.join(", "))
+                escape_name(&self.left_out.join(", "))
             ));
             let what = match self.uncovered.len() {
                 0 => "they cover nothing else".to_owned(),
                 n => format!(
                     "{n} features are only there: {}",
-                    escape(&self.uncovered.join(", "))
+                    escape_name(&self.uncovered.join(", "))
                 ),
             };
             lines.push(what);
@@ -85,7 +85,7 @@ impl CheckOutcome {
 }
 
 fn format_change(checked: &CheckedPrediction) -> String {
-    percent_change(checked.percent())
+    format_percent_change(checked.change_percent())
 }
 
 pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
@@ -97,7 +97,7 @@ pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
     format!(
         "{:+.1} % of {} measured, {place} their spread",
         verdict.percent,
-        counted(verdict.steps, "step")
+        format_count(verdict.steps, "step")
     )
 }
 
@@ -105,10 +105,10 @@ pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
 const NAME: usize = 64;
 
 /// Renders a verdict as a table with causes below it.
-pub fn text(outcome: &CheckOutcome) -> String {
+pub fn verdict_text(outcome: &CheckOutcome) -> String {
     let mut out = String::new();
     let name = |checked: &CheckedPrediction| {
-        clip(
+        clip_middle(
             &format!("{} on {}", checked.workload, checked.machine),
             NAME,
         )
@@ -136,16 +136,20 @@ pub fn text(outcome: &CheckOutcome) -> String {
             let _ = writeln!(out, "      measured: {}", measured_words(measured));
         }
         for cause in &checked.causes {
-            let _ = writeln!(out, "      {}", escaped_lines(&cause.to_string()));
+            let _ = writeln!(
+                out,
+                "      {}",
+                escape_control_characters_in_lines(&cause.to_string())
+            );
         }
     }
     for failed in &outcome.failed {
         let _ = writeln!(
             out,
             "FAILED {} on {}: {}",
-            escape(&failed.workload),
-            escape(&failed.machine),
-            escaped_lines(&failed.error)
+            escape_name(&failed.workload),
+            escape_name(&failed.machine),
+            escape_control_characters_in_lines(&failed.error)
         );
     }
     for line in outcome.describe_gaps() {
@@ -209,13 +213,13 @@ struct MeasuredRow {
 }
 
 /// Renders a verdict as one JSON document.
-pub fn json(outcome: &CheckOutcome) -> String {
+pub fn verdict_json(outcome: &CheckOutcome) -> String {
     let checked = outcome.checked.iter().map(|checked| PredictionRow {
         workload: &checked.workload,
         machine: &checked.machine,
         before_ps: checked.before_ps,
         after_ps: checked.after_ps,
-        change_percent: checked.percent(),
+        change_percent: checked.change_percent(),
         moved: checked.moved,
         causes: checked.causes.iter().map(ToString::to_string).collect(),
         mean_ps: checked.means.map(|[before, after]| {
@@ -254,22 +258,22 @@ pub fn json(outcome: &CheckOutcome) -> String {
         left_out: &outcome.left_out,
         uncovered: &outcome.uncovered,
     };
-    VersionedDocument::new("chakram.check.1", document).text()
+    VersionedDocument::new("chakram.check.1", document).to_json_text()
 }
 
 /// Escapes text for a cell of a Markdown table.
 fn escape_cell(text: &str) -> String {
-    escape(text).replace('|', "\\|").replace('<', "&lt;")
+    escape_name(text).replace('|', "\\|").replace('<', "&lt;")
 }
 
 /// Renders a verdict as Markdown for GitHub's job summaries.
-pub fn markdown(outcome: &CheckOutcome) -> String {
+pub fn verdict_markdown(outcome: &CheckOutcome) -> String {
     let mut out = format!("### {}\n", outcome.summarize_line());
-    if outcome.moved().next().is_some() {
+    if outcome.moved_predictions().next().is_some() {
         out +=
             "\n| workload | machine | before | after | change | why |\n|---|---|--:|--:|--:|---|\n";
     }
-    for checked in outcome.moved() {
+    for checked in outcome.moved_predictions() {
         let causes: Vec<String> = checked
             .causes
             .iter()
@@ -320,18 +324,18 @@ pub fn markdown(outcome: &CheckOutcome) -> String {
 
 /// Escapes text for an attribute or element of XML.
 fn escape_xml(text: &str) -> String {
-    let text = escape(text).replace('&', "&amp;").replace('<', "&lt;");
+    let text = escape_name(text).replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// Renders a verdict as JUnit XML, with one test case per prediction.
-pub fn junit(outcome: &CheckOutcome) -> String {
+pub fn verdict_junit(outcome: &CheckOutcome) -> String {
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let all = outcome.checked.len() + outcome.failed.len() + outcome.left_out.len();
     let _ = writeln!(
         out,
         "<testsuite name=\"chakram archive check\" tests=\"{all}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\">",
-        outcome.moved().count(),
+        outcome.moved_predictions().count(),
         outcome.failed.len(),
         outcome.left_out.len()
     );

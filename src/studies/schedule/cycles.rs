@@ -187,7 +187,7 @@ mod tests {
     fn rows_are_found_by_their_layers() {
         let text = "# of a mapper\nC,K,P,Wstride,cycles,energy_pj\n32,32,2500,1,10000,5.5\n\n3,64,112,2,7,0\n";
         let table = CycleTable::parse(text, "t.csv").unwrap();
-        let layer = LayerShape::product([2500, 32, 32]).unwrap();
+        let layer = LayerShape::from_matrix_product([2500, 32, 32]).unwrap();
         let row = table.get(&layer).unwrap();
         assert_eq!((row.cycles, row.energy), (10_000, Some(5.5)));
         // With a stride of two, the layer is a different one.

@@ -13,7 +13,8 @@
 //! rows read the same part.
 
 use super::partition::{
-    CutAlong, PartPlace, ProductCut, ProductSize, partition, place, share, words_moved,
+    CutDirection, PartPosition, ProductCut, ProductSize, overlap_of_rows, partition_products,
+    place_of_part, words_moved,
 };
 use super::{LayerRecord, SubLayer, TaskGraph};
 use chakram_base::setting::SettingChoice;
@@ -233,8 +234,8 @@ impl LanguageModel {
     ///
     /// # Errors
     ///
-    /// Fails with the errors of [`Self::tasks`].
-    pub fn partitioned(&self) -> Result<PartitionedModel, FamilyError> {
+    /// Fails with the errors of [`Self::build_task_graph`].
+    pub fn partition_products(&self) -> Result<PartitionedModel, FamilyError> {
         let products = self.all_products()?;
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
         if !self.tensor.is_power_of_two() {
@@ -248,14 +249,14 @@ impl LanguageModel {
             .collect();
         let same = |along| vec![vec![along; levels as usize]; sizes.len()];
         let cuts = match self.partition {
-            PartitionRule::Columns => Some(same(CutAlong::Columns)),
-            PartitionRule::Rows => Some(same(CutAlong::Rows)),
-            PartitionRule::Hierarchical => partition(&sizes, levels, self.micro_batches),
+            PartitionRule::Columns => Some(same(CutDirection::Columns)),
+            PartitionRule::Rows => Some(same(CutDirection::Rows)),
+            PartitionRule::Hierarchical => partition_products(&sizes, levels, self.micro_batches),
         };
         let fits = |cuts: &Vec<ProductCut>| {
             let mut all = sizes.iter().zip(cuts);
             all.all(|(size, cut)| {
-                let PartPlace { row, column } = place(cut, 0);
+                let PartPosition { row, column } = place_of_part(cut, 0);
                 u64::from(row.1) <= size.rows && u64::from(column.1) <= size.columns
             })
         };
@@ -276,11 +277,11 @@ impl LanguageModel {
     fn part_places(
         &self,
         products: &[(String, LayerProduct)],
-    ) -> Result<Vec<Vec<PartPlace>>, FamilyError> {
+    ) -> Result<Vec<Vec<PartPosition>>, FamilyError> {
         if self.partition == PartitionRule::Columns {
             let columns = |(_, product): &(String, LayerProduct)| {
                 let parts = self.tensor.min(product.outputs) as u32;
-                let place = |part| PartPlace {
+                let place = |part| PartPosition {
                     row: (0, 1),
                     column: (part, parts),
                 };
@@ -289,10 +290,10 @@ impl LanguageModel {
             return Ok(products.iter().map(columns).collect());
         }
         let parts = 0..self.tensor as u32;
-        let cuts = self.partitioned()?.products;
+        let cuts = self.partition_products()?.products;
         let places = cuts
             .iter()
-            .map(|(_, cut)| parts.clone().map(|part| place(cut, part)).collect());
+            .map(|(_, cut)| parts.clone().map(|part| place_of_part(cut, part)).collect());
         Ok(places.collect())
     }
 
@@ -302,12 +303,12 @@ impl LanguageModel {
     ///
     /// Fails if a size is zero, if heads do not divide the width, if there are too many sub-layers, or if a
     /// product has too few rows or columns to be cut.
-    pub fn tasks(&self) -> Result<TaskGraph, FamilyError> {
+    pub fn build_task_graph(&self) -> Result<TaskGraph, FamilyError> {
         let products = self.all_products()?;
         let places = self.part_places(&products)?;
         let mut graph = TaskGraph::default();
         for batch in 0..self.micro_batches {
-            let mut before: Vec<(u32, PartPlace)> = Vec::new();
+            let mut before: Vec<(u32, PartPosition)> = Vec::new();
             for (number, (name, product)) in (0_u64..).zip(&products) {
                 let mut own = Vec::new();
                 for (part, place) in (0..).zip(&places[number as usize]) {
@@ -318,7 +319,7 @@ impl LanguageModel {
                     };
                     let rows = of(place.row, product.rows);
                     let columns = of(place.column, product.outputs);
-                    let record = LayerRecord::linear(rows, product.inputs, columns);
+                    let record = LayerRecord::from_linear(rows, product.inputs, columns);
                     let record = record.ok_or_else(|| FamilyError::Size {
                         found: format!("a product of {rows} x {} x {columns}", product.inputs),
                         expected: "one that can be counted",
@@ -329,7 +330,7 @@ impl LanguageModel {
                         place.row
                     };
                     let taken = before.iter().filter_map(|(task, held)| {
-                        let share = share(held.row, needed)?;
+                        let share = overlap_of_rows(held.row, needed)?;
                         Some((*task, share))
                     });
                     let taken: Vec<(u32, (u32, u32))> = taken.collect();

@@ -59,7 +59,7 @@ pub enum ScheduleError {
 /// # Errors
 ///
 /// Fails if there are no chips, or if DEAP's Algorithm 1 as printed gets stuck.
-pub fn schedule(
+pub fn schedule_tasks(
     graph: &TaskGraph,
     chips: usize,
     rule: ListRule,
@@ -76,7 +76,7 @@ pub fn schedule(
 
 fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     let mut waiting = dependency_counts(graph);
-    let followers = dependents(graph);
+    let followers = build_dependents(graph);
     // Sub-layers that are ready, by their index in the list.
     let mut ready: std::collections::BTreeSet<u32> = (0..)
         .zip(&waiting)
@@ -109,7 +109,7 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
 /// Returns the schedule, and the time at which the last sub-layer ends, in operations.
 pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
     let mut waiting = dependency_counts(graph);
-    let followers = dependents(graph);
+    let followers = build_dependents(graph);
     let mut ready: std::collections::BTreeSet<u32> = (0..)
         .zip(&waiting)
         .filter(|(_, count)| **count == 0)
@@ -125,7 +125,7 @@ pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u6
             free.remove(&chip);
             ready.remove(&task);
             order[chip].push(task);
-            let lasts = graph.tasks[task as usize].record.operations();
+            let lasts = graph.tasks[task as usize].record.operation_count();
             end = end.max(now.saturating_add(lasts));
             running.insert((now.saturating_add(lasts), chip, task));
         }
@@ -234,7 +234,7 @@ fn dependency_counts(graph: &TaskGraph) -> Vec<usize> {
 }
 
 /// Returns the sub-layers that depend on each sub-layer; repeated dependencies are repeated here.
-fn dependents(graph: &TaskGraph) -> Vec<Vec<u32>> {
+fn build_dependents(graph: &TaskGraph) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];
     for (task, of) in (0..).zip(&graph.tasks) {
         of.after

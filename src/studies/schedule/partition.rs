@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 /// Direction along which a product is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CutAlong {
+pub enum CutDirection {
     /// Rows: tokens, or tokens times heads.
     Rows,
     /// Columns: the outputs of a token.
@@ -31,7 +31,7 @@ pub enum CutAlong {
 }
 
 /// Cuts of a product, from the outermost level inward.
-pub type ProductCut = Vec<CutAlong>;
+pub type ProductCut = Vec<CutDirection>;
 
 /// Sizes of a product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct ProductSize {
 
 /// Position of a part: its row block and its column block, each with the number of such blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartPlace {
+pub struct PartPosition {
     /// Index of the row block, and the number of row blocks.
     pub row: (u32, u32),
     /// Index of the column block, and the number of column blocks.
@@ -62,17 +62,17 @@ const SHARES: u128 = 1 << 24;
 
 /// Returns the position of `part` of a product with these cuts. Each level adds one binary digit to
 /// the index of the block that it cuts.
-pub fn place(cut: &[CutAlong], part: u32) -> PartPlace {
+pub fn place_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
         let half = part >> (cut.len() - 1 - level) & 1;
         let block = match along {
-            CutAlong::Rows => &mut row,
-            CutAlong::Columns => &mut column,
+            CutDirection::Rows => &mut row,
+            CutDirection::Columns => &mut column,
         };
         *block = (2 * block.0 + half, 2 * block.1);
     }
-    PartPlace { row, column }
+    PartPosition { row, column }
 }
 
 /// Returns the number of words that a forward pass of `batches` micro-batches moves with these
@@ -93,7 +93,11 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
 
 /// Returns the cuts of each product over `levels` levels, or `None` if a product has too few rows and
 /// columns for them.
-pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<Vec<ProductCut>> {
+pub fn partition_products(
+    products: &[ProductSize],
+    levels: u32,
+    batches: u32,
+) -> Option<Vec<ProductCut>> {
     let mut cuts = vec![ProductCut::new(); products.len()];
     for _ in 0..levels {
         cut_level(products, &mut cuts, batches)?;
@@ -104,7 +108,7 @@ pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<
 /// Divides the rows `held` into equal pieces such that one piece has the rows `needed`. Returns
 /// this piece's index and the number of pieces. If `needed` contains all of `held`, there is one
 /// piece. Returns `None` if `held` and `needed` have no row in common.
-pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
+pub fn overlap_of_rows(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
     }
@@ -113,7 +117,7 @@ pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
 }
 
 /// Choices at a level; the first one wins ties.
-const CHOICES: [CutAlong; 2] = [CutAlong::Columns, CutAlong::Rows];
+const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
 /// Adds the best cut of one more level to each product.
 fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
@@ -128,7 +132,7 @@ fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) ->
         let mut from = [0; 2];
         for (choice, along) in CHOICES.into_iter().enumerate() {
             let cut = with(&cuts[l], along);
-            let last = place(&cut, 0);
+            let last = place_of_part(&cut, 0);
             let goes = u64::from(last.row.1) <= product.rows
                 && u64::from(last.column.1) <= product.columns;
             if !goes {
@@ -163,16 +167,16 @@ fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) ->
 }
 
 /// Returns the words of weights on all parts together, in fractions of a word.
-fn weight_words(product: &ProductSize, cut: &[CutAlong]) -> u128 {
-    let rows = u128::from(place(cut, 0).row.1);
+fn weight_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
+    let rows = u128::from(place_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
 /// Returns the words of the model's input that the first product's parts read from memory, all
 /// together, in fractions of a word.
-fn input_words(product: &ProductSize, cut: &[CutAlong]) -> u128 {
+fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
-    u128::from(product.inputs) * SHARES * parts / u128::from(place(cut, 0).row.1)
+    u128::from(product.inputs) * SHARES * parts / u128::from(place_of_part(cut, 0).row.1)
 }
 
 /// Cache of the costs of pairs of cuts.
@@ -196,12 +200,12 @@ impl CutCosts {
             .entry(cuts.map(Clone::clone))
             .or_insert_with(|| {
                 let is_nested = |part: &u32| {
-                    let [one, other] = cuts.map(|cut| place(cut, *part).row);
-                    share(one, other).is_some()
+                    let [one, other] = cuts.map(|cut| place_of_part(cut, *part).row);
+                    overlap_of_rows(one, other).is_some()
                 };
                 (0..parts).filter(is_nested).count() as u32
             });
-        let [before, own] = cuts.map(|cut| place(cut, 0));
+        let [before, own] = cuts.map(|cut| place_of_part(cut, 0));
         let needed = outputs * SHARES * u128::from(parts) / u128::from(own.row.1);
         let most = u128::from(before.row.1.max(own.row.1));
         let had = outputs * SHARES * u128::from(*nested) / (most * u128::from(before.column.1));

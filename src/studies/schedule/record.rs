@@ -76,16 +76,16 @@ pub enum RecordError {
 impl LayerRecord {
     /// Creates the product of `rows` x `inputs` by `inputs` x `outputs` as a linear layer. Returns
     /// `None` if the product has too many operations to count.
-    pub fn linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
+    pub fn from_linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
-            shape: LayerShape::product([rows, outputs, inputs])?,
+            shape: LayerShape::from_matrix_product([rows, outputs, inputs])?,
             kind: "LinearLayer".to_owned(),
         })
     }
 
     /// Returns the number of multiplications and additions by DEAP's Eq. 1, (2 I - 1) O, for I
     /// inputs per output and O outputs.
-    pub fn operations(&self) -> u64 {
+    pub fn operation_count(&self) -> u64 {
         let [n, k, c, p, q, r, s] = self.shape.sizes;
         let inputs = c * r * s;
         (2 * inputs - 1).saturating_mul(n * k * p * q)
@@ -117,11 +117,11 @@ impl LayerRecord {
 /// Formats a schedule, one record per line.
 pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
     let mut text = String::from("[\n");
-    let steps = schedule.steps();
+    let steps = schedule.step_count();
     for chip in 0..schedule.chips.len() {
         text.push_str("  [\n");
         for step in 0..steps {
-            let record = match schedule.at(chip, step) {
+            let record = match schedule.task_at(chip, step) {
                 None => format!("{{'type': '{NOTHING}'}}"),
                 Some(task) => {
                     let of = &graph.tasks[task as usize];
@@ -172,14 +172,14 @@ struct PlacedRecord {
     id: Option<u64>,
     after: Vec<u64>,
     weights: Option<u64>,
-    input: InputKey,
+    input: InputReference,
     piece: Option<u32>,
     pieces: u32,
 }
 
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum InputKey {
+enum InputReference {
     /// The record has no such key: a sub-layer without dependencies reads a part of its own.
     Unsaid,
     /// The sub-layer reads no input.
@@ -234,7 +234,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     all.sort_by_key(|one| (one.step, one.chip));
     let named = all.iter().any(|one| one.id.is_some());
     let given = all.iter().filter_map(|one| match one.input {
-        InputKey::Part(number) => Some(number),
+        InputReference::Part(number) => Some(number),
         _ => None,
     });
     // Parts without an index in the file get higher indices than parts with an index.
@@ -260,7 +260,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
         let index = graph.tasks.len() as u32;
         let mut after = Vec::new();
         let mut input = match one.input {
-            InputKey::Part(number) => Some(number),
+            InputReference::Part(number) => Some(number),
             _ => None,
         };
         if named {
@@ -280,7 +280,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
         } else {
             after.clone_from(&before);
         }
-        if after.is_empty() && input.is_none() && one.input == InputKey::Unsaid {
+        if after.is_empty() && input.is_none() && one.input == InputReference::Unsaid {
             input = Some(next_input);
             next_input += 1;
         }
@@ -375,7 +375,7 @@ fn parse_placed(
     let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
     let (mut id, mut weights, mut after) = (None, None, Vec::new());
     let (mut piece, mut pieces) = (None, 1);
-    let mut input = InputKey::Unsaid;
+    let mut input = InputReference::Unsaid;
     for (key, value) in entries {
         let along = DISTANCES.iter().enumerate();
         let distance = along.flat_map(|(i, names)| (0..2).map(move |j| (names[j], i, j)));
@@ -388,8 +388,8 @@ fn parse_placed(
             match (key.as_str(), value) {
                 ("type", _) => {}
                 ("id", value) => id = Some(whole(key, value, 0)?),
-                ("input", Literal::None) => input = InputKey::None,
-                ("input", value) => input = InputKey::Part(part(key, whole(key, value, 0)?)?),
+                ("input", Literal::None) => input = InputReference::None,
+                ("input", value) => input = InputReference::Part(part(key, whole(key, value, 0)?)?),
                 ("weights", value) => weights = Some(whole(key, value, 0)?),
                 ("piece", value) => piece = Some(few(key, whole(key, value, 0)?)?),
                 ("pieces", value) => pieces = few(key, whole(key, value, 1)?)?,
@@ -420,7 +420,12 @@ fn parse_placed(
     let shape = shape.filter(|shape| {
         // With large strides, windows span more inputs than there are multiplications.
         let [n, _, c, p, q, r, s] = shape.sizes;
-        let sides = [n, c, shape.window(0, p, r), shape.window(1, q, s)];
+        let sides = [
+            n,
+            c,
+            shape.window_extent(0, p, r),
+            shape.window_extent(1, q, s),
+        ];
         sides.into_iter().map(u128::from).product::<u128>() < MOST_WORDS
     });
     let shape =

@@ -34,7 +34,7 @@ use std::fmt;
 
 /// Identifies data on chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DataName {
+pub enum DataId {
     /// Weights with this index.
     Weights(u32),
     /// The part of the model's input with this index.
@@ -46,9 +46,9 @@ pub enum DataName {
     Piece(u32, u32),
 }
 
-impl DataName {
+impl DataId {
     /// Returns the sub-layer that produces the data; `None` for weights and inputs.
-    pub fn task(self) -> Option<u32> {
+    pub fn producing_task(self) -> Option<u32> {
         match self {
             Self::Weights(_) | Self::Input(_) => None,
             Self::Output(task) | Self::Piece(task, _) => Some(task),
@@ -58,7 +58,7 @@ impl DataName {
 
 /// Source of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataPlace {
+pub enum TransferSource {
     /// The chip itself, without a transfer.
     Own,
     /// The chip with this index.
@@ -126,12 +126,12 @@ pub struct StepLog {
     /// Index of the chip that needs or evicts the data.
     pub chip: u32,
     /// The data that were needed or evicted.
-    pub data: DataName,
+    pub data: DataId,
     /// Size of the data in bytes.
     pub bytes: u64,
     /// Source of needed data. `None` for evicted data, which went to memory if `written` and were
     /// otherwise dropped.
-    pub from: Option<DataPlace>,
+    pub from: Option<TransferSource>,
     /// True if the data were written to memory.
     pub written: bool,
     /// Duration of the transfer, in seconds.
@@ -149,7 +149,7 @@ pub struct StepTotals {
 
 impl StepTotals {
     /// Returns the time of all steps, in seconds.
-    pub fn seconds(&self) -> f64 {
+    pub fn total_seconds(&self) -> f64 {
         self.steps
             .iter()
             .map(|step| step.dispatch + step.communication + step.processing)
@@ -157,13 +157,13 @@ impl StepTotals {
     }
 
     /// Returns the energy of all steps in joules, or `None` if the energy of a step is unknown.
-    pub fn joules(&self) -> Option<f64> {
+    pub fn total_joules(&self) -> Option<f64> {
         self.steps.iter().map(|step| step.joules).sum()
     }
 }
 
 /// The data on a chip, each with the step of its last use and its bytes.
-type ChipStore = BTreeMap<DataName, (u32, u64)>;
+type ChipStore = BTreeMap<DataId, (u32, u64)>;
 
 /// Reason why the machine cannot run the schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -205,41 +205,41 @@ impl TaskGraph {
 
     /// Returns a sub-layer's output as other sub-layers read it (whole, or in pieces), each part
     /// with its bytes.
-    pub fn outputs(&self, task: u32, word: u64) -> Vec<(DataName, u64)> {
+    pub fn outputs_of_task(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
         if pieces <= 1 {
-            return vec![(DataName::Output(task), bytes)];
+            return vec![(DataId::Output(task), bytes)];
         }
         // Round cumulatively, so that the pieces' bytes add up to the output's.
         let until =
             |piece: u64| (u128::from(bytes) * u128::from(piece) / u128::from(pieces)) as u64;
         (0..pieces)
             .map(|piece| {
-                let name = DataName::Piece(task, piece as u32);
+                let name = DataId::Piece(task, piece as u32);
                 (name, until(piece + 1) - until(piece))
             })
             .collect()
     }
 
     /// Returns the data that a sub-layer needs, each with its bytes.
-    pub fn needs(&self, task: u32, word: u64) -> Vec<(DataName, u64)> {
+    pub fn data_needed_by(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let of = &self.tasks[task as usize];
         let mut needs = Vec::new();
         for &one in &of.after {
-            let all = self.outputs(one, word);
+            let all = self.outputs_of_task(one, word);
             match of.piece.and_then(|piece| all.get(piece as usize)) {
                 Some(piece) => needs.push(*piece),
                 None => needs.extend(all),
             }
         }
         let shape = &of.record.shape;
-        let words = |tensor| shape.words(tensor, &shape.sizes) * word;
+        let words = |tensor| shape.count_tensor_words(tensor, &shape.sizes) * word;
         if let Some(input) = of.input {
-            needs.push((DataName::Input(input), words(LayerTensor::Inputs)));
+            needs.push((DataId::Input(input), words(LayerTensor::Inputs)));
         }
         if let Some(weights) = of.weights {
-            needs.push((DataName::Weights(weights), words(LayerTensor::Weights)));
+            needs.push((DataId::Weights(weights), words(LayerTensor::Weights)));
         }
         needs
     }
@@ -251,12 +251,12 @@ impl ChipMachine {
         &self,
         rate: f64,
         distances: Option<&[u64]>,
-        from: DataPlace,
+        from: TransferSource,
         bytes: u64,
     ) -> f64 {
         match (from, distances) {
-            (DataPlace::Own, _) => 0.0,
-            (DataPlace::Chip(other), Some(distances)) => {
+            (TransferSource::Own, _) => 0.0,
+            (TransferSource::Chip(other), Some(distances)) => {
                 bytes as f64 * distances[other as usize] as f64 / rate
             }
             _ => bytes as f64 / self.technology.interface,
@@ -269,7 +269,7 @@ impl ChipMachine {
     ///
     /// Fails if there is no rate for the number of links, if the schedule uses too many chips, or if a
     /// sub-layer does not fit on its chip.
-    pub fn steps(
+    pub fn simulate_steps(
         &self,
         graph: &TaskGraph,
         schedule: &ChipSchedule,
@@ -282,15 +282,17 @@ impl ChipMachine {
         };
         let rate = match &self.links {
             None => self.technology.interface,
-            Some(links) if chips > links.chips() as usize => {
+            Some(links) if chips > links.chip_count() as usize => {
                 return Err(StepError::Chips {
                     found: chips,
-                    chips: links.chips(),
+                    chips: links.chip_count(),
                 });
             }
             Some(links) => {
                 let most = links.most_links();
-                self.technology.rate(most).ok_or(StepError::NoRate(most))?
+                self.technology
+                    .rate_of_links(most)
+                    .ok_or(StepError::NoRate(most))?
             }
         };
         let distances: Option<Vec<Vec<u64>>> = self.links.as_ref().map(|links| {
@@ -298,22 +300,22 @@ impl ChipMachine {
                 .map(|chip| links.distances_from(chip))
                 .collect()
         });
-        let mut uses: BTreeMap<DataName, u32> = BTreeMap::new();
+        let mut uses: BTreeMap<DataId, u32> = BTreeMap::new();
         for task in 0..graph.tasks.len() as u32 {
-            for (data, _) in graph.needs(task, self.word) {
+            for (data, _) in graph.data_needed_by(task, self.word) {
                 *uses.entry(data).or_default() += 1;
             }
         }
         let mut stores: Vec<ChipStore> = vec![ChipStore::new(); chips];
-        let mut in_memory: BTreeSet<DataName> = BTreeSet::new();
+        let mut in_memory: BTreeSet<DataId> = BTreeSet::new();
         let mut totals = StepTotals::default();
-        for step in 0..schedule.steps() {
+        for step in 0..schedule.step_count() {
             let mut cost = StepCost::default();
             let mut joules = Some(0.0);
             let first = totals.log.len();
             let mut commands = 0;
             // All transfers of a step use the locations of data at the step's beginning.
-            let before: Vec<BTreeSet<DataName>> = stores
+            let before: Vec<BTreeSet<DataId>> = stores
                 .iter()
                 .map(|store| store.keys().copied().collect())
                 .collect();
@@ -323,12 +325,12 @@ impl ChipMachine {
                     continue;
                 };
                 commands += tasks.len();
-                let all_of = |of: &dyn Fn(u32) -> Vec<(DataName, u64)>| -> Vec<(DataName, u64)> {
+                let all_of = |of: &dyn Fn(u32) -> Vec<(DataId, u64)>| -> Vec<(DataId, u64)> {
                     tasks.iter().flat_map(|task| of(*task)).collect()
                 };
-                let outputs = all_of(&|task| graph.outputs(task, self.word));
+                let outputs = all_of(&|task| graph.outputs_of_task(task, self.word));
                 let mut held = BTreeSet::new();
-                let mut needs = all_of(&|task| graph.needs(task, self.word));
+                let mut needs = all_of(&|task| graph.data_needed_by(task, self.word));
                 // Data that several accelerators of a chip need are transferred once.
                 needs.retain(|(data, _)| held.insert(*data));
                 held.extend(outputs.iter().map(|(data, _)| *data));
@@ -336,20 +338,22 @@ impl ChipMachine {
                 for &(data, bytes) in &needs {
                     let of_chip = distances.as_ref().map(|all| &all[chip][..]);
                     let from = if before[chip].contains(&data) {
-                        DataPlace::Own
+                        TransferSource::Own
                     } else {
                         let holders = (0..chips).filter(|other| before[*other].contains(&data));
                         let far = |other: &usize| of_chip.map_or(0, |all| all[*other]);
                         let nearest = holders.min_by_key(far);
-                        nearest.map_or(DataPlace::Memory, |other| DataPlace::Chip(other as u32))
+                        nearest.map_or(TransferSource::Memory, |other| {
+                            TransferSource::Chip(other as u32)
+                        })
                     };
                     let seconds = self.transfer_seconds(rate, of_chip, from, bytes);
-                    if from != DataPlace::Own {
+                    if from != TransferSource::Own {
                         longest = longest.max(seconds);
                         taken_in += bytes;
                         joules = joules.map(|sum| sum + self.connection_power * seconds);
                         match from {
-                            DataPlace::Memory => cost.memory += bytes,
+                            TransferSource::Memory => cost.memory += bytes,
                             _ => cost.between_chips += bytes,
                         }
                     }
@@ -388,13 +392,13 @@ impl ChipMachine {
                 }
             }
             let moves = |entry: &&StepLog| {
-                entry.written || entry.from.is_some_and(|from| from != DataPlace::Own)
+                entry.written || entry.from.is_some_and(|from| from != TransferSource::Own)
             };
             commands += totals.log[first..].iter().filter(moves).count();
             cost.dispatch = self.dispatch * commands as f64;
             cost.joules = joules;
             for task in (0..chips).flat_map(|chip| tasks_of(chip, step)) {
-                for (data, _) in graph.needs(task, self.word) {
+                for (data, _) in graph.data_needed_by(task, self.word) {
                     let left = uses.entry(data).or_default();
                     *left = left.saturating_sub(1);
                 }
@@ -404,7 +408,7 @@ impl ChipMachine {
             for store in &mut stores {
                 store.retain(|data, (used, _)| {
                     uses.get(data).is_some_and(|left| *left > 0)
-                        || matches!(data, DataName::Weights(_))
+                        || matches!(data, DataId::Weights(_))
                         || *used == step as u32
                 });
             }
@@ -418,9 +422,9 @@ impl ChipMachine {
     fn evict_until_fit(
         &self,
         (step, chip, task): (usize, usize, u32),
-        held: &BTreeSet<DataName>,
-        (stores, in_memory): (&mut [ChipStore], &mut BTreeSet<DataName>),
-        (uses, totals): (&BTreeMap<DataName, u32>, &mut StepTotals),
+        held: &BTreeSet<DataId>,
+        (stores, in_memory): (&mut [ChipStore], &mut BTreeSet<DataId>),
+        (uses, totals): (&BTreeMap<DataId, u32>, &mut StepTotals),
     ) -> Result<(u64, f64), StepError> {
         let Some(capacity) = self.capacity else {
             return Ok((0, 0.0));
@@ -443,7 +447,7 @@ impl ChipMachine {
             };
             stores[chip].remove(&data);
             let elsewhere = stores.iter().any(|store| store.contains_key(&data));
-            let is_output = data.task().is_some();
+            let is_output = data.producing_task().is_some();
             let needed = uses.get(&data).is_some_and(|left| *left > 0);
             let goes = is_output && needed && !elsewhere && in_memory.insert(data);
             written += if goes { size } else { 0 };
@@ -464,7 +468,7 @@ impl ChipMachine {
     }
 }
 
-impl fmt::Display for DataName {
+impl fmt::Display for DataId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Weights(number) => f.pad(&format!("weights {number}")),
@@ -487,9 +491,9 @@ impl fmt::Display for StepLog {
         } = self;
         write!(f, "step {step} chip {chip}: {data}, {bytes} B ")?;
         match self.from {
-            Some(DataPlace::Own) => f.write_str("on it"),
-            Some(DataPlace::Chip(other)) => write!(f, "from chip {other}"),
-            Some(DataPlace::Memory) => f.write_str("from memory"),
+            Some(TransferSource::Own) => f.write_str("on it"),
+            Some(TransferSource::Chip(other)) => write!(f, "from chip {other}"),
+            Some(TransferSource::Memory) => f.write_str("from memory"),
             None if self.written => f.write_str("evicted to memory"),
             None => f.write_str("evicted"),
         }

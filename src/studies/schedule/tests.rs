@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 fn task(rows: u64, after: &[u32]) -> SubLayer {
     SubLayer {
         name: String::new(),
-        record: LayerRecord::linear(rows, 1, 1).unwrap(),
+        record: LayerRecord::from_linear(rows, 1, 1).unwrap(),
         after: after.to_vec(),
         piece: None,
         pieces: 1,
@@ -28,12 +28,14 @@ const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K'
 fn the_printed_record_has_its_operations() {
     let (graph, schedule) = parse_schedule(SAMPLE, "s").unwrap();
     let record = &graph.tasks[0].record;
-    assert_eq!(record.operations(), 32 * 157_500);
+    assert_eq!(record.operation_count(), 32 * 157_500);
     assert_eq!(
-        LayerRecord::linear(1, 32, 2500).unwrap().operations(),
+        LayerRecord::from_linear(1, 32, 2500)
+            .unwrap()
+            .operation_count(),
         157_500
     );
-    assert_eq!(record.shape.macs(), 2_560_000);
+    assert_eq!(record.shape.mac_count(), 2_560_000);
     assert_eq!(schedule.chips, [[Some(0)]]);
 }
 
@@ -51,11 +53,11 @@ fn schedules_are_read_as_they_are_written() {
         tensor: 2,
         partition: PartitionRule::Columns,
     };
-    let graph = model.tasks().unwrap();
+    let graph = model.build_task_graph().unwrap();
     // The graph has an encoder of six products, a decoder of ten, and the product for the
     // vocabulary, each in two parts and for two micro-batches.
     assert_eq!(graph.tasks.len(), 17 * 2 * 2);
-    let schedule = schedule(&graph, 3, ListRule::Steps).unwrap();
+    let schedule = schedule_tasks(&graph, 3, ListRule::Steps).unwrap();
     let text = write_schedule(&graph, &schedule);
     let (again, places) = parse_schedule(&text, "s").unwrap();
     assert_eq!(
@@ -63,9 +65,9 @@ fn schedules_are_read_as_they_are_written() {
         graph.tasks.len()
     );
     // The parsed schedule has the original's sub-layers at the same positions, with the same inputs.
-    for step in 0..schedule.steps() {
+    for step in 0..schedule.step_count() {
         for chip in 0..3 {
-            let (one, other) = (schedule.at(chip, step), places.at(chip, step));
+            let (one, other) = (schedule.task_at(chip, step), places.task_at(chip, step));
             assert_eq!(one.is_some(), other.is_some());
             if let (Some(one), Some(other)) = (one, other) {
                 let [one, other] = [&graph.tasks[one as usize], &again.tasks[other as usize]];
@@ -153,7 +155,7 @@ fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
             let from = ready.into_iter().max().unwrap_or(0);
             for chip in 0..free.len() {
                 let before = free[chip];
-                let end = before.max(from) + of.record.operations();
+                let end = before.max(from) + of.record.operation_count();
                 if end < *best {
                     (free[chip], ends[i]) = (end, Some(end));
                     next(graph, ends, free, best);
@@ -179,15 +181,15 @@ proptest! {
     #[test]
     fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in graphs()) {
         for rule in [ListRule::Steps, ListRule::Durations] {
-            let schedule = schedule(&graph, chips, rule).unwrap();
+            let schedule = schedule_tasks(&graph, chips, rule).unwrap();
             let mut step_of = vec![None; graph.tasks.len()];
-            for step in 0..schedule.steps() {
+            for step in 0..schedule.step_count() {
                 let done: BTreeSet<u32> = (0..graph.tasks.len() as u32)
                     .filter(|task| step_of[*task as usize].is_some())
                     .collect();
                 let ready = |task: &SubLayer| task.after.iter().all(|one| done.contains(one));
                 let can = graph.tasks.iter().enumerate().filter(|(i, task)| !done.contains(&(*i as u32)) && ready(task)).count();
-                let at: Vec<u32> = (0..chips).filter_map(|chip| schedule.at(chip, step)).collect();
+                let at: Vec<u32> = (0..chips).filter_map(|chip| schedule.task_at(chip, step)).collect();
                 for task in &at {
                     prop_assert!(ready(&graph.tasks[*task as usize]));
                     prop_assert_eq!(step_of[*task as usize].replace(step), None);
@@ -208,9 +210,9 @@ proptest! {
         let mut path = vec![0; graph.tasks.len()];
         for (i, task) in graph.tasks.iter().enumerate() {
             let before = task.after.iter().map(|one| path[*one as usize]).max().unwrap_or(0);
-            path[i] = before + task.record.operations();
+            path[i] = before + task.record.operation_count();
         }
-        let all: u64 = graph.tasks.iter().map(|task| task.record.operations()).sum();
+        let all: u64 = graph.tasks.iter().map(|task| task.record.operation_count()).sum();
         prop_assert!(path.into_iter().max().unwrap() <= end && end <= all);
         let best = shortest(&graph, chips);
         prop_assert!(best <= end);
@@ -226,12 +228,12 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = TaskGraph {
         tasks: vec![task(1, &[]), task(1, &[]), task(1, &[]), task(1, &[2])],
     };
-    let printed = schedule(&graph, 2, ListRule::Printed).unwrap();
+    let printed = schedule_tasks(&graph, 2, ListRule::Printed).unwrap();
     assert_eq!(
         printed.chips,
         [vec![Some(0), Some(1), Some(2)], vec![None, Some(3)]]
     );
-    let corrected = schedule(&graph, 2, ListRule::Steps).unwrap();
+    let corrected = schedule_tasks(&graph, 2, ListRule::Steps).unwrap();
     assert_eq!(
         corrected.chips,
         [[Some(0), Some(2), Some(3)], [Some(1), None, None]]
@@ -239,10 +241,10 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let chain = TaskGraph {
         tasks: vec![task(1, &[]), task(1, &[0]), task(1, &[1])],
     };
-    let error = schedule(&chain, 2, ListRule::Printed).unwrap_err();
+    let error = schedule_tasks(&chain, 2, ListRule::Printed).unwrap_err();
     assert_eq!(error, ScheduleError::Stuck { given: 2, all: 3 });
     assert_eq!(
-        schedule(&chain, 0, ListRule::Steps),
+        schedule_tasks(&chain, 0, ListRule::Steps),
         Err(ScheduleError::NoChips)
     );
 }
@@ -250,7 +252,7 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
 /// Creates a machine of four chips in a ring, whose links have a unit rate of 64 GB/s.
 fn ring(capacity: Option<u64>) -> ChipMachine {
     ChipMachine {
-        links: Some(ChipGraph::named("ring:4").unwrap()),
+        links: Some(ChipGraph::parse_named_shape("ring:4").unwrap()),
         technology: LinkTechnology {
             interface: 1.0,
             links: vec![(2, 4.0)],
@@ -292,7 +294,9 @@ fn chips_take_data_from_the_nearest_holder() {
         joules: Some(2.0),
         cycles: 70,
     };
-    let totals = ring(None).steps(&graph, &schedule, &[cost; 5]).unwrap();
+    let totals = ring(None)
+        .simulate_steps(&graph, &schedule, &[cost; 5])
+        .unwrap();
     let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
     assert_eq!(
         log,
@@ -317,22 +321,24 @@ fn chips_take_data_from_the_nearest_holder() {
         (0.0, 7.0, Some(2.0)),
     ];
     assert_eq!(times, expected);
-    assert_eq!(totals.seconds(), 4.0 * 7.0 + 8.75 + 7.5);
+    assert_eq!(totals.total_seconds(), 4.0 * 7.0 + 8.75 + 7.5);
     assert_eq!(totals.steps[1].between_chips, 30);
     // Without links, all data pass through interfaces of 1 B/s.
     let interfaces = ChipMachine {
         links: None,
         ..ring(None)
     };
-    let totals = interfaces.steps(&graph, &schedule, &[cost; 5]).unwrap();
+    let totals = interfaces
+        .simulate_steps(&graph, &schedule, &[cost; 5])
+        .unwrap();
     assert_eq!(totals.steps[1].communication, 20.0 + 3.75);
     // The table has no rate for three links.
     let many = ChipMachine {
-        links: Some(ChipGraph::named("torus:2x4").unwrap()),
+        links: Some(ChipGraph::parse_named_shape("torus:2x4").unwrap()),
         ..ring(None)
     };
     assert_eq!(
-        many.steps(&graph, &schedule, &[cost; 5]),
+        many.simulate_steps(&graph, &schedule, &[cost; 5]),
         Err(StepError::NoRate(3))
     );
 }
@@ -351,7 +357,9 @@ fn what_does_not_fit_leaves_and_comes_back() {
     };
     let costs = [TaskCost::default(); 4];
     let log = |capacity| {
-        let totals = ring(capacity).steps(&graph, &schedule, &costs).unwrap();
+        let totals = ring(capacity)
+            .simulate_steps(&graph, &schedule, &costs)
+            .unwrap();
         totals
             .log
             .iter()
@@ -376,7 +384,9 @@ fn what_does_not_fit_leaves_and_comes_back() {
         ]
     );
     assert!(few.contains(&"step 3 chip 0: output 0, 10 B from memory".to_owned()));
-    let error = ring(Some(11)).steps(&graph, &schedule, &costs).unwrap_err();
+    let error = ring(Some(11))
+        .simulate_steps(&graph, &schedule, &costs)
+        .unwrap_err();
     assert_eq!(
         error,
         StepError::DoesNotFit {
@@ -415,13 +425,13 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
         ..ring(None)
     };
     let costs = [7.0, 3.0, 1.0, 2.0].map(cost);
-    let totals = machine.steps(&graph, &schedule, &costs).unwrap();
+    let totals = machine.simulate_steps(&graph, &schedule, &costs).unwrap();
     let times = totals.steps.iter();
     let times: Vec<_> = times
         .map(|step| (step.dispatch, step.communication, step.processing))
         .collect();
     assert_eq!(times, [(1.0, 0.0, 7.0), (1.5, 3.75, 2.0)]);
-    assert_eq!(totals.seconds(), 8.0 + 7.25);
+    assert_eq!(totals.total_seconds(), 8.0 + 7.25);
     let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
     // With one accelerator on each of four chips, one more chip receives A, for which the host
@@ -430,7 +440,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
         accelerators: 1,
         ..machine
     };
-    let totals = machine.steps(&graph, &schedule, &costs).unwrap();
+    let totals = machine.simulate_steps(&graph, &schedule, &costs).unwrap();
     assert_eq!(totals.steps[1].dispatch, 2.0);
     assert_eq!(totals.log.len(), 2);
 }
@@ -443,7 +453,7 @@ fn outputs_are_taken_in_pieces() {
                 [None, {'id': 9, 'after': [7], 'piece': 0}]]";
     let (graph, schedule) = parse_schedule(text, "s").unwrap();
     let totals = ring(None)
-        .steps(&graph, &schedule, &[TaskCost::default(); 3])
+        .simulate_steps(&graph, &schedule, &[TaskCost::default(); 3])
         .unwrap();
     let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
     assert_eq!(

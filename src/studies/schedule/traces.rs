@@ -5,7 +5,7 @@
 //! from memory a wait on a separate lane. A barrier is a barrier collective of all chips. A chip
 //! runs its sub-layers in the order of the schedule.
 
-use super::{ChipSchedule, DataPlace, StepTotals, TaskCost, TaskGraph};
+use super::{ChipSchedule, StepTotals, TaskCost, TaskGraph, TransferSource};
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
@@ -47,7 +47,7 @@ impl RankWriter<'_> {
     fn write_node(&mut self, mut node: NodeView<'_>, after: &[u64]) -> Result<u64, TraceError> {
         node.id = self.next;
         self.next += 1;
-        self.out.node(&node, after)?;
+        self.out.receive_node(&node, after)?;
         Ok(node.id)
     }
 
@@ -71,7 +71,7 @@ impl ScheduledJob<'_> {
     /// # Errors
     ///
     /// Fails if `out` fails.
-    pub fn nodes(&self, chip: u32, out: &mut dyn Sink) -> Result<(), TraceError> {
+    pub fn write_chip_nodes(&self, chip: u32, out: &mut dyn Sink) -> Result<(), TraceError> {
         let mut writer = RankWriter {
             out,
             next: 1,
@@ -79,8 +79,8 @@ impl ScheduledJob<'_> {
         };
         // Nodes of the sub-layers on this chip, and nodes of the transfers to it in the current step.
         let mut done: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut here: BTreeMap<super::DataName, u64> = BTreeMap::new();
-        let mut by_step: Vec<Vec<usize>> = vec![Vec::new(); self.schedule.steps()];
+        let mut here: BTreeMap<super::DataId, u64> = BTreeMap::new();
+        let mut by_step: Vec<Vec<usize>> = vec![Vec::new(); self.schedule.step_count()];
         for (i, entry) in self.totals.log.iter().enumerate() {
             by_step[entry.step as usize].push(i);
         }
@@ -106,21 +106,24 @@ impl ScheduledJob<'_> {
                 let tag = i32::try_from(i).unwrap_or(i32::MAX);
                 let gate = writer.gate.clone();
                 match entry.from {
-                    Some(DataPlace::Chip(other)) if other == chip => {
+                    Some(TransferSource::Chip(other)) if other == chip => {
                         // A chip sends only data that it produced or received earlier.
-                        let made = entry.data.task().and_then(|task| done.get(&task).copied());
+                        let made = entry
+                            .data
+                            .producing_task()
+                            .and_then(|task| done.get(&task).copied());
                         let had = here.get(&entry.data).copied().or(made);
                         let after: Vec<u64> = gate.into_iter().chain(had).collect();
                         let op = message_op(false, entry.chip, tag, entry.bytes);
                         moved.push(writer.write_node(NodeView::new(0, &name, op), &after)?);
                     }
-                    Some(DataPlace::Chip(other)) if entry.chip == chip => {
+                    Some(TransferSource::Chip(other)) if entry.chip == chip => {
                         let op = message_op(true, other, tag, entry.bytes);
                         let id = writer.write_node(NodeView::new(0, &name, op), &gate)?;
                         here.insert(entry.data, id);
                         moved.push(id);
                     }
-                    Some(DataPlace::Memory) if entry.chip == chip => {
+                    Some(TransferSource::Memory) if entry.chip == chip => {
                         let id = writer.write_node(wait_node(&name, entry.seconds), &gate)?;
                         here.insert(entry.data, id);
                         moved.push(id);
@@ -149,8 +152,10 @@ impl ScheduledJob<'_> {
                 } else {
                     last[own].into_iter().chain(issued).collect()
                 };
-                for (data, _) in self.graph.needs(task, 1) {
-                    let made = data.task().and_then(|task| done.get(&task).copied());
+                for (data, _) in self.graph.data_needed_by(task, 1) {
+                    let made = data
+                        .producing_task()
+                        .and_then(|task| done.get(&task).copied());
                     after.extend(here.get(&data).copied().or(made));
                 }
                 after.sort_unstable();

@@ -63,7 +63,7 @@ type ProductPair = [[u64; 3]; 2];
 fn product_signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
-    let workload = job.workload().map_err(|error| error.to_string())?;
+    let workload = job.build_workload().map_err(|error| error.to_string())?;
     workload
         .main_products()
         .ok_or_else(|| "the run's model has no matrix multiplication for a correction".to_owned())
@@ -75,7 +75,7 @@ fn product_signature(run: &MeasuredRun) -> Result<ProductPair, String> {
 /// # Errors
 ///
 /// Fails at the first run that cannot be generated or replayed, or that has no matrix product.
-pub fn calibrate(
+pub fn fit_corrections(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,
@@ -95,7 +95,7 @@ pub fn calibrate(
             predict_makespan(run, &options)
         })?;
         for (i, (run, answer)) in table.runs.iter().zip(&answers).enumerate() {
-            let ratio = (run.measured / answer.seconds()).ln();
+            let ratio = (run.measured / answer.as_seconds()).ln();
             ratios[i] = factors[&products[i]].ln() + ratio;
         }
         for (gemms, factor) in &mut factors {

@@ -21,7 +21,7 @@
 //! ```
 
 use super::ScoreError;
-use chakram_base::config::{ConfigDocument, ConfigField, ConfigTable, did_you_mean, nearest};
+use chakram_base::config::{ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_nearest};
 use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -139,13 +139,15 @@ fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError>
         return Ok(key);
     }
     let plan = OPTIONS.iter().map(|option| option.key);
-    let near = nearest(&key, plan.chain(SIZES).chain([MODEL, NPUS, MACHINE, STACK]));
+    let near = find_nearest(&key, plan.chain(SIZES).chain([MODEL, NPUS, MACHINE, STACK]));
     let expected = format!(
         "an option of `chakram generate`, or one of {MODEL}, {NPUS}, {MACHINE}, {STACK}, machine.PATH, {}{}",
         SIZES.join(", "),
         did_you_mean(near)
     );
-    Err(field.refuse("an unknown option", expected).into())
+    Err(field
+        .invalid_value_error("an unknown option", expected)
+        .into())
 }
 
 /// Returns the accepted values of each column.
@@ -155,9 +157,11 @@ fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>,
     };
     let expected = "a list of the column's values, in quotes";
     let mut only = Vec::new();
-    for (column, field) in field.table(None)?.fields() {
-        let items = field.items(expected)?;
-        let values = items.iter().map(|item| Ok(item.text(expected)?.to_owned()));
+    for (column, field) in field.read_table(None)?.fields() {
+        let items = field.read_items(expected)?;
+        let values = items
+            .iter()
+            .map(|item| Ok(item.read_text(expected)?.to_owned()));
         only.push((
             column.to_owned(),
             values.collect::<Result<_, ScoreError>>()?,
@@ -172,12 +176,12 @@ fn conditional_options(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>
         return Ok(Vec::new());
     };
     let mut when = Vec::new();
-    for (column, field) in field.table(None)?.fields() {
+    for (column, field) in field.read_table(None)?.fields() {
         let mut values = BTreeMap::new();
-        for (value, field) in field.table(None)?.fields() {
+        for (value, field) in field.read_table(None)?.fields() {
             let mut options = BTreeMap::new();
-            for (name, field) in field.table(None)?.fields() {
-                let text = field.text("text in quotes")?.to_owned();
+            for (name, field) in field.read_table(None)?.fields() {
+                let text = field.read_text("text in quotes")?.to_owned();
                 options.insert(column_key(name, &field)?, text);
             }
             values.insert(value.to_owned(), options);
@@ -193,8 +197,8 @@ fn read_list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreErr
         return Ok(Vec::new());
     };
     let expected = "a list of options";
-    let items = field.items(expected)?;
-    let text = |item: &ConfigField<'_>| column_key(item.text(expected)?, item);
+    let items = field.read_items(expected)?;
+    let text = |item: &ConfigField<'_>| column_key(item.read_text(expected)?, item);
     items.iter().map(text).collect()
 }
 
@@ -206,15 +210,15 @@ impl RunColumns {
     /// Fails if the text is not TOML, if a key is missing, or if a key is unknown.
     pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root(ROOT)?;
-        let measured = root.need("measured", "the column of what was measured")?;
+        let root = document.root_table(ROOT)?;
+        let measured = root.require_field("measured", "the column of what was measured")?;
         let mut options = BTreeMap::new();
         for (table, column) in [("columns", true), ("fixed", false)] {
             let Some(field) = root.get(table) else {
                 continue;
             };
-            for (name, field) in field.table(None)?.fields() {
-                let value = field.text("text in quotes")?.to_owned();
+            for (name, field) in field.read_table(None)?.fields() {
+                let value = field.read_text("text in quotes")?.to_owned();
                 let key = column_key(name, &field)?;
                 let source = if column {
                     OptionSource::Column(value)
@@ -223,22 +227,22 @@ impl RunColumns {
                 };
                 if options.insert(key, source).is_some() {
                     let expected = "each option once, in [columns] or in [fixed]";
-                    return Err(field.refuse("a second value", expected).into());
+                    return Err(field.invalid_value_error("a second value", expected).into());
                 }
             }
         }
         let mut names = BTreeMap::new();
         if let Some(field) = root.get("names") {
-            for (name, field) in field.table(None)?.fields() {
-                names.insert(name.to_owned(), field.line()?.to_owned());
+            for (name, field) in field.read_table(None)?.fields() {
+                names.insert(name.to_owned(), field.read_line()?.to_owned());
             }
         }
         let mut columns = Self {
-            measured: measured.line()?.to_owned(),
-            unit: root.choice("unit", &UNITS)?,
+            measured: measured.read_line()?.to_owned(),
+            unit: root.read_choice("unit", &UNITS)?,
             machine: root
-                .need("machine", "a preset or a machine file")?
-                .line()?
+                .require_field("machine", "a preset or a machine file")?
+                .read_line()?
                 .to_owned(),
             groups: read_list(&root, "groups")?,
             folds: read_list(&root, "folds")?,
@@ -283,7 +287,7 @@ impl RunColumns {
     /// # Errors
     ///
     /// Fails if there is no option `key`.
-    pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+    pub fn set_for_all(&mut self, key: &str, value: &str) -> Result<(), String> {
         let key = option_key(key);
         if !is_known_key(&key) {
             return Err(format!("there is no option `{key}`"));
@@ -299,7 +303,7 @@ impl RunColumns {
     }
 
     /// Returns the machine of all runs whose columns do not give another one.
-    pub fn machine(&self) -> &str {
+    pub fn default_machine(&self) -> &str {
         match self.options.get(MACHINE) {
             Some(OptionSource::Fixed(machine)) => machine,
             _ => &self.machine,
@@ -307,8 +311,8 @@ impl RunColumns {
     }
 
     /// Sets the machine on which all runs are replayed.
-    pub fn on(&mut self, machine: &str) {
+    pub fn replay_all_on(&mut self, machine: &str) {
         // An option `machine` takes precedence over the machine of the file.
-        let _ = self.set(MACHINE, machine);
+        let _ = self.set_for_all(MACHINE, machine);
     }
 }

@@ -2,7 +2,7 @@
 
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
-use chakram_trace::format::MovingKernel;
+use chakram_trace::format::MemoryBoundKernel;
 
 /// A constant that is fitted as a factor on the machine's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,19 +37,22 @@ impl FittedConstant {
     ];
 
     /// Returns the constant's name.
-    pub fn name(self) -> &'static str {
+    pub fn constant_name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
     /// Returns a predicate for the kernel classes to which a bandwidth fraction applies; `None` for
     /// a time.
-    fn affected_classes(self) -> Option<fn(MovingKernel) -> bool> {
+    fn affected_classes(self) -> Option<fn(MemoryBoundKernel) -> bool> {
         match self {
-            Self::Memory => {
-                Some(|class| !matches!(class, MovingKernel::Softmax | MovingKernel::CrossEntropy))
-            }
-            Self::Softmax => Some(|class| class == MovingKernel::Softmax),
-            Self::CrossEntropy => Some(|class| class == MovingKernel::CrossEntropy),
+            Self::Memory => Some(|class| {
+                !matches!(
+                    class,
+                    MemoryBoundKernel::Softmax | MemoryBoundKernel::CrossEntropy
+                )
+            }),
+            Self::Softmax => Some(|class| class == MemoryBoundKernel::Softmax),
+            Self::CrossEntropy => Some(|class| class == MemoryBoundKernel::CrossEntropy),
             _ => None,
         }
     }
@@ -61,10 +64,10 @@ impl FittedConstant {
 
     /// Returns the value in `machine`, in microseconds or as a fraction; `None` if the machine does
     /// not have the value.
-    pub fn of(self, machine: &Machine) -> Option<f64> {
+    pub fn value_in_machine(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.affected_classes() {
             let mut classes = machine.classes().iter();
-            let first = MovingKernel::ALL
+            let first = MemoryBoundKernel::ALL
                 .map(|(class, _)| class)
                 .into_iter()
                 .find(|&class| of(class))?;
@@ -78,21 +81,21 @@ impl FittedConstant {
             Self::Message => host.message,
             _ => host.launch,
         };
-        Some(span.seconds() * 1e6)
+        Some(span.as_seconds() * 1e6)
     }
 }
 
 /// Returns `machine` after each of `constants` is multiplied by its factor.
 pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
-    let times = |span: Span, factor: f64| Span::from_seconds(span.seconds() * factor);
+    let times = |span: Span, factor: f64| Span::from_seconds(span.as_seconds() * factor);
     machine.with_prices(|host, curves| {
         for &(constant, factor) in constants {
             if let Some(of) = constant.affected_classes() {
                 let moving = curves
                     .iter_mut()
                     .filter_map(|curves| curves.moving.as_mut());
-                for (fraction, (class, _)) in
-                    moving.flat_map(|moving| moving.fractions.iter_mut().zip(MovingKernel::ALL))
+                for (fraction, (class, _)) in moving
+                    .flat_map(|moving| moving.fractions.iter_mut().zip(MemoryBoundKernel::ALL))
                 {
                     *fraction *= if of(class) { factor } else { 1.0 };
                 }
@@ -120,12 +123,15 @@ mod tests {
 
     #[test]
     fn factors_change_what_they_name_and_nothing_else() {
-        let machine = Machine::preset("dgx-a100").unwrap();
+        let machine = Machine::load_preset("dgx-a100").unwrap();
         let all = FittedConstant::ALL.map(|(constant, _)| constant);
         for changed in all {
             let other = with_factors(&machine, &[(changed, 2.0)]);
             for constant in all {
-                let (before, after) = (constant.of(&machine), constant.of(&other));
+                let (before, after) = (
+                    constant.value_in_machine(&machine),
+                    constant.value_in_machine(&other),
+                );
                 let factor = if constant == changed { 2.0 } else { 1.0 };
                 assert_eq!(after, before.map(|b| b * factor), "{constant:?}");
             }

@@ -40,7 +40,7 @@ pub struct FoldFit {
 
 /// Returns each run's fold, for `count` folds. Groups are assigned from the largest to the
 /// smallest, each to the fold with the fewest runs.
-pub fn folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
+pub fn assign_folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     let groups = runs.iter().map(|run| run.fold + 1).max().unwrap_or(0);
     let mut sizes: Vec<(usize, usize)> = (0..groups).map(|group| (0, group)).collect();
     for run in runs {
@@ -93,9 +93,9 @@ pub fn fit_in_folds(
         )));
     }
     for constant in constants {
-        let silent = |run: &&MeasuredRun| constant.of(&run.machine).is_none();
+        let silent = |run: &&MeasuredRun| constant.value_in_machine(&run.machine).is_none();
         if let Some(run) = table.runs.iter().find(silent) {
-            let (name, machine) = (constant.name(), run.machine.name());
+            let (name, machine) = (constant.constant_name(), run.machine.name());
             return Err(refuse(format!(
                 "`{name}` cannot be fitted, because machine `{machine}` does not state this key"
             )));
@@ -124,7 +124,7 @@ pub fn fit_in_folds(
                 .collect()
         };
         let mut factors = unit_factors(constants);
-        let mut known = Sensitivity {
+        let mut known = ConstantSensitivity {
             predicted: of_others(&first.predicted),
             derivatives: first.derivatives.iter().map(|one| of_others(one)).collect(),
         };
@@ -157,7 +157,7 @@ fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
 }
 
 /// Predictions, and derivatives of their logarithms with respect to logarithms of constants.
-struct Sensitivity {
+struct ConstantSensitivity {
     /// Predicted seconds of each run.
     predicted: Vec<f64>,
     /// Derivatives for each constant and run.
@@ -169,11 +169,11 @@ fn compute_sensitivity(
     options: &ReplayOptions,
     factors: &[(FittedConstant, f64)],
     threads: NonZeroUsize,
-) -> Result<Sensitivity, ScoreError> {
+) -> Result<ConstantSensitivity, ScoreError> {
     let seconds = |factors: &[(FittedConstant, f64)]| -> Result<Vec<f64>, ScoreError> {
         let table = on_machines(table, factors);
         let answers = score_all(&table, threads, |_, run| predict_makespan(run, options))?;
-        Ok(answers.into_iter().map(Span::seconds).collect())
+        Ok(answers.into_iter().map(Span::as_seconds).collect())
     };
     let predicted = seconds(factors)?;
     let mut derivatives = Vec::new();
@@ -184,13 +184,13 @@ fn compute_sensitivity(
         let pairs = other.iter().zip(&predicted);
         derivatives.push(pairs.map(|(b, a)| (b / a).ln() / DIFFERENCE).collect());
     }
-    Ok(Sensitivity {
+    Ok(ConstantSensitivity {
         predicted,
         derivatives,
     })
 }
 
-impl Sensitivity {
+impl ConstantSensitivity {
     /// Returns the changes of the constants' logarithms that bring predictions nearer to the
     /// measurements of `runs`.
     fn constants_step(&self, runs: &[MeasuredRun]) -> Vec<f64> {

@@ -2,7 +2,7 @@
 //! time.
 
 use super::ScoreError;
-use chakram_base::config::quoted;
+use chakram_base::config::quote_for_message;
 use chakram_base::units::Bandwidth;
 use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
 use chakram_trace::format::Dtype;
@@ -37,7 +37,7 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
         .clone();
     let find = |name: &str| heads.iter().position(|head| head == name);
     let missing = |what: &str| {
-        let found: Vec<_> = heads.iter().map(quoted).collect();
+        let found: Vec<_> = heads.iter().map(quote_for_message).collect();
         table(format!(
             "there is no column {what}, only {}\n  try: format, m, n, k and us",
             found.join(", ")
@@ -62,8 +62,8 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
             line: record.position().map_or(0, csv::Position::line),
             why: format!(
                 "{} is {}; expected {expected}",
-                quoted(heads.get(column).unwrap_or_default()),
-                quoted(cell(column))
+                quote_for_message(heads.get(column).unwrap_or_default()),
+                quote_for_message(cell(column))
             ),
         };
         let dtype = Dtype::from_name(cell(format));
@@ -104,7 +104,7 @@ pub fn left_out_errors(
     [element, peak]: [f64; 2],
     memory: Bandwidth,
 ) -> [f64; 2] {
-    let alone = |&[m, n, k]: &[u64; 3]| curve.estimate([1, m, n, k], element, peak, memory);
+    let alone = |&[m, n, k]: &[u64; 3]| curve.estimate_seconds([1, m, n, k], element, peak, memory);
     let shapes: Vec<_> = points
         .iter()
         .map(|(shape, &seconds)| (*shape, seconds, alone(shape)))
@@ -117,7 +117,7 @@ pub fn left_out_errors(
         for (shape, seconds, estimate) in shapes.iter().skip(fold).step_by(FOLDS) {
             let factor = table
                 .as_ref()
-                .and_then(|table| table.factor(*shape, estimate));
+                .and_then(|table| table.interpolate_factor(*shape, estimate));
             let off = |factor: f64| (factor * estimate.seconds / seconds - 1.0).abs();
             alone += off(1.0);
             with += off(factor.unwrap_or(1.0));
@@ -178,7 +178,10 @@ mod tests {
         for i in 0..50_u64 {
             let shape = [64 << (i % 5), 64 << (i / 5 % 5), 128 << (i / 25)];
             let [m, n, k] = shape;
-            points.insert(shape, 2.0 * curve.seconds([1, m, n, k], 2.0, 1e14, memory));
+            points.insert(
+                shape,
+                2.0 * curve.predict_seconds([1, m, n, k], 2.0, 1e14, memory),
+            );
         }
         let [alone, with] = left_out_errors(&points, &curve, [2.0, 1e14], memory);
         assert!((alone - 0.5).abs() < 1e-12, "{alone}");

@@ -35,20 +35,20 @@ pub struct KernelTimes {
 
 impl KernelTimes {
     /// Returns the relative error to expect for a kernel of another size.
-    pub fn between(&self) -> f64 {
+    pub fn error_between_sizes(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
     }
 }
 
 /// Number, sum and sum of squares of times in seconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct TimeSum {
+struct TimeMoments {
     count: u64,
     sum: f64,
     squares: f64,
 }
 
-impl TimeSum {
+impl TimeMoments {
     fn add_sum(&mut self, other: Self) {
         self.count += other.count;
         self.sum += other.sum;
@@ -70,7 +70,7 @@ impl TimeSum {
 type KernelId<'w> = (usize, &'w str, Option<Dtype>);
 
 /// Sums of times for each size; the key is (FLOPs, bytes).
-type SizeSums = BTreeMap<(u64, u64), TimeSum>;
+type SizeSums = BTreeMap<(u64, u64), TimeMoments>;
 
 /// Times of all kernels that were recorded in a job, summed by class, name, format and size.
 #[derive(Clone, Debug, Default)]
@@ -84,18 +84,19 @@ impl<'w> RecordedKernels<'w> {
     pub fn new(workload: &'w Workload, machine: &Machine) -> Self {
         let mut sums = Self::default();
         for instance in workload.instances() {
-            let graph = workload.graph(instance);
-            let class = machine.class(machine.npu_of_rank(instance.rank.0, workload.ranks()));
+            let graph = workload.graph_of(instance);
+            let class =
+                machine.class_of_npu(machine.npu_of_rank(instance.rank.0, workload.rank_count()));
             for node in graph.nodes() {
-                let span = graph.recorded(node);
-                let known = graph.captured().is_some() || span > Span::ZERO;
+                let span = graph.recorded_duration(node);
+                let known = graph.captured_end().is_some() || span > Span::ZERO;
                 if graph.kind(node) != NodeKind::Compute || !known {
                     continue;
                 }
                 let id = (class, graph.name(node), graph.dtype(node));
                 let size = (graph.flops(node), graph.bytes(node));
-                let seconds = span.seconds();
-                let sum = TimeSum {
+                let seconds = span.as_seconds();
+                let sum = TimeMoments {
                     count: 1,
                     sum: seconds,
                     squares: seconds * seconds,
@@ -124,13 +125,13 @@ impl<'w> RecordedKernels<'w> {
     }
 
     /// Returns the times sorted by class, name and format.
-    pub fn times(&self) -> Vec<KernelTimes> {
+    pub fn times_by_class(&self) -> Vec<KernelTimes> {
         self.0.iter().map(kernel_times).collect()
     }
 }
 
 fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> KernelTimes {
-    let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeSum)| MeasuredTime {
+    let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredTime {
         flops,
         bytes,
         seconds: sum.mean_time(),
@@ -170,7 +171,7 @@ fn left_out_error(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
         let mut others = times.to_vec();
         others.remove(at);
         let others = MeasuredKernel::new(others, 0.0, 0.0)?;
-        let (seconds, _) = others.seconds(time.flops, time.bytes, 0.0);
+        let (seconds, _) = others.interpolate_seconds(time.flops, time.bytes, 0.0);
         off += (seconds / time.seconds - 1.0).abs() * sum.sum;
         over += sum.sum;
     }

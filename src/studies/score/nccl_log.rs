@@ -5,7 +5,7 @@
 //! first of these columns is for out-of-place operation.
 
 use super::ScoreError;
-use chakram_base::config::quoted;
+use chakram_base::config::quote_for_message;
 use chakram_hardware::collective::CollectiveCurve;
 use chakram_trace::format::CollectiveKind;
 
@@ -76,7 +76,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
         let micros = micros.ok_or_else(|| {
             row(format!(
                 "the time is {}; expected microseconds above zero",
-                quoted(found)
+                quote_for_message(found)
             ))
         })?;
         if bytes == 0 {
@@ -110,7 +110,7 @@ pub fn left_out_sizes(curve: &CollectiveCurve) -> Option<f64> {
         let (bytes, seconds) = curve.points[at];
         let mut others = curve.clone();
         others.points.remove(at);
-        (others.seconds(bytes) / seconds - 1.0).abs()
+        (others.predict_seconds(bytes) / seconds - 1.0).abs()
     });
     (!between.is_empty()).then(|| off.sum::<f64>() / between.len() as f64)
 }

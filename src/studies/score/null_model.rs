@@ -7,13 +7,13 @@ use chakram_workloads::generate::plan::RecomputePolicy;
 /// many in the backward pass. If blocks are recomputed, the forward pass counts a second time.
 fn flops_per_npu(run: &MeasuredRun) -> f64 {
     let plan = &run.training.plan;
-    let passes = match (plan.trains(), plan.recompute) {
+    let passes = match (plan.has_training(), plan.recompute) {
         (false, _) => 1.0,
         (true, RecomputePolicy::Full) => 4.0,
         (true, _) => 3.0,
     };
-    let multiplications = run.training.model.multiplications() as f64;
-    2.0 * passes * multiplications * plan.batch as f64 / plan.ranks() as f64
+    let multiplications = run.training.model.multiplication_count() as f64;
+    2.0 * passes * multiplications * plan.batch as f64 / plan.rank_count() as f64
 }
 
 /// Returns the predicted seconds of each run. The rate is the median over runs of other folds or,

@@ -142,64 +142,79 @@ impl PairTable {
     }
 
     fn read_pairs(document: &ConfigDocument<'_>, folder: &Path) -> Result<Self, ConfigError> {
-        let root = document.entries();
+        let root = document.unchecked_root();
         let (mut pairs, mut given, mut machine) = (Vec::new(), Vec::new(), None);
         for (key, field) in root.fields() {
             match (key, ReplayOption::of_key(key)) {
                 ("pair", _) => {
                     let allowed = ["name", "job", "edits", "baseline", "measured", "noise"];
-                    for table in field.tables(&allowed)? {
-                        let job = table.need("job", "the traces of the first job")?;
-                        let job = folder.join(job.text("a path")?);
-                        let items = table.need("edits", "a list of edits")?;
-                        let edits = items.items("a list of edits")?;
+                    for table in field.read_tables(&allowed)? {
+                        let job = table.require_field("job", "the traces of the first job")?;
+                        let job = folder.join(job.read_text("a path")?);
+                        let items = table.require_field("edits", "a list of edits")?;
+                        let edits = items.read_items("a list of edits")?;
                         let edits = edits.iter().map(|item| {
-                            let text = item.text("an edit such as \"batch=2x\"")?;
-                            text.parse().map_err(|why: String| item.refuse(text, why))
+                            let text = item.read_text("an edit such as \"batch=2x\"")?;
+                            text.parse()
+                                .map_err(|why: String| item.invalid_value_error(text, why))
                         });
                         let baseline = table.get("baseline");
-                        let baseline = baseline.map(|field| field.quantity("149 ms"));
+                        let baseline = baseline.map(|field| field.read_quantity("149 ms"));
                         let noise = table.get("noise");
-                        let noise = noise.map(|field| field.positive(MAX_NOISE)).transpose()?;
+                        let noise = noise
+                            .map(|field| field.read_positive(MAX_NOISE))
+                            .transpose()?;
                         let title = table.get("name");
-                        let title = title.map(|field| field.text("a name")).transpose()?;
+                        let title = title.map(|field| field.read_text("a name")).transpose()?;
                         pairs.push(MeasuredPair {
                             name: title.map_or_else(|| job.display().to_string(), str::to_owned),
                             job,
                             edits: edits.collect::<Result<_, ConfigError>>()?,
                             baseline: baseline.transpose()?,
-                            measured: table.quantity("measured", "275.4 ms")?,
+                            measured: table.read_quantity("measured", "275.4 ms")?,
                             noise: noise.unwrap_or(0.0),
                         });
                     }
                 }
                 ("machine", _) => machine = Some(field),
                 (_, Some(option)) => {
-                    let words = match field.flag() {
+                    let words = match field.read_flag() {
                         Ok(flag) => flag.to_string(),
-                        Err(_) => field.text(option.value)?.to_owned(),
+                        Err(_) => field.read_text(option.value)?.to_owned(),
                     };
                     given.push((option.key, field, vec![words]));
                 }
-                _ => return Err(field.refuse(key, "pair, machine, or an option of a replay")),
+                _ => {
+                    return Err(
+                        field.invalid_value_error(key, "pair, machine, or an option of a replay")
+                    );
+                }
             }
         }
         let Some(field) = machine else {
-            return Err(root.missing("machine", "the machine that the jobs are replayed on"));
+            return Err(
+                root.missing_entry_error("machine", "the machine that the jobs are replayed on")
+            );
         };
-        let machine = Machine::load(field.text("a machine")?);
-        let machine = machine.map_err(|error| field.refuse(field.raw(), error))?;
+        let machine = Machine::load_by_name(field.read_text("a machine")?);
+        let machine =
+            machine.map_err(|error| field.invalid_value_error(field.raw_text(), error))?;
         if pairs.is_empty() {
-            return Err(root.missing("pair", "at least one pair"));
+            return Err(root.missing_entry_error("pair", "at least one pair"));
         }
         let words = given.iter().map(|(key, _, words)| (*key, &words[..]));
         let place = |key: SettingKey| given.iter().find(|(own, ..)| *own == key);
-        let settings = ReplaySettings::read(words).map_err(|error| match place(error.key()) {
-            Some((_, field, _)) => field.refuse(field.raw(), format!("{error:#}")),
-            None => root.missing("machine", error),
+        let settings = ReplaySettings::parse_settings(words).map_err(|error| {
+            match place(error.rejected_key()) {
+                Some((_, field, _)) => {
+                    field.invalid_value_error(field.raw_text(), format!("{error:#}"))
+                }
+                None => root.missing_entry_error("machine", error),
+            }
         })?;
-        let options = settings.options(None);
-        let options = options.map_err(|error| field.refuse(field.raw(), format!("{error:#}")))?;
+        let options = settings.replay_options(None);
+        let options = options
+            .map_err(|error| field.invalid_value_error(field.raw_text(), format!("{error:#}")))?;
         Ok(Self {
             pairs,
             machine,
@@ -213,7 +228,7 @@ impl PairTable {
     /// # Errors
     ///
     /// Fails at the first pair whose job cannot be read, edited or replayed.
-    pub fn score(&self) -> Result<PairScores, String> {
+    pub fn score_all_pairs(&self) -> Result<PairScores, String> {
         let pairs = self.pairs.iter().map(|pair| {
             let predicted = self.predict_pair(pair);
             predicted.map_err(|why| format!("pair {}: {why}", pair.name))
@@ -244,12 +259,12 @@ impl PairTable {
     fn predict_pair(&self, pair: &MeasuredPair) -> Result<PredictedPair, String> {
         let (unedited, _) = self.mean_step(pair, Vec::new())?;
         let (edited, edits) = self.mean_step(pair, pair.edits.clone())?;
-        let percent = |value: Span, of: Span| (value.seconds() / of.seconds() - 1.0) * 100.0;
-        let ratio = edited.seconds() / unedited.seconds();
+        let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
+        let ratio = edited.as_seconds() / unedited.as_seconds();
         // If the captured job was not measured, use its replay, so that the prediction is the
         // edited replay itself.
         let before = pair.baseline.unwrap_or(unedited);
-        let predicted = before.scaled(ratio);
+        let predicted = before.scale_by(ratio);
         let change_percent = (ratio - 1.0) * 100.0;
         let measured_change_percent = pair.baseline.map(|before| percent(pair.measured, before));
         // The sign of a change within the noise has no meaning.
@@ -263,7 +278,10 @@ impl PairTable {
             measured: pair.measured,
             error_percent: percent(predicted, pair.measured),
             no_change_percent: percent(before, pair.measured),
-            sample_ratio_percent: percent(before.scaled(sample_ratio(&pair.edits)), pair.measured),
+            sample_ratio_percent: percent(
+                before.scale_by(sample_ratio(&pair.edits)),
+                pair.measured,
+            ),
             change_percent,
             measured_change_percent,
             is_sign_right: counts.map(|change| (change > 0.0) == (change_percent > 0.0)),
@@ -279,14 +297,16 @@ impl PairTable {
     ) -> Result<(Span, Vec<EditRow>), String> {
         let loading = JobOptions {
             edits,
-            ..self.settings.job(self.machine.max_ranks())
+            ..self.settings.job_options(self.machine.max_ranks())
         };
-        let found = jobs::find([&pair.job], loading.verify).map_err(|error| error.to_string())?;
-        let job = jobs::load(&found, pair.name.clone(), &loading, &mut |_, _| {});
+        let found =
+            jobs::find_traces([&pair.job], loading.verify).map_err(|error| error.to_string())?;
+        let job = jobs::load_found(&found, pair.name.clone(), &loading, &mut |_, _| {});
         let job = job.map_err(|error| error.to_string())?;
         let prepared = CompiledReplay::new(job.workload(), &self.machine, &self.options);
         let prepared = prepared.map_err(|error| error.to_string())?;
-        let replayed = report::replay(&prepared, ()).map_err(|error| error.to_string())?;
+        let replayed =
+            report::replay_to_report(&prepared, ()).map_err(|error| error.to_string())?;
         let report: Report = replayed.0;
         let steps = report.steps.len().max(1) as u64;
         Ok((
@@ -299,7 +319,7 @@ impl PairTable {
 /// Returns the factor by which `edits` change the number of samples per rank and step.
 fn sample_ratio(edits: &[JobEdit]) -> f64 {
     let ratios = edits.iter().map(|edit| match edit {
-        JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.ratio(),
+        JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.as_f64(),
         JobEdit::Accumulate(times) => f64::from(*times),
         _ => 1.0,
     });

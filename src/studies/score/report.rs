@@ -5,14 +5,14 @@ use super::{
     CorrectedRun, FoldFit, IntervalSummary, MeasuredRun, OptionSigns, RefusedRun, RunTable,
     ScoreSummary,
 };
-use chakram_base::units::{percent, signed_percent, thousands};
-use chakram_report::csv::harmless;
+use chakram_base::units::{format_percent, format_thousands, signed_percent};
+use chakram_report::csv::neutralize_formulas;
 use chakram_report::document::VersionedDocument;
 use chakram_report::draw;
 use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint};
 use chakram_report::settings::SettingWithoutEffect;
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, write_paragraph};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,17 +153,17 @@ impl ScoredTable<'_> {
 
     /// Renders the scores, and again for each value of the option `by`. `about` describes the
     /// kernel times.
-    pub fn text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
+    pub fn render_text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
         let columns = [
-            left("PREDICTED AGAINST MEASURED", 28),
-            right("runs", 6),
-            right("MAPE", 9),
-            right("median", 9),
-            right("p90", 9),
-            right("max", 9),
-            right("bias", 9),
-            right("tau", 7),
-            right("regret", 9),
+            left_aligned_column("PREDICTED AGAINST MEASURED", 28),
+            right_aligned_column("runs", 6),
+            right_aligned_column("MAPE", 9),
+            right_aligned_column("median", 9),
+            right_aligned_column("p90", 9),
+            right_aligned_column("max", 9),
+            right_aligned_column("bias", 9),
+            right_aligned_column("tau", 7),
+            right_aligned_column("regret", 9),
         ];
         let table = TextTable::new(columns);
         let machine = self.table.runs[0].machine.name();
@@ -176,14 +176,14 @@ impl ScoredTable<'_> {
         let mut text = format!(
             "{}: {} runs on {machine}{more}, {about}\n",
             self.table.file,
-            thousands(self.table.runs.len() as u64)
+            format_thousands(self.table.runs.len() as u64)
         );
-        text += &self.reservations(style);
-        text += &table.headings(style);
+        text += &self.describe_reservations(style);
+        text += &table.render_headings(style);
         let mut put = |name: &str, summary: &ScoreSummary| {
             let cells = summary_cells(name, summary);
             let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
-            text += &table.line(&row, anstyle::Style::new());
+            text += &table.render_line(&row, anstyle::Style::new());
         };
         if let Some([ours, null]) = self.summarize_runs(|_| true) {
             put("chakram", &ours);
@@ -205,13 +205,13 @@ impl ScoredTable<'_> {
                 }
             }
         }
-        paragraph(&mut text, LEGEND, "  ", 2, anstyle::Style::new())
+        write_paragraph(&mut text, LEGEND, "  ", 2, anstyle::Style::new())
             .expect("a string grows as needed");
         if let Some(intervals) = self.interval_coverage(|_| true) {
             text += &format!(
                 "90 % intervals hold {} of what was measured; their mean width is {:.2} times that of the interval that holds \
                  90 %\n",
-                percent(intervals.coverage),
+                format_percent(intervals.coverage),
                 intervals.width
             );
         }
@@ -219,10 +219,10 @@ impl ScoredTable<'_> {
             text += &format!(
                 "  {}: {} of {} pairs in order, {} of the {} that differ by more than 3 %\n",
                 signs.option.replace('_', "-"),
-                thousands(signs.right as u64),
-                thousands(signs.pairs as u64),
-                thousands(signs.clear_right as u64),
-                thousands(signs.clear_pairs as u64)
+                format_thousands(signs.right as u64),
+                format_thousands(signs.pairs as u64),
+                format_thousands(signs.clear_right as u64),
+                format_thousands(signs.clear_pairs as u64)
             );
         }
         if let Some((steps, summary)) = corrected {
@@ -231,14 +231,18 @@ impl ScoredTable<'_> {
         for (i, fit) in self.fits.iter().enumerate() {
             let machine = &self.table.runs[0].machine;
             let constants = fit.constants.iter().map(|&(constant, factor)| {
-                let value = constant.of(machine).unwrap_or_default() * factor;
+                let value = constant.value_in_machine(machine).unwrap_or_default() * factor;
                 let unit = if constant.is_part() { "" } else { " us" };
-                format!("{} {}{unit}", constant.name(), format_significant(value))
+                format!(
+                    "{} {}{unit}",
+                    constant.constant_name(),
+                    format_significant(value)
+                )
             });
             let constants: Vec<_> = constants.collect();
-            let runs = thousands(fit.runs as u64);
+            let runs = format_thousands(fit.runs as u64);
             let held = self.covered_in_fold(i).map_or(String::new(), |intervals| {
-                let (coverage, width) = (percent(intervals.coverage), intervals.width);
+                let (coverage, width) = (format_percent(intervals.coverage), intervals.width);
                 format!("; intervals hold {coverage}, {width:.2} times as wide")
             });
             let constants = constants.join(", ");
@@ -248,10 +252,10 @@ impl ScoredTable<'_> {
     }
 
     /// Returns paragraphs on skipped rows, on settings without effect, and on notes of runs.
-    pub fn reservations(&self, style: TextStyle) -> String {
+    pub fn describe_reservations(&self, style: TextStyle) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
-            paragraph(&mut text, words, "  ! ", 4, style.warning)
+            write_paragraph(&mut text, words, "  ! ", 4, style.warning)
                 .expect("a string grows as needed");
         };
         let refused = &self.table.refused;
@@ -259,13 +263,13 @@ impl ScoredTable<'_> {
             let all = (refused.len() + self.table.runs.len()) as u64;
             put(&format!(
                 "{} of {} rows cannot be predicted, and are not scored",
-                thousands(refused.len() as u64),
-                thousands(all)
+                format_thousands(refused.len() as u64),
+                format_thousands(all)
             ));
             refused.iter().for_each(|row| put(&row.to_string()));
         }
         for setting in &self.without_effect {
-            put(&setting.text());
+            put(&setting.to_sentence());
         }
         let mut notes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for run in &self.table.runs {
@@ -287,7 +291,7 @@ impl ScoredTable<'_> {
 
     /// Returns the scores as one JSON document, and again for each value of the option `by`; `options` are
     /// the options of the replays.
-    pub fn document<'a>(
+    pub fn to_document<'a>(
         &'a self,
         by: Option<&'a str>,
         options: Map<String, Value>,
@@ -331,7 +335,7 @@ impl ScoredTable<'_> {
             factors: fit
                 .constants
                 .iter()
-                .map(|(constant, factor)| (constant.name(), *factor))
+                .map(|(constant, factor)| (constant.constant_name(), *factor))
                 .collect(),
             intervals: self.covered_in_fold(fold),
         });
@@ -361,14 +365,14 @@ impl ScoredTable<'_> {
         let all = (self.table.runs.iter()).zip(&self.predicted);
         for (i, ((run, predicted), interval)) in all.zip(&self.intervals).enumerate() {
             rows.corrected = self.correction.as_ref().map(|own| own.runs[i].seconds);
-            rows.write(run, *predicted, *interval, out)?;
+            rows.write_row(run, *predicted, *interval, out)?;
         }
         out.flush()
     }
 
     /// Renders a scatter chart of measured and predicted times of runs, with one colour per table,
     /// and the line on which both are equal.
-    pub fn picture(&self) -> String {
+    pub fn draw_scatter(&self) -> String {
         let mut files: Vec<&str> = Vec::new();
         let mut points = Vec::new();
         for (run, &predicted) in self.table.runs.iter().zip(&self.predicted) {
@@ -412,7 +416,7 @@ impl ScoredTable<'_> {
             lines: if least < most { &[same] } else { &[] },
             ..ScatterChart::default()
         };
-        draw::document(&chart.draw((&seconds, &seconds)))
+        draw::standalone_svg(&chart.draw_chart((&seconds, &seconds)))
     }
 }
 
@@ -441,7 +445,7 @@ impl ScoreRows {
     }
 
     /// Writes the row of `run`. Before the first row, writes the header.
-    pub fn write(
+    pub fn write_row(
         &mut self,
         run: &MeasuredRun,
         predicted: f64,
@@ -461,7 +465,11 @@ impl ScoreRows {
             ];
             let keys = self.keys.iter().map(String::as_str);
             let corrected = self.is_corrected.then_some("corrected_s");
-            let heads = heads.into_iter().chain(corrected).chain(keys).map(harmless);
+            let heads = heads
+                .into_iter()
+                .chain(corrected)
+                .chain(keys)
+                .map(neutralize_formulas);
             csv.write_record(heads.map(|head| head.into_owned()))?;
         }
         let [low, high] = interval.map_or([String::new(), String::new()], |ends| {
@@ -483,7 +491,7 @@ impl ScoreRows {
             corrected.unwrap_or_default()
         });
         let cells = cells.into_iter().chain(corrected).chain(options);
-        csv.write_record(cells.map(|cell| harmless(&cell).into_owned()))?;
+        csv.write_record(cells.map(|cell| neutralize_formulas(&cell).into_owned()))?;
         let row = csv.into_inner().map_err(csv::IntoInnerError::into_error)?;
         out.write_all(&row)
     }
@@ -588,7 +596,7 @@ fn correction_text(steps: &str, summary: &CorrectionSummary) -> String {
         false => "worse",
     };
     let held = summary.intervals.map_or(String::new(), |intervals| {
-        let (coverage, width) = (percent(intervals.coverage), intervals.width);
+        let (coverage, width) = (format_percent(intervals.coverage), intervals.width);
         format!("; its 90 % intervals hold {coverage}, {width:.2} times as wide")
     });
     format!(
@@ -615,13 +623,13 @@ fn summary_cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
     [
         name.to_owned(),
-        thousands(summary.runs as u64),
-        percent(summary.mean),
-        percent(summary.median),
-        percent(summary.p90),
-        percent(summary.max),
+        format_thousands(summary.runs as u64),
+        format_percent(summary.mean),
+        format_percent(summary.median),
+        format_percent(summary.p90),
+        format_percent(summary.max),
         signed_percent(summary.bias),
         or_dash(summary.tau.map(|tau| format!("{tau:.2}"))),
-        or_dash(summary.regret.map(percent)),
+        or_dash(summary.regret.map(format_percent)),
     ]
 }

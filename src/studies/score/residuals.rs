@@ -68,7 +68,7 @@ impl StepKey {
         let blocks = blocks.filter(|layer| layer.role == LayerRole::Block);
         // Leave out the scores of attention, because they depend on the sequence.
         let products = blocks.map(|layer| {
-            (layer.multiplications()).saturating_sub(2 * layer.skippable_multiplications())
+            (layer.multiplication_count()).saturating_sub(2 * layer.skippable_multiplications())
         });
         let block = products.max().unwrap_or(1).max(1) as f64 / model.sequence as f64;
         let tokens = plan.micro_batch as f64 * model.sequence as f64;
@@ -77,7 +77,7 @@ impl StepKey {
             block.sqrt(),
             tokens / context,
             f64::from(plan.tensor),
-            plan.ranks() as f64,
+            plan.rank_count() as f64,
             f64::from(plan.pipeline),
             context,
             model.sequence as f64,
@@ -257,8 +257,8 @@ impl StepResiduals {
 
     /// Corrects the predicted time of `run` and its interval.
     fn correct_prediction(&self, run: &MeasuredRun, predicted: &PredictedRun) -> CorrectedRun {
-        let seconds = predicted.makespan.seconds();
-        let interval = predicted.interval.map(|ends| ends.map(Span::seconds));
+        let seconds = predicted.makespan.as_seconds();
+        let interval = predicted.interval.map(|ends| ends.map(Span::as_seconds));
         let job = StepKey::new(run);
         let is_near = |step: &StepKey| step.npu == job.npu && step.format == job.format;
         let rate = self.mean_rate(is_near);
@@ -384,7 +384,7 @@ pub fn correct_by_steps(
     steps: &[MeasuredRun],
     seconds: &[PredictedRun],
 ) -> Vec<CorrectedRun> {
-    let seconds = seconds.iter().map(|run| run.makespan.seconds());
+    let seconds = seconds.iter().map(|run| run.makespan.as_seconds());
     let known = StepResiduals::of_runs(steps.iter().zip(seconds));
     let runs = runs.iter().zip(predicted);
     runs.map(|(run, predicted)| known.correct_prediction(run, predicted))
@@ -406,7 +406,7 @@ pub fn correct_by_others(
     for value in distinct {
         let others = (0..runs.len()).filter(|&i| values[i] != value);
         let known =
-            StepResiduals::of_runs(others.map(|i| (&runs[i], predicted[i].makespan.seconds())));
+            StepResiduals::of_runs(others.map(|i| (&runs[i], predicted[i].makespan.as_seconds())));
         for i in (0..runs.len()).filter(|&i| values[i] == value) {
             corrected[i] = Some(known.correct_prediction(&runs[i], &predicted[i]));
         }
@@ -427,9 +427,9 @@ fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
 /// twice as many in the backward pass.
 fn model_flops(run: &MeasuredRun) -> f64 {
     let (model, plan) = (&run.training.model, &run.training.plan);
-    let passes = if plan.trains() { 3.0 } else { 1.0 };
-    let products = model.multiplications() - model.skippable_multiplications();
-    2.0 * passes * products as f64 * plan.batch as f64 / plan.ranks() as f64
+    let passes = if plan.has_training() { 3.0 } else { 1.0 };
+    let products = model.multiplication_count() - model.skippable_multiplications();
+    2.0 * passes * products as f64 * plan.batch as f64 / plan.rank_count() as f64
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::columns::{
     MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, OptionSource, STACK, plan_option,
 };
 use super::{RunColumns, ScoreError};
-use chakram_base::config::{ConfigLiteral, quoted};
+use chakram_base::config::{ConfigLiteral, quote_for_message};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{SoftwareStack, machine_facts};
 use chakram_report::stack::StackDecision;
@@ -68,9 +68,9 @@ impl std::fmt::Display for RefusedRun {
 
 /// Numbers distinct texts from 0, in the order of first use.
 #[derive(Default)]
-struct KeyNumbers(BTreeMap<String, usize>);
+struct KeyInterner(BTreeMap<String, usize>);
 
-impl KeyNumbers {
+impl KeyInterner {
     fn key_index(&mut self, keys: &[String], options: &BTreeMap<String, String>) -> usize {
         let values = keys
             .iter()
@@ -107,10 +107,10 @@ impl RunTable {
             .clone();
         let find = |head: &str| {
             heads.iter().position(|h| h == head).ok_or_else(|| {
-                let found: Vec<_> = heads.iter().map(quoted).collect();
+                let found: Vec<_> = heads.iter().map(quote_for_message).collect();
                 table(format!(
                     "there is no column {}, only {}",
-                    quoted(head),
+                    quote_for_message(head),
                     found.join(", ")
                 ))
             })
@@ -131,7 +131,7 @@ impl RunTable {
         for condition in &columns.when {
             when.push((find(&condition.column)?, &condition.values));
         }
-        let (mut groups, mut folds) = (KeyNumbers::default(), KeyNumbers::default());
+        let (mut groups, mut folds) = (KeyInterner::default(), KeyInterner::default());
         let (mut runs, mut refused) = (Vec::new(), Vec::new());
         for record in reader.records() {
             let record = record.map_err(|error| table(error.to_string()))?;
@@ -199,7 +199,7 @@ impl RunTable {
     /// # Errors
     ///
     /// Fails at the first invalid row.
-    pub fn whole(self) -> Result<Self, ScoreError> {
+    pub fn require_all_valid(self) -> Result<Self, ScoreError> {
         match self.refused.into_iter().next() {
             None => Ok(Self {
                 refused: Vec::new(),
@@ -239,7 +239,7 @@ impl RunTable {
     }
 
     /// Adds the runs of another table, whose groups and folds stay separate from this table's.
-    pub fn append(&mut self, other: Self) {
+    pub fn append_table(&mut self, other: Self) {
         let after = |number: fn(&MeasuredRun) -> usize| {
             self.runs
                 .iter()
@@ -272,14 +272,14 @@ fn made_run(
         .ok_or_else(|| {
             format!(
                 "{} is {}, expected a number of more than zero",
-                quoted(&columns.measured),
-                quoted(measured)
+                quote_for_message(&columns.measured),
+                quote_for_message(measured)
             )
         })?;
     let mut notes = Vec::new();
     let (training, machine) = resolve_run(&options, columns, &mut notes)?;
     let measured = step_seconds(number, columns.unit, &training, &options)?;
-    options.insert(NPUS.to_owned(), training.plan.ranks().to_string());
+    options.insert(NPUS.to_owned(), training.plan.rank_count().to_string());
     Ok(MeasuredRun {
         file: String::new(),
         line: 0,
@@ -303,7 +303,12 @@ fn derive_missing(options: &mut BTreeMap<String, String>) -> Result<(), String> 
         let Some(text) = options.get(key) else {
             return Ok(1);
         };
-        let wrong = || format!("`{key}` is {}, expected a whole number", quoted(text));
+        let wrong = || {
+            format!(
+                "`{key}` is {}, expected a whole number",
+                quote_for_message(text)
+            )
+        };
         text.parse::<u64>().map_err(|_| wrong())
     };
     let (npus, chunks) = (number(NPUS)?, number("chunks")?);
@@ -339,7 +344,7 @@ fn step_seconds(
 ) -> Result<f64, String> {
     let (plan, model) = (&training.plan, &training.model);
     let samples = plan.batch as f64;
-    let each_second = plan.ranks() as f64 * number;
+    let each_second = plan.rank_count() as f64 * number;
     let flops = |again: bool| -> Result<f64, String> {
         let size = |key: &str| -> Result<f64, String> {
             let needed = || format!("the table has no `{key}`, which the FLOPs need");
@@ -392,7 +397,7 @@ fn split_unevenly(
     let blocks = blocks
         .filter(|layer| layer.role == LayerRole::Block)
         .count() as u64;
-    let parts = u64::from(plan.pipeline) * u64::from(plan.schedule.chunks());
+    let parts = u64::from(plan.pipeline) * u64::from(plan.schedule.chunk_count());
     let stated = ["split", "stages"]
         .iter()
         .any(|key| options.contains_key(*key));
@@ -419,7 +424,10 @@ fn resolve_run(
         };
         if let Some(why) = why_idle(key, options) {
             if value != "false" && value != "0" {
-                notes.push(format!("`{key}` is {}, which has {why}", quoted(value)));
+                notes.push(format!(
+                    "`{key}` is {}, which has {why}",
+                    quote_for_message(value)
+                ));
             }
             continue;
         }
@@ -429,24 +437,26 @@ fn resolve_run(
             vec![value.clone()]
         };
         let set = (option.set)(&mut draft, &words);
-        set.map_err(|why| format!("`{key}` is {}: {why}", quoted(value)))?;
+        set.map_err(|why| format!("`{key}` is {}: {why}", quote_for_message(value)))?;
     }
-    let mut plan = draft.finish().map_err(|error| error.to_string())?;
-    let stack = options.get(STACK).map(|name| SoftwareStack::load(name));
+    let mut plan = draft.finish_plan().map_err(|error| error.to_string())?;
+    let stack = options
+        .get(STACK)
+        .map(|name| SoftwareStack::load_by_name(name));
     let stack = stack.transpose().map_err(|error| error.to_string())?;
     let machine = options.get(MACHINE).unwrap_or(&columns.machine);
     if let Some(stack) = &stack {
         let mut report = stack.begin_report();
         stack.decide_options(&mut plan, |key| options.contains_key(key), &mut report);
         let misfits = (report.left.iter()).filter(|left| !options.contains_key(&left.part));
-        notes.extend(misfits.map(|left| left_out(stack, left)));
+        notes.extend(misfits.map(|left| left_out_error(stack, left)));
     }
     split_unevenly(&model, &mut plan, options, notes);
-    let ranks = u32::try_from(plan.ranks()).map_err(|_| "too many ranks".to_owned())?;
+    let ranks = u32::try_from(plan.rank_count()).map_err(|_| "too many ranks".to_owned())?;
     if let Some(npus) = options.get(NPUS).filter(|npus| **npus != ranks.to_string()) {
         return Err(format!(
             "the plan has {ranks} ranks (tensor x context x data x pipeline), but `{NPUS}` is {}",
-            quoted(npus)
+            quote_for_message(npus)
         ));
     }
     let values = options.iter().filter_map(|(key, value)| {
@@ -455,21 +465,28 @@ fn resolve_run(
     });
     let values: Vec<_> = values.collect();
     let values: Vec<_> = values.iter().map(|(path, value)| (*path, value)).collect();
-    let machine = machine::for_ranks_with(machine, ranks, &values);
+    let machine = machine::load_for_ranks_with(machine, ranks, &values);
     let mut machine = machine.map_err(|error| error.to_string())?;
     if let Some(stack) = &stack {
-        let (priced, report) = stack.price(&machine).map_err(|error| error.to_string())?;
-        notes.extend(report.left.iter().map(|left| left_out(stack, left)));
+        let (priced, report) = stack
+            .price_machine(&machine)
+            .map_err(|error| error.to_string())?;
+        notes.extend(report.left.iter().map(|left| left_out_error(stack, left)));
         machine = priced;
     }
-    plan.bind(&machine_facts(&machine))
+    plan.bind_machine(&machine_facts(&machine))
         .map_err(|error| error.to_string())?;
     Ok((TrainingPattern { model, plan }, machine))
 }
 
 /// Returns the note on options of `stack` that do not apply to the run.
-fn left_out(stack: &SoftwareStack, left: &StackDecision) -> String {
-    format!("stack {}: no {} {}", stack.name(), left.part, left.value)
+fn left_out_error(stack: &SoftwareStack, left: &StackDecision) -> String {
+    format!(
+        "stack {}: no {} {}",
+        stack.stack_name(),
+        left.part,
+        left.value
+    )
 }
 
 /// Sizes that follow from a model's name. A run may repeat these sizes, but not change them.
@@ -483,26 +500,31 @@ fn resolve_model(
 ) -> Result<Model, String> {
     let size = |key: &str| -> Result<Option<u64>, String> {
         let number = |text: &String| {
-            let wrong = || format!("`{key}` is {}, expected a whole number", quoted(text));
+            let wrong = || {
+                format!(
+                    "`{key}` is {}, expected a whole number",
+                    quote_for_message(text)
+                )
+            };
             text.parse::<u64>().map_err(|_| wrong())
         };
         options.get(key).map(number).transpose()
     };
     if let Some(name) = options.get(MODEL) {
         let name = columns.names.get(name).unwrap_or(name);
-        let source = ModelSource::find(name).map_err(|error| error.to_string())?;
+        let source = ModelSource::find_source(name).map_err(|error| error.to_string())?;
         let sizes = ModelSizes {
             tokens: size("sequence")?,
             layers: size("layers")?,
         };
         for key in OF_MODEL {
             let Some(asked) = size(key)? else { continue };
-            let own = source.size(key).map_err(|error| error.to_string())?;
+            let own = source.stated_size(key).map_err(|error| error.to_string())?;
             if own != Some(asked) {
                 let own = own.map_or("none".to_owned(), |own| own.to_string());
                 return Err(format!(
                     "`{key}` is {asked}, but model {} has {own}; expected the model's size, or no `{MODEL}`",
-                    quoted(name)
+                    quote_for_message(name)
                 ));
             }
         }

@@ -3,7 +3,7 @@
 use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict_run, replay_run, score_by};
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
-use chakram_report::settings::{RunFacts, SettingWithoutEffect, option_reason};
+use chakram_report::settings::{ReplayedRun, SettingWithoutEffect, option_reason};
 use std::io;
 use std::num::NonZeroUsize;
 
@@ -88,8 +88,8 @@ fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
 fn first_reason(key: SettingKey, table: &RunTable, options: &ReplayOptions) -> String {
     let reason = table.runs.iter().find_map(|run| {
         let reason = replay_run(run, options, |compiled| {
-            let (report, ()) = chakram_report::replay(compiled, ())?;
-            let facts = RunFacts {
+            let (report, ()) = chakram_report::replay_to_report(compiled, ())?;
+            let facts = ReplayedRun {
                 prepared: compiled,
                 report: &report,
             };

@@ -2,7 +2,9 @@
 
 use super::MOST_POINTS;
 use super::setting::known_key;
-use chakram_base::config::{ConfigError, ConfigField, ConfigLiteral, ConfigTable, quoted};
+use chakram_base::config::{
+    ConfigError, ConfigField, ConfigLiteral, ConfigTable, quote_for_message,
+};
 use chakram_base::ids::MAX_NPUS;
 
 /// Keys that are set together, with their values.
@@ -49,31 +51,34 @@ impl StudyAxis {
 const DEGREES: [&str; 3] = ["plan.tensor", "plan.data", "plan.pipeline"];
 
 pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {
-    let tables = field.tables(StudyAxis::KEYS)?;
+    let tables = field.read_tables(StudyAxis::KEYS)?;
     let mut axes: Vec<StudyAxis> = Vec::new();
     for table in &tables {
         let axis = parse_axis(table)?;
         if axes.iter().any(|other| other.name == axis.name) {
-            let found = format!("the axis {} twice", quoted(&axis.name));
-            return Err(table.refuse(found, "a different name for each axis"));
+            let found = format!("the axis {} twice", quote_for_message(&axis.name));
+            return Err(table.invalid_table_error(found, "a different name for each axis"));
         }
         let mut keys = axes.iter().flat_map(|other| &other.keys);
         if let Some(twice) = keys.find(|key| axis.keys.contains(key)) {
-            return Err(table.refuse(format_args!("{twice} in two axes"), "each key in one place"));
+            return Err(table.invalid_table_error(
+                format_args!("{twice} in two axes"),
+                "each key in one place",
+            ));
         }
         axes.push(axis);
     }
     if axes.is_empty() {
-        return Err(field.refuse("no axis", "at least one"));
+        return Err(field.invalid_value_error("no axis", "at least one"));
     }
     Ok(axes)
 }
 
 fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
-    let name = table.optional("name", |field| field.line().map(str::to_owned))?;
+    let name = table.read_optional("name", |field| field.read_line().map(str::to_owned))?;
     if let Some(field) = table.get("plans") {
         reject_unused_keys(table, &["plans", "name"])?;
-        let npus = field.count(MAX_NPUS)?;
+        let npus = field.read_count(MAX_NPUS)?;
         return Ok(StudyAxis {
             name: name.unwrap_or_else(|| "plans".to_owned()),
             keys: DEGREES.map(str::to_owned).to_vec(),
@@ -87,7 +92,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
         reject_unused_keys(table, allowed)?;
         match keys.len() {
             1 => Ok(()),
-            _ => Err(table.refuse(
+            _ => Err(table.invalid_table_error(
                 "several keys",
                 "`values` with a list for each point; or one key",
             )),
@@ -95,8 +100,8 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
     };
     let values = if let Some(field) = table.get("divisors") {
         single(&["name", "key", "divisors"])?;
-        let number = field.between(1, MOST_POINTS)?;
-        divisors(number)
+        let number = field.read_integer_between(1, MOST_POINTS)?;
+        divisors_of(number)
             .map(|divisor| vec![ConfigLiteral::Whole(divisor as i64)])
             .collect()
     } else if table.get("from").is_some() {
@@ -108,13 +113,15 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
     } else {
         reject_unused_keys(table, &["name", "key", "keys", "values"])?;
         let expected = "a list of values, `from` and `to`, `divisors`, or `plans`";
-        let items = table.need("values", expected)?.items(expected)?;
+        let items = table
+            .require_field("values", expected)?
+            .read_items(expected)?;
         let value = |item: &ConfigField<'_>| {
-            match (keys.len(), item.literal()?) {
+            match (keys.len(), item.read_literal()?) {
             (1, ConfigLiteral::Text(text)) => match numbers_of_range(&text) {
                 None => Ok(vec![ConfigLiteral::Text(text)]),
-                Some((from, to)) => Err(item.refuse(
-                    format_args!("the text {}", quoted(&text)),
+                Some((from, to)) => Err(item.invalid_value_error(
+                    format_args!("the text {}", quote_for_message(&text)),
                     format_args!(
                         "`from = {from}` and `to = {to}` in place of `values`, with `step` or `factor`"
                     ),
@@ -122,7 +129,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
             },
             (1, one) => Ok(vec![one]),
             (count, ConfigLiteral::List(all)) if all.len() == count => Ok(all),
-            (count, _) => Err(item.refuse(
+            (count, _) => Err(item.invalid_value_error(
                 "this value",
                 format_args!("a list of {count} values, one for each key"),
             )),
@@ -131,7 +138,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
         items.iter().map(value).collect::<Result<Vec<_>, _>>()?
     };
     if values.is_empty() {
-        return Err(table.refuse("no value", "at least one"));
+        return Err(table.invalid_table_error("no value", "at least one"));
     }
     Ok(StudyAxis {
         name: name.unwrap_or_else(|| keys.join(", ")),
@@ -157,7 +164,9 @@ fn reject_unused_keys(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), C
             let beside = allowed.iter().filter(|key| table.get(key).is_some());
             let beside: Vec<_> = beside.copied().collect();
             let found = format!("`{name}` beside {}", beside.join(", "));
-            return Err(field.refuse(found, format_args!("only {}", allowed.join(", "))));
+            return Err(
+                field.invalid_value_error(found, format_args!("only {}", allowed.join(", ")))
+            );
         }
     }
     Ok(())
@@ -165,7 +174,7 @@ fn reject_unused_keys(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), C
 
 fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     let normal = |field: &ConfigField<'_>| {
-        let key = field.text("a key")?;
+        let key = field.read_text("a key")?;
         known_key(key, field)?;
         // Plan options may have dashes or underscores; other paths are spelled as in the files.
         Ok(match key.strip_prefix("plan.") {
@@ -176,16 +185,20 @@ fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     match (table.get("key"), table.get("keys")) {
         (Some(key), None) => Ok(vec![normal(&key)?]),
         (None, Some(keys)) => {
-            let items = keys.items("a list of keys")?;
+            let items = keys.read_items("a list of keys")?;
             let all: Vec<String> = items.iter().map(normal).collect::<Result<_, _>>()?;
             let twice = (1..).zip(&all).any(|(i, key)| all[i..].contains(key));
             if all.is_empty() || twice {
-                return Err(keys.refuse("this list", "at least one key, and each once"));
+                return Err(
+                    keys.invalid_value_error("this list", "at least one key, and each once")
+                );
             }
             Ok(all)
         }
-        (Some(_), Some(keys)) => Err(keys.refuse("both `keys` and `key`", "one of the two")),
-        (None, None) => Err(table.missing(
+        (Some(_), Some(keys)) => {
+            Err(keys.invalid_value_error("both `keys` and `key`", "one of the two"))
+        }
+        (None, None) => Err(table.missing_entry_error(
             "key",
             "the key that the axis sets, or `plans`, a number of NPUs",
         )),
@@ -193,15 +206,15 @@ fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
 }
 
 /// Returns the divisors of `number` in ascending order.
-pub fn divisors(number: u64) -> impl Iterator<Item = u64> {
+pub fn divisors_of(number: u64) -> impl Iterator<Item = u64> {
     (1..=number).filter(move |divisor| number.is_multiple_of(*divisor))
 }
 
 /// Returns all combinations of tensor, data and pipeline degrees whose product is `npus`.
 fn degree_combinations(npus: u32) -> Vec<Vec<ConfigLiteral>> {
     let npus = u64::from(npus);
-    let tensors =
-        divisors(npus).flat_map(|tensor| divisors(npus / tensor).map(move |data| (tensor, data)));
+    let tensors = divisors_of(npus)
+        .flat_map(|tensor| divisors_of(npus / tensor).map(move |data| (tensor, data)));
     let all = tensors.map(|(tensor, data)| [tensor, data, npus / tensor / data]);
     all.map(|degrees| {
         degrees
@@ -213,8 +226,8 @@ fn degree_combinations(npus: u32) -> Vec<Vec<ConfigLiteral>> {
 
 /// Splits a value into its number and its unit.
 fn split_unit(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
-    let literal = field.literal()?;
-    if let Some(number) = literal.number() {
+    let literal = field.read_literal()?;
+    if let Some(number) = literal.as_number() {
         return Ok((number, String::new()));
     }
     let text = literal.to_string();
@@ -222,8 +235,8 @@ fn split_unit(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
     match number.replace('_', "").parse::<f64>() {
         Ok(number) if number.is_finite() => Ok((number, unit.trim().to_owned())),
-        _ => Err(field.refuse(
-            quoted(&text),
+        _ => Err(field.invalid_value_error(
+            quote_for_message(&text),
             "a number, or one with a unit such as \"100 GB/s\"",
         )),
     }
@@ -231,15 +244,18 @@ fn split_unit(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
 
 /// Returns the values from `from` to `to`, by `step` or by `factor`.
 fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
-    let (first, unit) = split_unit(&table.need("from", "the first value")?)?;
-    let to = table.need("to", "the last value")?;
+    let (first, unit) = split_unit(&table.require_field("from", "the first value")?)?;
+    let to = table.require_field("to", "the last value")?;
     let (last, other) = split_unit(&to)?;
     if unit != other {
-        let found = format!("the unit {}", quoted(&other));
-        return Err(to.refuse(found, format_args!("{}, as `from` has", quoted(&unit))));
+        let found = format!("the unit {}", quote_for_message(&other));
+        return Err(to.invalid_value_error(
+            found,
+            format_args!("{}, as `from` has", quote_for_message(&unit)),
+        ));
     }
     if last < first {
-        return Err(to.refuse(
+        return Err(to.invalid_value_error(
             format_args!("{last}"),
             format_args!("at least {first}, the first value"),
         ));
@@ -248,19 +264,21 @@ fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigErro
         (Some(step), None) => {
             let (by, step_unit) = split_unit(&step)?;
             if step_unit != unit {
-                return Err(step.refuse(
-                    quoted(&step_unit),
-                    format_args!("the unit {}", quoted(&unit)),
+                return Err(step.invalid_value_error(
+                    quote_for_message(&step_unit),
+                    format_args!("the unit {}", quote_for_message(&unit)),
                 ));
             }
             (by, step, false)
         }
-        (None, Some(factor)) => (factor.positive(1e9)?, factor, true),
+        (None, Some(factor)) => (factor.read_positive(1e9)?, factor, true),
         (None, None) => {
-            return Err(table.missing("step", "the distance between two values, or `factor`"));
+            return Err(
+                table.missing_entry_error("step", "the distance between two values, or `factor`")
+            );
         }
         (Some(_), Some(factor)) => {
-            return Err(factor.refuse("both `factor` and `step`", "one of the two"));
+            return Err(factor.invalid_value_error("both `factor` and `step`", "one of the two"));
         }
     };
     if by <= f64::from(u8::from(is_factor)) || (is_factor && first <= 0.0) {
@@ -269,7 +287,7 @@ fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigErro
         } else {
             "a step above 0"
         };
-        return Err(field.refuse(format_args!("{by}"), expected));
+        return Err(field.invalid_value_error(format_args!("{by}"), expected));
     }
     let mut values = Vec::new();
     for i in 0_u32.. {
@@ -283,7 +301,7 @@ fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigErro
             break;
         }
         if values.len() as u64 >= MOST_POINTS {
-            return Err(field.refuse(
+            return Err(field.invalid_value_error(
                 "more values than a study may have",
                 format_args!("at most {MOST_POINTS}"),
             ));
@@ -311,10 +329,13 @@ mod tests {
         assert_eq!(degree_combinations(8).len(), 10);
         assert_eq!(degree_combinations(12).len(), 18);
         for degrees in degree_combinations(12) {
-            let product: f64 = degrees.iter().filter_map(ConfigLiteral::number).product();
+            let product: f64 = degrees
+                .iter()
+                .filter_map(ConfigLiteral::as_number)
+                .product();
             assert_eq!(product, 12.0);
         }
-        assert_eq!(divisors(12).collect::<Vec<_>>(), [1, 2, 3, 4, 6, 12]);
+        assert_eq!(divisors_of(12).collect::<Vec<_>>(), [1, 2, 3, 4, 6, 12]);
     }
 
     #[test]

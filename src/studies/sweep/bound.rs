@@ -33,7 +33,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::BufferShare;
 use chakram_engine::CollectiveTiming;
 use chakram_hardware::collective::{
-    AlgorithmChoice, CollectiveAlgorithm, fastest_protocol, measured_collective,
+    AlgorithmChoice, CollectiveAlgorithm, find_fastest_time_protocol, find_measured_time_collective,
 };
 use chakram_hardware::compute::{KernelProfile, KernelTiming};
 use chakram_hardware::group::GroupExtent;
@@ -61,7 +61,7 @@ pub struct PointBound {
 }
 
 /// Returns the bound of a step for which all micro-batches are simulated.
-pub fn whole(
+pub fn bound_whole_step(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
 ) -> Result<MemoryBound, PointRefusal> {
@@ -90,8 +90,8 @@ fn most_memory(stages: &[StagePath]) -> u64 {
 fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
     let plan = &pattern.plan;
     // If the capacity is unknown, any limit on memory has already been rejected.
-    let memory = RankMemory::new(point.capacity().unwrap_or(u64::MAX), plan);
-    memory.fits(
+    let memory = RankMemory::new(point.smallest_capacity().unwrap_or(u64::MAX), plan);
+    memory.fits_peaks(
         (0..)
             .zip(stages)
             .map(|(i, stage)| (stage.peak, plan.ranks_of(i))),
@@ -106,8 +106,8 @@ pub fn bound_quickly(
     let plan = &pattern.plan;
     let per_micro_batch = plan.micro_batch.saturating_mul(plan.data.into()).max(1);
     let all = plan.batch / per_micro_batch;
-    let Some((unit, least)) = plan.schedule.period(plan.pipeline) else {
-        return whole(point, pattern);
+    let Some((unit, least)) = plan.schedule.repeat_period(plan.pipeline) else {
+        return bound_whole_step(point, pattern);
     };
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
@@ -115,7 +115,7 @@ pub fn bound_quickly(
     // With so few micro-batches, there is nothing to extrapolate. Extrapolation also holds only for a
     // single step.
     if all <= more || plan.steps > 1 {
-        return whole(point, pattern);
+        return bound_whole_step(point, pattern);
     }
     let with = |count: u64| {
         let mut fewer = pattern.clone();
@@ -130,7 +130,7 @@ pub fn bound_quickly(
         few_ps.saturating_add(u64::try_from(each).unwrap_or(u64::MAX))
     };
     let gathers = plan.zero == ZeroStage::Parameters || plan.gather_overlap;
-    let waits = !plan.without.has(AblationEffect::Bubble);
+    let waits = !plan.without.has_effect(AblationEffect::Bubble);
     let stages = short.iter().zip(&long).map(|(short, long)| {
         let lanes = short
             .lanes
@@ -199,7 +199,7 @@ struct RankNodes<'p> {
 }
 
 impl Sink for RankNodes<'_> {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         let last = self.prices.node_time(node);
         if let Some(lane) = node.lane {
             let sum = self.lanes.entry(lane).or_default();
@@ -225,7 +225,7 @@ impl Sink for RankNodes<'_> {
         // Ids count from 1 without gaps.
         self.after.extend(data.iter().map(|id| *id as u32 - 1));
         self.starts.push(self.after.len() as u32);
-        self.peak.add(node);
+        self.peak.add_node(node);
         Ok(())
     }
 }
@@ -282,7 +282,7 @@ impl NodePrices<'_> {
                         shape: node.kernel,
                     };
                     let memory = class.memory_bandwidth();
-                    let price = options.compute.on_class(&class.name).price(
+                    let price = options.compute.on_class(&class.name).price_kernel(
                         &kernel,
                         &class.peaks,
                         memory,
@@ -292,7 +292,7 @@ impl NodePrices<'_> {
                         KernelTiming::Curve { span, .. } => {
                             corrected_lower_bound(&self.point.machine, span.0)
                         }
-                        other => other.span().0,
+                        other => other.duration().0,
                     }
                 })
             }
@@ -325,7 +325,7 @@ fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, membe
     let wire = message_lower_bound(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
     let by_curves = options.compute.prefers_curves() && machine.has_curves();
-    let buffer = kind.buffer(comm_size, members.len() as u32);
+    let buffer = kind.buffer_bytes(comm_size, members.len() as u32);
     let measured = options
         .collectives
         .map(|how| how == CollectiveTiming::Curves);
@@ -335,8 +335,9 @@ fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, membe
     let extent = GroupExtent::new(members, machine.topology());
     let of = (kind, buffer);
     let lie = (&extent, machine.topology());
-    let measured = measured_collective(machine.collective_curves(), of, lie);
-    let span = measured.or_else(|| fastest_protocol(machine.collective_protocols(), of, lie));
+    let measured = find_measured_time_collective(machine.collective_curves(), of, lie);
+    let span =
+        measured.or_else(|| find_fastest_time_protocol(machine.collective_protocols(), of, lie));
     span.map_or(wire, |span| {
         wire.min(corrected_lower_bound(machine, span.0))
     })
@@ -364,15 +365,15 @@ fn message_lower_bound(
     members: &[Npu],
 ) -> u64 {
     let n = members.len() as u32;
-    let Some(buffer) = kind.buffer(comm_size, n).filter(|_| n > 1) else {
+    let Some(buffer) = kind.buffer_bytes(comm_size, n).filter(|_| n > 1) else {
         return 0;
     };
     let topology = point.machine.topology();
     let spanned = (0..topology.dimensions().len()).filter(|d| {
-        let first = topology.coordinate(members[0], *d);
+        let first = topology.coordinate_of(members[0], *d);
         members
             .iter()
-            .any(|npu| topology.coordinate(*npu, *d) != first)
+            .any(|npu| topology.coordinate_of(*npu, *d) != first)
     });
     let spanned: Vec<usize> = spanned.collect();
     let rate: f64 = spanned
@@ -404,13 +405,13 @@ fn message_lower_bound(
 /// links differ in rate, this is the sum over all incoming links.
 fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
-    let Some(graph) = topology.graph() else {
+    let Some(graph) = topology.explicit_links() else {
         return topology.dimensions()[dimension]
             .bandwidth
             .bytes_per_second();
     };
     let mut rates: BTreeMap<u32, f64> = members.iter().map(|npu| (npu.0, 0.0)).collect();
-    let links = graph.links().iter();
+    let links = graph.all_links().iter();
     for link in links.filter(|link| link.dimension as usize == dimension) {
         if let Some(rate) = rates.get_mut(&link.to) {
             *rate += link.bandwidth.bytes_per_second();
@@ -425,15 +426,15 @@ fn relaxed_stages(
     pattern: &TrainingPattern,
 ) -> Result<Vec<StagePath>, PointRefusal> {
     let job = GeneratedJob::new(WorkloadPattern::Training(Box::new(pattern.clone())))?;
-    let groups = job.groups();
+    let groups = job.declared_groups();
     let mut placed = pattern.plan.clone();
     if !placed.place.is_empty() {
-        placed.ranks = placed.placed()?;
+        placed.ranks = placed.mapped_ranks()?;
     }
     let placement = RankPlacement::new(&placed);
     let ranks: Vec<u32> = (0..pattern.plan.pipeline)
         .map(|stage| {
-            placement.rank(RankCoordinates {
+            placement.rank_at(RankCoordinates {
                 tensor: 0,
                 data: 0,
                 stage,
@@ -447,9 +448,9 @@ fn relaxed_stages(
                 point,
                 class: point
                     .machine
-                    .class(point.machine.npu_of_rank(*rank, job.ranks())),
+                    .class_of_npu(point.machine.npu_of_rank(*rank, job.rank_count())),
                 groups: &groups,
-                ranks: job.ranks(),
+                ranks: job.rank_count(),
                 kernels: BTreeMap::new(),
                 collectives: BTreeMap::new(),
             },
@@ -460,7 +461,7 @@ fn relaxed_stages(
             lanes: BTreeMap::new(),
             peak: RankPeak::default(),
         };
-        let walked = job.nodes(*rank, &mut sink);
+        let walked = job.emit_nodes(*rank, &mut sink);
         walked.map_err(|e| PointRefusal::new("size", e))?;
         nodes.push(sink);
     }
@@ -527,10 +528,12 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
                         if path.begin == 0 && i > 0 {
                             path.begin = all[node];
                         }
-                    } else if let Some(way) = topology.path(npu(ranks[i]), npu(half.peer)) {
+                    } else if let Some(way) =
+                        topology.path_between_npus(npu(ranks[i]), npu(half.peer))
+                    {
                         // A send starts no earlier than its dependencies end, so this arrival time is a lower
                         // bound.
-                        let time = way.time(BufferShare::whole(half.bytes)).0;
+                        let time = way.time_message(BufferShare::from_bytes(half.bytes)).0;
                         let key = (ranks[i], half.peer, half.tag);
                         sent.entry(key)
                             .or_default()

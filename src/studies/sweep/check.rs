@@ -3,7 +3,7 @@
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
-use super::setting::{SettingKind, kind, option_words};
+use super::setting::{SettingKind, kind_of_setting, option_words};
 use super::study::{PointLimits, Study};
 use chakram_base::config::{self, ConfigError, ConfigLiteral};
 use chakram_base::setting::SettingKey;
@@ -48,8 +48,8 @@ pub enum StudyError {
 /// # Errors
 ///
 /// Fails if the study cannot be read, or if it has an unknown key or value.
-pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
-    let text = config::read(path).map_err(|source| StudyError::Read {
+pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
+    let text = config::read_input(path).map_err(|source| StudyError::Read {
         path: path.to_owned(),
         source,
     })?;
@@ -62,11 +62,13 @@ pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
     for (key, value) in all_values(&study) {
         let name = value.to_string();
         let text = match key {
-            "machine" | "recorded_on" => machine::source(&name).ok().map(|source| source.text),
+            "machine" | "recorded_on" => machine::find_source(&name).ok().map(|source| source.text),
             "stack" if name.contains('/') || name.ends_with(".toml") => {
-                config::read(&name).ok().map(Into::into)
+                config::read_input(&name).ok().map(Into::into)
             }
-            "model" => ModelSource::find(&name).ok().map(|source| source.text),
+            "model" => ModelSource::find_source(&name)
+                .ok()
+                .map(|source| source.text),
             "groups" => chakram_jobs::read_text(Path::new(&name))
                 .ok()
                 .map(Into::into),
@@ -75,14 +77,14 @@ pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
         if let Some(text) = text {
             hasher.update(text.as_bytes());
         }
-        if let Ok(SettingKind::Option(option)) = kind(key)
+        if let Ok(SettingKind::Option(option)) = kind_of_setting(key)
             && option.key == SettingKey::Custom
         {
             let words = option_words(option, value);
-            let settings = ReplaySettings::read([(option.key, &words[..])]);
+            let settings = ReplaySettings::parse_settings([(option.key, &words[..])]);
             let mut inputs = Vec::new();
             if let Ok(settings) = settings
-                && settings.options(Some(&mut inputs)).is_ok()
+                && settings.replay_options(Some(&mut inputs)).is_ok()
             {
                 for input in &inputs {
                     hasher.update(input.blake3.as_bytes());
@@ -123,7 +125,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     }
     // Plan options are not tried in a point, because the first value of a plan axis, or of a plan
     // option, may be impossible for the model.
-    let alone = |key: &str| !matches!(kind(key), Ok(SettingKind::Plan(_)));
+    let alone = |key: &str| !matches!(kind_of_setting(key), Ok(SettingKind::Plan(_)));
     let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
         line: line_of(text, key, value),
         file: file.to_owned(),
@@ -132,7 +134,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
         why,
     };
     for (key, value) in all_values(study) {
-        if let Ok(SettingKind::Plan(option)) = kind(key) {
+        if let Ok(SettingKind::Plan(option)) = kind_of_setting(key) {
             let mut draft = chakram_workloads::generate::plan::PlanDraft::new(
                 chakram_workloads::generate::ParallelismPlan::new(),
             );
@@ -143,11 +145,13 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             };
             (option.set)(&mut draft, &words).map_err(|why| refuse(key, value, why))?;
         }
-        if let Ok(SettingKind::Option(option)) = kind(key) {
-            let checked = option.check(&option_words(option, value));
+        if let Ok(SettingKind::Option(option)) = kind_of_setting(key) {
+            let checked = option.check_words(&option_words(option, value));
             checked.map_err(|why| refuse(key, value, why))?;
         }
-        if matches!(kind(key), Ok(SettingKind::Rate)) && value.number().is_none_or(|n| n < 0.0) {
+        if matches!(kind_of_setting(key), Ok(SettingKind::Rate))
+            && value.as_number().is_none_or(|n| n < 0.0)
+        {
             return Err(refuse(
                 key,
                 value,
@@ -162,11 +166,11 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
     let of_options = |key: &String| {
         matches!(
-            kind(key),
+            kind_of_setting(key),
             Ok(SettingKind::Option(_) | SettingKind::Machine(_))
         ) || key == "machine"
     };
-    if let Err(refusal) = evaluator.resolve(&names)
+    if let Err(refusal) = evaluator.resolve_point(&names)
         && !of_plans(&refusal)
         && !(refusal.is_option && keys().any(of_options))
     {
@@ -192,7 +196,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
         for values in axis.sample_values() {
             let mut point = first.clone();
             point.extend(axis.keys.iter().cloned().zip(values.iter().cloned()));
-            if let Err(refusal) = evaluator.resolve(&point)
+            if let Err(refusal) = evaluator.resolve_point(&point)
                 && !of_plans(&refusal)
                 && !refusal.is_option
             {

@@ -1,12 +1,12 @@
 //! The settings that replay a single point without its study.
 
-use super::setting::{SettingKind, Settings, kind, option_words};
+use super::setting::{SettingKind, Settings, kind_of_setting, option_words};
 use super::study::Study;
 use chakram_jobs::ReplayOption;
 
 /// The work of a point's replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PointWork {
+pub enum PointWorkload {
     /// A model, by name or file.
     Model(String),
     /// Traces at this path.
@@ -17,7 +17,7 @@ pub enum PointWork {
 #[derive(Clone, Debug)]
 pub struct PointCommand {
     /// The model or the traces that are replayed.
-    pub work: PointWork,
+    pub work: PointWorkload,
     /// Settings of the replay: keys with their values.
     pub settings: Vec<(String, String)>,
     /// Replay options, with their words.
@@ -29,13 +29,13 @@ impl PointCommand {
     pub fn new(study: &Study, point: &Settings) -> Option<Self> {
         let mut settings = Vec::new();
         let (mut work, mut options) = (None, Vec::new());
-        for (key, value) in study.whole(point) {
+        for (key, value) in study.with_base(point) {
             let shown = value.to_string();
-            match kind(&key) {
+            match kind_of_setting(&key) {
                 Ok(SettingKind::Plan(option)) => settings.push((option.key.to_owned(), shown)),
                 Ok(SettingKind::Name) => match key.as_str() {
-                    "model" => work = Some(PointWork::Model(shown)),
-                    "trace" => work = Some(PointWork::Trace(shown)),
+                    "model" => work = Some(PointWorkload::Model(shown)),
+                    "trace" => work = Some(PointWorkload::Trace(shown)),
                     _ => settings.push((key, shown)),
                 },
                 Ok(SettingKind::Option(option)) => {

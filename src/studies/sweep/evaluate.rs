@@ -11,7 +11,9 @@ use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_representatives};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, MAX_REPEATED_NODES};
-use chakram_report::settings::{RunFacts, machine_differences, option_reason, reasons};
+use chakram_report::settings::{
+    ReplayedRun, explain_differences, machine_differences, option_reason,
+};
 use chakram_report::tiles::TileObserver;
 use chakram_report::{self as report, BreakdownObserver, MemoryObserver, Report, TimeCategory};
 use chakram_trace::workload::Workload;
@@ -75,15 +77,15 @@ impl<'s> PointEvaluator<'s> {
             .filter(|(key, _)| of_work(key))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        setting::line(&of_work)
+        setting::format_settings(&of_work)
     }
 
     /// Resolves a point, and checks the limits that can be checked without its nodes.
-    pub fn resolve(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
-        let settings = self.study.whole(point);
+    pub fn resolve_point(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
+        let settings = self.study.with_base(point);
         let resolved = ResolvedPoint::new(&settings, &self.parts)?;
         let npus = match &resolved.work {
-            WorkSource::Plan(pattern) => Some(pattern.plan.ranks()),
+            WorkSource::Plan(pattern) => Some(pattern.plan.rank_count()),
             WorkSource::Traces(..) => None,
         };
         if let Some(npus) = npus {
@@ -98,7 +100,7 @@ impl<'s> PointEvaluator<'s> {
             let detail = format!("{npus} NPUs, and limits.npus is {most}");
             return Err(PointRefusal::new("limits.npus", detail));
         }
-        let price = settings.get(PRICE).and_then(ConfigLiteral::number);
+        let price = settings.get(PRICE).and_then(ConfigLiteral::as_number);
         if let (Some(most), Some(price)) = (limits.cost, price) {
             let cost = price * npus as f64;
             if cost > most {
@@ -120,7 +122,7 @@ impl<'s> PointEvaluator<'s> {
         if !self.study.limits.fits {
             return Ok(());
         }
-        let Some(own) = point.capacity() else {
+        let Some(own) = point.smallest_capacity() else {
             let detail = format!(
                 "machine {} describes no NPU, so the memory of its NPUs is unknown",
                 point.machine.name()
@@ -129,7 +131,9 @@ impl<'s> PointEvaluator<'s> {
         };
         if !fits {
             let capacity = match &point.work {
-                WorkSource::Plan(pattern) => RankMemory::new(own, &pattern.plan).capacity(true),
+                WorkSource::Plan(pattern) => {
+                    RankMemory::new(own, &pattern.plan).capacity_with_streaming(true)
+                }
                 WorkSource::Traces(..) => own,
             };
             let [bytes, capacity] = [bytes, capacity].map(chakram_base::units::Bytes);
@@ -141,13 +145,13 @@ impl<'s> PointEvaluator<'s> {
 
     /// Returns a lower bound for a valid point's plan. If `whole`, the bound simulates all
     /// micro-batches; otherwise it is quick.
-    pub fn bound(&self, point: &Settings, whole: bool) -> Result<PointBound, PointRefusal> {
-        let resolved = self.resolve(point)?;
+    pub fn bound_point(&self, point: &Settings, whole: bool) -> Result<PointBound, PointRefusal> {
+        let resolved = self.resolve_point(point)?;
         let WorkSource::Plan(pattern) = &resolved.work else {
             return Err(PointRefusal::new("trace", "traces have no bound"));
         };
         let (bound, fits) = if whole {
-            bound::whole(&resolved, pattern)?
+            bound::bound_whole_step(&resolved, pattern)?
         } else {
             bound::bound_quickly(&resolved, pattern)?
         };
@@ -163,7 +167,7 @@ impl<'s> PointEvaluator<'s> {
         point: &Settings,
         time_ps: u64,
     ) -> Result<PointMeasures, PointRefusal> {
-        let resolved = self.resolve(point)?;
+        let resolved = self.resolve_point(point)?;
         let WorkSource::Plan(pattern) = &resolved.work else {
             return Err(PointRefusal::new("trace", "traces have no bound"));
         };
@@ -171,7 +175,7 @@ impl<'s> PointEvaluator<'s> {
         let tokens = samples.saturating_mul(pattern.model.sequence.max(1));
         Ok(PointMeasures {
             time_ps,
-            npus: pattern.plan.ranks() as u32,
+            npus: pattern.plan.rank_count() as u32,
             dollars_per_npu_hour: resolved.machine.price_per_npu_hour(),
             tokens: Some(tokens),
             ..PointMeasures::default()
@@ -180,7 +184,7 @@ impl<'s> PointEvaluator<'s> {
 
     /// Replays a point. `is_bounded` is true if its memory was already checked with its whole
     /// bound.
-    pub fn answer(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
+    pub fn answer_point(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
         self.replay_point(point, is_bounded)
             .map_or_else(PointAnswer::from, PointAnswer::Replayed)
     }
@@ -190,19 +194,19 @@ impl<'s> PointEvaluator<'s> {
         point: &Settings,
         is_bounded: bool,
     ) -> Result<PointMeasures, PointRefusal> {
-        let resolved = self.resolve(point)?;
+        let resolved = self.resolve_point(point)?;
         // Reject a plan that cannot fit before its replay, because its bound takes little time.
         if let (WorkSource::Plan(pattern), true, false) =
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
-            let (bound, fits) = bound::whole(&resolved, pattern)?;
+            let (bound, fits) = bound::bound_whole_step(&resolved, pattern)?;
             self.check_memory(&resolved, (bound.memory_bytes, fits), "")?;
         }
         let work = self.work_of_point(&resolved)?;
         let workload = work.workload();
         // Check the number of ranks only now, because it comes from the traces.
         if matches!(resolved.work, WorkSource::Traces(..)) {
-            self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
+            self.check_npus(workload.rank_count().into(), &self.study.with_base(point))?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
         // With `aggregate`, the engine itself looks for equal ranks, for which it needs all ranks.
@@ -215,17 +219,17 @@ impl<'s> PointEvaluator<'s> {
             replay_measured(workload, &resolved)
         })?;
         self.check_memory(&resolved, (found.peak.unwrap_or(0), found.fits), "")?;
-        let amounts = workload.amounts();
+        let amounts = workload.work_amounts();
         Ok(PointMeasures {
             time_ps: found.makespan.0,
-            npus: workload.ranks(),
+            npus: workload.rank_count(),
             parts_ps: found.parts_ps,
             memory_bytes: found.peak,
             dollars_per_npu_hour: machine.price_per_npu_hour(),
             tokens: amounts.map(|all| all.tokens.unwrap_or(all.samples)),
             kernel_energy_pj: found
                 .kernel_energy
-                .map(|mean| mean * f64::from(workload.ranks())),
+                .map(|mean| mean * f64::from(workload.rank_count())),
             unmapped_ps: found.kernel_energy.map(|_| found.unmapped_ps),
             links_busy_ps: found.busy.map(|[links, _]| links.0),
             ports_busy_ps: found.busy.map(|[_, ports]| ports.0),
@@ -242,9 +246,9 @@ impl<'s> PointEvaluator<'s> {
     /// For two points with equal results, returns the reason why their machines make no difference. Returns
     /// `None` if another replay would be too large.
     pub fn machine_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
-        let before = self.resolve(one).ok()?.machine;
+        let before = self.resolve_point(one).ok()?.machine;
         self.with_facts(other, |run, machine| {
-            reasons(&machine_differences(&before, machine), run)
+            explain_differences(&machine_differences(&before, machine), run)
         })
     }
 
@@ -257,17 +261,17 @@ impl<'s> PointEvaluator<'s> {
     fn with_facts<T>(
         &self,
         point: &Settings,
-        say: impl FnOnce(&RunFacts<'_>, &Machine) -> T,
+        say: impl FnOnce(&ReplayedRun<'_>, &Machine) -> T,
     ) -> Option<T> {
-        let resolved = self.resolve(point).ok()?;
+        let resolved = self.resolve_point(point).ok()?;
         let work = self.work_of_point(&resolved).ok()?;
         let workload = work.workload();
-        if workload.nodes() > MAX_REPEATED_NODES {
+        if workload.node_count() > MAX_REPEATED_NODES {
             return None;
         }
         let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options).ok()?;
-        let (report, ()) = report::replay(&compiled, ()).ok()?;
-        let run = RunFacts {
+        let (report, ()) = report::replay_to_report(&compiled, ()).ok()?;
+        let run = ReplayedRun {
             prepared: &compiled,
             report: &report,
         };
@@ -276,11 +280,11 @@ impl<'s> PointEvaluator<'s> {
 
     /// Returns the report of a point, or `None` if its work has more than `nodes` nodes.
     pub fn small_report(&self, point: &Settings, nodes: u64) -> Option<Report> {
-        let work = self.work_of_point(&self.resolve(point).ok()?).ok()?;
-        if work.workload().nodes() > nodes {
+        let work = self.work_of_point(&self.resolve_point(point).ok()?).ok()?;
+        if work.workload().node_count() > nodes {
             return None;
         }
-        self.report(point).ok()
+        self.report_point(point).ok()
     }
 
     /// Replays a point with all observers of a report.
@@ -288,16 +292,16 @@ impl<'s> PointEvaluator<'s> {
     /// # Errors
     ///
     /// Fails if the point cannot be replayed; the error gives the reason.
-    pub fn report(&self, point: &Settings) -> Result<Report, PointRefusal> {
-        let resolved = self.resolve(point)?;
+    pub fn report_point(&self, point: &Settings) -> Result<Report, PointRefusal> {
+        let resolved = self.resolve_point(point)?;
         let work = self.work_of_point(&resolved)?;
         let workload = work.workload();
         let refused = |error: ReplayError| PointRefusal::new("replay", error);
         let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
         let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
-        let (mut report, ()) = report::replay(&compiled, ()).map_err(refused)?;
-        let settings = self.study.whole(point);
-        let number = |key: &str| settings.get(key).and_then(ConfigLiteral::number);
+        let (mut report, ()) = report::replay_to_report(&compiled, ()).map_err(refused)?;
+        let settings = self.study.with_base(point);
+        let number = |key: &str| settings.get(key).and_then(ConfigLiteral::as_number);
         let price = number(PRICE).or(resolved.machine.price_per_npu_hour());
         report.state_cost(price, number("total_tokens").map(|tokens| tokens as u64));
         Ok(report)
@@ -343,7 +347,7 @@ fn replay_measured(
     );
     let (outcome, (check, (breakdown, (memory, tiles)))) =
         compiled.run(observers).map_err(refused)?;
-    let (times, _) = breakdown.finish(outcome.makespan);
+    let (times, _) = breakdown.into_times(outcome.makespan);
     let count = times.len().max(1) as u128;
     let part = |part: TimeCategory| {
         let sum: u128 = times
@@ -352,7 +356,7 @@ fn replay_measured(
             .sum();
         (sum / count) as u64
     };
-    let (rows, basis) = (memory.finish(), compiled.basis());
+    let (rows, basis) = (memory.into_rows(), compiled.pricing_coverage());
     let measured = MeasuredReplay {
         makespan: outcome.makespan,
         parts_ps: [
@@ -368,9 +372,11 @@ fn replay_measured(
         unmapped_ps: (part(TimeCategory::Compute) as f64 * basis.unmapped_share()) as u64,
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits == Some(true)),
-        busy: tiles.finish(&compiled).map(|tiles| tiles.mean_busy()),
+        busy: tiles
+            .summarize_tile_use(&compiled)
+            .map(|tiles| tiles.mean_busy()),
     };
-    Ok((measured, check.stands_for_all()))
+    Ok((measured, check.represents_all()))
 }
 
 /// Maximum number of cached workloads.
@@ -400,12 +406,12 @@ impl SharedWork {
     }
 }
 
-type WorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
+type SharedWorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
 
 /// Cache of the workloads that were used last. Each workload is built once, however many points ask
 /// for it.
 #[derive(Debug, Default)]
-struct SharedWorkloads(Mutex<Vec<(String, WorkCell)>>);
+struct SharedWorkloads(Mutex<Vec<(String, SharedWorkCell)>>);
 
 impl SharedWorkloads {
     fn get(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
@@ -415,7 +421,7 @@ impl SharedWorkloads {
             let entry = match known {
                 // Move the entry to the end, so that the least recently used entry is dropped.
                 Some(index) => kept.remove(index),
-                None => (point.work_key.clone(), WorkCell::default()),
+                None => (point.work_key.clone(), SharedWorkCell::default()),
             };
             let cell = Arc::clone(&entry.1);
             kept.push(entry);
@@ -436,11 +442,17 @@ fn build_work(work: &WorkSource) -> Result<SharedWork, PointRefusal> {
             let job = GeneratedJob::new(WorkloadPattern::Training(pattern.clone()))?;
             job.check_memory()
                 .map_err(|e| PointRefusal::new("size", e))?;
-            let workload = job.workload().map_err(|e| PointRefusal::new("size", e))?;
-            Ok(SharedWork::Generated(workload, job.copies()))
+            let workload = job
+                .build_workload()
+                .map_err(|e| PointRefusal::new("size", e))?;
+            Ok(SharedWork::Generated(
+                workload,
+                job.find_independent_copies(),
+            ))
         }
         WorkSource::Traces(path, loading) => {
-            let job = Job::open_with([path], loading).map_err(|e| PointRefusal::new("trace", e))?;
+            let job =
+                Job::open_job_with([path], loading).map_err(|e| PointRefusal::new("trace", e))?;
             Ok(SharedWork::Captured(job))
         }
     }

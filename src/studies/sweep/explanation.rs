@@ -4,19 +4,19 @@ use super::objective::PARTS;
 use super::setting::Settings;
 use super::table::{SweepTable, measures_of};
 use chakram_base::units::Span;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
 
 /// Compares the row at this index with its neighbours, and returns text for users. Neighbours that
 /// are nearest in the first objective come first.
-pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
+pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures_of(row) else {
         return String::new();
     };
     let objective = sweep.study.objectives[0];
-    let own_settings = sweep.study.whole(&row.point);
-    let own_score = objective.score(own, &own_settings);
+    let own_settings = sweep.study.with_base(&row.point);
+    let own_score = objective.score_to_minimise(own, &own_settings);
     let mut beside: Vec<(f64, usize, String)> = Vec::new();
     for (i, other) in sweep.rows.iter().enumerate() {
         let Some((axis, measures)) =
@@ -24,8 +24,9 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
         else {
             continue;
         };
-        let settings = sweep.study.whole(&other.point);
-        let (Some(score), Some(own_score)) = (objective.score(measures, &settings), own_score)
+        let settings = sweep.study.with_base(&other.point);
+        let (Some(score), Some(own_score)) =
+            (objective.score_to_minimise(measures, &settings), own_score)
         else {
             continue;
         };
@@ -33,19 +34,22 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
         beside.push((
             score - own_score,
             i,
-            super::setting::short(&other.point, keys),
+            super::setting::format_short(&other.point, keys),
         ));
     }
     beside.sort_by(|a, b| a.0.abs().total_cmp(&b.0.abs()).then(a.1.cmp(&b.1)));
     let heading = format!("ROW {} AGAINST ITS NEIGHBOURS", row.number);
     let columns = [
-        left(&heading, 40),
-        right(objective.name(), objective.name().len().max(12)),
-        right("change", 10),
-        left("  most of it", 30),
+        left_aligned_column(&heading, 40),
+        right_aligned_column(
+            objective.column_name(),
+            objective.column_name().len().max(12),
+        ),
+        right_aligned_column("change", 10),
+        left_aligned_column("  most of it", 30),
     ];
     let table = TextTable::new(columns);
-    let mut text = table.headings(style);
+    let mut text = table.render_headings(style);
     if beside.is_empty() {
         text += "  no replayed row differs along only one axis\n";
     }
@@ -53,10 +57,10 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
         let Some(measures) = measures_of(&sweep.rows[*other]) else {
             continue;
         };
-        let settings = sweep.study.whole(&sweep.rows[*other].point);
+        let settings = sweep.study.with_base(&sweep.rows[*other].point);
         let (Some(value), Some(own_value)) = (
-            objective.value(measures, &settings),
-            objective.value(own, &own_settings),
+            objective.value_of_point(measures, &settings),
+            objective.value_of_point(own, &own_settings),
         ) else {
             continue;
         };
@@ -74,9 +78,9 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
                 let sign = if change < 0 { '-' } else { '+' };
                 format!("  {part} {sign}{}", Span(change.unsigned_abs() as u64))
             });
-        let name = style.clip(&format!("row {}: {change}", sweep.rows[*other].number), 38);
-        let (value, most) = (objective.shown(value), most.unwrap_or_default());
-        text += &table.line(&[&name, &value, &change_text, &most], anstyle::Style::new());
+        let name = style.clip_to_width(&format!("row {}: {change}", sweep.rows[*other].number), 38);
+        let (value, most) = (objective.format_value(value), most.unwrap_or_default());
+        text += &table.render_line(&[&name, &value, &change_text, &most], anstyle::Style::new());
     }
     text
 }

@@ -86,13 +86,13 @@ pub struct SweepJournal {
 
 impl SweepJournal {
     /// Returns the path of the journal in `folder`.
-    pub fn path(folder: &Path) -> PathBuf {
+    pub fn journal_path(folder: &Path) -> PathBuf {
         folder.join("journal.jsonl")
     }
 
     /// Creates a journal in `folder` for the study with this hash.
-    pub fn create(folder: &Path, study: &str) -> Result<Self, JournalError> {
-        let path = Self::path(folder);
+    pub fn create_in(folder: &Path, study: &str) -> Result<Self, JournalError> {
+        let path = Self::journal_path(folder);
         let failed = |source| JournalError::Io {
             path: path.clone(),
             source,
@@ -123,20 +123,25 @@ impl SweepJournal {
 
     /// Continues the journal in `folder`, or creates it. Returns the journal and the entries that
     /// were already in the file.
-    pub fn resume(folder: &Path, study: &str) -> Result<(Self, Vec<JournalEntry>), JournalError> {
-        let path = Self::path(folder);
+    pub fn resume_in(
+        folder: &Path,
+        study: &str,
+    ) -> Result<(Self, Vec<JournalEntry>), JournalError> {
+        let path = Self::journal_path(folder);
         let failed = |source| JournalError::Io {
             path: path.clone(),
             source,
         };
         let (entries, whole) = match parse_journal(&path, study) {
-            Err(JournalError::Missing(_)) => return Ok((Self::create(folder, study)?, Vec::new())),
+            Err(JournalError::Missing(_)) => {
+                return Ok((Self::create_in(folder, study)?, Vec::new()));
+            }
             other => other?,
         };
         if whole == 0 {
             // The program was killed while it wrote the first line.
             std::fs::remove_file(&path).map_err(failed)?;
-            return Ok((Self::create(folder, study)?, Vec::new()));
+            return Ok((Self::create_in(folder, study)?, Vec::new()));
         }
         let file = OpenOptions::new()
             .append(true)
@@ -149,12 +154,12 @@ impl SweepJournal {
     }
 
     /// Returns the entries of the journal in `folder`.
-    pub fn entries(folder: &Path, study: &str) -> Result<Vec<JournalEntry>, JournalError> {
-        parse_journal(&Self::path(folder), study).map(|(entries, _)| entries)
+    pub fn read_entries(folder: &Path, study: &str) -> Result<Vec<JournalEntry>, JournalError> {
+        parse_journal(&Self::journal_path(folder), study).map(|(entries, _)| entries)
     }
 
     /// Appends an entry with a single write.
-    pub fn add(&self, entry: &JournalEntry) -> Result<(), JournalError> {
+    pub fn append_entry(&self, entry: &JournalEntry) -> Result<(), JournalError> {
         self.write_line(entry)
     }
 
@@ -230,19 +235,19 @@ mod tests {
     #[test]
     fn half_a_line_is_cut_off_and_written_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = SweepJournal::create(dir.path(), "s").unwrap();
-        journal.add(&entry("a")).unwrap();
-        journal.add(&entry("b")).unwrap();
-        let path = SweepJournal::path(dir.path());
+        let journal = SweepJournal::create_in(dir.path(), "s").unwrap();
+        journal.append_entry(&entry("a")).unwrap();
+        journal.append_entry(&entry("b")).unwrap();
+        let path = SweepJournal::journal_path(dir.path());
         let all = std::fs::read(&path).unwrap();
         // The program may be killed after any byte.
         for end in 0..=all.len() {
             std::fs::write(&path, &all[..end]).unwrap();
-            let (journal, known) = SweepJournal::resume(dir.path(), "s").unwrap();
+            let (journal, known) = SweepJournal::resume_in(dir.path(), "s").unwrap();
             let whole = all[..end].iter().filter(|byte| **byte == b'\n').count();
             assert_eq!(known.len(), whole.saturating_sub(1), "{end}");
             for point in ["a", "b"].iter().skip(known.len()) {
-                journal.add(&entry(point)).unwrap();
+                journal.append_entry(&entry(point)).unwrap();
             }
             assert_eq!(std::fs::read(&path).unwrap(), all, "{end}");
         }
@@ -253,15 +258,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let page = dir.path().join("index.html");
         std::fs::write(&page, "mine").unwrap();
-        let foreign = SweepJournal::create(dir.path(), "s");
+        let foreign = SweepJournal::create_in(dir.path(), "s");
         assert!(matches!(foreign, Err(JournalError::Foreign(path)) if path == page));
         std::fs::remove_file(&page).unwrap();
-        SweepJournal::create(dir.path(), "s").unwrap();
-        let again = SweepJournal::create(dir.path(), "s");
+        SweepJournal::create_in(dir.path(), "s").unwrap();
+        let again = SweepJournal::create_in(dir.path(), "s");
         assert!(matches!(again, Err(JournalError::Exists(_))));
-        let other = SweepJournal::resume(dir.path(), "t");
+        let other = SweepJournal::resume_in(dir.path(), "t");
         assert!(matches!(other, Err(JournalError::OtherStudy(_))));
-        let missing = SweepJournal::entries(&dir.path().join("none"), "s");
+        let missing = SweepJournal::read_entries(&dir.path().join("none"), "s");
         assert!(matches!(missing, Err(JournalError::Missing(_))));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::setting::{PRICE, Settings};
 use chakram_base::config::ConfigLiteral;
-use chakram_report::cost::dollars;
+use chakram_report::cost::format_dollars;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -103,7 +103,7 @@ impl SweepObjective {
     ];
 
     /// Returns the name in study files, which is also the column heading.
-    pub fn name(self) -> &'static str {
+    pub fn column_name(self) -> &'static str {
         match self {
             Self::Time => "time",
             Self::Tokens => "tokens_per_s",
@@ -128,7 +128,7 @@ impl SweepObjective {
 
     /// Returns the settings that the objective needs. `all_mapped` is true if loop nests give the
     /// times of all kernels.
-    pub fn needs(self, all_mapped: bool) -> &'static [&'static str] {
+    pub fn required_settings(self, all_mapped: bool) -> &'static [&'static str] {
         match self {
             Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
             Self::Energy | Self::EnergyDelay => &["power.busy", "power.idle"],
@@ -164,10 +164,10 @@ impl SweepObjective {
 
     /// Returns the value, or `None` if it is unknown. Units are seconds, tokens per second, bytes,
     /// joules, joule-seconds, dollars, days, hours or NPUs.
-    pub fn value(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
+    pub fn value_of_point(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let seconds = measures.time_ps as f64 / 1e12;
         let npus = f64::from(measures.npus);
-        let number = |key: &str| settings.get(key).and_then(ConfigLiteral::number);
+        let number = |key: &str| settings.get(key).and_then(ConfigLiteral::as_number);
         Some(match self {
             Self::Time => seconds,
             Self::Tokens => measures.tokens? as f64 / seconds,
@@ -183,25 +183,25 @@ impl SweepObjective {
                 };
                 mapped + npus * (others + number("power.idle")? * (seconds - busy))
             }
-            Self::EnergyDelay => Self::Energy.value(measures, settings)? * seconds,
+            Self::EnergyDelay => Self::Energy.value_of_point(measures, settings)? * seconds,
             Self::Cost => {
                 let price = number(PRICE).or(measures.dollars_per_npu_hour)?;
                 price * npus * seconds / 3600.0
             }
             Self::TokenCost => {
-                Self::Cost.value(measures, settings)? / measures.tokens? as f64 * 1e6
+                Self::Cost.value_of_point(measures, settings)? / measures.tokens? as f64 * 1e6
             }
             // The run takes as many replays as its tokens are multiples of the tokens of one
             // replay.
             Self::RunDays => number("total_tokens")? / measures.tokens? as f64 * seconds / 86_400.0,
-            Self::RunNpuHours => Self::RunDays.value(measures, settings)? * 24.0 * npus,
+            Self::RunNpuHours => Self::RunDays.value_of_point(measures, settings)? * 24.0 * npus,
             Self::RunCost => {
                 let replays = number("total_tokens")? / measures.tokens? as f64;
-                Self::Cost.value(measures, settings)? * replays
+                Self::Cost.value_of_point(measures, settings)? * replays
             }
             Self::RunEnergy => {
                 let replays = number("total_tokens")? / measures.tokens? as f64;
-                Self::Energy.value(measures, settings)? * replays
+                Self::Energy.value_of_point(measures, settings)? * replays
             }
             Self::Npus => npus,
         })
@@ -209,25 +209,25 @@ impl SweepObjective {
 
     /// Returns the value, with its sign changed if larger is better, so that smaller is always
     /// better.
-    pub fn score(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
-        let value = self.value(measures, settings)?;
+    pub fn score_to_minimise(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
+        let value = self.value_of_point(measures, settings)?;
         Some(if self.is_maximised() { -value } else { value })
     }
 
     /// Formats the value with its unit.
-    pub fn shown(self, value: f64) -> String {
+    pub fn format_value(self, value: f64) -> String {
         match self {
             Self::Time => chakram_base::units::Span::from_seconds(value).to_string(),
             Self::Tokens | Self::TokensPerNpu if value >= 1000.0 => {
-                chakram_base::units::thousands(value.round() as u64)
+                chakram_base::units::format_thousands(value.round() as u64)
             }
             Self::Tokens | Self::TokensPerNpu => format!("{value:.2}"),
             Self::Memory => chakram_base::units::Bytes(value as u64).to_string(),
-            Self::Energy | Self::RunEnergy => chakram_base::units::joules(value),
+            Self::Energy | Self::RunEnergy => chakram_base::units::format_joules(value),
             Self::EnergyDelay => format!("{value:.4e} J s"),
-            Self::Cost | Self::TokenCost | Self::RunCost => dollars(value),
+            Self::Cost | Self::TokenCost | Self::RunCost => format_dollars(value),
             Self::RunDays | Self::RunNpuHours if value >= 100.0 => {
-                chakram_base::units::thousands(value.round() as u64)
+                chakram_base::units::format_thousands(value.round() as u64)
             }
             Self::RunDays | Self::RunNpuHours => format!("{value:.2}"),
             Self::Npus => format!("{value}"),
@@ -258,12 +258,12 @@ fn read_parts<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; PARTS.len()], 
 
 impl PointMeasures {
     /// Returns a busy time as a share of the makespan.
-    pub fn share(&self, busy_ps: Option<u64>) -> Option<f64> {
+    pub fn share_of_makespan(&self, busy_ps: Option<u64>) -> Option<f64> {
         busy_ps.map(|busy| busy as f64 / self.time_ps.max(1) as f64)
     }
 
     /// Returns the largest part of the NPUs' time, with its share.
-    pub fn limit(&self) -> String {
+    pub fn describe_limit(&self) -> String {
         let most = (0..PARTS.len())
             .rev()
             .max_by_key(|part| self.parts_ps[*part])
@@ -308,7 +308,8 @@ mod tests {
         ] {
             settings.insert(key.to_owned(), ConfigLiteral::Number(value));
         }
-        let value = |objective: SweepObjective| objective.value(&measures, &settings).unwrap();
+        let value =
+            |objective: SweepObjective| objective.value_of_point(&measures, &settings).unwrap();
         assert_eq!(value(SweepObjective::Time), 2.0);
         assert_eq!(value(SweepObjective::Tokens), 4096.0);
         assert_eq!(value(SweepObjective::TokensPerNpu), 1024.0);
@@ -318,7 +319,8 @@ mod tests {
         // 0.008 for 8,192 tokens is 0.97656 per million tokens. 8.192e9 tokens are a million
         // replays. A million replays take 2e6 s on 4 NPUs, cost 8,000, and use 4.4 GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
-        let value = |objective: SweepObjective| objective.value(&measures, &settings).unwrap();
+        let value =
+            |objective: SweepObjective| objective.value_of_point(&measures, &settings).unwrap();
         for (objective, expected) in [
             (SweepObjective::TokenCost, 0.976_562_5),
             (SweepObjective::RunDays, 2e6 / 86_400.0),
@@ -330,27 +332,27 @@ mod tests {
             assert!(
                 (found / expected - 1.0).abs() < 1e-12,
                 "{}: {found}",
-                objective.name()
+                objective.column_name()
             );
         }
         // If the study sets no price, the machine's own price applies. If the machine has none
         // either, the point has no cost.
         let mut own = settings.clone();
         own.remove("price.npu");
-        assert_eq!(SweepObjective::Cost.value(&measures, &own), None);
+        assert_eq!(SweepObjective::Cost.value_of_point(&measures, &own), None);
         let priced = PointMeasures {
             dollars_per_npu_hour: Some(7.2),
             ..measures.clone()
         };
-        let cost = SweepObjective::Cost.value(&priced, &own).unwrap();
+        let cost = SweepObjective::Cost.value_of_point(&priced, &own).unwrap();
         assert!((cost - 0.016).abs() < 1e-15);
         assert_eq!(
-            SweepObjective::Tokens.score(&measures, &settings),
+            SweepObjective::Tokens.score_to_minimise(&measures, &settings),
             Some(-4096.0)
         );
         assert_eq!(value(SweepObjective::EnergyDelay), 8800.0);
         assert_eq!(
-            SweepObjective::Energy.value(&measures, &Settings::new()),
+            SweepObjective::Energy.value_of_point(&measures, &Settings::new()),
             None
         );
         // By loop nests, kernels use 9e14 pJ = 900 J. Of the 1.5 s, only 0.5 s are in other
@@ -360,7 +362,7 @@ mod tests {
             unmapped_ps: Some(500_000_000_000),
             ..measures.clone()
         };
-        let energy = |measures| SweepObjective::Energy.value(measures, &settings);
+        let energy = |measures| SweepObjective::Energy.value_of_point(measures, &settings);
         assert_eq!(energy(&mapped), Some(2500.0));
         // If loop nests give the times of all kernels, there is no busy power: 900 + 4 x 100 x 0.5.
         let all = PointMeasures {
@@ -369,7 +371,10 @@ mod tests {
         };
         let mut idle = settings.clone();
         idle.remove("power.busy");
-        assert_eq!(SweepObjective::Energy.value(&all, &idle), Some(1100.0));
-        assert_eq!(measures.limit(), "compute 75 %");
+        assert_eq!(
+            SweepObjective::Energy.value_of_point(&all, &idle),
+            Some(1100.0)
+        );
+        assert_eq!(measures.describe_limit(), "compute 75 %");
     }
 }

@@ -5,11 +5,13 @@ use super::objective::SweepObjective;
 use super::setting;
 use super::table::{SweepTable, best_so_far, measures_of};
 use chakram_base::config::ConfigLiteral;
-use chakram_base::units::thousands;
+use chakram_base::units::format_thousands;
 use chakram_report::draw::lines::{self, LineSeries};
 use chakram_report::draw::parallel::{self, CoordinateLine};
 use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
-use chakram_report::html::page::{figure, page, section, table, text};
+use chakram_report::html::page::{
+    escape_html, render_figure, render_page, render_section, render_table,
+};
 
 /// Maximum number of points in a chart.
 const MOST_MARKS: usize = 2_000;
@@ -19,52 +21,58 @@ const MOST_LINES: usize = 300;
 const ROWS: usize = 50;
 
 /// Renders the page; `command` returns the command that replays a row.
-pub fn render(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> String {
+pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> String {
     let study = sweep.study;
-    let ranked = sweep.ranked();
+    let ranked = sweep.ranked_rows();
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p>",
-        text(&study.name),
-        text(&sweep.counts())
+        escape_html(&study.name),
+        escape_html(&sweep.describe_counts())
     );
-    let notes = sweep.notes();
+    let notes = sweep.describe_notes();
     if !notes.is_empty() {
         let notes: String = (notes.iter())
-            .map(|note| format!("<li>{}</li>", text(note)))
+            .map(|note| format!("<li>{}</li>", escape_html(note)))
             .collect();
         body += &format!("<ul class=\"warnings\">{notes}</ul>");
     }
     if !ranked.is_empty() {
         let bests = sweep.best_rows();
         body += &render_tiles(sweep, &bests);
-        body += &section(
+        body += &render_section(
             "Points",
             "points",
             &draw_points(sweep, &ranked, &bests, command),
         );
-        body += &section(
+        body += &render_section(
             "Parallel coordinates",
             "parallel",
             &draw_coordinates(sweep, &ranked, command),
         );
-        body += &section("Best so far", "best", &so_far(sweep));
-        body += &section(
+        body += &render_section("Best so far", "best", &so_far(sweep));
+        body += &render_section(
             "Rows",
             "rows",
             &render_rows(sweep, &ranked, &bests, command),
         );
     }
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
-    page(&study.name, &body)
+    render_page(&study.name, &body)
 }
 
 fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> String) -> String {
     let row = &sweep.rows[index];
-    let values = sweep.values(index).unwrap_or_default();
+    let values = sweep.values_of_row(index).unwrap_or_default();
     let values: Vec<_> = (sweep.study.objectives.iter().zip(values))
-        .map(|(objective, value)| format!("{} {}", objective.name(), objective.shown(*value)))
+        .map(|(objective, value)| {
+            format!(
+                "{} {}",
+                objective.column_name(),
+                objective.format_value(*value)
+            )
+        })
         .collect();
-    let point = setting::short(&row.point, sweep.keys());
+    let point = setting::format_short(&row.point, sweep.axis_keys());
     format!(
         "row {}: {}; {point} — {}",
         row.number,
@@ -77,7 +85,7 @@ fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> St
 fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
-        let front = sweep.front();
+        let front = sweep.pareto_front();
         let step = ranked
             .len()
             .div_ceil(MOST_MARKS - front.len().min(MOST_MARKS / 2));
@@ -101,15 +109,15 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
             .objectives
             .iter()
             .position(|one| one == objective);
-        let value = place.and_then(|i| Some(objective.shown(sweep.values(*row)?[i])));
+        let value = place.and_then(|i| Some(objective.format_value(sweep.values_of_row(*row)?[i])));
         let interval = match &*sweep.interval_text(*row, *objective) {
             "" => String::new(),
-            ends => format!("<small>90 %: {}</small>", text(ends)),
+            ends => format!("<small>90 %: {}</small>", escape_html(ends)),
         };
         format!(
             "<div class=\"tile\"><span>best {}</span><b>{}</b><small>row {}</small>{interval}</div>",
-            objective.name(),
-            text(&value.unwrap_or_default()),
+            objective.column_name(),
+            escape_html(&value.unwrap_or_default()),
             sweep.rows[*row].number,
         )
     };
@@ -117,16 +125,16 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
     let (first, best) = bests[0];
     let stated = sweep.stated_objectives().into_iter().filter_map(|objective| {
         let value = sweep.stated_value(best, objective)?;
-        let (name, shown) = (objective.name(), text(&objective.shown(value)));
+        let (name, shown) = (objective.column_name(), escape_html(&objective.format_value(value)));
         let number = sweep.rows[best].number;
         Some(format!(
             "<div class=\"tile\"><span>{name}</span><b>{shown}</b><small>row {number}</small></div>"
         ))
     });
     let tiles = tiles + &stated.collect::<String>();
-    let lead = sweep.lead(first, best);
+    let lead = sweep.describe_lead(first, best);
     let lead = lead.map_or(String::new(), |lead| {
-        format!("<p class=\"sub\">{}.</p>", text(&lead))
+        format!("<p class=\"sub\">{}.</p>", escape_html(&lead))
     });
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
@@ -165,7 +173,7 @@ fn draw_points(
     if beside.is_empty() {
         beside.push(others.into_iter().filter(|o| *o != first).find(varies));
     }
-    let front = sweep.front();
+    let front = sweep.pareto_front();
     let charts = beside.into_iter().map(|second| {
         let chart = PointsChart {
             sweep,
@@ -181,8 +189,8 @@ fn draw_points(
 }
 
 fn value_of(sweep: &SweepTable<'_>, row: usize, objective: SweepObjective) -> Option<f64> {
-    let settings = sweep.study.whole(&sweep.rows[row].point);
-    objective.value(measures_of(&sweep.rows[row])?, &settings)
+    let settings = sweep.study.with_base(&sweep.rows[row].point);
+    objective.value_of_point(measures_of(&sweep.rows[row])?, &settings)
 }
 
 /// A chart of an objective against another quantity.
@@ -211,8 +219,8 @@ impl PointsChart<'_> {
         let mut named: Vec<(usize, Vec<&str>)> = Vec::new();
         for (objective, row) in self.bests {
             match named.iter_mut().find(|(known, _)| known == row) {
-                Some((_, names)) => names.push(objective.name()),
-                None => named.push((*row, vec![objective.name()])),
+                Some((_, names)) => names.push(objective.column_name()),
+                None => named.push((*row, vec![objective.column_name()])),
             }
         }
         let named = named.into_iter().filter_map(|(row, names)| {
@@ -287,20 +295,21 @@ impl PointsChart<'_> {
         // Draw the points that have names above all others.
         points.sort_by_key(|point| [0, 6, 2].iter().position(|series| *series == point.series));
         let line = self.front_of_two();
-        let beside = second.map_or("row", SweepObjective::name);
-        let format_x =
-            |x: f64| second.map_or_else(|| format!("{x:.0}"), |objective| objective.shown(x));
-        let format_y = |y: f64| first.shown(y);
+        let beside = second.map_or("row", SweepObjective::column_name);
+        let format_x = |x: f64| {
+            second.map_or_else(|| format!("{x:.0}"), |objective| objective.format_value(x))
+        };
+        let format_y = |y: f64| first.format_value(y);
         let picture = ScatterChart {
-            name: &format!("{} against {beside}", first.name()),
-            axes: (beside, first.name()),
+            name: &format!("{} against {beside}", first.column_name()),
+            axes: (beside, first.column_name()),
             scales: (ScatterScale::Fitting, ScatterScale::Fitting),
             points: &points,
             lines: if line.way.is_empty() { &[] } else { &[line] },
             names: &self.leader_labels(),
             ..ScatterChart::default()
         };
-        let picture = picture.draw((&format_x, &format_y));
+        let picture = picture.draw_chart((&format_x, &format_y));
         let mut legend = vec![(0, "replayed"), (2, "best")];
         if has_front {
             legend.push((
@@ -310,10 +319,13 @@ impl PointsChart<'_> {
         }
         let cut = match self.ranked.len() - points.len() {
             0 => String::new(),
-            left_out => format!(" {} points are left out.", thousands(left_out as u64)),
+            left_out => format!(
+                " {} points are left out.",
+                format_thousands(left_out as u64)
+            ),
         };
         let caption = format!("Hover over a point for its settings and its command.{cut}");
-        figure(&picture, &legend, &caption)
+        render_figure(&picture, &legend, &caption)
     }
 }
 
@@ -341,7 +353,7 @@ fn draw_coordinates(
     for (i, objective) in study.objectives.iter().enumerate() {
         let all: Vec<f64> = chosen
             .iter()
-            .filter_map(|row| Some(sweep.values(*row)?[i]))
+            .filter_map(|row| Some(sweep.values_of_row(*row)?[i]))
             .collect();
         let (least, most) = all
             .iter()
@@ -353,11 +365,14 @@ fn draw_coordinates(
             place.push((value - least) / span);
         }
         let ends = match most > least {
-            true => vec![(0.0, objective.shown(least)), (1.0, objective.shown(most))],
-            false => vec![(0.0, objective.shown(least))],
+            true => vec![
+                (0.0, objective.format_value(least)),
+                (1.0, objective.format_value(most)),
+            ],
+            false => vec![(0.0, objective.format_value(least))],
         };
         axes.push(parallel::CoordinateAxis {
-            name: objective.name().to_owned(),
+            name: objective.column_name().to_owned(),
             values: ends,
         });
     }
@@ -377,13 +392,13 @@ fn draw_coordinates(
             title: row_title(sweep, *row, command),
         });
     let lines: Vec<_> = lines.collect();
-    let picture = parallel::chart("Parallel coordinates", &axes, &lines);
+    let picture = parallel::draw_parallel("Parallel coordinates", &axes, &lines);
     let legend = [(2, "best"), (1, "best tenth"), (4, "others")];
     let caption = match ranked.len() > MOST_LINES {
         true => format!("The best {MOST_LINES} rows."),
         false => "All rows that were replayed.".to_owned(),
     };
-    figure(&picture, &legend, &caption)
+    render_figure(&picture, &legend, &caption)
 }
 
 /// Returns the axis of a setting, and the position of each row on it. Numbers are placed by value,
@@ -394,7 +409,7 @@ fn setting_axis(
     rows: &[usize],
 ) -> (parallel::CoordinateAxis, Vec<f64>) {
     let value = |row: &usize| sweep.rows[*row].point.get(key);
-    let number = |row: &usize| value(row).and_then(ConfigLiteral::number);
+    let number = |row: &usize| value(row).and_then(ConfigLiteral::as_number);
     let word = |row: &usize| value(row).map(ToString::to_string).unwrap_or_default();
     let numbers: Option<Vec<f64>> = rows.iter().map(number).collect();
     let mut words: Vec<String> = rows.iter().map(word).collect();
@@ -452,7 +467,7 @@ fn so_far(sweep: &SweepTable<'_>) -> String {
     // Charts need integers, so scale the values.
     let scale = if most > 0.0 { 1e12 / most } else { 1.0 };
     let series = LineSeries {
-        label: format!("best {} so far", objective.name()),
+        label: format!("best {} so far", objective.column_name()),
         points: curve
             .iter()
             .map(|(row, value)| (*row, (value * scale) as u64))
@@ -460,9 +475,9 @@ fn so_far(sweep: &SweepTable<'_>) -> String {
     };
     let end = sweep.rows.last().map_or(1, |row| row.number.max(1));
     let rows = |row: f64| format!("{row:.0}");
-    let value = |value: f64| objective.shown(value / scale);
-    let picture = lines::chart("Best so far", &[series], (end, None), (&rows, &value));
-    figure(&picture, &[(0, "best so far")], "By number of the row.")
+    let value = |value: f64| objective.format_value(value / scale);
+    let picture = lines::draw_lines("Best so far", &[series], (end, None), (&rows, &value));
+    render_figure(&picture, &[(0, "best so far")], "By number of the row.")
 }
 
 fn render_rows(
@@ -473,16 +488,16 @@ fn render_rows(
 ) -> String {
     let first = sweep.study.objectives[0];
     let best = bests.first().map_or(ranked[0], |(_, row)| *row);
-    let within = sweep.interval(best, first);
+    let within = sweep.interval_of_objective(best, first);
     let mut heads = vec!["point".to_owned()];
     heads.extend(
         sweep
             .study
             .objectives
             .iter()
-            .map(|one| one.name().to_owned()),
+            .map(|one| one.column_name().to_owned()),
     );
-    heads.push(format!("{}, 90 %", first.name()));
+    heads.push(format!("{}, 90 %", first.column_name()));
     heads.extend(["limited by".to_owned(), "command".to_owned()]);
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
     let rows: Vec<Vec<String>> = ranked
@@ -492,7 +507,7 @@ fn render_rows(
             let row = &sweep.rows[*index];
             let marks = bests.iter().filter(|(_, best)| best == index);
             let mut marks: Vec<String> = marks
-                .map(|(one, _)| format!("best {}", one.name()))
+                .map(|(one, _)| format!("best {}", one.column_name()))
                 .collect();
             let value = value_of(sweep, *index, first);
             let is_inside =
@@ -502,29 +517,29 @@ fn render_rows(
             }
             let marks = match &marks[..] {
                 [] => String::new(),
-                marks => format!(" <small>{}</small>", text(&marks.join(", "))),
+                marks => format!(" <small>{}</small>", escape_html(&marks.join(", "))),
             };
-            let point = setting::short(&row.point, sweep.keys());
+            let point = setting::format_short(&row.point, sweep.axis_keys());
             let mut cells = vec![format!(
                 "{}{marks}",
-                text(&format!("row {}: {point}", row.number))
+                escape_html(&format!("row {}: {point}", row.number))
             )];
-            let values = sweep.values(*index).unwrap_or_default();
+            let values = sweep.values_of_row(*index).unwrap_or_default();
             cells.extend(
                 sweep
                     .study
                     .objectives
                     .iter()
                     .zip(values)
-                    .map(|(o, value)| text(&o.shown(*value))),
+                    .map(|(o, value)| escape_html(&o.format_value(*value))),
             );
-            cells.push(text(&sweep.interval_text(*index, first)));
+            cells.push(escape_html(&sweep.interval_text(*index, first)));
             cells.push(
                 measures_of(row)
-                    .map(|m| text(&m.limit()))
+                    .map(|m| escape_html(&m.describe_limit()))
                     .unwrap_or_default(),
             );
-            cells.push(format!("<code>{}</code>", text(&command(*index))));
+            cells.push(format!("<code>{}</code>", escape_html(&command(*index))));
             cells
         })
         .collect();
@@ -533,9 +548,9 @@ fn render_rows(
         0 => String::new(),
         _ => format!(
             "<p class=\"sub\">{} more rows are in rows.csv.</p>",
-            thousands(left_out as u64)
+            format_thousands(left_out as u64)
         ),
     };
     let lead = "<p class=\"sub\">A click on a command selects the whole of it.</p>";
-    format!("{lead}{}{cut}", table(&heads, &rows))
+    format!("{lead}{}{cut}", render_table(&heads, &rows))
 }

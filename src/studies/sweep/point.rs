@@ -1,6 +1,6 @@
 //! Points as jobs: settings become a job, or a rejection with the reason.
 
-use super::setting::{SettingKind, Settings, kind, replay_settings};
+use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
 use chakram_base::config::{ConfigLiteral, with_values};
 use chakram_engine::{OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{ComputeModel, set_accelerator};
@@ -59,9 +59,15 @@ impl From<ReplaySettingsError> for PointRefusal {
             | ReplaySettingsError::RateMissing { .. }
             | ReplaySettingsError::OwnRates(_) => Self {
                 is_option: true,
-                ..Self::new(error.key().key().to_string(), format!("{error:#}"))
+                ..Self::new(
+                    error.rejected_key().display_key().to_string(),
+                    format!("{error:#}"),
+                )
             },
-            _ => Self::new(error.key().key().to_string(), format!("{error:#}")),
+            _ => Self::new(
+                error.rejected_key().display_key().to_string(),
+                format!("{error:#}"),
+            ),
         }
     }
 }
@@ -71,7 +77,10 @@ impl From<OptionRefusal> for PointRefusal {
         Self {
             is_option: true,
             // In a study file, options are named by their keys.
-            ..Self::new(refusal.key().key().to_string(), format!("{refusal:#}"))
+            ..Self::new(
+                refusal.rejected_key().display_key().to_string(),
+                format!("{refusal:#}"),
+            )
         }
     }
 }
@@ -106,7 +115,7 @@ impl ResolvedPoint {
         let (machine, work, work_key) = match text("trace") {
             Some(path) => {
                 let machine = parts.machine_of(settings, &replay, 0)?;
-                let loading = replay.job(machine.max_ranks());
+                let loading = replay.job_options(machine.max_ranks());
                 let key = format!("{path} as {loading:?}");
                 let work = WorkSource::Traces(path.into(), Box::new(loading));
                 (machine, work, key)
@@ -120,7 +129,7 @@ impl ResolvedPoint {
                         return Err(refusal);
                     }
                 };
-                let ranks = pattern.plan.ranks();
+                let ranks = pattern.plan.rank_count();
                 let machine = parts.machine_of(settings, &replay, ranks)?;
                 let most = machine.max_ranks();
                 if ranks > u128::from(most) {
@@ -142,7 +151,7 @@ impl ResolvedPoint {
     }
 
     /// Returns the memory of the smallest NPU in bytes, or `None` if it is unknown.
-    pub fn capacity(&self) -> Option<u64> {
+    pub fn smallest_capacity(&self) -> Option<u64> {
         least_memory(&self.machine)
     }
 }
@@ -154,7 +163,7 @@ fn machine_edits<'s>(
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
 ) -> Vec<(&'s str, &'s ConfigLiteral)> {
     let all = settings.iter();
-    all.filter_map(|(key, value)| Some((path(kind(key).ok()?)?, value)))
+    all.filter_map(|(key, value)| Some((path(kind_of_setting(key).ok()?)?, value)))
         .collect()
 }
 
@@ -167,26 +176,26 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
     let name = ConfigLiteral::Text(format!("{}x{size}", machine.name()));
     let size = ConfigLiteral::Whole(i64::try_from(size).ok()?);
     let edits = [("name", &name), (path.as_str(), &size)];
-    let scalable = machine.scalable() && outermost.size > 0;
+    let scalable = machine.is_scalable() && outermost.size > 0;
     scalable.then(|| with_values(text, machine.name(), &edits).ok())?
 }
 
 /// Cache of machines, models and software stacks, by the settings that determine them. Files are read once.
 #[derive(Debug, Default)]
 pub struct SharedParts {
-    machines: Mutex<PartTable<Arc<Machine>>>,
-    models: Mutex<PartTable<Model>>,
-    stacks: Mutex<PartTable<Arc<SoftwareStack>>>,
+    machines: Mutex<SharedPartCache<Arc<Machine>>>,
+    models: Mutex<SharedPartCache<Model>>,
+    stacks: Mutex<SharedPartCache<Arc<SoftwareStack>>>,
 }
 
-type PartTable<T> = BTreeMap<String, Result<T, PointRefusal>>;
+type SharedPartCache<T> = BTreeMap<String, Result<T, PointRefusal>>;
 
 /// Maximum number of cached entries of each kind.
 const KEPT: usize = 256;
 
 /// Returns the entry of `parts` for `key`. If the entry is missing, `make` creates it.
 fn get_or_create<T: Clone>(
-    parts: &Mutex<PartTable<T>>,
+    parts: &Mutex<SharedPartCache<T>>,
     key: String,
     make: impl FnOnce() -> Result<T, PointRefusal>,
 ) -> Result<T, PointRefusal> {
@@ -230,7 +239,7 @@ impl SharedParts {
         let key = format!("{name}|{ranks}|{}|{edits:?}|{named:?}", replay.fill_domains);
         get_or_create(&self.machines, key, || {
             let refuse = |error: &dyn ToString| PointRefusal::new("machine", error.to_string());
-            let source = machine::source(&name).map_err(|e| refuse(&e))?;
+            let source = machine::find_source(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
             let mut original = None;
             if !edits.is_empty() {
@@ -243,7 +252,7 @@ impl SharedParts {
                     None => Machine::parse(text, &source.file),
                     Some(original) => Machine::parse_edited(text, &source.file, original),
                 };
-                Ok(replay.filled(parsed.map_err(|e| refuse(&e))?)?)
+                Ok(replay.with_npus_filled(parsed.map_err(|e| refuse(&e))?)?)
             };
             let mut machine = parse(&text)?;
             if ranks > u128::from(machine.max_ranks())
@@ -253,7 +262,7 @@ impl SharedParts {
             }
             if let Some(stack) = &stack {
                 machine = stack
-                    .price(&machine)
+                    .price_machine(&machine)
                     .map_err(|error| PointRefusal::new("stack", error))?
                     .0;
             }
@@ -266,8 +275,8 @@ impl SharedParts {
         let name = settings.get("stack").map(ConfigLiteral::to_string);
         let load = |name: String| {
             let stack = get_or_create(&self.stacks, name.clone(), || {
-                let stack =
-                    SoftwareStack::load(&name).map_err(|e| PointRefusal::new("stack", e))?;
+                let stack = SoftwareStack::load_by_name(&name)
+                    .map_err(|e| PointRefusal::new("stack", e))?;
                 Ok(Arc::new(stack))
             });
             stack.map(Some)
@@ -289,7 +298,7 @@ impl SharedParts {
             .map(|tokens| tokens.to_string().parse::<u64>());
         let tokens = tokens.transpose().map_err(|e| refuse(&e))?;
         get_or_create(&self.models, format!("{name}|{tokens:?}|{edits:?}"), || {
-            let source = ModelSource::find(&name).map_err(|e| refuse(&e))?;
+            let source = ModelSource::find_source(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
             if !edits.is_empty() {
                 text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
@@ -307,7 +316,7 @@ fn training_pattern(
     let model = parts.model_of(settings)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for (key, value) in settings {
-        let Ok(SettingKind::Plan(option)) = kind(key) else {
+        let Ok(SettingKind::Plan(option)) = kind_of_setting(key) else {
             continue;
         };
         let text = value.to_string();
@@ -318,7 +327,7 @@ fn training_pattern(
         let set = (option.set)(&mut draft, &words);
         set.map_err(|why| PointRefusal::new(key, format!("`{key}` is {value}: {why}")))?;
     }
-    let mut plan = draft.finish()?;
+    let mut plan = draft.finish_plan()?;
     if let Some(stack) = parts.stack_of(settings)? {
         let is_given = |key: &str| settings.contains_key(&format!("plan.{key}"));
         stack.decide_options(&mut plan, is_given, &mut stack.begin_report());
@@ -341,8 +350,11 @@ fn bind_plan(
         .filter(|(key, _)| takes(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    let taken = plan.bind(&machine_facts(machine))?;
-    Ok(format!("{} on {taken:?}", super::setting::line(&own)))
+    let taken = plan.bind_machine(&machine_facts(machine))?;
+    Ok(format!(
+        "{} on {taken:?}",
+        super::setting::format_settings(&own)
+    ))
 }
 
 /// Returns the options of the replay. Rejects options that have no effect on `machine`.
@@ -351,9 +363,9 @@ fn replay_options(
     replay: &ReplaySettings,
     machine: &Machine,
 ) -> Result<ReplayOptions, PointRefusal> {
-    let mut options = replay.options(None)?;
+    let mut options = replay.replay_options(None)?;
     for (key, value) in settings {
-        let Ok(SettingKind::Accelerator(name)) = kind(key) else {
+        let Ok(SettingKind::Accelerator(name)) = kind_of_setting(key) else {
             continue;
         };
         let wrong = |why: String| PointRefusal::new(key, format!("`{key}` is {value}: {why}"));

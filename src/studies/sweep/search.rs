@@ -100,7 +100,7 @@ pub struct SweepStep<'a> {
 
 /// Counts of new work. Answers that were known before do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct WorkDone {
+pub struct NewWorkCounts {
     /// Number of bounds that were computed, and the time for them in seconds, summed over threads.
     pub bounded: (u64, f64),
     /// Number of points that were replayed or rejected, and the time for them in seconds, summed
@@ -121,7 +121,7 @@ pub struct StudyExplorer<'s> {
     known: BTreeMap<String, PointKnowledge>,
     rows: Vec<SweepRow>,
     visited: BTreeSet<String>,
-    done: WorkDone,
+    done: NewWorkCounts,
     missing: u64,
     turns: Vec<LayerTurn>,
 }
@@ -160,14 +160,14 @@ impl<'s> StudyExplorer<'s> {
             known,
             rows: Vec::new(),
             visited: BTreeSet::new(),
-            done: WorkDone::default(),
+            done: NewWorkCounts::default(),
             missing: 0,
             turns: Vec::new(),
         })
     }
 
     /// Returns the counts of new work so far.
-    pub fn work_done(&self) -> WorkDone {
+    pub fn work_done(&self) -> NewWorkCounts {
         self.done
     }
 
@@ -213,7 +213,7 @@ impl<'s> StudyExplorer<'s> {
     /// sharded, returns only the points of this shard.
     fn list_points(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
-        let size = self.study.size(layer);
+        let size = self.study.layer_size(layer);
         let indices: Vec<u64> = match layer.strategy {
             SearchStrategy::Random(draws) => draw_indices(self.study.seed, fixed, size, draws),
             _ => (0..size).collect(),
@@ -232,7 +232,7 @@ impl<'s> StudyExplorer<'s> {
 
     fn point_at(&self, layer: &StudyLayer, index: u64, fixed: &Settings) -> Settings {
         let mut point = fixed.clone();
-        point.extend(self.study.combination(layer, index));
+        point.extend(self.study.settings_at(layer, index));
         point
     }
 
@@ -255,13 +255,13 @@ impl<'s> StudyExplorer<'s> {
                     .map(|(_, point)| (PointQuestion::Answer, point.clone()))
                     .collect(),
             )?;
-            let numbered = study.layers.len() == 1 && study.layers[0].strategy.lists();
+            let numbered = study.layers.len() == 1 && study.layers[0].strategy.can_list_points();
             return Ok(list
                 .iter()
                 .map(|(number, point)| self.visit_point(numbered.then_some(*number), point))
                 .collect());
         }
-        if inner.iter().all(|layer| layer.strategy.lists()) {
+        if inner.iter().all(|layer| layer.strategy.can_list_points()) {
             // Collect the points of all inner layers first, so that threads have enough work.
             let mut leaves: Vec<(usize, Settings)> = list
                 .iter()
@@ -339,7 +339,7 @@ impl<'s> StudyExplorer<'s> {
     /// Returns the score of an answered point. Adds a row for the point, unless the point already
     /// has a row or has no answer.
     fn visit_point(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
-        let key = setting::line(point);
+        let key = setting::format_settings(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());
         let Some(answer) = answer else {
             self.missing += 1;
@@ -374,7 +374,9 @@ impl<'s> StudyExplorer<'s> {
 /// Returns the score of an answer: its value by the study's first objective.
 fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     match answer {
-        PointAnswer::Replayed(measures) => study.objectives[0].score(measures, &study.whole(point)),
+        PointAnswer::Replayed(measures) => {
+            study.objectives[0].score_to_minimise(measures, &study.with_base(point))
+        }
         PointAnswer::Refused { .. } => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Settings of a point: keys of the machine, the model, the plan and the replay, with their values.
 
 use chakram_base::config::{
-    ConfigError, ConfigField, ConfigLiteral, did_you_mean, nearest, quoted,
+    ConfigError, ConfigField, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
 };
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::ACCELERATOR;
@@ -45,7 +45,7 @@ pub enum SettingKind<'k> {
 
 /// Returns true if `key` affects how a point's traces are read.
 pub(super) fn is_of_traces(key: &str) -> bool {
-    matches!(kind(key), Ok(SettingKind::Option(option)) if option.key.is_of_traces())
+    matches!(kind_of_setting(key), Ok(SettingKind::Option(option)) if option.key.is_of_traces())
 }
 
 /// Returns the words of `value`, in the syntax of `option`.
@@ -60,12 +60,14 @@ pub(super) fn option_words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<
 
 /// Parses the replay options among `settings`.
 pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, ReplaySettingsError> {
-    let given = settings.iter().filter_map(|(key, value)| match kind(key) {
-        Ok(SettingKind::Option(option)) => Some((option.key, option_words(option, value))),
-        _ => None,
-    });
+    let given = settings
+        .iter()
+        .filter_map(|(key, value)| match kind_of_setting(key) {
+            Ok(SettingKind::Option(option)) => Some((option.key, option_words(option, value))),
+            _ => None,
+        });
     let given: Vec<(SettingKey, Vec<String>)> = given.collect();
-    ReplaySettings::read(given.iter().map(|(key, words)| (*key, &words[..])))
+    ReplaySettings::parse_settings(given.iter().map(|(key, words)| (*key, &words[..])))
 }
 
 /// Returns the plan option called `key`; dashes and underscores are equal.
@@ -81,7 +83,7 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
 /// # Errors
 ///
 /// Fails if `key` is unknown; the error has the most similar known key.
-pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
+pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     if NAMES.contains(&key) {
         return Ok(SettingKind::Name);
     }
@@ -99,10 +101,10 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
             if names.clone().any(|name| name == key) {
                 return Ok(SettingKind::Accelerator(key));
             }
-            Err(nearest(key, names).map(|near| format!("accelerator.{near}")))
+            Err(find_nearest(key, names).map(|near| format!("accelerator.{near}")))
         }
         Some(("plan", name)) => plan_option(name).map(SettingKind::Plan).ok_or_else(|| {
-            let near = nearest(name, OPTIONS.iter().map(|option| option.key));
+            let near = find_nearest(name, OPTIONS.iter().map(|option| option.key));
             near.map(|near| format!("plan.{near}"))
         }),
         _ => {
@@ -114,9 +116,10 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");
                 let mut all = REPLAY_OPTIONS.iter();
                 let found = all.find(|option| name(option.key) == key.replace(['-', '_'], ""))?;
-                Some(found.key.key().to_string())
+                Some(found.key.display_key().to_string())
             });
-            Err(bare.or_else(|| nearest(key, all.iter().map(String::as_str)).map(str::to_owned)))
+            Err(bare
+                .or_else(|| find_nearest(key, all.iter().map(String::as_str)).map(str::to_owned)))
         }
     }
 }
@@ -124,20 +127,20 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
 /// Returns all keys that are not paths in a file.
 fn plain_keys() -> impl Iterator<Item = String> {
     let options = REPLAY_OPTIONS.iter();
-    let options = options.map(|option| option.key.key().to_string());
+    let options = options.map(|option| option.key.display_key().to_string());
     let named = |keys: &'static [&'static str]| keys.iter().map(|key| (*key).to_owned());
     named(&NAMES).chain(options).chain(named(&RATES))
 }
 
 /// Formats the settings as one line: `plan.data=4, plan.tensor=8`.
-pub fn line(settings: &Settings) -> String {
+pub fn format_settings(settings: &Settings) -> String {
     let parts = settings.iter().map(|(key, value)| format!("{key}={value}"));
     parts.collect::<Vec<_>>().join(", ")
 }
 
 /// Formats the settings of `keys` for users, in this order:
 /// `tensor 8, data 4, dimension.nvlink.bandwidth 100 GB/s`.
-pub fn short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k str>) -> String {
+pub fn format_short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k str>) -> String {
     let parts = keys.into_iter().filter_map(|key| {
         let value = settings.get(key)?;
         let name = ["plan.", "machine.", "model."]
@@ -150,13 +153,13 @@ pub fn short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k str>) -
 
 /// Rejects unknown keys.
 pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), ConfigError> {
-    kind(key).map(drop).map_err(|near| {
+    kind_of_setting(key).map(drop).map_err(|near| {
         let expected = format!(
             "one of {}, plan.OPTION, machine.PATH or model.PATH{}",
             plain_keys().collect::<Vec<_>>().join(", "),
             did_you_mean(near.as_deref())
         );
-        field.refuse(format_args!("the key {}", quoted(key)), expected)
+        field.invalid_value_error(format_args!("the key {}", quote_for_message(key)), expected)
     })
 }
 
@@ -167,18 +170,21 @@ mod tests {
     #[test]
     fn keys_belong_somewhere_or_have_near_misses() {
         assert!(
-            matches!(kind("compute"), Ok(SettingKind::Option(option)) if option.key == SettingKey::Compute)
+            matches!(kind_of_setting("compute"), Ok(SettingKind::Option(option)) if option.key == SettingKey::Compute)
         );
-        assert!(matches!(kind("price.npu"), Ok(SettingKind::Rate)));
-        let path = kind("machine.dimension.nvlink.bandwidth");
+        assert!(matches!(
+            kind_of_setting("price.npu"),
+            Ok(SettingKind::Rate)
+        ));
+        let path = kind_of_setting("machine.dimension.nvlink.bandwidth");
         assert!(matches!(
             path,
             Ok(SettingKind::Machine("dimension.nvlink.bandwidth"))
         ));
         assert!(
-            matches!(kind("plan.micro-batch"), Ok(SettingKind::Plan(option)) if option.key == "micro_batch")
+            matches!(kind_of_setting("plan.micro-batch"), Ok(SettingKind::Plan(option)) if option.key == "micro_batch")
         );
-        let near = |key: &str| kind(key).unwrap_err();
+        let near = |key: &str| kind_of_setting(key).unwrap_err();
         assert_eq!(near("plan.tensr").as_deref(), Some("plan.tensor"));
         assert_eq!(near("tensor").as_deref(), Some("plan.tensor"));
         assert_eq!(near("netwrk").as_deref(), Some("network"));

@@ -105,27 +105,37 @@ impl Study {
     /// Fails if the text is not TOML, if a key is missing, or if a key is unknown or contradicts another.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root(ROOT)?;
+        let root = document.root_table(ROOT)?;
         let base = match root.get("base") {
             Some(field) => parse_base(&field)?,
-            None => return Err(root.missing("base", "a table with the settings of all points")),
+            None => {
+                return Err(
+                    root.missing_entry_error("base", "a table with the settings of all points")
+                );
+            }
         };
-        let field = root.need("axis", "a table [[axis]] for each axis")?;
+        let field = root.require_field("axis", "a table [[axis]] for each axis")?;
         let axes = parse_axes(&field)?;
-        for (axis, table) in axes.iter().zip(field.tables(StudyAxis::KEYS)?) {
+        for (axis, table) in axes.iter().zip(field.read_tables(StudyAxis::KEYS)?) {
             if let Some(key) = axis.keys.iter().find(|key| base.contains_key(*key)) {
                 let found = format!("{key}, which [base] sets to {}", base[key]);
-                return Err(table.refuse(found, "each key in one place"));
+                return Err(table.invalid_table_error(found, "each key in one place"));
             }
         }
-        let objectives = root.or("objective", vec![SweepObjective::Time], parse_objectives)?;
+        let objectives =
+            root.read_or_default("objective", vec![SweepObjective::Time], parse_objectives)?;
         let study = Self {
-            name: root.need("name", "the study's name")?.line()?.to_owned(),
-            seed: root.or("seed", 0, |field| field.between(0, i64::MAX as u64))?,
+            name: root
+                .require_field("name", "the study's name")?
+                .read_line()?
+                .to_owned(),
+            seed: root.read_or_default("seed", 0, |field| {
+                field.read_integer_between(0, i64::MAX as u64)
+            })?,
             objectives,
-            limits: root.or("limits", PointLimits::default(), parse_limits)?,
+            limits: root.read_or_default("limits", PointLimits::default(), parse_limits)?,
             layers: parse_layers(&root, &axes)?,
-            rounds: root.optional("rounds", |field| field.count(MAX_ROUNDS))?,
+            rounds: root.read_optional("rounds", |field| field.read_count(MAX_ROUNDS))?,
             base,
             axes,
         };
@@ -142,16 +152,19 @@ impl Study {
                     .iter()
                     .any(|axis| axis.keys.iter().any(|k| k == key))
         };
-        let base = root.need("base", "")?.table(None)?;
+        let base = root.require_field("base", "")?.read_table(None)?;
         if !sets("machine") {
-            return Err(base.missing("machine", "a preset or a machine file, here or in an axis"));
+            return Err(base
+                .missing_entry_error("machine", "a preset or a machine file, here or in an axis"));
         }
         match (sets("model"), sets("trace")) {
             (false, false) => {
-                return Err(base.missing("model", "a model, or a trace, here or in an axis"));
+                return Err(
+                    base.missing_entry_error("model", "a model, or a trace, here or in an axis")
+                );
             }
             (true, true) => {
-                return Err(base.refuse("a model and a trace", "one of the two"));
+                return Err(base.invalid_table_error("a model and a trace", "one of the two"));
             }
             (false, true) => {
                 let mut all = self.set_keys();
@@ -159,13 +172,15 @@ impl Study {
                     key.starts_with("plan.") || key.starts_with("model.") || *key == "stack"
                 }) {
                     let found = format!("{key} with a trace");
-                    return Err(base.refuse(found, "a model, because plans distribute models"));
+                    return Err(
+                        base.invalid_table_error(found, "a model, because plans distribute models")
+                    );
                 }
             }
             (true, false) => {
                 let mut all = self.set_keys();
                 if let Some(key) = all.find(|key| setting::is_of_traces(key)) {
-                    return Err(base.refuse(
+                    return Err(base.invalid_table_error(
                         format_args!("{key} with a model"),
                         "a trace, because this key describes the files or ranks of a trace",
                     ));
@@ -177,7 +192,7 @@ impl Study {
                 .set_keys()
                 .find(|key| matches!(*key, "plan.place" | "plan.tiles"))
         {
-            return Err(base.refuse(
+            return Err(base.invalid_table_error(
                 format_args!("map and {key}, which both place ranks"),
                 "one of the two",
             ));
@@ -187,27 +202,28 @@ impl Study {
                 .values_of_key("compute")
                 .all(|value| value.starts_with("loopnest:"));
         for objective in &self.objectives {
-            for key in objective.needs(all_mapped) {
+            for key in objective.required_settings(all_mapped) {
                 let is_priced = *key == PRICE && self.machines_have_price();
                 if !sets(key) && !is_priced {
-                    let field = root.need("objective", "")?;
-                    let found = format!("{} without {key}", objective.name());
-                    return Err(
-                        field.refuse(found, format_args!("`{key}` in [base] or in an axis"))
-                    );
+                    let field = root.require_field("objective", "")?;
+                    let found = format!("{} without {key}", objective.column_name());
+                    return Err(field.invalid_value_error(
+                        found,
+                        format_args!("`{key}` in [base] or in an axis"),
+                    ));
                 }
             }
         }
         // Only models are checked, because kernels of captured jobs may have no mapping.
         if all_mapped && sets("model") && sets("power.busy") {
-            return Err(base.refuse(
+            return Err(base.invalid_table_error(
                 "power.busy with kernels by loop nests, whose mappings state their energy",
                 "only power.idle",
             ));
         }
         if self.limits.cost.is_some() && !sets(PRICE) {
-            let field = root.need("limits", "")?;
-            return Err(field.refuse(
+            let field = root.require_field("limits", "")?;
+            return Err(field.invalid_value_error(
                 "cost without price.npu",
                 "`price.npu` in [base] or in an axis",
             ));
@@ -216,11 +232,11 @@ impl Study {
             let plans = self.axes.iter().filter_map(|axis| axis.plans);
             if let Some(least) = plans.min().filter(|npus| *npus > most) {
                 let found = format!("npus = {most}, and an axis whose plans all have {least} NPUs");
-                return Err(limits.refuse(found, format_args!("{least} or more")));
+                return Err(limits.invalid_value_error(found, format_args!("{least} or more")));
             }
         }
         if let (Some(field), 1) = (root.get("rounds"), self.layers.len()) {
-            return Err(field.refuse(
+            return Err(field.invalid_value_error(
                 "several rounds of one layer, where a second round finds nothing new",
                 "two or more tables [[layer]]",
             ));
@@ -229,8 +245,8 @@ impl Study {
         for (i, layer) in self.layers.iter().enumerate() {
             let field = |key: &str| root.get("layer").or_else(|| root.get(key));
             let refuse = |found: &str, expected: &str| match field("strategy") {
-                Some(field) => field.refuse(found, expected),
-                None => root.refuse(found, expected),
+                Some(field) => field.invalid_value_error(found, expected),
+                None => root.invalid_table_error(found, expected),
             };
             if layer.strategy == SearchStrategy::BranchAndBound {
                 if i < last && self.rounds.is_none() {
@@ -241,7 +257,7 @@ impl Study {
                 }
                 if !self.objectives[0].is_bounded() {
                     return Err(refuse(
-                        &format!("branch-and-bound for {}", self.objectives[0].name()),
+                        &format!("branch-and-bound for {}", self.objectives[0].column_name()),
                         "an objective that follows from the time: time, tokens_per_s, tokens_per_s_per_npu or cost",
                     ));
                 }
@@ -259,7 +275,7 @@ impl Study {
                 }
             }
         }
-        if let Some(points) = self.listed().filter(|points| *points > MOST_POINTS) {
+        if let Some(points) = self.point_count().filter(|points| *points > MOST_POINTS) {
             return Err(refuse_many(root, points));
         }
         Ok(())
@@ -288,7 +304,7 @@ impl Study {
 
     /// Returns true if one of the study's machines has its own price.
     fn machines_have_price(&self) -> bool {
-        let price = |name: String| Machine::load(&name).ok()?.price_per_npu_hour();
+        let price = |name: String| Machine::load_by_name(&name).ok()?.price_per_npu_hour();
         self.values_of_key("machine.price_per_npu_hour").count() > 0
             || self
                 .values_of_key("machine")
@@ -296,13 +312,13 @@ impl Study {
     }
 
     /// Returns the number of points, or `None` if they cannot be listed.
-    pub fn listed(&self) -> Option<u64> {
+    pub fn point_count(&self) -> Option<u64> {
         if self.rounds.is_some() {
             return None;
         }
         let mut all = 1_u64;
         for layer in &self.layers {
-            let size = self.size(layer);
+            let size = self.layer_size(layer);
             all = all.saturating_mul(match layer.strategy {
                 SearchStrategy::Random(draws) => draws.min(size),
                 SearchStrategy::Grid | SearchStrategy::BranchAndBound => size,
@@ -313,7 +329,7 @@ impl Study {
     }
 
     /// Returns the number of combinations of a layer's axes.
-    pub fn size(&self, layer: &StudyLayer) -> u64 {
+    pub fn layer_size(&self, layer: &StudyLayer) -> u64 {
         let sizes = layer
             .axes
             .iter()
@@ -322,7 +338,7 @@ impl Study {
     }
 
     /// Returns combination `index` of a layer's axes. The last axis varies fastest.
-    pub fn combination(&self, layer: &StudyLayer, mut index: u64) -> Settings {
+    pub fn settings_at(&self, layer: &StudyLayer, mut index: u64) -> Settings {
         let mut settings = Settings::new();
         for axis in layer.axes.iter().rev() {
             let axis = &self.axes[*axis];
@@ -335,7 +351,7 @@ impl Study {
     }
 
     /// Returns the base settings with the settings of `point` added.
-    pub fn whole(&self, point: &Settings) -> Settings {
+    pub fn with_base(&self, point: &Settings) -> Settings {
         let mut whole = self.base.clone();
         whole.extend(
             point
@@ -347,7 +363,7 @@ impl Study {
 }
 
 fn refuse_many(root: &ConfigTable<'_>, points: u64) -> ConfigError {
-    root.refuse(
+    root.invalid_table_error(
         format_args!("{points} points"),
         format_args!("at most {MOST_POINTS}; or strategy = \"random\", or \"coordinate\""),
     )
@@ -366,43 +382,45 @@ fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
             } else {
                 format!("{prefix}.{name}")
             };
-            match field.if_table() {
+            match field.as_table() {
                 Some(inner) => collect_settings(&inner, &key, into)?,
                 None => {
                     setting::known_key(&key, &field)?;
-                    into.insert(key.replace('-', "_"), field.literal()?);
+                    into.insert(key.replace('-', "_"), field.read_literal()?);
                 }
             }
         }
         Ok(())
     }
     let mut settings = Settings::new();
-    collect_settings(&field.table(None)?, "", &mut settings)?;
+    collect_settings(&field.read_table(None)?, "", &mut settings)?;
     Ok(settings)
 }
 
 fn parse_objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigError> {
-    let names = SweepObjective::ALL.map(|one| (one, one.name()));
-    let all = match field.items("") {
+    let names = SweepObjective::ALL.map(|one| (one, one.column_name()));
+    let all = match field.read_items("") {
         Ok(items) => items
             .iter()
-            .map(|item| item.choice(&names))
+            .map(|item| item.read_choice(&names))
             .collect::<Result<Vec<_>, _>>()?,
-        Err(_) => vec![field.choice(&names)?],
+        Err(_) => vec![field.read_choice(&names)?],
     };
     let twice = (1..).zip(&all).any(|(i, one)| all[i..].contains(one));
     if all.is_empty() || all.len() > 3 || twice {
-        return Err(field.refuse("this list", "one to three objectives, each once"));
+        return Err(field.invalid_value_error("this list", "one to three objectives, each once"));
     }
     Ok(all)
 }
 
 fn parse_limits(field: &ConfigField<'_>) -> Result<PointLimits, ConfigError> {
-    let table = field.table(Some(LIMITS))?;
+    let table = field.read_table(Some(LIMITS))?;
     Ok(PointLimits {
-        fits: table.or("fits", false, |field| field.flag())?,
-        npus: table.optional("npus", |field| field.count(chakram_base::ids::MAX_NPUS))?,
-        cost: table.optional("cost", |field| field.positive(1e15))?,
+        fits: table.read_or_default("fits", false, |field| field.read_flag())?,
+        npus: table.read_optional("npus", |field| {
+            field.read_count(chakram_base::ids::MAX_NPUS)
+        })?,
+        cost: table.read_optional("cost", |field| field.read_positive(1e15))?,
     })
 }
 

@@ -6,14 +6,14 @@ use super::search::{LayerTurn, RowOutcome, SweepRow};
 use super::setting;
 use super::study::Study;
 use super::without_effect::keys_without_effect;
-use chakram_base::units::{Span, counted};
+use chakram_base::units::{Span, format_count};
 use chakram_jobs::MAX_REPEATED_NODES;
 use chakram_report::TimeCategory;
-use chakram_report::csv::harmless;
+use chakram_report::csv::neutralize_formulas;
 use chakram_report::document::VersionedDocument;
 use chakram_report::settings::SettingWithoutEffect;
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, write_paragraph};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -54,10 +54,10 @@ impl<'s> SweepTable<'s> {
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures_of(row)?;
-            let settings = study.whole(&row.point);
+            let settings = study.with_base(&row.point);
             let objectives = study.objectives.iter();
             objectives
-                .map(|objective| objective.value(measures, &settings))
+                .map(|objective| objective.value_of_point(measures, &settings))
                 .collect()
         });
         let values: Vec<_> = values.collect();
@@ -74,8 +74,12 @@ impl<'s> SweepTable<'s> {
     /// Computes intervals for the best rows, the first rows of the front, and the best row by each objective,
     /// as long as their replays are small enough.
     pub fn find_intervals(&mut self, evaluator: &PointEvaluator<'_>) {
-        let mut rows: Vec<usize> = self.ranked().into_iter().take(ROWS_WITH_INTERVAL).collect();
-        rows.extend(self.front().into_iter().take(ROWS_WITH_INTERVAL));
+        let mut rows: Vec<usize> = self
+            .ranked_rows()
+            .into_iter()
+            .take(ROWS_WITH_INTERVAL)
+            .collect();
+        rows.extend(self.pareto_front().into_iter().take(ROWS_WITH_INTERVAL));
         rows.extend(self.best_rows().into_iter().map(|(_, row)| row));
         let mut left = MAX_REPEATED_NODES;
         for row in rows {
@@ -95,15 +99,15 @@ impl<'s> SweepTable<'s> {
 
     /// Returns the ends of the 90 % interval of a row's objective, the smaller one first; `None` if
     /// unknown.
-    pub fn interval(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
+    pub fn interval_of_objective(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
         let measures = measures_of(&self.rows[row])?;
-        let settings = self.study.whole(&self.rows[row].point);
+        let settings = self.study.with_base(&self.rows[row].point);
         let at = |time: Span| {
             let measures = PointMeasures {
                 time_ps: time.0,
                 ..measures.clone()
             };
-            objective.value(&measures, &settings)
+            objective.value_of_point(&measures, &settings)
         };
         let [a, b] = self.intervals.get(&row)?.map(at);
         let (a, b) = (a?, b?);
@@ -112,9 +116,9 @@ impl<'s> SweepTable<'s> {
 
     /// Formats the interval of a row's objective; unknown intervals are empty.
     pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
-        let ends = self.interval(row, objective);
+        let ends = self.interval_of_objective(row, objective);
         ends.map_or(String::new(), |ends| {
-            let [low, high] = ends.map(|end| objective.shown(end));
+            let [low, high] = ends.map(|end| objective.format_value(end));
             format!("{low} to {high}")
         })
     }
@@ -136,8 +140,8 @@ impl<'s> SweepTable<'s> {
 
     /// Compares the interval of the best row by `objective` with the other rows' values. Returns `None` if
     /// the interval is unknown.
-    pub fn lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
-        let [low, high] = self.interval(best, objective)?;
+    pub fn describe_lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
+        let [low, high] = self.interval_of_objective(best, objective)?;
         let place = self
             .study
             .objectives
@@ -145,7 +149,7 @@ impl<'s> SweepTable<'s> {
             .position(|one| *one == objective)?;
         let inside = (0..self.rows.len())
             .filter(|row| *row != best)
-            .filter_map(|row| Some(self.values(row)?[place]))
+            .filter_map(|row| Some(self.values_of_row(row)?[place]))
             .filter(|value| (low..=high).contains(value))
             .count();
         let number = self.rows[best].number;
@@ -159,7 +163,7 @@ impl<'s> SweepTable<'s> {
                     1 => "1 other row is".to_owned(),
                     _ => format!(
                         "{} other rows are",
-                        chakram_base::units::thousands(inside as u64)
+                        chakram_base::units::format_thousands(inside as u64)
                     ),
                 }
             ),
@@ -167,7 +171,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the values of a row's objectives in the study's order; `None` if one is unknown.
-    pub fn values(&self, row: usize) -> Option<&[f64]> {
+    pub fn values_of_row(&self, row: usize) -> Option<&[f64]> {
         self.values[row].as_deref()
     }
 
@@ -179,7 +183,7 @@ impl<'s> SweepTable<'s> {
             .iter()
             .map(|one| if one.is_maximised() { -1.0 } else { 1.0 });
         Some(
-            self.values(row)?
+            self.values_of_row(row)?
                 .iter()
                 .zip(signs)
                 .map(|(value, sign)| value * sign)
@@ -189,7 +193,7 @@ impl<'s> SweepTable<'s> {
 
     /// Returns the indices of the rows whose objectives are all known, best by the first objective
     /// first. Equal rows keep their order.
-    pub fn ranked(&self) -> Vec<usize> {
+    pub fn ranked_rows(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.minimised_scores(row)?[0], row)))
             .collect();
@@ -199,7 +203,7 @@ impl<'s> SweepTable<'s> {
 
     /// Returns the indices of the Pareto-optimal rows, best by the first objective first. Of rows that are
     /// equal in all objectives, only the first is returned.
-    pub fn front(&self) -> Vec<usize> {
+    pub fn pareto_front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.minimised_scores(row)?, row)))
@@ -226,7 +230,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the keys that axes set, in the study's order.
-    pub fn keys(&self) -> Vec<&str> {
+    pub fn axis_keys(&self) -> Vec<&str> {
         let axes = self.study.axes.iter();
         axes.flat_map(|axis| axis.keys.iter().map(String::as_str))
             .collect()
@@ -257,13 +261,15 @@ impl<'s> SweepTable<'s> {
                     .study
                     .objectives
                     .iter()
-                    .zip(self.values(index).unwrap_or_default())
+                    .zip(self.values_of_row(index).unwrap_or_default())
                 {
-                    out.insert(objective.name().to_owned(), (*value).into());
+                    out.insert(objective.column_name().to_owned(), (*value).into());
                 }
                 for objective in self.stated_objectives() {
                     let value = self.stated_value(index, objective);
-                    out.extend(value.map(|value| (objective.name().to_owned(), value.into())));
+                    out.extend(
+                        value.map(|value| (objective.column_name().to_owned(), value.into())),
+                    );
                 }
             }
             RowOutcome::Answered(PointAnswer::Refused { reason, detail }) => {
@@ -285,7 +291,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the study, all rows, and the indices of the front as one JSON document.
-    pub fn document(&self) -> String {
+    pub fn to_json_document(&self) -> String {
         #[derive(Serialize)]
         struct SweepDocument<'d> {
             study: &'d str,
@@ -296,13 +302,15 @@ impl<'s> SweepTable<'s> {
         let objectives = self.study.objectives.iter();
         let document = SweepDocument {
             study: &self.study.name,
-            objectives: objectives.map(|objective| objective.name()).collect(),
-            front: (self.front().into_iter())
+            objectives: objectives
+                .map(|objective| objective.column_name())
+                .collect(),
+            front: (self.pareto_front().into_iter())
                 .map(|row| self.rows[row].number)
                 .collect(),
             rows: (0..self.rows.len()).map(|row| self.row_json(row)).collect(),
         };
-        VersionedDocument::new("chakram.sweep.1", document).text()
+        VersionedDocument::new("chakram.sweep.1", document).to_json_text()
     }
 
     /// Returns all rows as JSON Lines.
@@ -316,11 +324,11 @@ impl<'s> SweepTable<'s> {
         let all: [BusyColumn; 4] = [
             ("links_busy_ps", |m| format_optional(m.links_busy_ps)),
             ("links_busy_share", |m| {
-                format_optional(m.share(m.links_busy_ps))
+                format_optional(m.share_of_makespan(m.links_busy_ps))
             }),
             ("ports_busy_ps", |m| format_optional(m.ports_busy_ps)),
             ("ports_busy_share", |m| {
-                format_optional(m.share(m.ports_busy_ps))
+                format_optional(m.share_of_makespan(m.ports_busy_ps))
             }),
         ];
         let mut known = self.rows.iter().filter_map(measures_of);
@@ -341,25 +349,25 @@ impl<'s> SweepTable<'s> {
     /// Returns the value of a replayed row's objective; `None` if unknown.
     pub(super) fn stated_value(&self, index: usize, objective: SweepObjective) -> Option<f64> {
         let row = &self.rows[index];
-        objective.value(measures_of(row)?, &self.study.whole(&row.point))
+        objective.value_of_point(measures_of(row)?, &self.study.with_base(&row.point))
     }
 
     /// Returns `rows` as CSV.
-    pub fn csv(&self, rows: impl Iterator<Item = usize>) -> String {
-        let keys = self.keys();
+    pub fn rows_csv(&self, rows: impl Iterator<Item = usize>) -> String {
+        let keys = self.axis_keys();
         let mut heads: Vec<String> = vec!["row".to_owned(), "outcome".to_owned()];
         heads.extend(keys.iter().map(|key| (*key).to_owned()));
         heads.extend(
             self.study
                 .objectives
                 .iter()
-                .map(|one| one.name().to_owned()),
+                .map(|one| one.column_name().to_owned()),
         );
         let busy = self.busy_columns();
         heads.extend(["time_ps", "low_ps", "high_ps", "npus", "memory_bytes"].map(str::to_owned));
         heads.extend(busy.iter().map(|(head, _)| (*head).to_owned()));
         let stated = self.stated_objectives();
-        heads.extend(stated.iter().map(|one| one.name().to_owned()));
+        heads.extend(stated.iter().map(|one| one.column_name().to_owned()));
         let last = [
             "limited_by",
             "bound_ps",
@@ -380,7 +388,7 @@ impl<'s> SweepTable<'s> {
                     .get(*key)
                     .map_or(String::new(), ToString::to_string)
             }));
-            let values = self.values(index);
+            let values = self.values_of_row(index);
             cells.extend(
                 (0..self.study.objectives.len())
                     .map(|i| values.map_or(String::new(), |all| all[i].to_string())),
@@ -396,7 +404,7 @@ impl<'s> SweepTable<'s> {
             cells.extend(busy.iter().map(|(_, value)| of(&|m| value(m))));
             let stated = stated.iter().map(|one| self.stated_value(index, *one));
             cells.extend(stated.map(format_optional));
-            cells.push(of(&PointMeasures::limit));
+            cells.push(of(&PointMeasures::describe_limit));
             let [bound, reason, detail] = match &row.outcome {
                 RowOutcome::Dominated(bound) => {
                     [bound.time_ps.to_string(), String::new(), String::new()]
@@ -410,7 +418,9 @@ impl<'s> SweepTable<'s> {
             let settings = settings.map(|one| format!("{}: {}", one.key, one.reason));
             let settings = settings.collect::<Vec<_>>().join("; ");
             cells.extend([bound, reason, detail, settings]);
-            let cells = cells.iter().map(|cell| harmless(cell).into_owned());
+            let cells = cells
+                .iter()
+                .map(|cell| neutralize_formulas(cell).into_owned());
             csv.write_record(cells.collect::<Vec<_>>()).expect(grows);
         }
         let bytes = csv.into_inner().expect(grows);
@@ -418,7 +428,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns text with the counts of rows by outcome, and of impossible rows by reason.
-    pub fn counts(&self) -> String {
+    pub fn describe_counts(&self) -> String {
         let of = |name: &str| {
             self.rows
                 .iter()
@@ -434,13 +444,13 @@ impl<'s> SweepTable<'s> {
         let mut text = format!(
             "{}: {}, {} replayed",
             self.study.name,
-            counted(self.rows.len() as u64, "point"),
-            chakram_base::units::thousands(of("replayed"))
+            format_count(self.rows.len() as u64, "point"),
+            chakram_base::units::format_thousands(of("replayed"))
         );
         if of("dominated") > 0 {
             text += &format!(
                 ", {} excluded by their bounds",
-                chakram_base::units::thousands(of("dominated"))
+                chakram_base::units::format_thousands(of("dominated"))
             );
         }
         if !reasons.is_empty() {
@@ -450,7 +460,7 @@ impl<'s> SweepTable<'s> {
                 .collect();
             text += &format!(
                 ", {} infeasible: {}",
-                chakram_base::units::thousands(of("infeasible")),
+                chakram_base::units::format_thousands(of("infeasible")),
                 reasons.join(", ")
             );
         }
@@ -458,11 +468,12 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the best rows and the front as text for users.
-    pub fn text(&self, most: usize, style: TextStyle) -> String {
+    pub fn render_text(&self, most: usize, style: TextStyle) -> String {
         let mut text = String::new();
         let plain = anstyle::Style::new();
-        paragraph(&mut text, &self.counts(), "", 2, plain).expect("a string grows as needed");
-        let ranked = self.ranked();
+        write_paragraph(&mut text, &self.describe_counts(), "", 2, plain)
+            .expect("a string grows as needed");
+        let ranked = self.ranked_rows();
         if ranked.is_empty() {
             text += "\nno point has a result\n";
             return text;
@@ -473,23 +484,28 @@ impl<'s> SweepTable<'s> {
             .rows
             .iter()
             .any(|row| matches!(row.outcome, RowOutcome::Dominated(_)));
-        let heading = format!("BEST BY {}", first.name().to_uppercase());
+        let heading = format!("BEST BY {}", first.column_name().to_uppercase());
         text += &self.render_part(&heading, ranked.iter().copied().take(most), style);
         if ranked.len() > most {
             text += &format!(
                 "  … and {} more\n",
-                chakram_base::units::thousands((ranked.len() - most) as u64)
+                chakram_base::units::format_thousands((ranked.len() - most) as u64)
             );
         }
         if proved {
             text += "  no unreplayed point is better by the model: all bounds of such points are above the best\n";
         }
-        if let Some(lead) = self.lead(first, ranked[0]) {
-            paragraph(&mut text, &lead, "  ", 2, plain).expect("a string grows as needed");
+        if let Some(lead) = self.describe_lead(first, ranked[0]) {
+            write_paragraph(&mut text, &lead, "  ", 2, plain).expect("a string grows as needed");
         }
         if self.study.objectives.len() > 1 {
-            let front = self.front();
-            let names: Vec<_> = self.study.objectives.iter().map(|one| one.name()).collect();
+            let front = self.pareto_front();
+            let names: Vec<_> = self
+                .study
+                .objectives
+                .iter()
+                .map(|one| one.column_name())
+                .collect();
             let heading = format!("PARETO FRONT ({})", front.len());
             text += &self.render_part(&heading, front.iter().copied().take(most.max(10)), style);
             let among = if proved {
@@ -508,16 +524,16 @@ impl<'s> SweepTable<'s> {
                 legend += &format!("; {words}");
             }
         }
-        paragraph(&mut text, &legend, "  ", 2, plain).expect("a string grows as needed");
-        for note in self.notes() {
-            paragraph(&mut text, &note, "  ! ", 4, style.warning)
+        write_paragraph(&mut text, &legend, "  ", 2, plain).expect("a string grows as needed");
+        for note in self.describe_notes() {
+            write_paragraph(&mut text, &note, "  ! ", 4, style.warning)
                 .expect("a string grows as needed");
         }
         text
     }
 
     /// Returns a sentence for each key that has no effect on some rows.
-    pub fn notes(&self) -> Vec<String> {
+    pub fn describe_notes(&self) -> Vec<String> {
         let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for one in self.without_effect.iter().flatten() {
             *counts.entry((&one.key, &one.reason)).or_default() += 1;
@@ -528,8 +544,8 @@ impl<'s> SweepTable<'s> {
                 count if count == all => "all rows".to_owned(),
                 count => format!(
                     "{} of {}",
-                    chakram_base::units::thousands(count),
-                    counted(all, "row")
+                    chakram_base::units::format_thousands(count),
+                    format_count(all, "row")
                 ),
             };
             format!("`{key}` has no effect in {rows}: {reason}")
@@ -544,19 +560,28 @@ impl<'s> SweepTable<'s> {
             return String::new();
         }
         let objectives = &self.study.objectives;
-        let mut columns = vec![left("ROUND", 7), right("new points", 11), right("best", 10)];
+        let mut columns = vec![
+            left_aligned_column("ROUND", 7),
+            right_aligned_column("new points", 11),
+            right_aligned_column("best", 10),
+        ];
         for objective in objectives {
-            columns.push(right(objective.name(), objective.name().len().max(11) + 1));
+            columns.push(right_aligned_column(
+                objective.column_name(),
+                objective.column_name().len().max(11) + 1,
+            ));
         }
         let table = TextTable::new(columns);
-        let mut text = table.headings(style);
+        let mut text = table.render_headings(style);
         for turn in &self.turns {
             let found = turn.best.as_ref();
             let row = found.and_then(|best| self.rows.iter().position(|row| row.point == *best));
-            let values = row.and_then(|row| self.values(row)).unwrap_or_default();
+            let values = row
+                .and_then(|row| self.values_of_row(row))
+                .unwrap_or_default();
             let mut cells = vec![
                 turn.round.to_string(),
-                chakram_base::units::thousands(turn.new_points),
+                chakram_base::units::format_thousands(turn.new_points),
                 match row {
                     Some(row) if turn.is_better => format!("row {}", self.rows[row].number),
                     Some(_) => "as before".to_owned(),
@@ -564,18 +589,18 @@ impl<'s> SweepTable<'s> {
                 },
             ];
             let shown = objectives.iter().zip(values);
-            cells.extend(shown.map(|(objective, value)| objective.shown(*value)));
+            cells.extend(shown.map(|(objective, value)| objective.format_value(*value)));
             cells.resize(3 + objectives.len(), "-".to_owned());
             let cells: Vec<&dyn std::fmt::Display> = cells.iter().map(|cell| cell as _).collect();
-            text += &table.line(&cells, anstyle::Style::new());
+            text += &table.render_line(&cells, anstyle::Style::new());
             let axes = &self.study.layers[turn.layer].axes;
             let keys = axes.iter().flat_map(|axis| &self.study.axes[*axis].keys);
             let keys: Vec<&str> = keys.map(String::as_str).collect();
             let chosen = match found {
-                Some(best) => setting::short(best, keys),
+                Some(best) => setting::format_short(best, keys),
                 None => keys.join(", "),
             };
-            paragraph(&mut text, &chosen, "    ", 4, anstyle::Style::new())
+            write_paragraph(&mut text, &chosen, "    ", 4, anstyle::Style::new())
                 .expect("a string grows as needed");
         }
         text
@@ -588,9 +613,12 @@ impl<'s> SweepTable<'s> {
         style: TextStyle,
     ) -> String {
         let objectives = &self.study.objectives;
-        let mut columns = vec![left(heading, 24)];
+        let mut columns = vec![left_aligned_column(heading, 24)];
         for objective in objectives {
-            columns.push(right(objective.name(), objective.name().len().max(11) + 1));
+            columns.push(right_aligned_column(
+                objective.column_name(),
+                objective.column_name().len().max(11) + 1,
+            ));
         }
         let first = objectives[0];
         let rows: Vec<usize> = rows.collect();
@@ -599,26 +627,26 @@ impl<'s> SweepTable<'s> {
             .map(|row| self.interval_text(*row, first).chars().count());
         let interval_width = interval_widths.max().unwrap_or(0);
         let has_intervals = interval_width > 0;
-        let interval_heading = format!("{}, 90 %", first.name());
+        let interval_heading = format!("{}, 90 %", first.column_name());
         if has_intervals {
-            columns.push(right(
+            columns.push(right_aligned_column(
                 &interval_heading,
                 interval_width.max(interval_heading.len()) + 2,
             ));
         }
-        columns.push(left("  limited by", 28));
+        columns.push(left_aligned_column("  limited by", 28));
         let table = TextTable::new(columns);
-        let mut text = table.headings(style);
+        let mut text = table.render_headings(style);
         for index in rows {
             let row = &self.rows[index];
-            let values = self.values(index).unwrap_or_default();
+            let values = self.values_of_row(index).unwrap_or_default();
             let shown: Vec<String> = objectives
                 .iter()
                 .zip(values)
-                .map(|(o, value)| o.shown(*value))
+                .map(|(o, value)| o.format_value(*value))
                 .collect();
             let limit = measures_of(row)
-                .map(|m| format!("  {}", m.limit()))
+                .map(|m| format!("  {}", m.describe_limit()))
                 .unwrap_or_default();
             let number = format!("row {}", row.number);
             let mut cells: Vec<&dyn std::fmt::Display> = vec![&number];
@@ -628,9 +656,9 @@ impl<'s> SweepTable<'s> {
                 cells.push(&interval);
             }
             cells.push(&limit);
-            text += &table.line(&cells, anstyle::Style::new());
-            let point = setting::short(&row.point, self.keys());
-            paragraph(&mut text, &point, "    ", 4, anstyle::Style::new())
+            text += &table.render_line(&cells, anstyle::Style::new());
+            let point = setting::format_short(&row.point, self.axis_keys());
+            write_paragraph(&mut text, &point, "    ", 4, anstyle::Style::new())
                 .expect("a string grows as needed");
         }
         text
@@ -673,7 +701,7 @@ pub fn best_so_far(
 ) -> Vec<(u64, f64)> {
     let mut curve: Vec<(u64, f64)> = Vec::new();
     for (i, row) in table.rows.iter().enumerate() {
-        let Some(value) = table.values(i).map(|all| all[index]) else {
+        let Some(value) = table.values_of_row(i).map(|all| all[index]) else {
             continue;
         };
         let better = |best: f64| {

@@ -2,7 +2,7 @@
 
 use super::evaluate::{PointAnswer, PointEvaluator};
 use super::search::{RowOutcome, SweepRow};
-use super::setting::{self, SettingKind, Settings, kind};
+use super::setting::{self, SettingKind, Settings, kind_of_setting};
 use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(super) fn keys_without_effect(
             let mut others = row.point.clone();
             others.remove(key);
             groups
-                .entry(setting::line(&others))
+                .entry(setting::format_settings(&others))
                 .or_default()
                 .push(index);
         }
@@ -66,7 +66,7 @@ fn find_reason(
     one: &Settings,
     other: &Settings,
 ) -> String {
-    let is_used = study.objectives.iter().any(|one| match one.name() {
+    let is_used = study.objectives.iter().any(|one| match one.column_name() {
         "energy" | "energy_delay" => key.starts_with("power."),
         "run_energy" => key.starts_with("power.") || key == "total_tokens",
         "cost" | "dollars_per_million_tokens" => key.starts_with("price."),
@@ -74,10 +74,10 @@ fn find_reason(
         "run_days" | "run_npu_hours" => key == "total_tokens",
         _ => false,
     });
-    if matches!(kind(key), Ok(SettingKind::Rate)) && !is_used {
+    if matches!(kind_of_setting(key), Ok(SettingKind::Rate)) && !is_used {
         return "no objective of the study uses it".to_owned();
     }
-    let found = match kind(key) {
+    let found = match kind_of_setting(key) {
         Ok(SettingKind::Machine(_)) => evaluator.machine_reason(one, other),
         Ok(SettingKind::Name) if key == "machine" => evaluator.machine_reason(one, other),
         Ok(SettingKind::Option(option)) => evaluator.option_reason(option.key, other),

@@ -1,6 +1,6 @@
 //! Output file that appears under its name only when complete.
 
-use super::target::{OutputTarget, folder};
+use super::target::{OutputTarget, parent_folder};
 use super::temporary::{RenameGuard, TemporaryFile};
 use crate::format::TraceError;
 use crate::format::file::FileDigest;
@@ -25,10 +25,10 @@ impl OutputFile {
     pub(super) fn create(path: &Path, target: &OutputTarget) -> Result<Self, TraceError> {
         let (file, waiting) = match target {
             OutputTarget::File(to, before) => {
-                let (temporary, file) = temporary(path, to, before.as_ref())?;
+                let (temporary, file) = create_temporary(path, to, before.as_ref())?;
                 (file, Some((temporary, to.clone())))
             }
-            other => (other.open(path)?, None),
+            other => (other.open_directly(path)?, None),
         };
         Ok(Self {
             path: path.to_owned(),
@@ -41,34 +41,34 @@ impl OutputFile {
 
     /// Hashes the contents as they are written.
     #[must_use]
-    pub fn hashed(mut self) -> Self {
+    pub fn with_digest(mut self) -> Self {
         self.hasher = Some(Box::default());
         self
     }
 
     /// Renames the file into place before it is complete, replacing an existing file. Later writes
     /// are visible under the name, and the file stays if this value is dropped.
-    pub fn appear(&mut self) -> Result<(), TraceError> {
+    pub fn publish_early(&mut self) -> Result<(), TraceError> {
         let Some((temporary, to)) = self.waiting.take() else {
             return Ok(());
         };
-        let _renaming = RenameGuard::begin();
-        let renamed = temporary.rename(&to);
-        renamed.map_err(|error| TraceError::io(&self.path, "rename into place", error))
+        let _renaming = RenameGuard::block_signals();
+        let renamed = temporary.rename_to(&to);
+        renamed.map_err(|error| TraceError::from_io(&self.path, "rename into place", error))
     }
 
     /// Finishes writing and renames the file into place, replacing an existing file.
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;
-        closed.sync()?;
-        let _renaming = RenameGuard::begin();
-        closed.rename()?;
-        closed.folder().map_or(Ok(()), sync_folder)
+        closed.sync_contents()?;
+        let _renaming = RenameGuard::block_signals();
+        closed.rename_into_place()?;
+        closed.parent_folder().map_or(Ok(()), sync_folder)
     }
 
     /// Finishes writing: passes all data to the operating system, under the temporary name.
     pub(super) fn close(mut self) -> Result<FinishedFile, TraceError> {
-        let io = |error| TraceError::io(&self.path, "write", error);
+        let io = |error| TraceError::from_io(&self.path, "write", error);
         self.file.flush().map_err(io)?;
         let hash = self
             .hasher
@@ -91,7 +91,10 @@ impl OutputFile {
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let named = |error: io::Error| {
-            io::Error::new(error.kind(), TraceError::io(&self.path, "write", error))
+            io::Error::new(
+                error.kind(),
+                TraceError::from_io(&self.path, "write", error),
+            )
         };
         let written = match self.file.write(bytes) {
             // Callers retry on `Interrupted`, which they recognise only if the error is not wrapped.
@@ -133,15 +136,16 @@ fn create_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Creates a temporary file in the folder of `to`, with the owner and permissions of an existing `to`.
-fn temporary(
+fn create_temporary(
     path: &Path,
     to: &Path,
     before: Option<&Metadata>,
 ) -> Result<(TemporaryFile, File), TraceError> {
-    let io = |error| TraceError::io(path, "create", error);
-    let folder = folder(to);
+    let io = |error| TraceError::from_io(path, "create", error);
+    let folder = parent_folder(to);
     create_folder(folder).map_err(io)?;
-    let (temporary, file) = TemporaryFile::create(folder, before.map(mode)).map_err(io)?;
+    let (temporary, file) =
+        TemporaryFile::create_in(folder, before.map(permission_bits)).map_err(io)?;
     if let Some(before) = before {
         // A user who may write the file but does not own it cannot change its owner, so a failure is ignored.
         #[cfg(unix)]
@@ -155,13 +159,13 @@ fn temporary(
 }
 
 #[cfg(unix)]
-fn mode(metadata: &Metadata) -> u32 {
+fn permission_bits(metadata: &Metadata) -> u32 {
     use std::os::unix::fs::PermissionsExt;
     metadata.permissions().mode()
 }
 
 #[cfg(not(unix))]
-fn mode(_: &Metadata) -> u32 {
+fn permission_bits(_: &Metadata) -> u32 {
     0
 }
 
@@ -180,11 +184,12 @@ pub(super) struct FinishedFile {
 
 impl FinishedFile {
     /// Makes the contents durable.
-    pub fn sync(&self) -> Result<(), TraceError> {
+    pub fn sync_contents(&self) -> Result<(), TraceError> {
         match &self.temporary {
             Some(temporary) if !self.is_link => {
-                let synced = File::open(temporary.path()).and_then(|file| file.sync_all());
-                synced.map_err(|error| TraceError::io(&self.path, "write", error))
+                let synced =
+                    File::open(temporary.temporary_path()).and_then(|file| file.sync_all());
+                synced.map_err(|error| TraceError::from_io(&self.path, "write", error))
             }
             _ => Ok(()),
         }
@@ -198,19 +203,21 @@ impl FinishedFile {
         target: &OutputTarget,
         link: bool,
     ) -> Result<Option<Self>, TraceError> {
-        let io = |doing| move |error| TraceError::io(path, doing, error);
+        let io = |doing| move |error| TraceError::from_io(path, doing, error);
         let Some(first) = &self.temporary else {
             return Ok(None);
         };
         if let (OutputTarget::File(to, before), true) = (target, link) {
-            let parent = folder(to);
+            let parent = parent_folder(to);
             create_folder(parent).map_err(io("create"))?;
             // Hard links share permissions, so a link is possible only if both outputs have equal
             // permissions.
             let alike = before.as_ref().is_none_or(|before| {
-                fs::metadata(first.path()).is_ok_and(|m| mode(&m) == mode(before))
+                fs::metadata(first.temporary_path())
+                    .is_ok_and(|m| permission_bits(&m) == permission_bits(before))
             });
-            let linked = alike.then(|| TemporaryFile::link(parent, first.path()).ok());
+            let linked =
+                alike.then(|| TemporaryFile::create_link(parent, first.temporary_path()).ok());
             if let Some(temporary) = linked.flatten() {
                 return Ok(Some(Self {
                     path: path.to_owned(),
@@ -222,7 +229,7 @@ impl FinishedFile {
             }
         }
         let mut copy = OutputFile::create(path, target)?;
-        let mut source = File::open(first.path()).map_err(io("copy"))?;
+        let mut source = File::open(first.temporary_path()).map_err(io("copy"))?;
         io::copy(&mut source, &mut copy).map_err(io("write"))?;
         Ok(Some(Self {
             seal: self.seal,
@@ -231,19 +238,19 @@ impl FinishedFile {
     }
 
     /// Renames the file into place, replacing an existing file.
-    pub fn rename(&mut self) -> Result<(), TraceError> {
+    pub fn rename_into_place(&mut self) -> Result<(), TraceError> {
         match (self.temporary.take(), &self.to) {
             (Some(temporary), Some(to)) => {
-                let renamed = temporary.rename(to);
-                renamed.map_err(|error| TraceError::io(&self.path, "rename into place", error))
+                let renamed = temporary.rename_to(to);
+                renamed.map_err(|error| TraceError::from_io(&self.path, "rename into place", error))
             }
             _ => Ok(()),
         }
     }
 
     /// Returns the folder of the final path.
-    pub fn folder(&self) -> Option<&Path> {
-        self.to.as_deref().map(folder)
+    pub fn parent_folder(&self) -> Option<&Path> {
+        self.to.as_deref().map(parent_folder)
     }
 }
 
@@ -254,7 +261,7 @@ pub(super) fn sync_folder(path: &Path) -> Result<(), TraceError> {
         // Some file systems cannot sync folders, so this failure is ignored.
         #[cfg(unix)]
         Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-            Err(TraceError::io(path, "write the folder", error))
+            Err(TraceError::from_io(path, "write the folder", error))
         }
         _ => Ok(()),
     }

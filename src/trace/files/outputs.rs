@@ -2,7 +2,7 @@
 //! of a job appear together.
 
 use super::output::{FinishedFile, OutputFile, sync_folder};
-use super::target::{OutputTarget, folder, identity};
+use super::target::{OutputTarget, file_identity, parent_folder};
 use super::temporary::{RenameGuard, remove_stale};
 use crate::format::TraceError;
 use crate::format::file::FileDigest;
@@ -43,22 +43,22 @@ pub struct OutputHandle {
 
 impl OutputClaim {
     /// Creates the file.
-    pub fn create(&self) -> Result<OutputFile, TraceError> {
+    pub fn create_file(&self) -> Result<OutputFile, TraceError> {
         OutputFile::create(&self.path, &self.target)
     }
 }
 
 impl OutputSet {
     /// Registers `path` as an input of the command, if it is a file.
-    pub fn reads(&mut self, path: &Path) {
+    pub fn register_input(&mut self, path: &Path) {
         self.unnumbered.push(path.to_owned());
     }
 
     /// Returns the input that is the same file as `path`, or `None`.
     fn input_at(&mut self, path: &Path) -> Option<&PathBuf> {
-        let sought = identity(path)?;
+        let sought = file_identity(path)?;
         for input in self.unnumbered.drain(..).filter(|input| input.is_file()) {
-            if let Some(identity) = identity(&input) {
+            if let Some(identity) = file_identity(&input) {
                 self.inputs.entry(identity).or_insert(input);
             }
         }
@@ -68,8 +68,8 @@ impl OutputSet {
     /// Claims `path` for one output. Writes nothing, but removes stale temporary files of earlier runs.
     ///
     /// Fails if the file is already an input or output of the command, or if no file can be created at `path`.
-    pub fn claim(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
-        let target = OutputTarget::find(path)?;
+    pub fn claim_path(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
+        let target = OutputTarget::resolve_target(path)?;
         let name = match &target {
             OutputTarget::File(to, before) => {
                 if let Some(input) = before.as_ref().and_then(|_| self.input_at(path)) {
@@ -81,12 +81,12 @@ impl OutputSet {
                             input.display()
                         )
                     };
-                    return Err(TraceError::refused_in(path, found, "another name"));
+                    return Err(TraceError::invalid_file(path, found, "another name"));
                 }
-                if self.swept.insert(folder(to).to_owned()) {
-                    remove_stale(folder(to));
+                if self.swept.insert(parent_folder(to).to_owned()) {
+                    remove_stale(parent_folder(to));
                 }
-                let parent = folder(to).canonicalize();
+                let parent = parent_folder(to).canonicalize();
                 match (parent, to.file_name()) {
                     (Ok(parent), Some(name)) => Some(parent.join(name)),
                     _ => Some(to.clone()),
@@ -99,7 +99,7 @@ impl OutputSet {
         };
         if name.is_some_and(|name| !self.claimed.insert(name)) {
             let found = "two outputs of this command have this path".to_owned();
-            return Err(TraceError::refused_in(
+            return Err(TraceError::invalid_file(
                 path,
                 found,
                 "another path for one of the outputs",
@@ -112,13 +112,13 @@ impl OutputSet {
     }
 
     /// Claims `path` and creates the file.
-    pub fn create(&mut self, path: &Path) -> Result<OutputFile, TraceError> {
-        self.claim(path)?.create()
+    pub fn create_file(&mut self, path: &Path) -> Result<OutputFile, TraceError> {
+        self.claim_path(path)?.create_file()
     }
 
-    /// Finishes writing `file`, which then waits for [`OutputSet::commit`].
-    pub fn finish(&mut self, file: OutputFile) -> Result<OutputHandle, TraceError> {
-        Ok(self.wait(file.close()?))
+    /// Finishes writing `file`, which then waits for [`OutputSet::commit_all`].
+    pub fn finish_file(&mut self, file: OutputFile) -> Result<OutputHandle, TraceError> {
+        Ok(self.queue_for_commit(file.close()?))
     }
 
     /// Creates `path` with the contents of `written`: as a hard link if `link` is set and the system supports hard
@@ -129,12 +129,12 @@ impl OutputSet {
         path: &Path,
         link: bool,
     ) -> Result<Option<OutputHandle>, TraceError> {
-        let claim = self.claim(path)?;
+        let claim = self.claim_path(path)?;
         let again = self.closed[written.index].duplicate_as(path, &claim.target, link)?;
-        Ok(again.map(|closed| self.wait(closed)))
+        Ok(again.map(|closed| self.queue_for_commit(closed)))
     }
 
-    fn wait(&mut self, closed: FinishedFile) -> OutputHandle {
+    fn queue_for_commit(&mut self, closed: FinishedFile) -> OutputHandle {
         self.closed.push(closed);
         OutputHandle {
             index: self.closed.len() - 1,
@@ -144,13 +144,13 @@ impl OutputSet {
 
     /// Makes the contents of all waiting files durable. The files are synced concurrently: file systems batch
     /// concurrent syncs, so syncing several files takes little longer than syncing one.
-    fn sync(&self) -> Result<(), TraceError> {
+    fn sync_all(&self) -> Result<(), TraceError> {
         const AT_ONCE: usize = 16;
         let next = AtomicUsize::new(0);
         let work = || {
             loop {
                 match self.closed.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    Some(closed) => closed.sync()?,
+                    Some(closed) => closed.sync_contents()?,
                     None => return Ok(()),
                 }
             }
@@ -170,12 +170,12 @@ impl OutputSet {
     ///
     /// Fails if a file cannot be renamed. The error lists the files that are already replaced, and
     /// the files that are unchanged.
-    pub fn commit(mut self) -> Result<(), TraceError> {
-        self.sync()?;
-        let _renaming = RenameGuard::begin();
+    pub fn commit_all(mut self) -> Result<(), TraceError> {
+        self.sync_all()?;
+        let _renaming = RenameGuard::block_signals();
         let mut done = 0;
         while done < self.closed.len() {
-            if let Err(error) = self.closed[done].rename() {
+            if let Err(error) = self.closed[done].rename_into_place() {
                 let (new, old) = self.closed.split_at(done);
                 return Err(partial_commit(error, new, old));
             }
@@ -184,7 +184,7 @@ impl OutputSet {
         let folders: BTreeSet<&Path> = self
             .closed
             .iter()
-            .filter_map(FinishedFile::folder)
+            .filter_map(FinishedFile::parent_folder)
             .collect();
         folders.into_iter().try_for_each(sync_folder)
     }
@@ -209,7 +209,7 @@ fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile])
         names(new),
         names(old)
     );
-    TraceError::refused_in(
+    TraceError::invalid_file(
         &old[0].path,
         found,
         "the same command again, when the cause is removed",
@@ -217,7 +217,7 @@ fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile])
 }
 
 /// Returns the name `PREFIX.MIDDLE` plus the ending.
-pub fn numbered(prefix: &Path, middle: impl Display, ending: &str) -> PathBuf {
+pub fn numbered_path(prefix: &Path, middle: impl Display, ending: &str) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(format!(".{middle}{ending}"));
     PathBuf::from(name)
@@ -237,12 +237,12 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         let mut outputs = OutputSet::default();
         for name in ["a", "b", "c"] {
-            let mut file = outputs.create(&at(name)).unwrap();
+            let mut file = outputs.create_file(&at(name)).unwrap();
             file.write_all(name.as_bytes()).unwrap();
-            outputs.finish(file).unwrap();
+            outputs.finish_file(file).unwrap();
         }
         fs::create_dir(at("b")).unwrap();
-        let error = outputs.commit().unwrap_err().to_string();
+        let error = outputs.commit_all().unwrap_err().to_string();
         for part in [
             "b: the finished file cannot be renamed to its final name".to_owned(),
             format!("written: {}", at("a").display()),
@@ -263,9 +263,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let mut outputs = OutputSet::default();
-        let mut file = outputs.create(&at("a")).unwrap().hashed();
+        let mut file = outputs.create_file(&at("a")).unwrap().with_digest();
         file.write_all(b"text").unwrap();
-        let first = outputs.finish(file).unwrap();
+        let first = outputs.finish_file(file).unwrap();
         assert_eq!(first.seal.blake3, Some(*blake3::hash(b"text").as_bytes()));
         let link = outputs
             .duplicate_as(first, &at("b"), true)
@@ -276,8 +276,8 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!([link.seal, copy.seal], [first.seal; 2]);
-        outputs.commit().unwrap();
-        let [a, b, c] = ["a", "b", "c"].map(|name| identity(&at(name)));
+        outputs.commit_all().unwrap();
+        let [a, b, c] = ["a", "b", "c"].map(|name| file_identity(&at(name)));
         assert!(cfg!(not(unix)) || a == b && a != c);
         assert_eq!(fs::read(at("c")).unwrap(), b"text");
     }

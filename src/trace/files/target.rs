@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns the device and inode numbers of a file, which are the same for all names of the file.
 #[cfg(unix)]
-pub fn identity(path: &Path) -> Option<(u64, u64)> {
+pub fn file_identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path)
         .ok()
         .map(|metadata| identity_of(&metadata))
@@ -21,7 +21,7 @@ fn identity_of(metadata: &Metadata) -> (u64, u64) {
 
 /// Returns `None`, because this system does not identify files.
 #[cfg(not(unix))]
-pub fn identity(_: &Path) -> Option<(u64, u64)> {
+pub fn file_identity(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
@@ -38,12 +38,16 @@ pub(super) enum OutputTarget {
 
 impl OutputTarget {
     /// Determines the target of `path`.
-    pub fn find(path: &Path) -> Result<Self, TraceError> {
+    pub fn resolve_target(path: &Path) -> Result<Self, TraceError> {
         if path.file_name().is_none() {
             let found = "the path does not end in a file name".to_owned();
-            return Err(TraceError::refused_in(path, found, "a name in that folder"));
+            return Err(TraceError::invalid_file(
+                path,
+                found,
+                "a name in that folder",
+            ));
         }
-        if let Some(number) = descriptor(path) {
+        if let Some(number) = parse_descriptor(path) {
             return Ok(Self::Descriptor(number));
         }
         let there = match fs::metadata(path) {
@@ -51,28 +55,32 @@ impl OutputTarget {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Self::File(end_of_links(path)?, None));
             }
-            Err(error) => return Err(TraceError::io(path, "inspect", error)),
+            Err(error) => return Err(TraceError::from_io(path, "inspect", error)),
         };
         if there.is_dir() {
             let found = "this is a folder, but the output is a file".to_owned();
-            return Err(TraceError::refused_in(path, found, "a name in that folder"));
+            return Err(TraceError::invalid_file(
+                path,
+                found,
+                "a name in that folder",
+            ));
         }
         if !there.is_file() {
             return Ok(Self::Special(takes_several(&there)));
         }
         let real = fs::canonicalize(path)
-            .map_err(|error| TraceError::io(path, "follow links of", error))?;
+            .map_err(|error| TraceError::from_io(path, "follow links of", error))?;
         Ok(Self::File(real, Some(there)))
     }
 
     /// Opens a target that is written directly, without a temporary file.
-    pub fn open(&self, path: &Path) -> Result<File, TraceError> {
+    pub fn open_directly(&self, path: &Path) -> Result<File, TraceError> {
         let opened = match self {
-            Self::Descriptor(number) => duplicate(*number),
+            Self::Descriptor(number) => duplicate_descriptor(*number),
             _ => fs::OpenOptions::new().write(true).open(path),
         };
-        let opened = opened.or_else(|error| connect(path, error));
-        opened.map_err(|error| TraceError::io(path, "open", error))
+        let opened = opened.or_else(|error| connect_socket(path, error));
+        opened.map_err(|error| TraceError::from_io(path, "open", error))
     }
 }
 
@@ -82,11 +90,11 @@ fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
     let mut path = path.to_owned();
     for _ in 0..MOST {
         match fs::read_link(&path) {
-            Ok(to) => path = folder(&path).join(to),
+            Ok(to) => path = parent_folder(&path).join(to),
             Err(_) => return Ok(path),
         }
     }
-    Err(TraceError::refused_in(
+    Err(TraceError::invalid_file(
         &path,
         "the symbolic links form a cycle".to_owned(),
         "another path",
@@ -94,7 +102,7 @@ fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
 }
 
 /// Returns the folder of a file.
-pub(super) fn folder(path: &Path) -> &Path {
+pub(super) fn parent_folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -116,7 +124,7 @@ fn takes_several(_: &Metadata) -> bool {
 
 /// Returns the descriptor that `path` denotes. Even if the descriptor refers to a regular file, it is written directly:
 /// the program's caller opened it and may write more to it.
-fn descriptor(path: &Path) -> Option<i32> {
+fn parse_descriptor(path: &Path) -> Option<i32> {
     let path = path.to_str()?;
     match path {
         "/dev/stdout" => Some(1),
@@ -130,7 +138,7 @@ fn descriptor(path: &Path) -> Option<i32> {
 }
 
 #[cfg(unix)]
-fn duplicate(number: i32) -> io::Result<File> {
+fn duplicate_descriptor(number: i32) -> io::Result<File> {
     use std::os::fd::FromRawFd;
     // SAFETY: a number that is not an open descriptor only causes an error.
     match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
@@ -141,13 +149,13 @@ fn duplicate(number: i32) -> io::Result<File> {
 }
 
 #[cfg(not(unix))]
-fn duplicate(_: i32) -> io::Result<File> {
+fn duplicate_descriptor(_: i32) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Connects to a socket, because a socket cannot be opened like a file.
 #[cfg(unix)]
-fn connect(path: &Path, error: io::Error) -> io::Result<File> {
+fn connect_socket(path: &Path, error: io::Error) -> io::Result<File> {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
     match error.raw_os_error() {
@@ -159,6 +167,6 @@ fn connect(path: &Path, error: io::Error) -> io::Result<File> {
 }
 
 #[cfg(not(unix))]
-fn connect(_: &Path, error: io::Error) -> io::Result<File> {
+fn connect_socket(_: &Path, error: io::Error) -> io::Result<File> {
     Err(error)
 }

@@ -32,7 +32,7 @@ impl std::fmt::Debug for SignalSafeEntry<CString> {
 
 impl TemporaryFile {
     /// Creates a file in `folder`, with no more permissions than `mode`.
-    pub fn create(folder: &Path, mode: Option<u32>) -> io::Result<(Self, File)> {
+    pub fn create_in(folder: &Path, mode: Option<u32>) -> io::Result<(Self, File)> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
@@ -41,15 +41,15 @@ impl TemporaryFile {
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode & 0o700);
         }
         let _ = mode;
-        Self::make(folder, |path| options.open(path))
+        Self::create_with_free_name(folder, |path| options.open(path))
     }
 
     /// Creates a hard link to `from`, a file of the same folder.
-    pub fn link(folder: &Path, from: &Path) -> io::Result<Self> {
-        Self::make(folder, |path| fs::hard_link(from, path)).map(|(this, ())| this)
+    pub fn create_link(folder: &Path, from: &Path) -> io::Result<Self> {
+        Self::create_with_free_name(folder, |path| fs::hard_link(from, path)).map(|(this, ())| this)
     }
 
-    fn make<T>(
+    fn create_with_free_name<T>(
         folder: &Path,
         mut make: impl FnMut(&Path) -> io::Result<T>,
     ) -> io::Result<(Self, T)> {
@@ -57,14 +57,14 @@ impl TemporaryFile {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!(
                 "{BEGIN}{}-{}-{number}{END}",
-                namespace(),
+                host_namespace(),
                 std::process::id()
             );
             let path = folder.join(name);
             let bytes = path.as_os_str().as_encoded_bytes();
             // The path is registered before the file exists, so that a signal in between cannot
             // leave the file behind.
-            let entry = ALL.add(CString::new(bytes)?);
+            let entry = ALL.add_entry(CString::new(bytes)?);
             match make(&path) {
                 Ok(made) => return Ok((Self { path, entry }, made)),
                 Err(error) => {
@@ -78,12 +78,12 @@ impl TemporaryFile {
     }
 
     /// Returns the current path.
-    pub fn path(&self) -> &Path {
+    pub fn temporary_path(&self) -> &Path {
         &self.path
     }
 
     /// Renames the file, replacing an existing file.
-    pub fn rename(self, to: &Path) -> io::Result<()> {
+    pub fn rename_to(self, to: &Path) -> io::Result<()> {
         fs::rename(&self.path, to)?;
         self.entry.remove();
         // Renaming a file to a hard link of itself leaves both names, so the old name is removed. In all other cases
@@ -115,7 +115,7 @@ pub fn remove_temporaries() {
 pub fn remove_temporaries() {}
 
 /// Returns a hash of host name and PID namespace, which distinguishes processes with equal ids.
-fn namespace() -> &'static str {
+fn host_namespace() -> &'static str {
     static NAMESPACE: OnceLock<String> = OnceLock::new();
     NAMESPACE.get_or_init(|| {
         let host = fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -146,7 +146,7 @@ fn is_stale(name: &str) -> bool {
     let id = name
         .strip_prefix(BEGIN)
         .and_then(|rest| rest.strip_suffix(END))
-        .and_then(|rest| rest.strip_prefix(namespace()))
+        .and_then(|rest| rest.strip_prefix(host_namespace()))
         .and_then(|rest| rest.strip_prefix('-'))
         .and_then(|rest| rest.split_once('-'))
         .and_then(|(id, _)| id.parse::<u32>().ok());
@@ -177,7 +177,7 @@ static AWAITING: AtomicI32 = AtomicI32::new(0);
 pub(super) struct RenameGuard;
 
 impl RenameGuard {
-    pub fn begin() -> Self {
+    pub fn block_signals() -> Self {
         RENAMING.fetch_add(1, Ordering::SeqCst);
         Self
     }
@@ -217,18 +217,18 @@ mod tests {
     fn those_of_the_dead_are_swept_and_those_of_the_living_stay() {
         let folder = tempfile::tempdir().unwrap();
         // No system has a process id this large.
-        let dead = format!("{BEGIN}{}-4194999-0{END}", namespace());
+        let dead = format!("{BEGIN}{}-4194999-0{END}", host_namespace());
         let elsewhere = format!("{BEGIN}00000000-4194999-0{END}");
         let other = ".chakram-notes.tmp".to_owned();
         for name in [&dead, &elsewhere, &other] {
             fs::write(folder.path().join(name), b"x").unwrap();
         }
-        let (mine, _) = TemporaryFile::create(folder.path(), None).unwrap();
+        let (mine, _) = TemporaryFile::create_in(folder.path(), None).unwrap();
         remove_stale(folder.path());
-        assert!(mine.path().exists());
+        assert!(mine.temporary_path().exists());
         let left = [&dead, &elsewhere, &other].map(|name| folder.path().join(name).exists());
         assert_eq!(left, [false, true, true]);
-        let path = mine.path().to_owned();
+        let path = mine.temporary_path().to_owned();
         drop(mine);
         assert!(!path.exists());
     }

@@ -4,7 +4,7 @@
 //! unsigned, and a size may be text that ends in `.0`. A reader looks up a value by name and converts it; only a value
 //! that cannot be converted is an error. [`REPLAY_ATTRIBUTES`] lists the attributes that replays read.
 
-use super::utf8::text;
+use super::utf8::as_utf8;
 use super::wire::{WireCursor, WireValue, repeated_varints};
 use super::{KernelShape, TraceError};
 
@@ -13,7 +13,7 @@ mod replayed;
 mod shown;
 
 pub use replayed::{AttributeContent, REPLAY_ATTRIBUTES, ReplayAttribute, replay_attribute};
-pub(in crate::format) use replayed::{NodeAttributes, put, store};
+pub(in crate::format) use replayed::{NodeAttributes, append_replayed_attributes, store};
 
 /// Field number of the first scalar in an attribute's `oneof`; the `oneof` ends with the lists.
 const FIRST_VALUE: u32 = 3;
@@ -45,7 +45,7 @@ enum AttrNumber {
 
 impl<'a> AttrView<'a> {
     /// Reads one `AttributeProto` that starts at byte `offset` of the file.
-    pub fn scan(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
+    pub fn scan_attribute(message: &'a [u8], offset: usize) -> Result<Self, TraceError> {
         let mut attr = Self {
             name: &[],
             value: None,
@@ -54,15 +54,18 @@ impl<'a> AttrView<'a> {
         };
         let mut cursor = WireCursor::new(message, offset);
         while !cursor.is_empty() {
-            let at = cursor.offset();
-            match cursor.field()? {
+            let at = cursor.file_offset();
+            match cursor.read_field()? {
                 (1, WireValue::Bytes(name, _)) => attr.name = name,
                 (1 | 2, raw) if !matches!(raw, WireValue::Bytes(..)) => {
-                    return Err(TraceError::malformed(at, "an attribute's name is not text"));
+                    return Err(TraceError::malformed_at(
+                        at,
+                        "an attribute's name is not text",
+                    ));
                 }
                 (number @ FIRST_VALUE..=LAST_VALUE, raw) => {
                     if !wire_type_fits(number, raw) {
-                        return Err(TraceError::malformed(
+                        return Err(TraceError::malformed_at(
                             at,
                             format!("field {number} of an attribute has the wrong wire type"),
                         ));
@@ -81,18 +84,21 @@ impl<'a> AttrView<'a> {
     }
 
     /// Returns the attribute's name for messages.
-    fn label(&self) -> String {
+    fn display_name(&self) -> String {
         String::from_utf8_lossy(self.name).into_owned()
     }
 
-    fn unreadable(&self, wanted: &str) -> TraceError {
-        TraceError::malformed(
+    fn wrong_type_error(&self, wanted: &str) -> TraceError {
+        TraceError::malformed_at(
             self.offset,
-            format!("attribute `{}` cannot be read as {wanted}", self.label()),
+            format!(
+                "attribute `{}` cannot be read as {wanted}",
+                self.display_name()
+            ),
         )
     }
 
-    fn number(&self) -> Option<AttrNumber> {
+    fn as_number(&self) -> Option<AttrNumber> {
         let (number, raw) = self.value?;
         Some(match (number, raw) {
             (3, WireValue::Fixed64(bits)) => AttrNumber::Real(f64::from_bits(bits)),
@@ -104,9 +110,9 @@ impl<'a> AttrView<'a> {
             (11, WireValue::Varint(v)) => AttrNumber::Unsigned(u64::from(v as u32)),
             (13, WireValue::Varint(v)) => AttrNumber::Unsigned(v),
             (15, WireValue::Varint(v)) => {
-                AttrNumber::Signed(i64::from(zigzag(u64::from(v as u32)) as i32))
+                AttrNumber::Signed(i64::from(decode_zigzag(u64::from(v as u32)) as i32))
             }
-            (17, WireValue::Varint(v)) => AttrNumber::Signed(zigzag(v)),
+            (17, WireValue::Varint(v)) => AttrNumber::Signed(decode_zigzag(v)),
             (19, WireValue::Fixed32(v)) => AttrNumber::Unsigned(u64::from(v)),
             (21, WireValue::Fixed64(v)) => AttrNumber::Unsigned(v),
             (23, WireValue::Fixed32(v)) => AttrNumber::Signed(i64::from(v as i32)),
@@ -141,12 +147,12 @@ impl<'a> AttrView<'a> {
         }
         let (mut entries, mut count) = (Vec::new(), 0_usize);
         let mut parts = WireCursor::new(self.message, self.offset);
-        while let Ok((found, part)) = parts.field() {
+        while let Ok((found, part)) = parts.read_field() {
             let WireValue::Bytes(list, at) = part else {
                 continue;
             };
             if found == number {
-                count += scalars(number - 1, list, at, &mut entries);
+                count += append_list_texts(number - 1, list, at, &mut entries);
             }
         }
         let more = if count > entries.len() {
@@ -163,17 +169,17 @@ impl<'a> AttrView<'a> {
         match self.value {
             // Fields 9 and 13 are int64 and uint64, the types of nearly all counts.
             Some((9 | 13, WireValue::Varint(v))) if v <= i64::MAX as u64 => Ok(v),
-            _ => self.any_u64(),
+            _ => self.as_any_u64(),
         }
     }
 
-    fn any_u64(&self) -> Result<u64, TraceError> {
-        match self.number() {
+    fn as_any_u64(&self) -> Result<u64, TraceError> {
+        match self.as_number() {
             Some(AttrNumber::Unsigned(v)) => Ok(v),
             Some(AttrNumber::Signed(v)) if v >= 0 => Ok(v as u64),
             // The bound is just below 2^64, so that the cast does not saturate.
             Some(AttrNumber::Real(v)) if v >= 0.0 && v.fract() == 0.0 && v < 1.8e19 => Ok(v as u64),
-            _ => Err(self.unreadable("a count")),
+            _ => Err(self.wrong_type_error("a count")),
         }
     }
 
@@ -182,18 +188,18 @@ impl<'a> AttrView<'a> {
     pub fn as_i64(&self) -> Result<i64, TraceError> {
         match self.value {
             Some((9, WireValue::Varint(v))) => Ok(v as i64),
-            _ => self.any_i64(),
+            _ => self.as_any_i64(),
         }
     }
 
-    fn any_i64(&self) -> Result<i64, TraceError> {
-        match self.number() {
+    fn as_any_i64(&self) -> Result<i64, TraceError> {
+        match self.as_number() {
             Some(AttrNumber::Unsigned(v)) => i64::try_from(v).ok(),
             Some(AttrNumber::Signed(v)) => Some(v),
             Some(AttrNumber::Real(v)) if v.fract() == 0.0 && v.abs() < 9.2e18 => Some(v as i64),
             _ => None,
         }
-        .ok_or_else(|| self.unreadable("a whole number"))
+        .ok_or_else(|| self.wrong_type_error("a whole number"))
     }
 
     /// Converts the value to a boolean.
@@ -201,23 +207,23 @@ impl<'a> AttrView<'a> {
     pub fn as_bool(&self) -> Result<bool, TraceError> {
         match self.value {
             Some((27, WireValue::Varint(v))) => Ok(v != 0),
-            _ => self.any_bool(),
+            _ => self.as_any_bool(),
         }
     }
 
-    fn any_bool(&self) -> Result<bool, TraceError> {
-        match self.number() {
+    fn as_any_bool(&self) -> Result<bool, TraceError> {
+        match self.as_number() {
             Some(AttrNumber::Unsigned(v)) => Ok(v != 0),
             Some(AttrNumber::Signed(v)) => Ok(v != 0),
-            _ => Err(self.unreadable("a boolean")),
+            _ => Err(self.wrong_type_error("a boolean")),
         }
     }
 
     /// Returns the value if it is text.
     pub fn as_str(&self) -> Result<Option<&'a str>, TraceError> {
         match self.value {
-            Some((29 | 31, WireValue::Bytes(bytes, _))) => match text(bytes) {
-                None => Err(self.unreadable("text: it is not UTF-8")),
+            Some((29 | 31, WireValue::Bytes(bytes, _))) => match as_utf8(bytes) {
+                None => Err(self.wrong_type_error("text: it is not UTF-8")),
                 text => Ok(text),
             },
             _ => Ok(None),
@@ -226,14 +232,14 @@ impl<'a> AttrView<'a> {
 
     /// Returns the text; fails on other types.
     pub fn as_text(&self) -> Result<&'a str, TraceError> {
-        self.as_str()?.ok_or_else(|| self.unreadable("text"))
+        self.as_str()?.ok_or_else(|| self.wrong_type_error("text"))
     }
 
     /// Parses the value as the class and shape of a kernel.
     #[inline(never)]
     pub fn as_kernel_shape(&self) -> Result<KernelShape, TraceError> {
         let shape = self.as_text()?.parse();
-        shape.map_err(|_| self.unreadable("the class and shape of a kernel"))
+        shape.map_err(|_| self.wrong_type_error("the class and shape of a kernel"))
     }
 
     /// Returns the value if it is a list of texts.
@@ -245,14 +251,16 @@ impl<'a> AttrView<'a> {
         let mut texts = Vec::new();
         let mut parts = WireCursor::new(self.message, self.offset);
         while !parts.is_empty() {
-            let (number, raw) = parts.field()?;
+            let (number, raw) = parts.read_field()?;
             match raw {
                 WireValue::Bytes(list, at) if number == TEXTS => {
                     let mut list = WireCursor::new(list, at);
                     while !list.is_empty() {
-                        if let (1, WireValue::Bytes(text, _)) = list.field()? {
+                        if let (1, WireValue::Bytes(text, _)) = list.read_field()? {
                             let text = std::str::from_utf8(text);
-                            texts.push(text.map_err(|_| self.unreadable("text: it is not UTF-8"))?);
+                            texts.push(
+                                text.map_err(|_| self.wrong_type_error("text: it is not UTF-8"))?,
+                            );
                         }
                     }
                 }
@@ -274,13 +282,13 @@ impl<'a> AttrView<'a> {
         };
         let mut parts = WireCursor::new(self.message, self.offset);
         while !parts.is_empty() {
-            let (number, raw) = parts.field()?;
+            let (number, raw) = parts.read_field()?;
             match raw {
                 WireValue::Bytes(list, at) if number == INTS => {
                     let mut list = WireCursor::new(list, at);
                     while !list.is_empty() {
-                        let offset = list.offset();
-                        if let (1, raw) = list.field()? {
+                        let offset = list.file_offset();
+                        if let (1, raw) = list.read_field()? {
                             repeated_varints(raw, offset, |value| {
                                 numbers.push(value.cast_signed());
                                 Ok(())
@@ -302,13 +310,13 @@ impl<'a> AttrView<'a> {
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
         // Lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
-            return Err(self.unreadable("a list of booleans"));
+            return Err(self.wrong_type_error("a list of booleans"));
         };
         let mut mask = 0_u32;
         let mut length = 0_u32;
         let mut parts = WireCursor::new(self.message, self.offset);
         while !parts.is_empty() {
-            let (number, raw) = parts.field()?;
+            let (number, raw) = parts.read_field()?;
             let list = match raw {
                 WireValue::Bytes(list, at) if number == wanted => WireCursor::new(list, at),
                 _ => {
@@ -322,8 +330,8 @@ impl<'a> AttrView<'a> {
             };
             let mut cursor = list;
             while !cursor.is_empty() {
-                let offset = cursor.offset();
-                if let (1, raw) = cursor.field()? {
+                let offset = cursor.file_offset();
+                if let (1, raw) = cursor.read_field()? {
                     repeated_varints(raw, offset, |value| {
                         // 32-bit numbers use only the lower 32 bits of their varint.
                         let value = match number {
@@ -340,7 +348,7 @@ impl<'a> AttrView<'a> {
             }
         }
         if length > 32 {
-            return Err(self.unreadable("a list of at most 32 booleans"));
+            return Err(self.wrong_type_error("a list of at most 32 booleans"));
         }
         // An empty list means "all" too.
         let all = mask.count_ones() == length;
@@ -358,10 +366,10 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     };
     match raw {
         WireValue::Bytes(bytes, _) => match std::str::from_utf8(bytes) {
-            Ok(text) => format!("\"{}\"", super::escape(text)),
+            Ok(text) => format!("\"{}\"", super::escape_name(text)),
             Err(_) => format!("{} bytes that are not text", bytes.len()),
         },
-        _ => match found.number() {
+        _ => match found.as_number() {
             Some(AttrNumber::Unsigned(value)) => value.to_string(),
             Some(AttrNumber::Signed(value)) => value.to_string(),
             Some(AttrNumber::Real(value)) => value.to_string(),
@@ -372,7 +380,7 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
 
 /// Appends the first entries of a list, packed or not, as text; field `number` gives the type of a scalar. Returns the
 /// length of the list.
-fn scalars(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
+fn append_list_texts(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
     let mut count = 0;
     let mut take = |raw| {
         if into.len() < SHOWN_ENTRIES {
@@ -381,7 +389,7 @@ fn scalars(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize
         count += 1;
     };
     let mut list = WireCursor::new(list, at);
-    while let Ok((1, raw)) = list.field() {
+    while let Ok((1, raw)) = list.read_field() {
         let WireValue::Bytes(packed, _) = raw else {
             take(raw);
             continue;
@@ -400,7 +408,7 @@ fn scalars(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize
             29 | 31 => take(raw),
             _ => {
                 let mut packed = WireCursor::new(packed, at);
-                while let Ok(value) = packed.varint() {
+                while let Ok(value) = packed.read_varint() {
                     take(WireValue::Varint(value));
                 }
             }
@@ -410,7 +418,7 @@ fn scalars(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize
 }
 
 #[inline]
-fn zigzag(v: u64) -> i64 {
+fn decode_zigzag(v: u64) -> i64 {
     (v >> 1) as i64 ^ -((v & 1) as i64)
 }
 
@@ -451,7 +459,7 @@ mod tests {
             ..AttributeProto::default()
         }
         .encode_to_vec();
-        read(AttrView::scan(&message, 0).unwrap())
+        read(AttrView::scan_attribute(&message, 0).unwrap())
     }
 
     #[test]
@@ -479,7 +487,10 @@ mod tests {
             .encode_to_vec()
         };
         let message = [part("a"), part("b")].concat();
-        let texts = AttrView::scan(&message, 0).unwrap().as_texts().unwrap();
+        let texts = AttrView::scan_attribute(&message, 0)
+            .unwrap()
+            .as_texts()
+            .unwrap();
         assert_eq!(texts, Some(vec!["a", "b"]));
     }
 

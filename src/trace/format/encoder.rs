@@ -34,17 +34,17 @@ impl MessageEncoder {
     }
 
     /// Appends encoded fields unchanged.
-    pub fn raw(&mut self, fields: &[u8]) {
+    pub fn append_raw(&mut self, fields: &[u8]) {
         self.0.extend_from_slice(fields);
     }
 
-    fn key(&mut self, number: u32, wire_type: u32) {
+    fn append_key(&mut self, number: u32, wire_type: u32) {
         put_varint(&mut self.0, u64::from(number << 3 | wire_type));
     }
 
     /// Appends a varint field.
-    pub fn varint(&mut self, number: u32, value: u64) {
-        self.key(number, 0);
+    pub fn append_varint(&mut self, number: u32, value: u64) {
+        self.append_key(number, 0);
         put_varint(&mut self.0, value);
     }
 
@@ -54,16 +54,16 @@ impl MessageEncoder {
     /// The length is known before the message is written, so no byte is moved afterwards. For a constant name the
     /// compiler also computes most of the bytes.
     #[inline(always)]
-    pub fn named_varint(&mut self, number: u32, name: &str, value_number: u32, value: u64) {
+    pub fn append_named_varint(&mut self, number: u32, name: &str, value_number: u32, value: u64) {
         const MOST: usize = 24;
         let keys = [number << 3 | 2, value_number << 3].map(u64::from);
         let lengths = keys.map(varint_length);
         let length = 2 + name.len() + lengths[1] + varint_length(value);
         // The length does not fit in one byte.
         if length >= 0x80 {
-            return self.nested(number, |put| {
-                put.bytes(1, name.as_bytes());
-                put.varint(value_number, value);
+            return self.append_nested(number, |put| {
+                put.append_bytes(1, name.as_bytes());
+                put.append_varint(value_number, value);
             });
         }
         self.0.reserve(MOST + name.len());
@@ -76,33 +76,33 @@ impl MessageEncoder {
     }
 
     /// Appends a fixed-size field of 64 bits, the wire type of `double`.
-    pub fn fixed64(&mut self, number: u32, bits: u64) {
-        self.key(number, 1);
-        self.raw(&bits.to_le_bytes());
+    pub fn append_fixed64(&mut self, number: u32, bits: u64) {
+        self.append_key(number, 1);
+        self.append_raw(&bits.to_le_bytes());
     }
 
     /// Appends a fixed-size field of 32 bits, the wire type of `float`.
-    pub fn fixed32(&mut self, number: u32, bits: u32) {
-        self.key(number, 5);
-        self.raw(&bits.to_le_bytes());
+    pub fn append_fixed32(&mut self, number: u32, bits: u32) {
+        self.append_key(number, 5);
+        self.append_raw(&bits.to_le_bytes());
     }
 
     /// Appends a length-delimited field: text, bytes, or a nested message.
-    pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
-        self.key(number, 2);
+    pub fn append_bytes(&mut self, number: u32, bytes: &[u8]) {
+        self.append_key(number, 2);
         put_varint(&mut self.0, bytes.len() as u64);
-        self.raw(bytes);
+        self.append_raw(bytes);
     }
 
     /// Appends a packed list of varints; appends nothing for an empty list.
-    pub fn packed(&mut self, number: u32, values: &[u64]) {
-        self.packed_from(number, values.iter().copied());
+    pub fn append_packed(&mut self, number: u32, values: &[u64]) {
+        self.append_packed_from(number, values.iter().copied());
     }
 
     /// Appends a packed list of varints; appends nothing for an empty list.
-    pub fn packed_from(&mut self, number: u32, values: impl ExactSizeIterator<Item = u64>) {
+    pub fn append_packed_from(&mut self, number: u32, values: impl ExactSizeIterator<Item = u64>) {
         if values.len() > 0 {
-            self.nested(number, |list| {
+            self.append_nested(number, |list| {
                 values.for_each(|value| put_varint(&mut list.0, value))
             });
         }
@@ -110,8 +110,8 @@ impl MessageEncoder {
 
     /// Appends a nested message whose fields `fill` appends.
     #[inline]
-    pub fn nested(&mut self, number: u32, fill: impl FnOnce(&mut Self)) {
-        self.key(number, 2);
+    pub fn append_nested(&mut self, number: u32, fill: impl FnOnce(&mut Self)) {
+        self.append_key(number, 2);
         let start = self.0.len();
         // Most lengths take one byte, so the encoder reserves one byte. For a longer length the
         // message is moved.
@@ -131,13 +131,13 @@ impl MessageEncoder {
     }
 
     /// Appends the message to a file, preceded by its length.
-    pub fn frame(&self, file: &mut Vec<u8>) {
-        frame(file, &self.0);
+    pub fn append_frame_to(&self, file: &mut Vec<u8>) {
+        append_frame(file, &self.0);
     }
 }
 
 /// Appends `message` to a file, preceded by its length.
-pub fn frame(file: &mut Vec<u8>, message: &[u8]) {
+pub fn append_frame(file: &mut Vec<u8>, message: &[u8]) {
     put_varint(file, message.len() as u64);
     file.extend_from_slice(message);
 }
@@ -153,10 +153,10 @@ mod tests {
         for name in ["", "lane", &"n".repeat(200)] {
             for value in (0..64).map(|bit| u64::MAX >> bit).chain([0, 128, 1 << 63]) {
                 let (mut put, mut expected) = <(MessageEncoder, MessageEncoder)>::default();
-                put.named_varint(10, name, 27, value);
-                expected.nested(10, |part| {
-                    part.bytes(1, name.as_bytes());
-                    part.varint(27, value);
+                put.append_named_varint(10, name, 27, value);
+                expected.append_nested(10, |part| {
+                    part.append_bytes(1, name.as_bytes());
+                    part.append_varint(27, value);
                 });
                 assert_eq!(put, expected, "{name} {value}");
             }
@@ -174,20 +174,20 @@ mod tests {
             ..Node::default()
         };
         let mut put = MessageEncoder::default();
-        put.varint(1, 300);
-        put.bytes(2, b"mm");
-        put.varint(3, 4);
-        put.packed(4, &[]);
-        put.packed(5, &node.data_deps);
+        put.append_varint(1, 300);
+        put.append_bytes(2, b"mm");
+        put.append_varint(3, 4);
+        put.append_packed(4, &[]);
+        put.append_packed(5, &node.data_deps);
         assert_eq!(put.as_bytes(), node.encode_to_vec());
         let mut nested = MessageEncoder::default();
-        nested.nested(7, |part| part.bytes(2, &[9; 200]));
+        nested.append_nested(7, |part| part.append_bytes(2, &[9; 200]));
         let mut expected = MessageEncoder::default();
         // A key of one byte and a length of two bytes, followed by 200 bytes.
-        expected.bytes(7, &[&[2 << 3 | 2, 200 | 0x80, 1][..], &[9; 200]].concat());
+        expected.append_bytes(7, &[&[2 << 3 | 2, 200 | 0x80, 1][..], &[9; 200]].concat());
         assert_eq!(nested, expected);
         let mut file = Vec::new();
-        put.frame(&mut file);
+        put.append_frame_to(&mut file);
         assert_eq!(file, node.encode_length_delimited_to_vec());
     }
 }

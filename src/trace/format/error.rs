@@ -95,7 +95,7 @@ impl TraceError {
     }
 
     /// Builds the error for `source`, which the operating system returned for the operation `doing` on `file`.
-    pub fn io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
+    pub fn from_io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
         Self(Box::new(TraceFault::Io {
             file: file.into(),
             doing,
@@ -108,7 +108,7 @@ impl TraceError {
         matches!(&*self.0, TraceFault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
 
-    pub(super) fn place(&mut self) -> Option<&mut TraceLocation> {
+    pub(super) fn location_mut(&mut self) -> Option<&mut TraceLocation> {
         match &mut *self.0 {
             TraceFault::Io { .. } | TraceFault::Interrupted(_) => None,
             TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => Some(place),
@@ -145,7 +145,7 @@ impl TraceError {
     #[must_use]
     #[cold]
     pub fn in_record(mut self, record: usize, offset: usize) -> Self {
-        if let Some(place) = self.place() {
+        if let Some(place) = self.location_mut() {
             place.record.get_or_insert(record);
             place.offset.get_or_insert(offset);
         }
@@ -155,8 +155,8 @@ impl TraceError {
     /// Translates the location of an error from a part of a file to the whole file: sets the record and adds `by`
     /// bytes to the offset.
     #[must_use]
-    pub fn moved(mut self, record: usize, by: usize) -> Self {
-        if let Some(place) = self.place() {
+    pub fn shift_record(mut self, record: usize, by: usize) -> Self {
+        if let Some(place) = self.location_mut() {
             place.record = Some(record);
             place.offset = place.offset.map(|offset| offset + by);
         }
@@ -164,7 +164,7 @@ impl TraceError {
     }
 
     /// Returns the byte offset of the error, or `None` if unknown.
-    pub fn offset(&self) -> Option<usize> {
+    pub fn byte_offset(&self) -> Option<usize> {
         match &*self.0 {
             TraceFault::Io { .. } | TraceFault::Interrupted(_) => None,
             TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => place.offset,
@@ -172,7 +172,7 @@ impl TraceError {
     }
 
     /// Returns the finding without its location.
-    pub fn found(&self) -> String {
+    pub fn describe_finding(&self) -> String {
         match &*self.0 {
             TraceFault::Io { source, .. } => source.to_string(),
             TraceFault::Interrupted(interruption) => interruption.to_string(),
@@ -194,22 +194,22 @@ impl TraceError {
 
     /// Builds the error about a file without records.
     #[cold]
-    pub fn empty() -> Self {
-        Self::malformed(0, "the file is empty")
+    pub fn empty_file() -> Self {
+        Self::malformed_at(0, "the file is empty")
     }
 
     /// Builds the error about a file that consists of zero bytes only.
     #[cold]
-    pub fn blank(bytes: usize) -> Self {
+    pub fn blank_file(bytes: usize) -> Self {
         let found = format!(
             "{bytes} bytes, all of them zero: the file was never written to its end, or is not an execution trace"
         );
-        Self::malformed(0, found)
+        Self::malformed_at(0, found)
     }
 
     /// Builds the error about malformed bytes at `offset`.
     #[cold]
-    pub fn malformed(offset: usize, found: impl Into<String>) -> Self {
+    pub fn malformed_at(offset: usize, found: impl Into<String>) -> Self {
         Self(Box::new(TraceFault::Malformed {
             place: TraceLocation {
                 offset: Some(offset),
@@ -234,17 +234,17 @@ impl TraceError {
 
     /// Builds the error about an invalid node.
     #[cold]
-    pub fn refused(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub fn invalid_node(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
         let place = TraceLocation {
             node: Some(node),
             ..TraceLocation::default()
         };
-        Self::refused_at(place, found, hint)
+        Self::invalid_at(place, found, hint)
     }
 
     /// Builds the error about a file that is invalid by itself or together with others.
     #[cold]
-    pub fn refused_in(
+    pub fn invalid_file(
         file: impl Into<PathBuf>,
         found: impl Into<String>,
         hint: impl Into<String>,
@@ -253,11 +253,11 @@ impl TraceError {
             file: Some(file.into()),
             ..TraceLocation::default()
         };
-        Self::refused_at(place, found, hint)
+        Self::invalid_at(place, found, hint)
     }
 
     /// Builds the error about invalid content at `place`.
-    pub fn refused_at(
+    pub fn invalid_at(
         place: TraceLocation,
         found: impl Into<String>,
         hint: impl Into<String>,

@@ -16,7 +16,7 @@ pub fn is_harmful(c: char) -> bool {
 }
 
 /// Returns `text` with every harmful character ([`is_harmful`]) escaped, as in `\u{1b}`.
-pub fn escaped(text: &str) -> Cow<'_, str> {
+pub fn escape_control_characters(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);
     if text.bytes().all(is_plain) || !text.contains(is_harmful) {
         return Cow::Borrowed(text);
@@ -28,15 +28,15 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Like [`escaped`], but keeps line ends and tabs.
-pub fn escaped_lines(text: &str) -> Cow<'_, str> {
-    replaced(text, push)
+/// Like [`escape_control_characters`], but keeps line ends and tabs.
+pub fn escape_control_characters_in_lines(text: &str) -> Cow<'_, str> {
+    replace_control_characters(text, push)
 }
 
 /// Returns JSON text with harmful characters ([`is_harmful`]) written as JSON escapes, which do not change the
 /// document's values.
-pub fn json_escaped(text: &str) -> Cow<'_, str> {
-    replaced(text, |out, c| {
+pub fn escape_json(text: &str) -> Cow<'_, str> {
+    replace_control_characters(text, |out, c| {
         for unit in c.encode_utf16(&mut [0; 2]) {
             write!(out, "\\u{unit:04x}").expect("a string grows as needed");
         }
@@ -44,7 +44,7 @@ pub fn json_escaped(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns `text` with each harmful character, except line ends and tabs, replaced by the output of `put`.
-fn replaced(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
+fn replace_control_characters(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
     let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
     // Fast path: most text is printable ASCII.
     let is_plain = |byte: u8| matches!(byte, b'\n' | b' '..=b'~');
@@ -62,8 +62,8 @@ fn replaced(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns a name from a file for messages: [`escaped`] and shortened to 60 characters.
-pub fn escape(name: &str) -> String {
+/// Returns a name from a file for messages: [`escape_control_characters`] and shortened to 60 characters.
+pub fn escape_name(name: &str) -> String {
     const SHOWN: usize = 60;
     let mut text = String::new();
     for c in name.chars().take(SHOWN) {
@@ -89,14 +89,26 @@ mod tests {
 
     #[test]
     fn names_in_messages_leave_the_terminal_alone() {
-        assert_eq!(escape("aten::mm"), "aten::mm");
-        assert_eq!(escape("\u{1b}[31mred\n"), "\\u{1b}[31mred\\u{a}");
-        assert_eq!(escape(&"x".repeat(100)), format!("{}…", "x".repeat(60)));
-        assert_eq!(escaped("a\u{202e}b\u{9b}"), "a\\u{202e}b\\u{9b}");
-        assert_eq!(escaped_lines("a\tb\n\u{9b}"), "a\tb\n\\u{9b}");
+        assert_eq!(escape_name("aten::mm"), "aten::mm");
+        assert_eq!(escape_name("\u{1b}[31mred\n"), "\\u{1b}[31mred\\u{a}");
+        assert_eq!(
+            escape_name(&"x".repeat(100)),
+            format!("{}…", "x".repeat(60))
+        );
+        assert_eq!(
+            escape_control_characters("a\u{202e}b\u{9b}"),
+            "a\\u{202e}b\\u{9b}"
+        );
+        assert_eq!(
+            escape_control_characters_in_lines("a\tb\n\u{9b}"),
+            "a\tb\n\\u{9b}"
+        );
         // U+E0001 is the pair D800 + (D0001 >> 10), DC00 + (D0001 & 3FF).
         let json = "{\n\"a\": \"\u{202e}\u{e0001}\"}";
-        assert_eq!(json_escaped(json), "{\n\"a\": \"\\u202e\\udb40\\udc01\"}");
-        assert!(matches!(escaped("größer 矩阵 ∂"), Cow::Borrowed(_)));
+        assert_eq!(escape_json(json), "{\n\"a\": \"\\u202e\\udb40\\udc01\"}");
+        assert!(matches!(
+            escape_control_characters("größer 矩阵 ∂"),
+            Cow::Borrowed(_)
+        ));
     }
 }

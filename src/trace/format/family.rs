@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// Appends `name` to `family`, with the numbers of its parts replaced by `*`: `step3/layer2/norm` gives
 /// `step*/layer*/norm`. Parts end with `/` or `.`. Only parts that consist of a word followed by a number change.
-pub fn family(name: &str, family: &mut String) {
+pub fn append_name_family(name: &str, family: &mut String) {
     let bytes = name.as_bytes();
     let mut from = 0;
     for end in (0..bytes.len()).filter(|&i| matches!(bytes[i], b'/' | b'.')) {
@@ -25,7 +25,7 @@ pub fn family(name: &str, family: &mut String) {
 }
 
 /// Returns an operator's name for any micro-batch: `mb*/layer2/norm` for `mb17/layer2/norm`.
-pub fn of_any_micro_batch(name: &str) -> Cow<'_, str> {
+pub fn strip_micro_batch(name: &str) -> Cow<'_, str> {
     let rest = name.strip_prefix("mb").map(|rest| {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         rest.split_at(digits)
@@ -44,7 +44,7 @@ mod tests {
     fn families_leave_out_numbers_of_steps_and_layers_only() {
         let family = |name| {
             let mut family = String::new();
-            super::family(name, &mut family);
+            super::append_name_family(name, &mut family);
             family
         };
         assert_eq!(family("step0/layer31/bwd/qkv"), "step*/layer*/bwd/qkv");
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn micro_batches_are_numbered_in_front() {
-        let any = super::of_any_micro_batch;
+        let any = super::strip_micro_batch;
         assert_eq!(any("mb12/layer3/qkv"), "mb*/layer3/qkv");
         for other in ["mb/a", "mbx1/a", "mb1", "layer1/mb2/a", ""] {
             assert_eq!(any(other), other);
@@ -67,7 +67,7 @@ mod tests {
         // Replacing the number of the micro-batch first does not change the family.
         let family = |name: &str| {
             let mut family = String::new();
-            super::family(name, &mut family);
+            super::append_name_family(name, &mut family);
             family
         };
         assert_eq!(family("mb12/layer3/qkv"), family(&any("mb12/layer3/qkv")));

@@ -22,12 +22,12 @@ pub use super::digest::FileDigest;
 pub(super) use super::read_all::append_all;
 pub use super::read_all::{read_all, read_text};
 pub use compress::{CompressedWriter, GzipWriter};
-pub use decompress::{decompressed, decompressed_partly};
-pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover, prefix_of};
+pub use decompress::{decompress_bytes, decompress_partly};
+pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover_traces, prefix_of};
 use mapped::MappedFile;
 pub use mapped::mapped_file;
-pub use named::PrefixFiles;
-pub use names::rank_of;
+pub use named::PrefixedTraceFiles;
+pub use names::parse_file_rank;
 pub use stored::{StoredTrace, TraceStore};
 
 /// Minimum size in bytes of files that are mapped into memory; smaller files are read.
@@ -78,8 +78,8 @@ impl RankFile {
 impl TraceContents {
     /// Opens the trace `path`, in any format (see [`format`]), and returns its contents in the current schema. The file
     /// is closed before the function returns, so many open traces do not use up file descriptors.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
-        Self::open_any(path)?.current()
+    pub fn open_current_schema(path: &Path) -> Result<Self, TraceError> {
+        Self::open_any(path)?.into_current_schema()
     }
 
     /// Opens the trace of a rank like [`Self::open`]. A trace that represents several ranks is converted to the trace
@@ -89,19 +89,19 @@ impl TraceContents {
     pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
         if let Some(stored) = &file.stored {
             let this = Self {
-                storage: ContentsStorage::Read(stored.read()?),
+                storage: ContentsStorage::Read(stored.read_bytes()?),
                 path: file.path.clone(),
                 origins: None,
                 is_of_member: false,
             };
-            return this.decompress()?.current()?.of_rank(file.rank);
+            return this.decompress()?.into_current_schema()?.of_rank(file.rank);
         }
         let Some(seal) = &file.seal else {
-            return Self::open(&file.path)?.of_rank(file.rank);
+            return Self::open_current_schema(&file.path)?.of_rank(file.rank);
         };
         let packed = Self::open_compressed(&file.path).map_err(|error| {
             if error.is_missing() {
-                FileDigest::refused(
+                FileDigest::invalid_file_error(
                     file,
                     "the file does not exist, but the job's file names it".to_owned(),
                 )
@@ -110,13 +110,16 @@ impl TraceContents {
             }
         })?;
         // Digests cover the stored (compressed) bytes, so they are checked before decompression.
-        seal.check(file, packed.as_slice())?;
-        packed.decompress()?.current()?.of_rank(file.rank)
+        seal.check_contents(file, packed.as_slice())?;
+        packed
+            .decompress()?
+            .into_current_schema()?
+            .of_rank(file.rank)
     }
 
     /// Converts contents that represent several ranks to the contents of `rank`.
     fn of_rank(mut self, rank: u32) -> Result<Self, TraceError> {
-        let own = members::of_rank(self.as_slice(), rank).map_err(|e| self.with_source(e))?;
+        let own = members::extract_rank(self.as_slice(), rank).map_err(|e| self.with_source(e))?;
         if let Some(bytes) = own {
             self.storage = ContentsStorage::Read(bytes);
             self.is_of_member = true;
@@ -125,20 +128,20 @@ impl TraceContents {
     }
 
     /// Returns true if the file also represents other ranks.
-    pub fn is_of_member(&self) -> bool {
+    pub fn is_member_trace(&self) -> bool {
         self.is_of_member
     }
 
     /// Converts the contents to the current schema.
-    fn current(mut self) -> Result<Self, TraceError> {
+    fn into_current_schema(mut self) -> Result<Self, TraceError> {
         if is_all_zero(self.as_slice()) {
-            return Err(TraceError::blank(self.as_slice().len()).in_file(&self.path));
+            return Err(TraceError::blank_file(self.as_slice().len()).in_file(&self.path));
         }
         let upgraded = match trace_format::text_form(self.as_slice()) {
-            None => old_schemas::upgrade(self.as_slice(), None)
+            None => old_schemas::upgrade_contents(self.as_slice(), None)
                 .map(|upgraded| upgraded.map(|upgraded| (upgraded.bytes, upgraded.origins))),
             Some(form) => form.and_then(|form| {
-                let read = text::read(self.as_slice(), form)?;
+                let read = text::parse_text_trace(self.as_slice(), form)?;
                 Ok(Some((read.bytes, read.origins)))
             }),
         };
@@ -155,8 +158,8 @@ impl TraceContents {
     }
 
     fn decompress(mut self) -> Result<Self, TraceError> {
-        if let Some(result) = decompressed(self.as_slice()) {
-            let io = |source| TraceError::io(self.path.clone(), "decompress", source);
+        if let Some(result) = decompress_bytes(self.as_slice()) {
+            let io = |source| TraceError::from_io(self.path.clone(), "decompress", source);
             self.storage = ContentsStorage::Read(result.map_err(io)?);
         }
         Ok(self)
@@ -164,7 +167,7 @@ impl TraceContents {
 
     /// Opens `path` without decompressing it.
     pub fn open_compressed(path: &Path) -> Result<Self, TraceError> {
-        let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
+        let io = |doing| move |source| TraceError::from_io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("read the size"))?.len();
         let held = if size >= MAP_FROM {
@@ -194,10 +197,10 @@ impl TraceContents {
     /// Reads a trace from a pipe to its end, like [`Self::open`].
     pub fn from_pipe(pipe: impl Read) -> Result<Self, TraceError> {
         let path = Path::new("standard input");
-        let io = |source| TraceError::io(path, "read", source);
+        let io = |source| TraceError::from_io(path, "read", source);
         let mut bytes = read_all(pipe, 0).map_err(io)?;
-        if let Some(result) = decompressed(&bytes) {
-            bytes = result.map_err(|source| TraceError::io(path, "decompress", source))?;
+        if let Some(result) = decompress_bytes(&bytes) {
+            bytes = result.map_err(|source| TraceError::from_io(path, "decompress", source))?;
         }
         let held = ContentsStorage::Read(bytes);
         let this = Self {
@@ -206,13 +209,13 @@ impl TraceContents {
             origins: None,
             is_of_member: false,
         };
-        this.current()
+        this.into_current_schema()
     }
 
     /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.storage {
-            ContentsStorage::Mapped(map) => map.bytes(),
+            ContentsStorage::Mapped(map) => map.as_bytes(),
             ContentsStorage::Read(bytes) => bytes,
         }
     }
@@ -223,8 +226,8 @@ pub struct DecompressedStream<'s>(Box<dyn Read + 's>);
 
 impl DecompressedStream<'static> {
     /// Opens `path`; the file stays open while the reader exists.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
+    pub fn open_path(path: &Path) -> Result<Self, TraceError> {
+        let io = |doing| move |source| TraceError::from_io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
         let metadata = file.metadata().map_err(io("read the size"))?;
         // A named pipe has no known size, so its size is counted while it is read.
@@ -239,7 +242,7 @@ impl DecompressedStream<'static> {
 
 impl<'s> DecompressedStream<'s> {
     /// Reads from bytes in memory.
-    pub fn of(bytes: &'s [u8]) -> std::io::Result<Self> {
+    pub fn from_bytes(bytes: &'s [u8]) -> std::io::Result<Self> {
         Self::new(bytes, CompressedSize::Known(bytes.len() as u64))
     }
 
@@ -253,8 +256,8 @@ impl<'s> DecompressedStream<'s> {
     fn new(source: impl Read + 's, packed: CompressedSize) -> std::io::Result<Self> {
         let mut source = std::io::BufReader::with_capacity(1 << 17, source);
         let first = std::io::BufRead::fill_buf(&mut source)?;
-        Ok(Self(match CompressionFormat::of(first) {
-            Some(packing) => packing.unpack(source, packed)?,
+        Ok(Self(match CompressionFormat::detect_format(first) {
+            Some(packing) => packing.decompress(source, packed)?,
             None => Box::new(source),
         }))
     }
@@ -277,8 +280,8 @@ pub fn parse_text<T>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, TraceError>,
 ) -> Result<T, TraceError> {
-    let text = read_text(DecompressedStream::open(path)?, 0);
-    let text = text.map_err(|source| TraceError::io(path, "read", source))?;
+    let text = read_text(DecompressedStream::open_path(path)?, 0);
+    let text = text.map_err(|source| TraceError::from_io(path, "read", source))?;
     parse(&text).map_err(|error| error.in_file(path))
 }
 
@@ -300,7 +303,7 @@ fn not_found(path: &Path, why: &str) -> TraceError {
             format!("one of the subfolders, such as {}", first.display()),
         ),
     };
-    TraceError::refused_in(path, found, hint)
+    TraceError::invalid_file(path, found, hint)
 }
 
 /// Returns the folders in `path` that contain traces; checks only the first thousand by name.

@@ -1,6 +1,6 @@
 //! Declarations of groups of ranks, in side files and in metadata nodes.
 
-use super::{TraceError, escape};
+use super::{TraceError, escape_name};
 use chakram_base::setting::SettingKey;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -39,10 +39,10 @@ pub fn change_metadata(
     mut change: impl FnMut(&str, &[u32]) -> Result<GroupChange, TraceError>,
 ) -> Result<String, TraceError> {
     let mut kept = Vec::new();
-    for mut entry in entries::<serde_json::Map<String, serde_json::Value>>(node, values)? {
+    for mut entry in parse_entries::<serde_json::Map<String, serde_json::Value>>(node, values)? {
         let one: GroupEntry = serde_json::from_value(entry.clone().into())
-            .map_err(|e| unreadable(node, &e.to_string()))?;
-        let (name, ranks) = one.declared(node)?;
+            .map_err(|e| unreadable_groups_error(node, &e.to_string()))?;
+        let (name, ranks) = one.into_declaration(node)?;
         let Some((name, ranks)) = change(&name, &ranks)? else {
             continue;
         };
@@ -56,12 +56,12 @@ pub fn change_metadata(
         kept.push(serde_json::Value::Object(entry));
     }
     let text = serde_json::Value::Array(kept).to_string();
-    Ok(in_form_of(values, text))
+    Ok(keep_layout_of(values, text))
 }
 
 /// Returns the JSON `text` in the form of `before`: quoted as the only string of a Python list if
 /// `before` has this form and `text` needs no escapes.
-pub fn in_form_of(before: &str, text: String) -> String {
+pub fn keep_layout_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));
     if quoted && !text.contains(['\\', '\'']) {
@@ -74,7 +74,7 @@ pub fn in_form_of(before: &str, text: String) -> String {
 /// Reads a group file: a JSON object from the group's name to its ranks, such as `{"1": [0, 1]}`.
 pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     let file: GroupFile = serde_json::from_str(text).map_err(|e| {
-        TraceError::malformed(
+        TraceError::malformed_at(
             0,
             format!(
                 "{e}; expected a JSON object from group names to ranks, such as {{\"1\": [0, 1]}}"
@@ -106,7 +106,7 @@ impl<'de> Visitor<'de> for GroupVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<DeclaredGroups, A::Error> {
         let mut groups = DeclaredGroups::new();
         while let Some((name, ranks)) = entries.next_entry::<String, Vec<u32>>()? {
-            let twice = format!("group `{}` is declared twice", escape(&name));
+            let twice = format!("group `{}` is declared twice", escape_name(&name));
             if groups.insert(name, ranks).is_some() {
                 return Err(A::Error::custom(twice));
             }
@@ -123,11 +123,11 @@ struct GroupEntry {
 }
 
 impl GroupEntry {
-    fn declared(self, node: u64) -> Result<(String, Vec<u32>), TraceError> {
+    fn into_declaration(self, node: u64) -> Result<(String, Vec<u32>), TraceError> {
         match self.pg_name {
             serde_json::Value::String(name) => Ok((name, self.ranks)),
             serde_json::Value::Number(number) => Ok((number.to_string(), self.ranks)),
-            other => Err(unreadable(
+            other => Err(unreadable_groups_error(
                 node,
                 &format!("`pg_name` is {other}, expected text or a number"),
             )),
@@ -135,8 +135,8 @@ impl GroupEntry {
     }
 }
 
-fn unreadable(node: u64, why: &str) -> TraceError {
-    TraceError::refused(
+fn unreadable_groups_error(node: u64, why: &str) -> TraceError {
+    TraceError::invalid_node(
         node,
         format!("the process groups of the metadata node cannot be read: {why}"),
         format!(
@@ -149,11 +149,14 @@ fn unreadable(node: u64, why: &str) -> TraceError {
 /// Reads the `values` text of a `process_group:init` node. The text is a Python list of one string, which contains
 /// JSON: a list of objects with `pg_name` and `ranks`.
 pub fn parse_metadata(node: u64, values: &str) -> Result<DeclaredGroups, TraceError> {
-    let entries = entries::<GroupEntry>(node, values)?.into_iter();
-    entries.map(|entry| entry.declared(node)).collect()
+    let entries = parse_entries::<GroupEntry>(node, values)?.into_iter();
+    entries.map(|entry| entry.into_declaration(node)).collect()
 }
 
-fn entries<T: serde::de::DeserializeOwned>(node: u64, values: &str) -> Result<Vec<T>, TraceError> {
+fn parse_entries<T: serde::de::DeserializeOwned>(
+    node: u64,
+    values: &str,
+) -> Result<Vec<T>, TraceError> {
     let json = match (values.find('['), values.rfind(']')) {
         (Some(start), Some(end)) if start < end => values[start + 1..end].trim(),
         _ => values.trim(),
@@ -164,7 +167,7 @@ fn entries<T: serde::de::DeserializeOwned>(node: u64, values: &str) -> Result<Ve
         .and_then(|rest| rest.strip_suffix(['\'', '"']))
         .map(|inner| inner.replace("\\\"", "\"").replace("\\'", "'"));
     let text = unquoted.as_deref().unwrap_or(values);
-    serde_json::from_str(text).map_err(|e| unreadable(node, &e.to_string()))
+    serde_json::from_str(text).map_err(|e| unreadable_groups_error(node, &e.to_string()))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use super::digest::FileDigest;
 use super::groups::{DeclaredGroups, GroupFile};
 use super::read_all::read_text;
 use super::roles::GroupRoles;
-use super::{TraceError, escape};
+use super::{TraceError, escape_name};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
@@ -76,18 +76,18 @@ struct JobRankRow {
 
 impl JobFile {
     /// Reads the file `path`.
-    pub fn read(path: &Path) -> Result<Self, TraceError> {
+    pub fn read_file(path: &Path) -> Result<Self, TraceError> {
         let read = || {
             let file = std::fs::File::open(path)?;
             read_text(&file, file.metadata()?.len())
         };
-        let text = read().map_err(|error| TraceError::io(path, "read", error))?;
+        let text = read().map_err(|error| TraceError::from_io(path, "read", error))?;
         Self::parse(&text).map_err(|error| error.in_file(path))
     }
 
     /// Parses the contents of a job file.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
-        let wrong = |found: String| TraceError::malformed(0, found);
+        let wrong = |found: String| TraceError::malformed_at(0, found);
         let document: JobDocument = serde_json::from_str(text).map_err(|error| {
             let at = (error.line(), error.column());
             TraceError::in_text(
@@ -97,12 +97,12 @@ impl JobFile {
             )
         })?;
         if document.schema != SCHEMA {
-            let found = escape(&document.schema);
+            let found = escape_name(&document.schema);
             return Err(wrong(format!("the schema is `{found}`, expected {SCHEMA}")));
         }
         let mut ranks = Vec::with_capacity(document.ranks.len());
         for row in document.ranks {
-            let file = escape(&row.file);
+            let file = escape_name(&row.file);
             // A job file must not refer to files outside its folder.
             if row.file.is_empty() || row.file.contains(['/', '\\', '\0']) || row.file == ".." {
                 return Err(wrong(format!(
@@ -111,7 +111,7 @@ impl JobFile {
                 )));
             }
             let Ok(hash) = blake3::Hash::from_hex(&row.blake3) else {
-                let found = escape(&row.blake3);
+                let found = escape_name(&row.blake3);
                 return Err(wrong(format!(
                     "rank {}: `{found}` is not a BLAKE3 hash",
                     row.rank
@@ -152,12 +152,12 @@ impl JobFile {
             text.write_fmt(line).expect("a string grows as needed");
         };
         if let Some(machine) = &self.machine {
-            say(format_args!(",\n  \"machine\": {}", json_text(machine)));
+            say(format_args!(",\n  \"machine\": {}", to_json_text(machine)));
         }
         if !self.roles.is_empty() {
             say(format_args!(
                 ",\n  \"roles\": {}",
-                json_text(&self.roles.to_string())
+                to_json_text(&self.roles.to_string())
             ));
         }
         if !self.groups.is_empty() {
@@ -166,8 +166,8 @@ impl JobFile {
                 let comma = if i == 0 { "" } else { "," };
                 say(format_args!(
                     "{comma}\n    {}: {}",
-                    json_text(name),
-                    json_text(ranks)
+                    to_json_text(name),
+                    to_json_text(ranks)
                 ));
             }
             say(format_args!("\n  }}"));
@@ -180,7 +180,7 @@ impl JobFile {
             say(format_args!(
                 "{comma}\n    {{\"rank\":{},\"file\":{},\"bytes\":{},\"blake3\":\"{hash}\"}}",
                 row.rank,
-                json_text(&row.file),
+                to_json_text(&row.file),
                 row.seal.bytes
             ));
         }
@@ -189,14 +189,14 @@ impl JobFile {
     }
 
     /// Returns the trace of `rank`.
-    pub fn rank(&self, rank: u32) -> Option<&JobRank> {
+    pub fn trace_of_rank(&self, rank: u32) -> Option<&JobRank> {
         let found = self.ranks.binary_search_by_key(&rank, |row| row.rank);
         found.ok().map(|index| &self.ranks[index])
     }
 }
 
 /// Returns a name or a list as JSON text.
-fn json_text<T: Serialize + ?Sized>(value: &T) -> String {
+fn to_json_text<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("names and lists can be written")
 }
 
@@ -234,8 +234,8 @@ mod tests {
         for job in [job(), bare] {
             assert_eq!(JobFile::parse(&job.to_text()).unwrap(), job);
         }
-        assert_eq!(job().rank(7).unwrap().seal.bytes, 7);
-        assert_eq!(job().rank(2), None);
+        assert_eq!(job().trace_of_rank(7).unwrap().seal.bytes, 7);
+        assert_eq!(job().trace_of_rank(2), None);
     }
 
     #[test]

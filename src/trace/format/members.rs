@@ -75,8 +75,8 @@ impl TraceMembers {
     }
 
     /// Reads the members from a metadata record. Fails if they are invalid.
-    fn find(record: RawRecord<'_>) -> Result<Option<Self>, TraceError> {
-        let Some(attribute) = attributes(record, METADATA_ATTRIBUTES)
+    fn find_in_metadata(record: RawRecord<'_>) -> Result<Option<Self>, TraceError> {
+        let Some(attribute) = iter_attributes(record, METADATA_ATTRIBUTES)
             .find(|(attribute, _)| attribute.name == MEMBERS.as_bytes())
         else {
             return Ok(None);
@@ -85,7 +85,7 @@ impl TraceMembers {
         let text = attribute.as_text();
         let parsed = text.and_then(|text| {
             Self::parse(text).map_err(|why| {
-                TraceError::malformed(offset, format!("attribute `{MEMBERS}`: {why}"))
+                TraceError::malformed_at(offset, format!("attribute `{MEMBERS}`: {why}"))
             })
         });
         let parsed = parsed.map_err(|error| error.in_record(record.number, record.offset));
@@ -94,7 +94,7 @@ impl TraceMembers {
 }
 
 /// Iterates over the readable attributes of a record (its fields `field`), with their offsets.
-fn attributes<'a>(
+fn iter_attributes<'a>(
     record: RawRecord<'a>,
     field: u32,
 ) -> impl Iterator<Item = (AttrView<'a>, usize)> {
@@ -102,11 +102,11 @@ fn attributes<'a>(
     let fields = std::iter::from_fn(move || match cursor.is_empty() {
         true => None,
         // The reader of the trace reports broken fields.
-        false => cursor.field().ok(),
+        false => cursor.read_field().ok(),
     });
     fields.filter_map(move |found| match found {
         (number, WireValue::Bytes(message, offset)) if number == field => {
-            Some((AttrView::scan(message, offset).ok()?, offset))
+            Some((AttrView::scan_attribute(message, offset).ok()?, offset))
         }
         _ => None,
     })
@@ -115,18 +115,18 @@ fn attributes<'a>(
 /// Returns the trace of `rank` if `contents` represent several ranks, otherwise `None`.
 ///
 /// Fails if `rank` is not a member, or if the members are invalid.
-pub fn of_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError> {
+pub fn extract_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError> {
     let mut records = FrameCursor::new(contents);
     let Ok(Some(first)) = records.next_record() else {
         return Ok(None);
     };
-    let Some(members) = TraceMembers::find(first)? else {
+    let Some(members) = TraceMembers::find_in_metadata(first)? else {
         return Ok(None);
     };
     let Ok(place) = members.ranks.binary_search(&rank) else {
         let [low, high] = [members.ranks.first(), members.ranks.last()].map(|rank| rank.copied());
         let (low, high) = (low.unwrap_or(0), high.unwrap_or(0));
-        return Err(TraceError::malformed(
+        return Err(TraceError::malformed_at(
             first.offset,
             format!(
                 "attribute `{MEMBERS}`: the trace stands for {} ranks from {low} to {high}, but was read as the trace of rank {rank}",
@@ -148,17 +148,17 @@ pub fn of_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError
             ..RecordEdit::default()
         };
         if edit.is_empty() {
-            return out.record(record.bytes);
+            return out.write_record(record.bytes);
         }
         message.clear();
-        edit.apply(record, &mut message)?;
-        out.record(message.as_bytes())
+        edit.write_edited(record, &mut message)?;
+        out.write_record(message.as_bytes())
     };
     write(first, &edits)?;
     while let Some(record) = records.next_record()? {
         edits.clear();
-        for (attribute, _) in attributes(record, NODE_ATTRIBUTES) {
-            if let Some(edit) = members.edit(&attribute, place) {
+        for (attribute, _) in iter_attributes(record, NODE_ATTRIBUTES) {
+            if let Some(edit) = members.edit_member_attribute(&attribute, place) {
                 edits.push(edit);
             }
         }
@@ -170,7 +170,11 @@ pub fn of_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError
 impl TraceMembers {
     /// Returns the change of a node's attribute for the member at index `place`, if the attribute is a peer, a group
     /// or the rank itself.
-    fn edit(&self, attribute: &AttrView<'_>, place: usize) -> Option<(&str, AttributeEdit<'_>)> {
+    fn edit_member_attribute(
+        &self,
+        attribute: &AttrView<'_>,
+        place: usize,
+    ) -> Option<(&str, AttributeEdit<'_>)> {
         let known = replay_attribute(str::from_utf8(attribute.name).ok()?)?;
         match known.content {
             AttributeContent::MessageEnd => {
@@ -223,8 +227,12 @@ mod tests {
             own: Some(own),
             host: false,
         };
-        writer.node(&NodeView::new(1, "sum", sum), &[]).unwrap();
-        writer.node(&NodeView::new(2, "send", send), &[1]).unwrap();
+        writer
+            .receive_node(&NodeView::new(1, "sum", sum), &[])
+            .unwrap();
+        writer
+            .receive_node(&NodeView::new(2, "send", send), &[1])
+            .unwrap();
         writer.into_inner()
     }
 
@@ -248,13 +256,13 @@ mod tests {
         let written = trace(4, 7, 20, &[("a", "b"), (MEMBERS, &text), (CORE, "0,0")]);
         let own = [(5, 8, 4, "1,0"), (9, 1000, 300, "12,3")];
         for (rank, group, peer, core) in own {
-            let found = of_rank(&written, rank).unwrap().unwrap();
+            let found = extract_rank(&written, rank).unwrap().unwrap();
             assert_eq!(found, trace(rank, group, peer, &[("a", "b"), (CORE, core)]));
-            assert_eq!(of_rank(&found, 77).unwrap(), None);
+            assert_eq!(extract_rank(&found, 77).unwrap(), None);
         }
-        let first = of_rank(&written, 4).unwrap().unwrap();
+        let first = extract_rank(&written, 4).unwrap().unwrap();
         assert_eq!(first, trace(4, 7, 20, &[("a", "b"), (CORE, "0,0")]));
-        let error = of_rank(&written, 6).unwrap_err().to_string();
+        let error = extract_rank(&written, 6).unwrap_err().to_string();
         assert!(
             error.contains("3 ranks from 4 to 9") && error.contains("rank 6"),
             "{error}"
@@ -282,11 +290,11 @@ mod tests {
         ] {
             let found = TraceMembers::parse(text).unwrap_err();
             assert!(found.contains(why), "{text}: {found}");
-            let error = of_rank(&trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
+            let error = extract_rank(&trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
             assert!(error.to_string().contains("attribute `members`"), "{error}");
         }
         for broken in [&[][..], &[5], &[3, 1, 2, 3], b"\x00\x00"] {
-            assert_eq!(of_rank(broken, 1).unwrap(), None);
+            assert_eq!(extract_rank(broken, 1).unwrap(), None);
         }
     }
 }

@@ -51,7 +51,7 @@ pub(super) use detect::is_current;
 const CURRENT: &str = "0.0.4";
 
 /// Hint for records that are invalid in their generation.
-fn hint() -> String {
+fn describe_generation_option() -> String {
     format!(
         "another {} of `chakram convert trace`, or {}",
         SettingKey::Generation,
@@ -96,7 +96,7 @@ impl SchemaGeneration {
     }
 
     /// Returns the layout of the generation's nodes.
-    pub(super) fn node(self) -> &'static MessageLayout {
+    pub(super) fn node_layout(self) -> &'static MessageLayout {
         match self {
             Self::V001 => &schema_layout::NODE_001,
             Self::V002 => &schema_layout::NODE_002,
@@ -107,7 +107,7 @@ impl SchemaGeneration {
     }
 
     /// Returns the possible layouts of the generation's metadata records.
-    pub(super) fn metadata(self) -> impl Iterator<Item = &'static MessageLayout> {
+    pub(super) fn metadata_layouts(self) -> impl Iterator<Item = &'static MessageLayout> {
         let layouts: [Option<&MessageLayout>; 2] = match self {
             Self::V001 | Self::V002 => [None, None],
             Self::V003A => [Some(&schema_layout::METADATA_003A), None],
@@ -123,14 +123,14 @@ impl SchemaGeneration {
     /// Returns true if `first`, the first record of a file, is metadata rather than a node.
     fn begins_with_metadata(self, first: &[u8]) -> bool {
         let suits = |layout: &MessageLayout| {
-            schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)
+            schema_layout::check_message(first, 0, layout).is_ok_and(|fit| !fit.unknown)
         };
-        let mut metadata = self.metadata();
+        let mut metadata = self.metadata_layouts();
         if first.is_empty() {
             // Old nodes always have an id, so an empty record is metadata.
             metadata.next().is_some()
         } else {
-            !suits(self.node()) && metadata.any(suits)
+            !suits(self.node_layout()) && metadata.any(suits)
         }
     }
 }
@@ -157,13 +157,13 @@ pub struct UpgradedTrace {
 ///
 /// Fails on files whose records do not fit one generation, and on records that are invalid in their
 /// generation.
-pub fn upgrade(
+pub fn upgrade_contents(
     contents: &[u8],
     generation: Option<SchemaGeneration>,
 ) -> Result<Option<UpgradedTrace>, TraceError> {
     let concluded = generation.is_none();
     let (generation, has_metadata) = match generation {
-        None => match detect::detect(contents)? {
+        None => match detect::detect_generation(contents)? {
             Some(found) => found,
             None => return Ok(None),
         },
@@ -207,7 +207,7 @@ pub fn upgrade(
     Ok(Some(UpgradedTrace {
         bytes,
         generation,
-        origins: SourceMap::records(origins, !has_metadata),
+        origins: SourceMap::from_record_offsets(origins, !has_metadata),
     }))
 }
 
@@ -215,15 +215,15 @@ pub fn upgrade(
 /// 0.0.4.
 fn needs_upgrade(first: &[u8]) -> bool {
     let suits = |layout: &MessageLayout| {
-        schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)
+        schema_layout::check_message(first, 0, layout).is_ok_and(|fit| !fit.unknown)
     };
     let certain = first.is_empty() || is_current(first) == Some(true);
     !certain && (suits(&schema_layout::NODE) || suits(&schema_layout::EARLY_METADATA))
 }
 
 /// Detects the generation of `contents`. Returns `None` if the generation is current or unknown.
-pub(super) fn detect(contents: &[u8]) -> Result<Option<SchemaGeneration>, TraceError> {
-    Ok(detect::detect(contents)?.map(|(generation, _)| generation))
+pub(super) fn detect_generation(contents: &[u8]) -> Result<Option<SchemaGeneration>, TraceError> {
+    Ok(detect::detect_generation(contents)?.map(|(generation, _)| generation))
 }
 
 /// Returns the metadata record for a file that has none.
@@ -247,21 +247,21 @@ pub(super) fn upgrade_record(
     metadata: bool,
 ) -> Result<Vec<u8>, TraceError> {
     let attributes: &v002::OldValueFields = match generation {
-        SchemaGeneration::V001 => return Ok(v001::node(record)?.encode_to_vec()),
+        SchemaGeneration::V001 => return Ok(v001::convert_node(record)?.encode_to_vec()),
         SchemaGeneration::V002 => &v002::ATTRIBUTES_002,
         SchemaGeneration::V003A => &v002::ATTRIBUTES_003A,
         SchemaGeneration::V003B => &v002::ATTRIBUTES_003B,
-        SchemaGeneration::V004 if metadata => return v002::early_metadata(record),
+        SchemaGeneration::V004 if metadata => return v002::convert_early_metadata(record),
         SchemaGeneration::V004 => return Ok(record.bytes.to_vec()),
     };
     if metadata {
-        return Ok(v002::metadata(record, attributes)?.encode_to_vec());
+        return Ok(v002::convert_metadata(record, attributes)?.encode_to_vec());
     }
-    Ok(v002::node(record, generation, attributes)?.encode_to_vec())
+    Ok(v002::convert_node(record, generation, attributes)?.encode_to_vec())
 }
 
 /// Decodes a text field.
-fn text(bytes: &[u8], at: usize) -> Result<String, TraceError> {
+fn decode_text(bytes: &[u8], at: usize) -> Result<String, TraceError> {
     let text = std::str::from_utf8(bytes).map(str::to_owned);
-    text.map_err(|_| TraceError::malformed(at, "a text that is not UTF-8"))
+    text.map_err(|_| TraceError::malformed_at(at, "a text that is not UTF-8"))
 }

@@ -1,7 +1,7 @@
 //! Operation of a node, decoded once from its type and attributes.
 
 use super::attr::NodeAttributes;
-use super::{CollectiveKind, Dtype, TraceError, escape};
+use super::{CollectiveKind, Dtype, TraceError, escape_name};
 use chakram_base::units::Span;
 
 /// Name of a group in a trace.
@@ -134,7 +134,7 @@ impl<'a> NodeAttributes<'a> {
 
     /// Returns the recorded duration; the exact attribute takes precedence over whole microseconds.
     #[inline]
-    pub fn recorded(&self, micros: u64) -> Span {
+    pub fn recorded_duration(&self, micros: u64) -> Span {
         match self.duration_ns {
             Some(ns) => Span::from_ns(ns),
             None => Span::from_us(micros),
@@ -143,30 +143,30 @@ impl<'a> NodeAttributes<'a> {
 
     /// Decodes the operation of a node of type `kind` with these attributes.
     #[inline]
-    pub fn op(&self, id: u64, kind: u64) -> Result<Op<'a>, TraceError> {
+    pub fn decode_op(&self, id: u64, kind: u64) -> Result<Op<'a>, TraceError> {
         if let Some(found) = self.in_switch.filter(|_| !matches!(kind, 2 | 3)) {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 id,
                 format!(
                     "`in_switch` is \"{}\" on a node of type {kind}, expected it only on loads (2) and stores (3)",
-                    escape(found)
+                    escape_name(found)
                 ),
                 "remove the attribute; collectives among NPUs are separate nodes",
             ));
         }
         if let Some(found) = self.remote_memory.filter(|_| !matches!(kind, 2 | 3)) {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 id,
                 format!(
                     "`remote_memory` is \"{}\" on a node of type {kind}, expected it only on loads (2) and stores (3)",
-                    escape(found)
+                    escape_name(found)
                 ),
                 "remove the attribute, which names the memory that a load or store accesses",
             ));
         }
         match kind {
             0 | 1 => Ok(Op::NoOp),
-            2 | 3 => self.memory(id, kind == 3),
+            2 | 3 => self.decode_memory_access(id, kind == 3),
             4 if self.host => Ok(Op::Host),
             4 if self.comm_unknown => Ok(Op::Communication {
                 bytes: self.tensor_size,
@@ -177,10 +177,10 @@ impl<'a> NodeAttributes<'a> {
                 dtype: self.dtype,
             }),
             5 | 6 if self.is_launch() => Ok(Op::Host),
-            5 | 6 => self.message(id, kind == 6),
+            5 | 6 => self.decode_message(id, kind == 6),
             7 if self.is_launch() => Ok(Op::Host),
-            7 => self.collective(id),
-            8..=10 => Err(TraceError::refused(
+            7 => self.decode_collective(id),
+            8..=10 => Err(TraceError::invalid_node(
                 id,
                 format!(
                     "node type {kind} is a {} node of newer schemas, for which there is no time model",
@@ -188,7 +188,7 @@ impl<'a> NodeAttributes<'a> {
                 ),
                 "leave such nodes out of the capture, or write them as host work",
             )),
-            other => Err(TraceError::refused(
+            other => Err(TraceError::invalid_node(
                 id,
                 format!("node type {other} does not exist, expected 0 to 10"),
                 "check whether an older tool (before October 2023) wrote the file, because its \
@@ -203,13 +203,13 @@ impl<'a> NodeAttributes<'a> {
         self.host && self.comm_size.is_none()
     }
 
-    fn memory(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
+    fn decode_memory_access(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
         let place = match self.tensor_loc {
             // An absent `tensor_loc` reads as 0, and means remote memory.
             0 | 2 => match self.remote_memory {
                 None => MemoryLocation::Remote,
                 Some("") => {
-                    return Err(TraceError::refused(
+                    return Err(TraceError::invalid_node(
                         id,
                         "`remote_memory` is empty, expected the name of a memory",
                         "name one of the machine's [remote_memories.NAME], or remove the attribute",
@@ -218,7 +218,7 @@ impl<'a> NodeAttributes<'a> {
                 Some(name) => MemoryLocation::Named(name),
             },
             1 if self.remote_memory.is_some() => {
-                return Err(TraceError::refused(
+                return Err(TraceError::invalid_node(
                     id,
                     "`remote_memory` is set on an access of local memory (`tensor_loc` 1)",
                     "set `tensor_loc` to 2 for remote memory, or remove the attribute",
@@ -226,7 +226,7 @@ impl<'a> NodeAttributes<'a> {
             }
             1 => MemoryLocation::Local,
             other => {
-                return Err(TraceError::refused(
+                return Err(TraceError::invalid_node(
                     id,
                     format!("`tensor_loc` is {other}, expected 1 or 2"),
                     "1 for local memory, or 2 (or no attribute) for remote memory",
@@ -236,19 +236,19 @@ impl<'a> NodeAttributes<'a> {
         let in_switch = match self.in_switch {
             None => false,
             Some(_) if place == MemoryLocation::Local => {
-                return Err(TraceError::refused(
+                return Err(TraceError::invalid_node(
                     id,
                     "`in_switch` is set on an access of local memory, which has no switch",
                     "set `tensor_loc` to 2 for remote memory, or remove the attribute",
                 ));
             }
-            Some(found) if found == Self::gathering(store) => true,
+            Some(found) if found == Self::switch_attribute_name(store) => true,
             Some(found) => {
-                let expected = Self::gathering(store);
+                let expected = Self::switch_attribute_name(store);
                 let what = if store { "store" } else { "load" };
-                return Err(TraceError::refused(
+                return Err(TraceError::invalid_node(
                     id,
-                    format!("`in_switch` is \"{}\" on a {what}", escape(found)),
+                    format!("`in_switch` is \"{}\" on a {what}", escape_name(found)),
                     format!("{expected:?}, the only value for a {what}"),
                 ));
             }
@@ -262,7 +262,7 @@ impl<'a> NodeAttributes<'a> {
     }
 
     /// Returns the text of the attribute `in_switch` for a load or a store.
-    pub fn gathering(store: bool) -> &'static str {
+    pub fn switch_attribute_name(store: bool) -> &'static str {
         if store {
             "reduce_scatter"
         } else {
@@ -270,27 +270,27 @@ impl<'a> NodeAttributes<'a> {
         }
     }
 
-    fn message(&self, id: u64, receive: bool) -> Result<Op<'a>, TraceError> {
+    fn decode_message(&self, id: u64, receive: bool) -> Result<Op<'a>, TraceError> {
         let (what, far, near, needed) = if receive {
             ("receive", self.comm_src, self.comm_dst, "comm_src")
         } else {
             ("send", self.comm_dst, self.comm_src, "comm_dst")
         };
         let Some(far) = far else {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 id,
                 format!("a {what} without `{needed}`, so the other rank is unknown"),
                 "convert the capture again; traces that Chakra's Python converter made from PyTorch lack the attribute",
             ));
         };
         let Some(bytes) = self.comm_size else {
-            return Err(self.sizeless(id, what));
+            return Err(self.missing_size_error(id, what));
         };
         Ok(Op::Message {
             receive,
-            peer: rank(id, needed, far)?,
+            peer: check_rank(id, needed, far)?,
             tag: i32::try_from(self.comm_tag).map_err(|_| {
-                TraceError::refused(
+                TraceError::invalid_node(
                     id,
                     format!(
                         "`comm_tag` is {}, expected a number of 32 bits",
@@ -299,36 +299,36 @@ impl<'a> NodeAttributes<'a> {
                     "a tag below 2^31",
                 )
             })?,
-            bytes: self.bounded(id, bytes)?,
+            bytes: self.check_size(id, bytes)?,
             own: near
-                .map(|own| rank(id, "comm_src or comm_dst", own))
+                .map(|own| check_rank(id, "comm_src or comm_dst", own))
                 .transpose()?,
             host: self.host,
         })
     }
 
-    fn collective(&self, id: u64) -> Result<Op<'a>, TraceError> {
+    fn decode_collective(&self, id: u64) -> Result<Op<'a>, TraceError> {
         let Some(number) = self.comm_type else {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 id,
                 "a collective without `comm_type`",
                 "write the attribute; proto/README.md lists its values",
             ));
         };
         let kind = CollectiveKind::from_comm_type(number).ok_or_else(|| {
-            TraceError::refused(
+            TraceError::invalid_node(
                 id,
                 format!("`comm_type` is {number}, expected a collective from 0 to 9"),
                 "check whether an older tool wrote the file, because its numbers of collectives differ",
             )
         })?;
         let bytes = match (self.comm_size, kind) {
-            (Some(bytes), _) => self.bounded(id, bytes)?,
+            (Some(bytes), _) => self.check_size(id, bytes)?,
             (None, CollectiveKind::Barrier) => 0,
-            (None, _) => return Err(self.sizeless(id, "collective")),
+            (None, _) => return Err(self.missing_size_error(id, "collective")),
         };
         if !self.splits.is_empty() && kind != CollectiveKind::AllToAll {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 id,
                 format!("`send_bytes` or `receive_bytes` is set on a collective of kind {kind}"),
                 "remove the attributes; only members of an all-to-all exchange unequal parts",
@@ -340,24 +340,24 @@ impl<'a> NodeAttributes<'a> {
             group: self.group,
             root: self
                 .comm_root
-                .map(|root| rank(id, "comm_root", root))
+                .map(|root| check_rank(id, "comm_root", root))
                 .transpose()?,
             dimensions: self.dimensions,
             host: self.host,
         })
     }
 
-    fn sizeless(&self, id: u64, what: &str) -> TraceError {
-        TraceError::refused(
+    fn missing_size_error(&self, id: u64, what: &str) -> TraceError {
+        TraceError::invalid_node(
             id,
             format!("a {what} without `comm_size`"),
             "write the attribute; without a size the cost is unknown",
         )
     }
 
-    fn bounded(&self, id: u64, bytes: u64) -> Result<u64, TraceError> {
+    fn check_size(&self, id: u64, bytes: u64) -> Result<u64, TraceError> {
         if bytes > i64::MAX as u64 {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 id,
                 format!("`comm_size` is {bytes}, expected less than 2^63"),
                 "a size in bytes; a negative number was probably written as unsigned",
@@ -367,9 +367,9 @@ impl<'a> NodeAttributes<'a> {
     }
 }
 
-fn rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
+fn check_rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
     u32::try_from(value).map_err(|_| {
-        TraceError::refused(
+        TraceError::invalid_node(
             id,
             format!("`{attribute}` is {value}, expected a rank of 32 bits"),
             "a rank; ranks count from 0",
@@ -388,7 +388,7 @@ mod tests {
             in_switch: Some(in_switch),
             ..NodeAttributes::default()
         };
-        facts.op(5, kind).map_err(|error| error.to_string())
+        facts.decode_op(5, kind).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -435,7 +435,7 @@ mod tests {
     fn types_of_newer_and_of_no_schemas_are_told_apart() {
         let why = |kind| {
             NodeAttributes::default()
-                .op(5, kind)
+                .decode_op(5, kind)
                 .unwrap_err()
                 .to_string()
         };

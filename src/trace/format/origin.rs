@@ -30,7 +30,7 @@ pub struct NodeOrigin {
 impl NodeOrigin {
     /// Stores the attribute if it is readable; an invalid value counts as unknown.
     #[inline(never)]
-    pub(super) fn take(&mut self, attr: &AttrView<'_>) {
+    pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) {
         let field = match attr.name {
             b"parent" | b"launch" => &mut self.caller,
             b"step" => &mut self.step,
@@ -80,14 +80,14 @@ impl CallStacks {
     }
 
     /// Returns the name of a call.
-    pub fn name(&self, call: u32) -> &str {
+    pub fn name_of_call(&self, call: u32) -> &str {
         &self.names[self.calls[call as usize].name as usize]
     }
 
     /// Returns the name of the called module, without the prefix, or `None` if the call is of a
     /// function.
-    pub fn module(&self, call: u32) -> Option<&str> {
-        self.name(call).strip_prefix(MODULE)
+    pub fn module_of_call(&self, call: u32) -> Option<&str> {
+        self.name_of_call(call).strip_prefix(MODULE)
     }
 
     /// Returns true if a range of this name is a call of a module.
@@ -96,12 +96,12 @@ impl CallStacks {
     }
 
     /// Iterates over the call and its enclosing calls, innermost first.
-    pub fn outward(&self, call: u32) -> impl Iterator<Item = u32> + '_ {
+    pub fn enclosing_calls(&self, call: u32) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(Some(call), |&call| self.calls[call as usize].caller)
     }
 
     /// Returns the innermost call that contains both calls; a call contains itself.
-    pub fn common(&self, one: u32, other: u32) -> Option<u32> {
+    pub fn innermost_common_call(&self, one: u32, other: u32) -> Option<u32> {
         let (mut one, mut other) = (one, other);
         // A caller has a smaller index than its callees. Therefore, the loop replaces the call with the larger index
         // by its caller.
@@ -113,7 +113,7 @@ impl CallStacks {
     }
 
     /// Returns the calls in their encoding for the metadata record.
-    pub fn numbers(&self) -> Vec<i64> {
+    pub fn encode_numbers(&self) -> Vec<i64> {
         let calls = (0_i64..).zip(&self.calls);
         let numbers = calls.flat_map(|(own, call)| {
             let distance = call.caller.map_or(0, |caller| own - i64::from(caller));
@@ -123,7 +123,7 @@ impl CallStacks {
     }
 
     /// Stores the attribute if it is one of [`CallStacks::ATTRIBUTES`]; returns whether it is one.
-    pub(super) fn take(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
+    pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
         let [names, calls] = Self::ATTRIBUTES.map(str::as_bytes);
         if attr.name == names {
             let texts = attr.as_texts()?.unwrap_or_default();
@@ -148,7 +148,7 @@ impl CallStacks {
     }
 
     /// Drops all calls if any name is missing, so that every remaining call has a name.
-    pub(super) fn checked(self) -> Self {
+    pub(super) fn without_unnamed(self) -> Self {
         let named = |call: &PythonCall| (call.name as usize) < self.names.len();
         match self.calls.iter().all(named) {
             true => self,

@@ -93,7 +93,7 @@ const BASIS: &str = "profiler_cost_basis";
 
 impl ProfilerAttributes {
     /// If `attr` is about the profiler, stores it and returns true.
-    pub fn take(&mut self, attr: &AttrView<'_>) -> bool {
+    pub fn read_attribute(&mut self, attr: &AttrView<'_>) -> bool {
         if attr.name == BASIS.as_bytes() {
             self.basis = attr.as_str().ok().flatten().and_then(CostBasis::from_name);
             return true;

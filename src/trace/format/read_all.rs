@@ -37,7 +37,7 @@ pub(in crate::format) fn append_all(
     // the buffer.
     let mut room = expected.saturating_add(1).max(FIRST);
     loop {
-        bounds::check("the input", room, 1, "smaller inputs").map_err(io::Error::other)?;
+        bounds::check_fits("the input", room, 1, "smaller inputs").map_err(io::Error::other)?;
         let room_now = usize::try_from(room).map_err(io::Error::other)?;
         bytes.try_reserve_exact(room_now)?;
         let read = (&mut source).take(room).read_to_end(bytes)?;
@@ -45,6 +45,8 @@ pub(in crate::format) fn append_all(
             return Ok(());
         }
         // Double the buffer, up to the memory limit.
-        room = (bytes.len() as u64).min(bounds::remaining()).max(FIRST);
+        room = (bytes.len() as u64)
+            .min(bounds::remaining_bytes())
+            .max(FIRST);
     }
 }

@@ -59,31 +59,39 @@ impl RecordEdit<'_> {
     /// Writes the edited `record` into `out`, which must be empty.
     ///
     /// Fails if the record cannot be split into its fields.
-    pub fn apply(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
-        self.edit(record, out)
+    pub fn write_edited(
+        &self,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+    ) -> Result<(), TraceError> {
+        self.edit_fields(record, out)
             .map_err(|e| e.in_record(record.number, record.offset))
     }
 
     /// Appends the edited `record` to a file; an empty edit copies the record. `message` is scratch space.
     ///
     /// Fails if the record cannot be split into its fields.
-    pub fn frame(
+    pub fn append_framed(
         &self,
         record: RawRecord<'_>,
         message: &mut MessageEncoder,
         file: &mut Vec<u8>,
     ) -> Result<(), TraceError> {
         if self.is_empty() {
-            encoder::frame(file, record.bytes);
+            encoder::append_frame(file, record.bytes);
             return Ok(());
         }
         message.clear();
-        self.apply(record, message)?;
-        message.frame(file);
+        self.write_edited(record, message)?;
+        message.append_frame_to(file);
         Ok(())
     }
 
-    fn edit(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
+    fn edit_fields(
+        &self,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+    ) -> Result<(), TraceError> {
         let node = record.number > 0;
         let attributes = if node {
             NODE_ATTRIBUTES
@@ -95,90 +103,90 @@ impl RecordEdit<'_> {
         let mut unknown = Vec::new();
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            let start = cursor.offset() - record.offset;
-            let (number, raw) = cursor.field()?;
-            let whole = &record.bytes[start..cursor.offset() - record.offset];
+            let start = cursor.file_offset() - record.offset;
+            let (number, raw) = cursor.read_field()?;
+            let whole = &record.bytes[start..cursor.file_offset() - record.offset];
             match (number, raw) {
                 (ID, _) if node && self.id.is_some() => {
-                    out.varint(ID, self.id.unwrap_or_default());
+                    out.append_varint(ID, self.id.unwrap_or_default());
                 }
                 (NAME, _) if node && self.name.is_some() => {
-                    out.bytes(NAME, self.name.unwrap_or_default().as_bytes());
+                    out.append_bytes(NAME, self.name.unwrap_or_default().as_bytes());
                 }
                 (CONTROL, _) if node && self.control.is_some() => {
-                    out.packed(CONTROL, control.take().unwrap_or(&[]));
+                    out.append_packed(CONTROL, control.take().unwrap_or(&[]));
                 }
                 (DATA, _) if node && self.data.is_some() => {
-                    out.packed(DATA, data.take().unwrap_or(&[]));
+                    out.append_packed(DATA, data.take().unwrap_or(&[]));
                 }
                 (INPUTS, WireValue::Bytes(inputs, at)) if node && self.values.is_some() => {
-                    let inputs = with_values(inputs, at, values.take())?;
-                    out.bytes(INPUTS, inputs.as_bytes());
+                    let inputs = with_edited_values(inputs, at, values.take())?;
+                    out.append_bytes(INPUTS, inputs.as_bytes());
                 }
                 (_, WireValue::Bytes(message, at)) if number == attributes => {
-                    let name = AttrView::scan(message, at)?.name;
+                    let name = AttrView::scan_attribute(message, at)?.name;
                     let place = self
                         .attributes
                         .iter()
                         .position(|(wanted, _)| wanted.as_bytes() == name);
                     match place {
-                        None => out.raw(whole),
+                        None => out.append_raw(whole),
                         Some(i) => {
                             // Readers use the last of several attributes with the same name, so the new value is
                             // written only once.
                             if !std::mem::replace(&mut set[i], true)
                                 && let Some(message) =
-                                    with_value(message, at, self.attributes[i].1)?
+                                    with_edited_value(message, at, self.attributes[i].1)?
                             {
-                                out.bytes(attributes, message.as_bytes());
+                                out.append_bytes(attributes, message.as_bytes());
                             }
                         }
                     }
                 }
                 _ if number > attributes => unknown.extend_from_slice(whole),
-                _ => out.raw(whole),
+                _ => out.append_raw(whole),
             }
         }
-        out.packed(CONTROL, control.unwrap_or(&[]));
-        out.packed(DATA, data.unwrap_or(&[]));
+        out.append_packed(CONTROL, control.unwrap_or(&[]));
+        out.append_packed(DATA, data.unwrap_or(&[]));
         if let Some(values) = values {
-            out.bytes(INPUTS, with_values(&[], 0, Some(values))?.as_bytes());
+            out.append_bytes(INPUTS, with_edited_values(&[], 0, Some(values))?.as_bytes());
         }
         for (&(name, value), set) in self.attributes.iter().zip(set) {
             if !set && value != AttributeEdit::Remove {
                 let mut message = MessageEncoder::default();
-                message.bytes(ATTRIBUTE_NAME, name.as_bytes());
+                message.append_bytes(ATTRIBUTE_NAME, name.as_bytes());
                 put_value(&mut message, None, value);
-                out.bytes(attributes, message.as_bytes());
+                out.append_bytes(attributes, message.as_bytes());
             }
         }
-        out.raw(&unknown);
+        out.append_raw(&unknown);
         Ok(())
     }
 }
 
 /// Returns a node's inputs with new values, or without values.
-fn with_values(
+fn with_edited_values(
     inputs: &[u8],
     at: usize,
     values: Option<&str>,
 ) -> Result<MessageEncoder, TraceError> {
     let mut out = MessageEncoder::default();
     if let Some(values) = values {
-        out.bytes(VALUES, values.as_bytes());
+        out.append_bytes(VALUES, values.as_bytes());
     }
     let mut cursor = WireCursor::new(inputs, at);
     while !cursor.is_empty() {
-        let start = cursor.offset() - at;
-        if cursor.field()?.0 != VALUES {
-            out.raw(&inputs[start..cursor.offset() - at]);
+        let start = cursor.file_offset() - at;
+        if cursor.read_field()?.0 != VALUES {
+            out.append_raw(&inputs[start..cursor.file_offset() - at]);
         }
     }
     Ok(out)
 }
 
 /// Returns an attribute with a new value, or `None` if the attribute is removed.
-fn with_value(
+fn with_edited_value(
     message: &[u8],
     at: usize,
     value: AttributeEdit<'_>,
@@ -190,11 +198,11 @@ fn with_value(
     let mut kept = None;
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
-        let start = cursor.offset() - at;
-        let (number, _) = cursor.field()?;
+        let start = cursor.file_offset() - at;
+        let (number, _) = cursor.read_field()?;
         match number {
             FIRST_VALUE..=LAST_VALUE => kept = Some(number),
-            _ => out.raw(&message[start..cursor.offset() - at]),
+            _ => out.append_raw(&message[start..cursor.file_offset() - at]),
         }
     }
     put_value(&mut out, kept, value);
@@ -210,7 +218,7 @@ fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'
             (Some(number), Ok(count)) if number != STRING && number != BYTES => count,
             (kept, _) => {
                 let number = kept.filter(|&number| number == BYTES).unwrap_or(STRING);
-                return out.bytes(number, text.as_bytes());
+                return out.append_bytes(number, text.as_bytes());
             }
         },
     };
@@ -219,18 +227,18 @@ fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'
     let signed = count <= i64::MAX as u64;
     match (kept.unwrap_or(UINT64), narrow) {
         // A double stores whole numbers exactly up to 2^53, a float up to 2^24.
-        (number @ 3, _) if count <= 1 << 53 => out.fixed64(number, (count as f64).to_bits()),
-        (number @ 5, _) if count <= 1 << 24 => out.fixed32(number, (count as f32).to_bits()),
-        (number @ (7 | 11), Some(_)) => out.varint(number, count),
-        (number @ 9, _) if signed => out.varint(number, count),
+        (number @ 3, _) if count <= 1 << 53 => out.append_fixed64(number, (count as f64).to_bits()),
+        (number @ 5, _) if count <= 1 << 24 => out.append_fixed32(number, (count as f32).to_bits()),
+        (number @ (7 | 11), Some(_)) => out.append_varint(number, count),
+        (number @ 9, _) if signed => out.append_varint(number, count),
         // The zigzag encoding of a non-negative number is twice the number.
-        (number @ 15, Some(_)) => out.varint(number, count << 1),
-        (number @ 17, _) if signed => out.varint(number, count << 1),
-        (number @ (19 | 23), Some(narrow)) => out.fixed32(number, narrow),
-        (number @ 21, _) => out.fixed64(number, count),
-        (number @ 25, _) if signed => out.fixed64(number, count),
-        (number @ (STRING | BYTES), _) => out.bytes(number, count.to_string().as_bytes()),
-        _ => out.varint(UINT64, count),
+        (number @ 15, Some(_)) => out.append_varint(number, count << 1),
+        (number @ 17, _) if signed => out.append_varint(number, count << 1),
+        (number @ (19 | 23), Some(narrow)) => out.append_fixed32(number, narrow),
+        (number @ 21, _) => out.append_fixed64(number, count),
+        (number @ 25, _) if signed => out.append_fixed64(number, count),
+        (number @ (STRING | BYTES), _) => out.append_bytes(number, count.to_string().as_bytes()),
+        _ => out.append_varint(UINT64, count),
     }
 }
 
@@ -256,7 +264,7 @@ mod tests {
             bytes,
         };
         let mut out = MessageEncoder::default();
-        edit.apply(record, &mut out).unwrap();
+        edit.write_edited(record, &mut out).unwrap();
         out.as_bytes().to_vec()
     }
 

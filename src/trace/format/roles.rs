@@ -17,7 +17,7 @@ pub struct GroupRoles(BTreeMap<u64, (u64, String)>);
 
 impl GroupRoles {
     /// Sets the role of group `number`, unless the group already has a role.
-    pub fn add(&mut self, number: u64, role: &str) {
+    pub fn add_role(&mut self, number: u64, role: &str) {
         self.insert(number, number, role);
     }
 
@@ -40,7 +40,7 @@ impl GroupRoles {
     }
 
     /// Returns the roles with each word replaced by the result of `word`.
-    pub fn renamed(&self, word: impl Fn(&str) -> String) -> Self {
+    pub fn rename_roles(&self, word: impl Fn(&str) -> String) -> Self {
         let mut roles = Self::default();
         for (first, (last, role)) in &self.0 {
             roles.insert(*first, *last, &word(role));
@@ -49,7 +49,7 @@ impl GroupRoles {
     }
 
     /// Returns the role of the group called `name`.
-    pub fn of(&self, name: &str) -> Option<&str> {
+    pub fn role_of_group(&self, name: &str) -> Option<&str> {
         let number: u64 = name.parse().ok()?;
         let (_, (last, role)) = self.0.range(..=number).next_back()?;
         (number <= *last).then_some(role)
@@ -105,22 +105,26 @@ mod tests {
     fn ranges_are_written_and_read_back() {
         let mut roles = GroupRoles::default();
         for number in 1..=3 {
-            roles.add(number, "tensor");
+            roles.add_role(number, "tensor");
         }
         for number in [7, 4, 5] {
-            roles.add(number, "data");
+            roles.add_role(number, "data");
         }
         let text = "tensor 1-3, data 4-5, data 7-7";
         assert_eq!(roles.to_string(), text);
         assert_eq!(text.parse::<GroupRoles>().unwrap(), roles);
-        let of = ["0", "1", "3", "5", "6", "7", "8", "tp"].map(|name| roles.of(name));
+        let of = ["0", "1", "3", "5", "6", "7", "8", "tp"].map(|name| roles.role_of_group(name));
         let [t, d] = [Some("tensor"), Some("data")];
         assert_eq!(of, [None, t, t, d, None, d, None, None]);
         // If a group's role is stated twice, the first statement counts.
         let mut both: GroupRoles = "experts 3-9".parse().unwrap();
         both.extend(&roles);
         assert_eq!(
-            (both.of("2"), both.of("3"), both.of("5")),
+            (
+                both.role_of_group("2"),
+                both.role_of_group("3"),
+                both.role_of_group("5")
+            ),
             (None, Some("experts"), Some("experts"))
         );
     }

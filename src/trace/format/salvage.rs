@@ -73,7 +73,7 @@ impl SalvageReport {
     }
 
     /// Returns the detected format.
-    pub fn form(&self) -> TraceFormat {
+    pub fn detected_format(&self) -> TraceFormat {
         match self.generation {
             Some(generation) => TraceFormat::Et(generation),
             None => TraceFormat::Text(TextFormat::JsonLines),
@@ -105,7 +105,7 @@ struct SalvagedRecord {
 /// be decompressed.
 ///
 /// Fails if no record is sound, if the generation of the sound records is ambiguous, and on text other than JSON Lines.
-pub fn salvage(
+pub fn salvage_trace(
     contents: &[u8],
     options: SalvageOptions,
 ) -> Result<(Vec<u8>, SalvageReport), TraceError> {
@@ -114,9 +114,9 @@ pub fn salvage(
         ..SalvageReport::default()
     };
     let (metadata, found) = match trace_format::text_form(contents) {
-        Some(Ok(TextFormat::JsonLines)) => lines(contents, &mut report),
+        Some(Ok(TextFormat::JsonLines)) => salvage_lines(contents, &mut report),
         Some(Ok(_)) => {
-            return Err(TraceError::refused_at(
+            return Err(TraceError::invalid_at(
                 super::TraceLocation::default(),
                 "the text is a single JSON value, from which no part can be salvaged",
                 format!(
@@ -126,10 +126,10 @@ pub fn salvage(
             ));
         }
         Some(Err(error)) => return Err(error),
-        None => frames::find(contents, options.generation, &mut report)?,
+        None => frames::salvage_frames(contents, options.generation, &mut report)?,
     };
     if metadata.is_none() && found.is_empty() {
-        return Err(TraceError::malformed(
+        return Err(TraceError::malformed_at(
             0,
             "the file contains no intact record of an execution trace",
         ));
@@ -142,7 +142,7 @@ pub fn salvage(
     let mut ids = BTreeSet::new();
     let mut kept: Vec<(u64, Vec<u8>)> = Vec::with_capacity(found.len());
     for SalvagedRecord { message, record } in found {
-        let id = id_of(&message);
+        let id = read_node_id(&message);
         if ids.insert(id) {
             report.empty += usize::from(message.is_empty());
             kept.push((id, message));
@@ -156,12 +156,12 @@ pub fn salvage(
         let missing = if whole {
             Vec::new()
         } else {
-            dangling(message, *id, &ids)
+            find_dangling_dependencies(message, *id, &ids)
         };
         if missing.is_empty() || options.keep_dangling {
             old_schemas::push_framed(&mut out, message)
         } else {
-            old_schemas::push_framed(&mut out, &without(message, &ids))
+            old_schemas::push_framed(&mut out, &drop_dependencies(message, &ids))
         }
         report.dangling.extend(missing);
     }
@@ -169,7 +169,10 @@ pub fn salvage(
 }
 
 /// Recovers the records of JSON Lines; invalid lines are lost.
-fn lines(text: &[u8], report: &mut SalvageReport) -> (Option<Vec<u8>>, Vec<SalvagedRecord>) {
+fn salvage_lines(
+    text: &[u8],
+    report: &mut SalvageReport,
+) -> (Option<Vec<u8>>, Vec<SalvagedRecord>) {
     let mut metadata = None;
     let mut found = Vec::new();
     let mut at = 0;
@@ -200,7 +203,7 @@ fn lines(text: &[u8], report: &mut SalvageReport) -> (Option<Vec<u8>>, Vec<Salva
                 bytes: range,
                 record: number,
                 line: Some(line),
-                why: error.found(),
+                why: error.describe_finding(),
             }),
         }
     }
@@ -209,10 +212,10 @@ fn lines(text: &[u8], report: &mut SalvageReport) -> (Option<Vec<u8>>, Vec<Salva
 }
 
 /// Returns the id of a sound node.
-fn id_of(message: &[u8]) -> u64 {
+fn read_node_id(message: &[u8]) -> u64 {
     let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
-        match cursor.field() {
+        match cursor.read_field() {
             Ok((1, WireValue::Varint(id))) => return id,
             Ok(_) => {}
             Err(_) => break,
@@ -222,11 +225,15 @@ fn id_of(message: &[u8]) -> u64 {
 }
 
 /// Returns the dependencies of a sound node that are not in `ids`.
-fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool)> {
+fn find_dangling_dependencies(
+    message: &[u8],
+    id: u64,
+    ids: &BTreeSet<u64>,
+) -> Vec<(u64, u64, bool)> {
     let mut missing = Vec::new();
     let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
-        let Ok((number, raw)) = cursor.field() else {
+        let Ok((number, raw)) = cursor.read_field() else {
             break;
         };
         if let 4 | 5 = number {
@@ -244,16 +251,16 @@ fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool
 }
 
 /// Copies a sound node without the dependencies that are not in `ids`.
-fn without(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
+fn drop_dependencies(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len());
     let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
-        let start = cursor.offset();
-        let Ok((number, raw)) = cursor.field() else {
+        let start = cursor.file_offset();
+        let Ok((number, raw)) = cursor.read_field() else {
             break;
         };
         if !matches!(number, 4 | 5) {
-            out.extend_from_slice(&message[start..cursor.offset()]);
+            out.extend_from_slice(&message[start..cursor.file_offset()]);
             continue;
         }
         let mut left = Vec::new();

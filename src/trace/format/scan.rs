@@ -7,7 +7,7 @@ use super::origin::{CallStacks, NodeOrigin};
 use super::profiler_cost::{CaptureProfiler, ProfilerAttributes};
 use super::roles::{self, GroupRoles};
 use super::split_sizes::SplitSizes;
-use super::utf8::text;
+use super::utf8::as_utf8;
 use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
 use super::work_amounts::{self, WorkAmounts};
 use super::{KernelShape, MemoryChanges, NodeLabels, TraceError};
@@ -16,9 +16,9 @@ use chakram_base::units::Span;
 /// Visitor of a node's dependencies while its record is scanned.
 pub trait DependencyVisitor {
     /// Visits a data dependency: the node consumes results of node `id`.
-    fn data(&mut self, id: u64) -> Result<(), TraceError>;
+    fn visit_data(&mut self, id: u64) -> Result<(), TraceError>;
     /// Visits a control dependency: the node follows node `id` in program order.
-    fn control(&mut self, id: u64) -> Result<(), TraceError>;
+    fn visit_control(&mut self, id: u64) -> Result<(), TraceError>;
 }
 
 /// Content of a node's record except its dependencies.
@@ -98,7 +98,7 @@ impl<'a> NodeView<'a> {
 
     /// Creates the metadata node that declares process groups in `text`, made by
     /// [`metadata_text`](super::groups::metadata_text).
-    pub fn declaring(id: u64, text: &'a str) -> Self {
+    pub fn declare_groups(id: u64, text: &'a str) -> Self {
         Self {
             groups: Some(text),
             ..Self::new(id, NODE_NAME, Op::NoOp)
@@ -155,7 +155,7 @@ impl CaptureContext {
         "captured_on_software",
     ];
 
-    fn field(&mut self, attribute: &[u8]) -> Option<&mut Option<String>> {
+    fn field_mut(&mut self, attribute: &[u8]) -> Option<&mut Option<String>> {
         let place = Self::ATTRIBUTES
             .iter()
             .position(|name| name.as_bytes() == attribute)?;
@@ -188,7 +188,7 @@ pub const CPU: &str = "cpu";
 pub const DEVICE: &str = "device";
 
 /// Parses the attribute names `host_lane.N` and `lane.N` into (true for a host lane, N).
-fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
+fn parse_lane_name(name: &[u8]) -> Option<(bool, i64)> {
     let name = std::str::from_utf8(name).ok()?;
     match name.strip_prefix("host_lane.") {
         Some(number) => Some((true, number.parse().ok()?)),
@@ -197,7 +197,7 @@ fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
 }
 
 /// Parses coordinates such as `3,1`.
-fn core_place(text: &str) -> Option<[u32; 2]> {
+fn parse_core_place(text: &str) -> Option<[u32; 2]> {
     let (x, y) = text.split_once(',')?;
     Some([x.trim().parse().ok()?, y.trim().parse().ok()?])
 }
@@ -205,16 +205,16 @@ fn core_place(text: &str) -> Option<[u32; 2]> {
 /// Reads the metadata record, the first of a file.
 ///
 /// The content of a metadata record varies between versions, so only relevant attributes of the wrong type are errors.
-pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
+pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
     let mut profiler = ProfilerAttributes::default();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let Ok((number, raw)) = cursor.field() else {
+        let Ok((number, raw)) = cursor.read_field() else {
             break;
         };
         if let (2, WireValue::Bytes(message, offset)) = (number, raw)
-            && let Ok(attr) = AttrView::scan(message, offset)
+            && let Ok(attr) = AttrView::scan_attribute(message, offset)
             && attr.is_set()
         {
             if attr.name == b"captured_ns" {
@@ -224,11 +224,11 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
             } else if attr.name == WORLD_SIZE.as_bytes() {
                 // Other tools write arbitrary text here, so an invalid number is no error.
                 metadata.world_size = attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
-            } else if let Some(field) = metadata.captured_on.field(attr.name) {
+            } else if let Some(field) = metadata.captured_on.field_mut(attr.name) {
                 *field = attr.as_str().ok().flatten().map(str::to_owned);
             } else if attr.name == DROPPED_KERNELS.as_bytes() {
                 metadata.dropped_kernels = attr.as_u64().unwrap_or(0);
-            } else if profiler.take(&attr) || metadata.stacks.take(&attr)? {
+            } else if profiler.read_attribute(&attr) || metadata.stacks.read_attribute(&attr)? {
                 // The call in the condition already stored the value.
             } else if let (true, Ok(Some(text))) =
                 (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
@@ -243,23 +243,23 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
                 attr.name == work_amounts::ATTRIBUTE.as_bytes(),
                 attr.as_str(),
             ) {
-                metadata.amounts = WorkAmounts::read(text);
+                metadata.amounts = WorkAmounts::parse_attribute(text);
             } else if attr.name == CORE.as_bytes() {
-                let core = attr.as_str().ok().flatten().and_then(core_place);
+                let core = attr.as_str().ok().flatten().and_then(parse_core_place);
                 let core = core.ok_or_else(|| {
                     let why = format!("attribute `{CORE}` is not the place of a core, expected x and y such as `3,1`");
-                    TraceError::malformed(offset, why).in_record(record.number, record.offset)
+                    TraceError::malformed_at(offset, why).in_record(record.number, record.offset)
                 })?;
                 metadata.core = Some(core);
             } else if let (Some((host, number)), Ok(Some(name))) =
-                (lane_of(attr.name), attr.as_str())
+                (parse_lane_name(attr.name), attr.as_str())
             {
                 metadata.lanes.push((host, number, name.to_owned()));
             }
         }
     }
     metadata.profiler = profiler.into();
-    metadata.stacks = metadata.stacks.checked();
+    metadata.stacks = metadata.stacks.without_unnamed();
     Ok(metadata)
 }
 
@@ -268,7 +268,7 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
 /// Fails on invalid wire data, on text that is not UTF-8 where text is needed, and on attributes that are invalid for
 /// the node's type.
 #[inline(always)]
-pub fn node<'a>(
+pub fn scan_node<'a>(
     record: RawRecord<'a>,
     deps: &mut impl DependencyVisitor,
 ) -> Result<NodeView<'a>, TraceError> {
@@ -276,10 +276,10 @@ pub fn node<'a>(
     // that a caller does not use.
     let mut fields = NodeFields::default();
     fields
-        .read(record, deps)
-        .and_then(|()| fields.decide(record))
+        .read_fields(record, deps)
+        .and_then(|()| fields.decode_op(record))
         .map_err(|e| e.in_record(record.number, record.offset))
-        .map(|(name, op, groups)| fields.view(name, op, groups))
+        .map(|(name, op, groups)| fields.into_view(name, op, groups))
 }
 
 /// Fields of a node as read.
@@ -298,7 +298,7 @@ type DecodedOp<'a> = (&'a str, Op<'a>, Option<&'a str>);
 
 impl<'a> NodeFields<'a> {
     #[inline(never)]
-    fn read(
+    fn read_fields(
         &mut self,
         record: RawRecord<'a>,
         deps: &mut impl DependencyVisitor,
@@ -307,26 +307,26 @@ impl<'a> NodeFields<'a> {
         while !cursor.is_empty() {
             // This path gives the same result as the general path below, but keeps its state in registers. Speed
             // matters here, because a typical node has ten attributes.
-            if let Some(attr) = AttrView::take_fast(&mut cursor) {
+            if let Some(attr) = AttrView::scan_fast(&mut cursor) {
                 attr::store(attr, &mut self.facts)?;
                 continue;
             }
-            let at = cursor.offset();
-            match cursor.field()? {
+            let at = cursor.file_offset();
+            match cursor.read_field()? {
                 (1, WireValue::Varint(v)) => self.id = v,
                 (2, WireValue::Bytes(bytes, _)) => self.name = bytes,
                 // Protobuf truncates enums to 32 bits, for any length of the varint.
                 (3, WireValue::Varint(v)) => self.kind = u64::from(v as u32),
-                (4, raw) => repeated_varints(raw, at, |dep| deps.control(dep))?,
-                (5, raw) => repeated_varints(raw, at, |dep| deps.data(dep))?,
+                (4, raw) => repeated_varints(raw, at, |dep| deps.visit_control(dep))?,
+                (5, raw) => repeated_varints(raw, at, |dep| deps.visit_data(dep))?,
                 (6, WireValue::Varint(v)) => self.start_micros = v,
                 (7, WireValue::Varint(v)) => self.micros = v,
                 (8 | 9, WireValue::Bytes(..)) => {}
                 (10, WireValue::Bytes(message, offset)) => {
-                    attribute(message, offset, &mut self.facts)?;
+                    read_attribute(message, offset, &mut self.facts)?;
                 }
                 (1..=10, _) => {
-                    return Err(TraceError::malformed(
+                    return Err(TraceError::malformed_at(
                         at,
                         "a field of a node has the wrong wire type",
                     ));
@@ -338,21 +338,21 @@ impl<'a> NodeFields<'a> {
     }
 
     #[inline(always)]
-    fn decide(&self, record: RawRecord<'a>) -> Result<DecodedOp<'a>, TraceError> {
+    fn decode_op(&self, record: RawRecord<'a>) -> Result<DecodedOp<'a>, TraceError> {
         let (id, kind) = (self.id, self.kind);
-        let name = text(self.name).ok_or_else(|| {
-            TraceError::malformed(record.offset, format!("the name of node {id} is not UTF-8"))
+        let name = as_utf8(self.name).ok_or_else(|| {
+            TraceError::malformed_at(record.offset, format!("the name of node {id} is not UTF-8"))
         })?;
-        let op = self.facts.op(id, kind)?;
+        let op = self.facts.decode_op(id, kind)?;
         let groups = match op {
-            Op::NoOp if kind == 1 && name.contains(NODE_MARK) => values(record)?,
+            Op::NoOp if kind == 1 && name.contains(NODE_MARK) => read_input_values(record)?,
             _ => None,
         };
         Ok((name, op, groups))
     }
 
     #[inline(always)]
-    fn view(&self, name: &'a str, op: Op<'a>, groups: Option<&'a str>) -> NodeView<'a> {
+    fn into_view(&self, name: &'a str, op: Op<'a>, groups: Option<&'a str>) -> NodeView<'a> {
         let facts = &self.facts;
         NodeView {
             id: self.id,
@@ -360,7 +360,7 @@ impl<'a> NodeFields<'a> {
             op,
             kernel: facts.kernel,
             lane: facts.lane(),
-            recorded: facts.recorded(self.micros),
+            recorded: facts.recorded_duration(self.micros),
             micros: self.micros,
             delay: Span::from_ns(facts.delay_ns),
             wait: Span::from_ns(facts.wait_ns),
@@ -381,24 +381,24 @@ impl<'a> NodeFields<'a> {
     }
 }
 
-/// Recovers the id, the name (if it is UTF-8) and the dependencies from a record that [`node`] rejects, up to the first
+/// Recovers the id, the name (if it is UTF-8) and the dependencies from a record that [`scan_node`] rejects, up to the first
 /// byte that breaks the format. The operation is [`Op::NoOp`].
 pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
     let mut view = NodeView::new(0, "", Op::NoOp);
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let at = cursor.offset();
-        let read = match cursor.field() {
+        let at = cursor.file_offset();
+        let read = match cursor.read_field() {
             Ok((1, WireValue::Varint(id))) => {
                 view.id = id;
                 Ok(())
             }
             Ok((2, WireValue::Bytes(bytes, _))) => {
-                view.name = text(bytes).unwrap_or_default();
+                view.name = as_utf8(bytes).unwrap_or_default();
                 Ok(())
             }
-            Ok((4, raw)) => repeated_varints(raw, at, |dep| deps.control(dep)),
-            Ok((5, raw)) => repeated_varints(raw, at, |dep| deps.data(dep)),
+            Ok((4, raw)) => repeated_varints(raw, at, |dep| deps.visit_control(dep)),
+            Ok((5, raw)) => repeated_varints(raw, at, |dep| deps.visit_data(dep)),
             other => other.map(|_| ()),
         };
         if read.is_err() {
@@ -413,28 +413,28 @@ pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor
 pub struct IgnoreDependencies;
 
 impl DependencyVisitor for IgnoreDependencies {
-    fn data(&mut self, _: u64) -> Result<(), TraceError> {
+    fn visit_data(&mut self, _: u64) -> Result<(), TraceError> {
         Ok(())
     }
 
-    fn control(&mut self, _: u64) -> Result<(), TraceError> {
+    fn visit_control(&mut self, _: u64) -> Result<(), TraceError> {
         Ok(())
     }
 }
 
 /// Returns the name in a record, by the rules of [`partial_node`].
-pub fn name(record: RawRecord<'_>) -> &str {
+pub fn read_name(record: RawRecord<'_>) -> &str {
     partial_node(record, &mut IgnoreDependencies).name
 }
 
 /// Reads an attribute in any encoding, and stores it if replays read it.
 #[inline(never)]
-pub(super) fn attribute<'a>(
+pub(super) fn read_attribute<'a>(
     message: &'a [u8],
     offset: usize,
     facts: &mut NodeAttributes<'a>,
 ) -> Result<(), TraceError> {
-    let attr = AttrView::scan(message, offset)?;
+    let attr = AttrView::scan_attribute(message, offset)?;
     if attr.is_set() {
         attr::store(attr, facts)?;
     }
@@ -443,18 +443,18 @@ pub(super) fn attribute<'a>(
 
 /// Returns the `values` text of a node's inputs, if it is not empty. The message may be split into several fields,
 /// which protobuf merges.
-fn values(record: RawRecord<'_>) -> Result<Option<&str>, TraceError> {
+fn read_input_values(record: RawRecord<'_>) -> Result<Option<&str>, TraceError> {
     let mut found = "";
     let mut node = WireCursor::new(record.bytes, record.offset);
     while !node.is_empty() {
-        let (8, WireValue::Bytes(inputs, at)) = node.field()? else {
+        let (8, WireValue::Bytes(inputs, at)) = node.read_field()? else {
             continue;
         };
         let mut inputs = WireCursor::new(inputs, at);
         while !inputs.is_empty() {
-            if let (1, WireValue::Bytes(text, at)) = inputs.field()? {
+            if let (1, WireValue::Bytes(text, at)) = inputs.read_field()? {
                 found = std::str::from_utf8(text).map_err(|_| {
-                    TraceError::malformed(at, "the inputs of the metadata node are not UTF-8")
+                    TraceError::malformed_at(at, "the inputs of the metadata node are not UTF-8")
                 })?;
             }
         }
@@ -473,7 +473,7 @@ mod tests {
             version: "0.0.4".to_owned(),
             attr,
         };
-        metadata(RawRecord {
+        read_metadata(RawRecord {
             number: 0,
             offset: 1,
             bytes: &message.encode_to_vec(),
@@ -513,6 +513,6 @@ mod tests {
             offset: 1,
             bytes: b"\x12\x08aten::mm\x18\x04",
         };
-        assert_eq!(metadata(old).unwrap(), TraceMetadata::default());
+        assert_eq!(read_metadata(old).unwrap(), TraceMetadata::default());
     }
 }

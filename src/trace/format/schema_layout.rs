@@ -65,7 +65,7 @@ pub(super) struct LayoutFit {
 ///
 /// Fails on invalid messages, on wrong wire types, on text that is not UTF-8, on numbers outside
 /// their enum, on repeated singular fields, and on a missing required field 1.
-pub(super) fn check(
+pub(super) fn check_message(
     message: &[u8],
     offset: usize,
     layout: &MessageLayout,
@@ -84,8 +84,8 @@ fn check_fields(
     let mut cursor = WireCursor::new(message, offset);
     let (mut last, mut seen) = (0, 0_u64);
     while !cursor.is_empty() {
-        let at = cursor.offset();
-        let (number, raw) = cursor.field()?;
+        let at = cursor.file_offset();
+        let (number, raw) = cursor.read_field()?;
         fit.unusual |= number < last;
         last = number;
         let Some((_, kind)) = layout.fields.iter().find(|(known, _)| *known == number) else {
@@ -93,39 +93,42 @@ fn check_fields(
             continue;
         };
         // Field numbers of all layouts are below 64, the width of the mask.
-        if seen >> number & 1 == 1 && kind.once() {
-            return Err(TraceError::malformed(
+        if seen >> number & 1 == 1 && kind.occurs_once() {
+            return Err(TraceError::malformed_at(
                 at,
                 format!("field {number} occurs twice"),
             ));
         }
         seen |= 1 << number;
-        if !kind.accepts(raw, fit)? {
-            return Err(TraceError::malformed(
+        if !kind.accepts_value(raw, fit)? {
+            return Err(TraceError::malformed_at(
                 at,
-                format!("field {number} is not {}", kind.words()),
+                format!("field {number} is not {}", kind.describe_kind()),
             ));
         }
     }
     if layout.needs_first && seen >> 1 & 1 == 0 {
-        return Err(TraceError::malformed(offset, "field 1, the id, is missing"));
+        return Err(TraceError::malformed_at(
+            offset,
+            "field 1, the id, is missing",
+        ));
     }
     Ok(seen)
 }
 
 impl FieldKind {
-    fn once(self) -> bool {
+    fn occurs_once(self) -> bool {
         !matches!(
             self,
             Self::Numbers | Self::Fixed32s | Self::Texts | Self::Chunks | Self::Parts(_)
-        ) && !self.packed()
+        ) && !self.is_packed()
     }
 
-    fn packed(self) -> bool {
+    fn is_packed(self) -> bool {
         matches!(self, Self::Packed | Self::Packed32 | Self::Packed64)
     }
 
-    fn accepts(self, raw: WireValue<'_>, fit: &mut LayoutFit) -> Result<bool, TraceError> {
+    fn accepts_value(self, raw: WireValue<'_>, fit: &mut LayoutFit) -> Result<bool, TraceError> {
         Ok(match (self, raw) {
             (Self::Number | Self::Numbers, WireValue::Varint(_)) => true,
             (Self::Enum(most), WireValue::Varint(value)) => value <= most,
@@ -140,7 +143,7 @@ impl FieldKind {
             (Self::Packed, WireValue::Bytes(packed, at)) => {
                 let mut cursor = WireCursor::new(packed, at);
                 while !cursor.is_empty() {
-                    cursor.varint()?;
+                    cursor.read_varint()?;
                 }
                 true
             }
@@ -161,7 +164,7 @@ impl FieldKind {
         })
     }
 
-    fn words(self) -> String {
+    fn describe_kind(self) -> String {
         match self {
             Self::Number | Self::Numbers => "a number".to_owned(),
             Self::Enum(most) => format!("a number of at most {most}"),
@@ -175,14 +178,14 @@ impl FieldKind {
     }
 }
 
-const fn optional(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
+const fn optional_fields(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
     MessageLayout {
         fields,
         needs_first: false,
     }
 }
 
-const fn with_id(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
+const fn fields_with_id(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
     MessageLayout {
         fields,
         needs_first: true,
@@ -194,15 +197,15 @@ use FieldKind::{
     Packed64, Part, Parts, Text, Texts,
 };
 
-static VARINTS: MessageLayout = optional(&[(1, Packed)]);
-static FOURS: MessageLayout = optional(&[(1, Packed32)]);
-static EIGHTS: MessageLayout = optional(&[(1, Packed64)]);
-static TEXTS: MessageLayout = optional(&[(1, Texts)]);
-static CHUNKS: MessageLayout = optional(&[(1, Chunks)]);
-static IO: MessageLayout = optional(&[(1, Text), (2, Text), (3, Text)]);
+static VARINTS: MessageLayout = optional_fields(&[(1, Packed)]);
+static FOURS: MessageLayout = optional_fields(&[(1, Packed32)]);
+static EIGHTS: MessageLayout = optional_fields(&[(1, Packed64)]);
+static TEXTS: MessageLayout = optional_fields(&[(1, Texts)]);
+static CHUNKS: MessageLayout = optional_fields(&[(1, Chunks)]);
+static IO: MessageLayout = optional_fields(&[(1, Text), (2, Text), (3, Text)]);
 
 /// Layout of attribute messages in schema version 0.0.4.
-pub(super) static ATTRIBUTE: MessageLayout = optional(&[
+pub(super) static ATTRIBUTE: MessageLayout = optional_fields(&[
     (1, Text),
     (2, Text),
     (3, Fixed64),
@@ -239,13 +242,14 @@ pub(super) static ATTRIBUTE: MessageLayout = optional(&[
 
 /// The metadata record of 0.0.4. A `version` that begins with a line feed is in fact an attribute, as in files of the
 /// first days of 0.0.4 ([`EARLY_METADATA`]).
-pub(super) static METADATA: MessageLayout = optional(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
+pub(super) static METADATA: MessageLayout =
+    optional_fields(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
 
 /// The metadata record in the first days of 0.0.4.
-pub(super) static EARLY_METADATA: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE))]);
+pub(super) static EARLY_METADATA: MessageLayout = optional_fields(&[(1, Parts(&ATTRIBUTE))]);
 
 /// Layout of node messages in schema version 0.0.4.
-pub(super) static NODE: MessageLayout = optional(&[
+pub(super) static NODE: MessageLayout = optional_fields(&[
     (1, Number),
     (2, Text),
     (3, Enum(7)),
@@ -259,7 +263,7 @@ pub(super) static NODE: MessageLayout = optional(&[
 ]);
 
 /// Layout of node messages in schema version 0.0.1.
-pub(super) static NODE_001: MessageLayout = with_id(&[
+pub(super) static NODE_001: MessageLayout = fields_with_id(&[
     (1, Number),
     (2, Text),
     (3, Enum(6)),
@@ -282,7 +286,7 @@ pub(super) static NODE_001: MessageLayout = with_id(&[
     (20, Number),
 ]);
 
-static ATTRIBUTE_002: MessageLayout = optional(&[
+static ATTRIBUTE_002: MessageLayout = optional_fields(&[
     (1, Text),
     (2, Enum(5)),
     (3, Text),
@@ -294,7 +298,7 @@ static ATTRIBUTE_002: MessageLayout = optional(&[
     (9, Chunks),
 ]);
 
-static ATTRIBUTE_003A: MessageLayout = optional(&[
+static ATTRIBUTE_003A: MessageLayout = optional_fields(&[
     (1, Text),
     (2, Enum(7)),
     (3, Text),
@@ -308,7 +312,7 @@ static ATTRIBUTE_003A: MessageLayout = optional(&[
     (11, Chunks),
 ]);
 
-static ATTRIBUTE_003B: MessageLayout = optional(&[
+static ATTRIBUTE_003B: MessageLayout = optional_fields(&[
     (1, Text),
     (2, Enum(9)),
     (3, Text),
@@ -326,7 +330,7 @@ static ATTRIBUTE_003B: MessageLayout = optional(&[
 
 macro_rules! nodes_with_texts {
     ($types:literal, $attributes:ident) => {
-        with_id(&[
+        fields_with_id(&[
             (1, Number),
             (2, Text),
             (3, Enum($types)),
@@ -349,6 +353,6 @@ pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A
 /// Layout of node messages in schema version 0.0.3, from 5 August 2023 on.
 pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
 /// The metadata record of 0.0.3 before August 2023, in files that have metadata.
-pub(super) static METADATA_003A: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003A))]);
+pub(super) static METADATA_003A: MessageLayout = optional_fields(&[(1, Parts(&ATTRIBUTE_003A))]);
 /// The metadata record of 0.0.3 with the attributes of August 2023.
-pub(super) static METADATA_003B: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003B))]);
+pub(super) static METADATA_003B: MessageLayout = optional_fields(&[(1, Parts(&ATTRIBUTE_003B))]);

@@ -25,7 +25,7 @@ impl<T: Send + Sync> SignalSafeList<T> {
     }
 
     /// Adds `value`.
-    pub fn add(&self, value: T) -> &'static SignalSafeEntry<T> {
+    pub fn add_entry(&self, value: T) -> &'static SignalSafeEntry<T> {
         let entry: &'static mut SignalSafeEntry<T> = Box::leak(Box::new(SignalSafeEntry {
             value,
             live: AtomicBool::new(true),
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn what_is_removed_is_gone() {
         static LIST: SignalSafeList<u32> = SignalSafeList::new();
-        let entries: Vec<_> = (0..3).map(|i| LIST.add(i)).collect();
+        let entries: Vec<_> = (0..3).map(|i| LIST.add_entry(i)).collect();
         entries[1].remove();
         let left: Vec<u32> = LIST.iter().copied().collect();
         assert_eq!(left, [2, 0]);

@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 /// Number of bytes inspected to detect the format.
 const HEAD: u64 = 1 << 16;
 
-type HeadAndRest<'s> = BufReader<Chain<Cursor<Vec<u8>>, DecompressedStream<'s>>>;
+type RejoinedStream<'s> = BufReader<Chain<Cursor<Vec<u8>>, DecompressedStream<'s>>>;
 
 /// Record reader of a trace.
 pub struct RecordSource<'s> {
@@ -24,8 +24,8 @@ pub struct RecordSource<'s> {
 }
 
 enum SourceReader<'s> {
-    Frames(FrameReader<HeadAndRest<'s>>),
-    Lines(Box<JsonLineReader<HeadAndRest<'s>>>),
+    Frames(FrameReader<RejoinedStream<'s>>),
+    Lines(Box<JsonLineReader<RejoinedStream<'s>>>),
     Whole(Vec<u8>, usize, Option<SourceMap>),
 }
 
@@ -39,7 +39,7 @@ impl<'s> RecordSource<'s> {
     ) -> Result<Self, TraceError> {
         let mut head = Vec::new();
         let read = (&mut stream).take(HEAD).read_to_end(&mut head);
-        read.map_err(reading)?;
+        read.map_err(read_error)?;
         let whole_head = head.len() < HEAD as usize;
         let form = text_form(&head).transpose();
         let form = match form {
@@ -64,8 +64,8 @@ impl<'s> RecordSource<'s> {
                 SourceReader::Frames(FrameReader::new(rest)),
             )
         } else {
-            let contents = file::read_all(rest, 0).map_err(reading)?;
-            whole(contents, generation)?
+            let contents = file::read_all(rest, 0).map_err(read_error)?;
+            convert_contents(contents, generation)?
         };
         Ok(Self {
             form,
@@ -76,7 +76,7 @@ impl<'s> RecordSource<'s> {
     }
 
     /// Returns the detected format.
-    pub fn form(&self) -> TraceFormat {
+    pub fn detected_format(&self) -> TraceFormat {
         self.form
     }
 
@@ -97,14 +97,14 @@ impl<'s> RecordSource<'s> {
                 let record = match frames.next_record() {
                     Ok(Some(record)) => record,
                     Ok(None) => return Ok(None),
-                    Err(error) => return Err(error.moved(number, *at)),
+                    Err(error) => return Err(error.shift_record(number, *at)),
                 };
                 self.record.clear();
                 self.record.extend_from_slice(record.bytes);
                 let offset = *at + record.offset;
                 *at = offset + record.bytes.len();
                 match origins {
-                    Some(origins) => origins.offset(number),
+                    Some(origins) => origins.original_offset(number),
                     None => offset,
                 }
             }
@@ -118,31 +118,33 @@ impl<'s> RecordSource<'s> {
     }
 }
 
-fn reading(source: std::io::Error) -> TraceError {
-    TraceError::io("", "read", source)
+fn read_error(source: std::io::Error) -> TraceError {
+    TraceError::from_io("", "read", source)
 }
 
 /// Converts a file in a format that is read whole.
-fn whole(
+fn convert_contents(
     contents: Vec<u8>,
     generation: Option<SchemaGeneration>,
 ) -> Result<(TraceFormat, SourceReader<'static>), TraceError> {
     // Text format and generation of old files may depend on the part after the head.
     if let Some(form) = text_form(&contents).transpose()? {
-        let read = text::read(&contents, form)?;
+        let read = text::parse_text_trace(&contents, form)?;
         let kind = SourceReader::Whole(read.bytes, 0, Some(read.origins));
         return Ok((TraceFormat::Text(form), kind));
     }
-    Ok(match old_schemas::upgrade(&contents, generation)? {
-        Some(upgraded) => (
-            TraceFormat::Et(upgraded.generation),
-            SourceReader::Whole(upgraded.bytes, 0, Some(upgraded.origins)),
-        ),
-        None => (
-            TraceFormat::Et(SchemaGeneration::V004),
-            SourceReader::Whole(contents, 0, None),
-        ),
-    })
+    Ok(
+        match old_schemas::upgrade_contents(&contents, generation)? {
+            Some(upgraded) => (
+                TraceFormat::Et(upgraded.generation),
+                SourceReader::Whole(upgraded.bytes, 0, Some(upgraded.origins)),
+            ),
+            None => (
+                TraceFormat::Et(SchemaGeneration::V004),
+                SourceReader::Whole(contents, 0, None),
+            ),
+        },
+    )
 }
 
 /// Reader of the frames of a stream.
@@ -168,7 +170,7 @@ impl<R: BufRead> FrameReader<R> {
         // A frame is the length as a varint, followed by the message.
         let mut length = Vec::with_capacity(10);
         while length.len() < 10 && length.last().is_none_or(|byte| *byte >= 0x80) {
-            let Some(&byte) = self.source.fill_buf().map_err(reading)?.first() else {
+            let Some(&byte) = self.source.fill_buf().map_err(read_error)?.first() else {
                 break;
             };
             self.source.consume(1);
@@ -184,21 +186,21 @@ impl<R: BufRead> FrameReader<R> {
                 .in_record(self.next, start)
         };
         let announced = super::wire::WireCursor::new(&length, start)
-            .varint()
+            .read_varint()
             .map_err(wrong)?;
         if announced > MAX_RECORD {
             let found = format!("a record of {announced} bytes, expected less than 2^32");
-            return Err(wrong(TraceError::malformed(start, found)));
+            return Err(wrong(TraceError::malformed_at(start, found)));
         }
         let offset = self.offset;
         let source = (&mut self.source).take(announced);
         // The announced bytes may be missing, so memory grows only as bytes arrive.
-        file::append_all(source, 0, record).map_err(reading)?;
+        file::append_all(source, 0, record).map_err(read_error)?;
         let read = record.len();
         if (read as u64) < announced {
             let found =
                 format!("the record's length is {announced} bytes, but only {read} are left");
-            return Err(wrong(TraceError::malformed(offset, found)));
+            return Err(wrong(TraceError::malformed_at(offset, found)));
         }
         self.offset += read;
         self.next += 1;

@@ -17,17 +17,17 @@ enum SourcePositions {
 impl SourceMap {
     /// Creates a map of records at these offsets. If `inserted` is true, the first record has no
     /// original.
-    pub fn records(offsets: Vec<usize>, inserted: bool) -> Self {
+    pub fn from_record_offsets(offsets: Vec<usize>, inserted: bool) -> Self {
         Self(SourcePositions::Records(offsets, inserted))
     }
 
     /// Creates a map of records at these lines and columns.
-    pub fn lines(lines: Vec<(u32, u32)>) -> Self {
+    pub fn from_lines(lines: Vec<(u32, u32)>) -> Self {
         Self(SourcePositions::Lines(lines))
     }
 
     /// Returns the byte offset of a record in the original, or 0 if the original is text.
-    pub fn offset(&self, record: usize) -> usize {
+    pub fn original_offset(&self, record: usize) -> usize {
         match &self.0 {
             SourcePositions::Records(offsets, _) => offsets.get(record).copied().unwrap_or(0),
             SourcePositions::Lines(_) => 0,
@@ -57,7 +57,7 @@ impl TraceError {
     /// Translates the location through `origins` into a location in the original file.
     #[must_use]
     pub fn at_origin(mut self, origins: &SourceMap) -> Self {
-        if let Some(place) = self.place() {
+        if let Some(place) = self.location_mut() {
             origins.relocate(place);
         }
         self

@@ -1,6 +1,6 @@
 //! Bytes that one member of an all-to-all exchanges with each member of its group.
 
-use super::{TraceError, escape};
+use super::{TraceError, escape_name};
 
 /// Attribute with the bytes that the member sends to each member, including itself, in the group's order.
 pub const SEND_BYTES: &str = "send_bytes";
@@ -26,8 +26,8 @@ impl SplitSizes<'_> {
     /// Parses both lists of the node `id`; a missing list is empty.
     pub fn parse(&self, id: u64) -> Result<(Vec<u64>, Vec<u64>), TraceError> {
         Ok((
-            list(id, SEND_BYTES, self.send)?,
-            list(id, RECEIVE_BYTES, self.receive)?,
+            parse_size_list(id, SEND_BYTES, self.send)?,
+            parse_size_list(id, RECEIVE_BYTES, self.receive)?,
         ))
     }
 }
@@ -37,7 +37,7 @@ pub fn split_text(bytes: &[u64]) -> String {
     format!("{bytes:?}")
 }
 
-fn list(id: u64, name: &str, text: &str) -> Result<Vec<u64>, TraceError> {
+fn parse_size_list(id: u64, name: &str, text: &str) -> Result<Vec<u64>, TraceError> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
@@ -59,9 +59,9 @@ fn list(id: u64, name: &str, text: &str) -> Result<Vec<u64>, TraceError> {
         sum.is_some_and(|sum| sum <= i64::MAX as u64)
     };
     numbers.filter(sound).ok_or_else(|| {
-        TraceError::refused(
+        TraceError::invalid_node(
             id,
-            format!("`{name}` is \"{}\", expected a list of bytes", escape(text)),
+            format!("`{name}` is \"{}\", expected a list of bytes", escape_name(text)),
             "write the bytes for each member of the group, such as [512, 0, 1024], less than 2^63 together",
         )
     })

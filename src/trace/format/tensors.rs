@@ -76,7 +76,7 @@ impl MemoryChanges {
     }
 
     /// Iterates over the changes that are not zero, with their attribute names.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn named_changes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let all = [self.allocates, self.frees].into_iter().zip(ATTRIBUTES);
         let all = all.flat_map(|(bytes, names)| names.into_iter().zip(bytes));
         all.filter(|(_, bytes)| *bytes > 0)
@@ -84,7 +84,7 @@ impl MemoryChanges {
 
     /// Stores the attribute if it is one of [`ATTRIBUTES`].
     #[inline(never)]
-    pub(super) fn take(&mut self, attr: &AttrView<'_>) -> Result<(), TraceError> {
+    pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) -> Result<(), TraceError> {
         let lists = [&mut self.allocates, &mut self.frees];
         for (list, names) in lists.into_iter().zip(ATTRIBUTES) {
             for (bytes, name) in list.iter_mut().zip(names) {
@@ -120,7 +120,7 @@ mod tests {
             allocates: [0, 0, 0, 7, 0],
             frees: [0, 2, 0, 0, 3],
         };
-        let named: Vec<_> = changes.named().collect();
+        let named: Vec<_> = changes.named_changes().collect();
         let wanted = [
             ("allocates.activations", 7),
             ("frees.gradients", 2),

@@ -12,7 +12,7 @@ mod sniff;
 mod values;
 
 pub use json_lines::{JsonLineReader, JsonLineWriter};
-pub(super) use sniff::{SniffedText, sniff};
+pub(super) use sniff::{SniffedText, classify_text};
 
 /// Name of the JSON Lines format, in its first line.
 const SCHEMA: &str = "chakram.trace.1";
@@ -50,7 +50,7 @@ impl TextTrace {
 /// Parses a whole text in this format.
 ///
 /// Fails on malformed text; the error has line and column, and the node if known.
-pub fn read(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
+pub fn parse_text_trace(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     let mut records = RecordBuffer::default();
     match form {
@@ -61,15 +61,17 @@ pub fn read(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
                 records.push(&record, (line, 1));
             }
         }
-        TextFormat::ProtoJson => proto_json::read(text, &mut records)?,
-        TextFormat::WorkloadGraph | TextFormat::Nodes => graph_json::read(text, &mut records)?,
+        TextFormat::ProtoJson => proto_json::parse_objects(text, &mut records)?,
+        TextFormat::WorkloadGraph | TextFormat::Nodes => {
+            graph_json::parse_graph(text, &mut records)?
+        }
     }
-    Ok(records.finish())
+    Ok(records.into_trace())
 }
 
 /// Builds the error about a capture that is given as a trace.
-pub(super) fn capture(name: &str) -> TraceError {
-    TraceError::refused_at(
+pub(super) fn not_a_trace_error(name: &str) -> TraceError {
+    TraceError::invalid_at(
         TraceLocation::default(),
         format!("this is {name}, not an execution trace"),
         "`chakram convert pytorch` converts the host traces and Kineto traces of a run",
@@ -92,10 +94,10 @@ impl RecordBuffer {
         self.lines.push((line as u32, column as u32));
     }
 
-    fn finish(self) -> TextTrace {
+    fn into_trace(self) -> TextTrace {
         TextTrace {
             bytes: self.bytes,
-            origins: SourceMap::lines(self.lines),
+            origins: SourceMap::from_lines(self.lines),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A binary file also
 //! begins with the byte `{` if its first record has 123 bytes, but then no key of a text format follows.
 
-use super::text::{SniffedText, TextFormat, capture, sniff};
+use super::text::{SniffedText, TextFormat, classify_text, not_a_trace_error};
 use super::wire::FrameCursor;
 use super::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
 use std::fmt;
@@ -46,17 +46,17 @@ pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
     ) {
         return None;
     }
-    Some(Err(match sniff(contents) {
+    Some(Err(match classify_text(contents) {
         SniffedText::NoJson => return None,
         SniffedText::Trace(form) => return Some(Ok(form)),
-        SniffedText::Capture(name) => capture(name),
+        SniffedText::Capture(name) => not_a_trace_error(name),
         SniffedText::Other => {
             if let Ok(Some(first)) = FrameCursor::new(contents).next_record()
                 && old_schemas::is_current(first.bytes) == Some(true)
             {
                 return None;
             }
-            TraceError::refused_at(
+            TraceError::invalid_at(
                 TraceLocation::default(),
                 "the JSON is not an execution trace",
                 "JSON Lines of `chakram convert trace`, the output of chakra_jsonizer, or an object \

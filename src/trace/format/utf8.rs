@@ -3,7 +3,7 @@
 /// Returns `bytes` as text if the bytes are UTF-8. Has a fast path for short ASCII, because nearly
 /// all texts are short ASCII.
 #[inline]
-pub(super) fn text(bytes: &[u8]) -> Option<&str> {
+pub(super) fn as_utf8(bytes: &[u8]) -> Option<&str> {
     const TOP: u64 = 0x8080_8080_8080_8080;
     let words = bytes.as_chunks::<8>().0.iter();
     let all = words.fold(0, |all, word| all | u64::from_le_bytes(*word));
@@ -28,11 +28,11 @@ mod tests {
     fn text_is_what_utf_8_is() {
         let long = "0123456789abcdefghi";
         for end in 0..long.len() {
-            assert_eq!(text(&long.as_bytes()[..end]), Some(&long[..end]));
+            assert_eq!(as_utf8(&long.as_bytes()[..end]), Some(&long[..end]));
             let mut broken = long.as_bytes().to_vec();
             broken[end] = 0xff;
-            assert_eq!(text(&broken), None);
+            assert_eq!(as_utf8(&broken), None);
         }
-        assert_eq!(text("größer".as_bytes()), Some("größer"));
+        assert_eq!(as_utf8("größer".as_bytes()), Some("größer"));
     }
 }

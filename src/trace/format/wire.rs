@@ -41,7 +41,7 @@ impl<'a> WireCursor<'a> {
 
     /// Returns the file offset of the next byte.
     #[inline]
-    pub fn offset(&self) -> usize {
+    pub fn file_offset(&self) -> usize {
         self.end - self.rest.len()
     }
 
@@ -53,7 +53,7 @@ impl<'a> WireCursor<'a> {
 
     /// Returns the remaining bytes.
     #[inline]
-    pub(super) fn rest(&self) -> &'a [u8] {
+    pub(super) fn remaining_bytes(&self) -> &'a [u8] {
         self.rest
     }
 
@@ -66,7 +66,7 @@ impl<'a> WireCursor<'a> {
 
     /// Reads a varint.
     #[inline(always)]
-    pub fn varint(&mut self) -> Result<u64, TraceError> {
+    pub fn read_varint(&mut self) -> Result<u64, TraceError> {
         match self.rest {
             [a, rest @ ..] if *a < 0x80 => {
                 self.rest = rest;
@@ -80,20 +80,20 @@ impl<'a> WireCursor<'a> {
                 self.rest = rest;
                 Ok(u64::from(*a & 0x7f) | u64::from(*b & 0x7f) << 7 | u64::from(*c) << 14)
             }
-            _ => self.long_varint(),
+            _ => self.read_long_varint(),
         }
     }
 
     /// Reads a varint of more than three bytes, or a varint near the end of the data.
     #[inline(never)]
-    fn long_varint(&mut self) -> Result<u64, TraceError> {
+    fn read_long_varint(&mut self) -> Result<u64, TraceError> {
         let Some(head) = self.rest.first_chunk::<8>() else {
-            return self.odd_varint();
+            return self.read_odd_varint();
         };
         let word = u64::from_le_bytes(*head);
         let ends = !word & 0x8080_8080_8080_8080;
         if ends == 0 {
-            return self.odd_varint();
+            return self.read_odd_varint();
         }
         // The varint ends at the first byte whose top bit is clear.
         let used = ends.trailing_zeros() / 8 + 1;
@@ -102,7 +102,7 @@ impl<'a> WireCursor<'a> {
     }
 
     /// Reads a varint of more than eight bytes, or near the end of the data.
-    fn odd_varint(&mut self) -> Result<u64, TraceError> {
+    fn read_odd_varint(&mut self) -> Result<u64, TraceError> {
         if let Some((value, length)) = decode_varint(self.rest) {
             self.rest = &self.rest[length..];
             return Ok(value);
@@ -112,118 +112,118 @@ impl<'a> WireCursor<'a> {
         } else {
             "a number longer than 64 bits"
         };
-        Err(TraceError::malformed(self.offset(), what))
+        Err(TraceError::malformed_at(self.file_offset(), what))
     }
 
     /// Takes the next `n` bytes.
     #[inline]
-    pub fn take(&mut self, n: u64) -> Result<&'a [u8], TraceError> {
+    pub fn take_bytes(&mut self, n: u64) -> Result<&'a [u8], TraceError> {
         match usize::try_from(n) {
             Ok(n) if n <= self.rest.len() => {
                 let (head, tail) = self.rest.split_at(n);
                 self.rest = tail;
                 Ok(head)
             }
-            _ => Err(self.too_few(n)),
+            _ => Err(self.too_few_bytes_error(n)),
         }
     }
 
     #[cold]
-    fn too_few(&self, n: u64) -> TraceError {
+    fn too_few_bytes_error(&self, n: u64) -> TraceError {
         let found = format!(
             "the length is {n} bytes, but only {} are left",
             self.rest.len()
         );
-        TraceError::malformed(self.offset(), found)
+        TraceError::malformed_at(self.file_offset(), found)
     }
 
     /// Reads a field: its number and its value.
     #[inline(always)]
-    pub fn field(&mut self) -> Result<(u32, WireValue<'a>), TraceError> {
-        let start = self.offset();
+    pub fn read_field(&mut self) -> Result<(u32, WireValue<'a>), TraceError> {
+        let start = self.file_offset();
         let key = match self.rest {
             // One-byte keys: fields 1 to 15.
             [key @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
                 u32::from(*key)
             }
-            _ => self.long_key(start)?,
+            _ => self.read_long_key(start)?,
         };
         let number = key >> 3;
         let raw = match key & 7 {
-            0 => WireValue::Varint(self.varint()?),
-            1 => WireValue::Fixed64(self.fixed64()?),
+            0 => WireValue::Varint(self.read_varint()?),
+            1 => WireValue::Fixed64(self.read_fixed64()?),
             2 => {
-                let n = self.varint()?;
-                let offset = self.offset();
-                WireValue::Bytes(self.take(n)?, offset)
+                let n = self.read_varint()?;
+                let offset = self.file_offset();
+                WireValue::Bytes(self.take_bytes(n)?, offset)
             }
             3 => {
                 self.skip_group(number)?;
                 WireValue::Group
             }
-            5 => WireValue::Fixed32(self.fixed32()?),
-            other => return Err(no_wire_type(start, number, other)),
+            5 => WireValue::Fixed32(self.read_fixed32()?),
+            other => return Err(invalid_wire_type_error(start, number, other)),
         };
         Ok((number, raw))
     }
 
     /// Reads a key of two or more bytes (field numbers above 15). Fails on an invalid key.
-    fn long_key(&mut self, start: usize) -> Result<u32, TraceError> {
-        match u32::try_from(self.varint()?) {
-            Err(_) => Err(TraceError::malformed(
+    fn read_long_key(&mut self, start: usize) -> Result<u32, TraceError> {
+        match u32::try_from(self.read_varint()?) {
+            Err(_) => Err(TraceError::malformed_at(
                 start,
                 "a field key longer than 32 bits",
             )),
-            Ok(0..8) => Err(TraceError::malformed(start, "a field numbered 0")),
+            Ok(0..8) => Err(TraceError::malformed_at(start, "a field numbered 0")),
             Ok(key) => Ok(key),
         }
     }
 
     #[inline]
-    fn fixed64(&mut self) -> Result<u64, TraceError> {
-        let bytes = self.take(8)?;
+    fn read_fixed64(&mut self) -> Result<u64, TraceError> {
+        let bytes = self.take_bytes(8)?;
         Ok(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
     }
 
     #[inline]
-    fn fixed32(&mut self) -> Result<u32, TraceError> {
-        let bytes = self.take(4)?;
+    fn read_fixed32(&mut self) -> Result<u32, TraceError> {
+        let bytes = self.take_bytes(4)?;
         Ok(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
     }
 
     fn skip_group(&mut self, number: u32) -> Result<(), TraceError> {
-        let start = self.offset();
+        let start = self.file_offset();
         // The nesting depth is untrusted input, so open groups are in a list instead of on the call stack.
         let mut open = vec![number];
         while let Some(&innermost) = open.last() {
-            let at = self.offset();
+            let at = self.file_offset();
             if self.is_empty() {
-                return Err(TraceError::malformed(start, "the group has no end"));
+                return Err(TraceError::malformed_at(start, "the group has no end"));
             }
-            let key = self.varint()?;
+            let key = self.read_varint()?;
             let inner = u32::try_from(key >> 3)
-                .map_err(|_| TraceError::malformed(at, "a field key longer than 32 bits"))?;
+                .map_err(|_| TraceError::malformed_at(at, "a field key longer than 32 bits"))?;
             match key & 7 {
                 0 => {
-                    self.varint()?;
+                    self.read_varint()?;
                 }
                 1 => {
-                    self.take(8)?;
+                    self.take_bytes(8)?;
                 }
                 2 => {
-                    let n = self.varint()?;
-                    self.take(n)?;
+                    let n = self.read_varint()?;
+                    self.take_bytes(n)?;
                 }
                 3 if open.len() < MAX_GROUP_DEPTH => open.push(inner),
                 4 if inner == innermost => {
                     open.pop();
                 }
                 5 => {
-                    self.take(4)?;
+                    self.take_bytes(4)?;
                 }
                 _ => {
-                    return Err(TraceError::malformed(
+                    return Err(TraceError::malformed_at(
                         at,
                         "the group ends with the key of another field",
                     ));
@@ -259,9 +259,9 @@ pub(super) fn join_varint_bytes(word: u64) -> u64 {
 }
 
 #[cold]
-fn no_wire_type(start: usize, number: u32, kind: u32) -> TraceError {
+fn invalid_wire_type_error(start: usize, number: u32, kind: u32) -> TraceError {
     let found = format!("field {number} has wire type {kind}, which execution traces do not use");
-    TraceError::malformed(start, found)
+    TraceError::malformed_at(start, found)
 }
 
 /// Calls `each` for every value of a repeated varint field, packed or not.
@@ -276,11 +276,14 @@ pub fn repeated_varints(
         WireValue::Bytes(packed, at) => {
             let mut cursor = WireCursor::new(packed, at);
             while !cursor.is_empty() {
-                each(cursor.varint()?)?;
+                each(cursor.read_varint()?)?;
             }
             Ok(())
         }
-        _ => Err(TraceError::malformed(offset, "expected a list of numbers")),
+        _ => Err(TraceError::malformed_at(
+            offset,
+            "expected a list of numbers",
+        )),
     }
 }
 
@@ -318,8 +321,8 @@ impl<'a> FrameCursor<'a> {
             return Ok(None);
         }
         let number = self.next;
-        let start = self.cursor.offset();
-        match self.message(start) {
+        let start = self.cursor.file_offset();
+        match self.read_message_at(start) {
             Ok((offset, bytes)) => {
                 self.next += 1;
                 Ok(Some(RawRecord {
@@ -328,27 +331,27 @@ impl<'a> FrameCursor<'a> {
                     bytes,
                 }))
             }
-            Err(error) => Err(broken(error, number, start)),
+            Err(error) => Err(broken_frame_error(error, number, start)),
         }
     }
 
     /// Returns the next message and its file offset. The length of the message is at `start`.
     #[inline]
-    fn message(&mut self, start: usize) -> Result<(usize, &'a [u8]), TraceError> {
-        let length = self.cursor.varint()?;
+    fn read_message_at(&mut self, start: usize) -> Result<(usize, &'a [u8]), TraceError> {
+        let length = self.cursor.read_varint()?;
         if length > MAX_RECORD {
-            return Err(TraceError::malformed(
+            return Err(TraceError::malformed_at(
                 start,
                 format!("a record of {length} bytes, expected less than 2^32"),
             ));
         }
-        let offset = self.cursor.offset();
-        Ok((offset, self.cursor.take(length)?))
+        let offset = self.cursor.file_offset();
+        Ok((offset, self.cursor.take_bytes(length)?))
     }
 }
 
 #[cold]
-fn broken(error: TraceError, number: usize, start: usize) -> TraceError {
+fn broken_frame_error(error: TraceError, number: usize, start: usize) -> TraceError {
     error
         .with_cause("the file is truncated, or is not an execution trace")
         .in_record(number, start)
@@ -365,19 +368,19 @@ mod tests {
                 let mut bytes = Vec::new();
                 prost::encoding::encode_varint(value, &mut bytes);
                 let mut cursor = WireCursor::new(&bytes, 0);
-                assert_eq!(cursor.varint().unwrap(), value);
+                assert_eq!(cursor.read_varint().unwrap(), value);
                 assert!(cursor.is_empty());
                 let mut short = WireCursor::new(&bytes[..bytes.len() - 1], 0);
-                assert!(short.varint().is_err());
+                assert!(short.read_varint().is_err());
             }
         }
         // Ten bytes with more than 64 bits of payload, and eleven bytes.
         let mut long = [0xff_u8; 11];
-        assert!(WireCursor::new(&long, 0).varint().is_err());
+        assert!(WireCursor::new(&long, 0).read_varint().is_err());
         long[9] = 2;
-        assert!(WireCursor::new(&long, 0).varint().is_err());
+        assert!(WireCursor::new(&long, 0).read_varint().is_err());
         long[9] = 1;
-        assert_eq!(WireCursor::new(&long, 0).varint().unwrap(), u64::MAX);
+        assert_eq!(WireCursor::new(&long, 0).read_varint().unwrap(), u64::MAX);
     }
 
     #[test]
@@ -403,8 +406,12 @@ mod tests {
         // Field 3 as a group that contains a varint field 1 and a nested group 2; then field 4 = 7.
         let bytes = [0x1b, 0x08, 0x01, 0x13, 0x14, 0x1c, 0x20, 0x07];
         let mut cursor = WireCursor::new(&bytes, 0);
-        assert_eq!(cursor.field().unwrap(), (3, WireValue::Group));
-        assert_eq!(cursor.field().unwrap(), (4, WireValue::Varint(7)));
-        assert!(WireCursor::new(&[0x1b, 0x08, 0x01], 0).field().is_err());
+        assert_eq!(cursor.read_field().unwrap(), (3, WireValue::Group));
+        assert_eq!(cursor.read_field().unwrap(), (4, WireValue::Varint(7)));
+        assert!(
+            WireCursor::new(&[0x1b, 0x08, 0x01], 0)
+                .read_field()
+                .is_err()
+        );
     }
 }

@@ -23,7 +23,7 @@ pub enum CountedAttention {
 
 impl CountedAttention {
     /// Returns the word for this count in traces and reports.
-    pub fn word(self) -> &'static str {
+    pub fn stable_name(self) -> &'static str {
         match self {
             Self::Causal => "causal",
             Self::Full => "full",
@@ -55,7 +55,7 @@ impl Display for WorkAmounts {
         }
         write!(f, ", model_flops {}", self.model_flops)?;
         match self.attention {
-            Some(counted) => write!(f, ", attention {}", counted.word()),
+            Some(counted) => write!(f, ", attention {}", counted.stable_name()),
             None => Ok(()),
         }
     }
@@ -64,7 +64,7 @@ impl Display for WorkAmounts {
 impl WorkAmounts {
     /// Parses the text of the attribute; `None` unless the text states steps, samples and FLOPs. Unknown words are
     /// skipped.
-    pub fn read(text: &str) -> Option<Self> {
+    pub fn parse_attribute(text: &str) -> Option<Self> {
         let said = |name: &str| {
             let mut parts = text
                 .split(',')
@@ -79,7 +79,7 @@ impl WorkAmounts {
             tokens: count("tokens"),
             model_flops: said("model_flops")?.parse().ok()?,
             attention: said("attention")
-                .and_then(|word| counted.into_iter().find(|one| one.word() == word)),
+                .and_then(|word| counted.into_iter().find(|one| one.stable_name() == word)),
         })
     }
 }
@@ -103,10 +103,13 @@ mod tests {
                 model_flops: u128::MAX,
                 attention,
             };
-            assert_eq!(WorkAmounts::read(&amounts.to_string()), Some(amounts));
+            assert_eq!(
+                WorkAmounts::parse_attribute(&amounts.to_string()),
+                Some(amounts)
+            );
         }
         for text in ["", "samples 16", "steps 1, samples -1, model_flops 3"] {
-            assert_eq!(WorkAmounts::read(text), None, "{text}");
+            assert_eq!(WorkAmounts::parse_attribute(text), None, "{text}");
         }
     }
 }

@@ -23,7 +23,7 @@ pub use frames::FrameWriter;
 pub trait Sink {
     /// Receives `node`, which has data dependencies on the nodes `data`. Ids must be unique; nodes may come in any
     /// order.
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError>;
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError>;
 }
 
 /// Schema version of written files.
@@ -101,20 +101,20 @@ impl<W: Write> TraceWriter<W> {
             out: FrameWriter::new(out),
             message: MessageEncoder::default(),
         };
-        this.message.bytes(1, SCHEMA_VERSION.as_bytes());
+        this.message.append_bytes(1, SCHEMA_VERSION.as_bytes());
         for (name, value) in attributes {
             this.message
-                .nested(2, |put| put_attribute(put, name, *value));
+                .append_nested(2, |put| put_attribute(put, name, *value));
         }
-        this.out.frame(this.message.as_bytes())?;
+        this.out.write_frame(this.message.as_bytes())?;
         Ok(this)
     }
 
     /// Writes `node`, which has data dependencies on the nodes `data`, with the fields in `extra`.
     ///
     /// Fails on errors of the sink, on attributes that would change the node's meaning, and on group declarations in a
-    /// node that [`NodeView::declaring`] did not create.
-    pub fn write(
+    /// node that [`NodeView::declare_groups`] did not create.
+    pub fn write_node(
         &mut self,
         node: &NodeView<'_>,
         data: &[u64],
@@ -122,18 +122,18 @@ impl<W: Write> TraceWriter<W> {
     ) -> Result<(), TraceError> {
         let declares = node.op == Op::NoOp && node.name.contains(NODE_MARK);
         if node.groups.is_some() && !declares {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 node.id,
                 "the node declares process groups, which readers expect only on a metadata node",
                 "declare the groups with a separate metadata node",
             ));
         }
         let shapes = node.labels;
-        let mut inputs = labelled(node.id, &extra.inputs, shapes.inputs)?;
-        let outputs = labelled(node.id, &extra.outputs, shapes.outputs)?;
+        let mut inputs = with_shape_labels(node.id, &extra.inputs, shapes.inputs)?;
+        let outputs = with_shape_labels(node.id, &extra.outputs, shapes.outputs)?;
         if let Some(groups) = node.groups {
             if !inputs.values.is_empty() {
-                return Err(TraceError::refused(
+                return Err(TraceError::invalid_node(
                     node.id,
                     "the node has both process groups and input values, but both use the same field",
                     "leave the values of the node's inputs empty",
@@ -144,19 +144,19 @@ impl<W: Write> TraceWriter<W> {
         let put = &mut self.message;
         put.clear();
         // The fields are written in ascending order without default values, which is protobuf's canonical form.
-        varint(put, 1, node.id);
-        text(put, 2, node.name);
-        varint(put, 3, kind(node) as u64);
-        put.packed(4, extra.control);
-        put.packed(5, data);
-        varint(put, 6, node.start_micros);
-        varint(put, 7, node.recorded.0 / 1_000_000);
-        io_info(put, 8, &inputs, node.groups.is_some());
-        io_info(put, 9, &outputs, false);
-        attr::put(put, node);
+        append_varint(put, 1, node.id);
+        append_text(put, 2, node.name);
+        append_varint(put, 3, node_type_of(node) as u64);
+        put.append_packed(4, extra.control);
+        put.append_packed(5, data);
+        append_varint(put, 6, node.start_micros);
+        append_varint(put, 7, node.recorded.0 / 1_000_000);
+        append_io_info(put, 8, &inputs, node.groups.is_some());
+        append_io_info(put, 9, &outputs, false);
+        attr::append_replayed_attributes(put, node);
         let plain = put.as_bytes().len();
         for (name, value) in extra.attributes {
-            named(put, name, *value);
+            append_named(put, name, *value);
         }
         let reads = |(name, _): &&NamedAttribute<'_>| attr::replay_attribute(name).is_some();
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
@@ -164,14 +164,14 @@ impl<W: Write> TraceWriter<W> {
             // whether the meaning changes.
             let whole = put.as_bytes();
             if !same_node(&whole[..plain], whole) {
-                return Err(TraceError::refused(
+                return Err(TraceError::invalid_node(
                     node.id,
                     format!("the additional attribute `{name}` contradicts the node"),
                     "another name; replays read this one (proto/README.md)",
                 ));
             }
         }
-        self.out.record(put.as_bytes())
+        self.out.write_record(put.as_bytes())
     }
 
     /// Returns the byte sink. At this point, all data has been written to the sink, but not
@@ -182,8 +182,8 @@ impl<W: Write> TraceWriter<W> {
 }
 
 impl<W: Write> Sink for TraceWriter<W> {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
-        self.write(node, data, &NodeExtras::default())
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        self.write_node(node, data, &NodeExtras::default())
     }
 }
 
@@ -191,10 +191,10 @@ impl<W: Write> Sink for TraceWriter<W> {
 fn same_node(a: &[u8], b: &[u8]) -> bool {
     struct DiscardDependencies;
     impl scan::DependencyVisitor for DiscardDependencies {
-        fn data(&mut self, _: u64) -> Result<(), TraceError> {
+        fn visit_data(&mut self, _: u64) -> Result<(), TraceError> {
             Ok(())
         }
-        fn control(&mut self, _: u64) -> Result<(), TraceError> {
+        fn visit_control(&mut self, _: u64) -> Result<(), TraceError> {
             Ok(())
         }
     }
@@ -204,7 +204,7 @@ fn same_node(a: &[u8], b: &[u8]) -> bool {
             offset: 0,
             bytes,
         };
-        scan::node(record, &mut DiscardDependencies)
+        scan::scan_node(record, &mut DiscardDependencies)
     };
     let meaning = |bytes| -> Result<NodeView<'_>, TraceError> {
         let view = read(bytes)?;
@@ -218,33 +218,33 @@ fn same_node(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// Appends a number, unless it is 0.
-fn varint(put: &mut MessageEncoder, number: u32, value: u64) {
+fn append_varint(put: &mut MessageEncoder, number: u32, value: u64) {
     if value != 0 {
-        put.varint(number, value);
+        put.append_varint(number, value);
     }
 }
 
 /// Appends a text, unless it is empty.
-fn text(put: &mut MessageEncoder, number: u32, text: &str) {
+fn append_text(put: &mut MessageEncoder, number: u32, text: &str) {
     if !text.is_empty() {
-        put.bytes(number, text.as_bytes());
+        put.append_bytes(number, text.as_bytes());
     }
 }
 
 /// Appends an attribute to a node's message.
 #[inline(always)]
-pub(super) fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
+pub(super) fn append_named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     match value {
         // Fast path for nearly all attributes. Protobuf omits an empty name, so an attribute without a name takes the
         // other path.
         AttributeValue::Int(v) if !name.is_empty() => {
-            put.named_varint(10, name, 9, v.cast_unsigned());
+            put.append_named_varint(10, name, 9, v.cast_unsigned());
         }
-        AttributeValue::Uint(v) if !name.is_empty() => put.named_varint(10, name, 13, v),
+        AttributeValue::Uint(v) if !name.is_empty() => put.append_named_varint(10, name, 13, v),
         AttributeValue::Bool(v) if !name.is_empty() => {
-            put.named_varint(10, name, 27, u64::from(v));
+            put.append_named_varint(10, name, 27, u64::from(v));
         }
-        _ => put.nested(10, |put| put_attribute(put, name, value)),
+        _ => put.append_nested(10, |put| put_attribute(put, name, value)),
     }
 }
 
@@ -252,36 +252,40 @@ pub(super) fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<
 /// default.
 #[inline]
 pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
-    text(put, 1, name);
+    append_text(put, 1, name);
     match value {
-        AttributeValue::Int32(v) => put.varint(7, i64::from(v).cast_unsigned()),
-        AttributeValue::Int(v) => put.varint(9, v.cast_unsigned()),
+        AttributeValue::Int32(v) => put.append_varint(7, i64::from(v).cast_unsigned()),
+        AttributeValue::Int(v) => put.append_varint(9, v.cast_unsigned()),
         AttributeValue::Ints(list) => {
-            put.nested(10, |put| {
-                put.packed_from(1, list.iter().map(|v| v.cast_unsigned()))
+            put.append_nested(10, |put| {
+                put.append_packed_from(1, list.iter().map(|v| v.cast_unsigned()))
             });
         }
-        AttributeValue::Uint32(v) => put.varint(11, u64::from(v)),
-        AttributeValue::Uint(v) => put.varint(13, v),
-        AttributeValue::Bool(v) => put.varint(27, u64::from(v)),
+        AttributeValue::Uint32(v) => put.append_varint(11, u64::from(v)),
+        AttributeValue::Uint(v) => put.append_varint(13, v),
+        AttributeValue::Bool(v) => put.append_varint(27, u64::from(v)),
         AttributeValue::Bools(list) => {
-            put.nested(28, |put| {
-                put.packed_from(1, list.iter().map(|&v| u64::from(v)))
+            put.append_nested(28, |put| {
+                put.append_packed_from(1, list.iter().map(|&v| u64::from(v)))
             });
         }
-        AttributeValue::Text(text) => put.bytes(29, text.as_bytes()),
-        AttributeValue::Texts(list) => put.nested(30, |put| {
+        AttributeValue::Text(text) => put.append_bytes(29, text.as_bytes()),
+        AttributeValue::Texts(list) => put.append_nested(30, |put| {
             for text in list {
-                put.bytes(1, text.as_bytes());
+                put.append_bytes(1, text.as_bytes());
             }
         }),
     }
 }
 
 /// Returns inputs or outputs with the shapes from the node's labels; fails if both state different shapes.
-fn labelled<'a>(id: u64, io: &NodeIo<'a>, shapes: &'a str) -> Result<NodeIo<'a>, TraceError> {
+fn with_shape_labels<'a>(
+    id: u64,
+    io: &NodeIo<'a>,
+    shapes: &'a str,
+) -> Result<NodeIo<'a>, TraceError> {
     if !shapes.is_empty() && !io.shapes.is_empty() && io.shapes != shapes {
-        return Err(TraceError::refused(
+        return Err(TraceError::invalid_node(
             id,
             "the node's labels state other shapes than its arguments or results",
             "state the shapes only once",
@@ -293,17 +297,17 @@ fn labelled<'a>(id: u64, io: &NodeIo<'a>, shapes: &'a str) -> Result<NodeIo<'a>,
 
 /// Appends the inputs or outputs. Empty inputs or outputs are appended only if `stated` is true, which means that they
 /// are known to be empty.
-fn io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
+fn append_io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
     if stated || *io != NodeIo::default() {
-        put.nested(number, |put| {
-            text(put, 1, io.values);
-            text(put, 2, io.shapes);
-            text(put, 3, io.types);
+        put.append_nested(number, |put| {
+            append_text(put, 1, io.values);
+            append_text(put, 2, io.shapes);
+            append_text(put, 3, io.types);
         });
     }
 }
 
-fn kind(node: &NodeView<'_>) -> NodeType {
+fn node_type_of(node: &NodeView<'_>) -> NodeType {
     match node.op {
         Op::NoOp if node.groups.is_some() => NodeType::MetadataNode,
         Op::NoOp => NodeType::InvalidNode,

@@ -1,6 +1,6 @@
 //! Builder of a graph; accepts nodes in any order of ids.
 
-use super::origins::StatedOrigins;
+use super::origins::RecordedOrigins;
 use super::{
     ACCESS_BITS, CallSplits, CollectiveNode, FLOPS_UNKNOWN, GATHERED, Graph, GroupSlot, IdMap,
     Interner, Lane, MessageNode, NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
@@ -13,7 +13,7 @@ use crate::format::scan::{CaptureContext, NodeView};
 use crate::format::work_amounts::WorkAmounts;
 use crate::format::write::Sink;
 use crate::format::{
-    KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
+    KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape_name,
 };
 use chakram_base::ids::NodeIndex;
 use chakram_base::interrupt;
@@ -94,7 +94,7 @@ pub struct GraphBuilder {
     pred_end: Vec<u32>,
     /// Dependencies on ids that are not known yet: (index into `preds`, id).
     forward: Vec<(u32, u64)>,
-    origins: StatedOrigins,
+    origins: RecordedOrigins,
 }
 
 impl GraphBuilder {
@@ -116,12 +116,12 @@ impl GraphBuilder {
             preds: Vec::new(),
             pred_end: Vec::new(),
             forward: Vec::new(),
-            origins: StatedOrigins::default(),
+            origins: RecordedOrigins::default(),
         }
     }
 
     /// Reserves memory for about `nodes` nodes with distinct names; a hint, not a limit.
-    pub fn reserve(&mut self, nodes: u64) {
+    pub fn reserve_nodes(&mut self, nodes: u64) {
         // Larger arrays grow as they fill, because for so many nodes the growth takes little of the
         // total time.
         let nodes = nodes.min(1 << 20) as usize;
@@ -138,10 +138,10 @@ impl GraphBuilder {
         graph.detail.reserve_exact(nodes);
         self.pred_end.reserve_exact(nodes);
         self.preds.reserve_exact(nodes);
-        self.names.reserve(nodes);
+        self.names.reserve_names(nodes);
     }
 
-    fn dependency(&mut self, id: u64, mark: u32) {
+    fn add_dependency(&mut self, id: u64, mark: u32) {
         match self.index_of.get(id) {
             Some(index) => self.preds.push(index | mark),
             None => {
@@ -156,23 +156,23 @@ impl GraphBuilder {
     pub(super) fn finish_node(&mut self, node: &NodeView<'_>) -> Result<(), TraceError> {
         let index = self.graph.ids.len();
         if index.is_multiple_of(NODES_BETWEEN_CHECKS) {
-            interrupt::check()?;
+            interrupt::check_interruption()?;
         }
         if index >= MAX_NODES || self.preds.len() >= NO_NODE as usize {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 node.id,
                 "more nodes or dependencies than 32-bit indices can address",
                 "split the trace, for example by step",
             ));
         }
         if self.index_of.insert(node.id, index as u32).is_some() {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 node.id,
                 "a second node with this id",
                 "give each node of a file its own id; the tool that wrote the file is at fault",
             ));
         }
-        if self.names.stage(node.name) {
+        if self.names.stage_name(node.name) {
             self.settle_names(node.id)?;
         }
         if let Some(values) = node.groups {
@@ -180,11 +180,11 @@ impl GraphBuilder {
             for (name, ranks) in declared {
                 match self.declared.get(&name) {
                     Some(known) if *known != ranks => {
-                        return Err(TraceError::refused(
+                        return Err(TraceError::invalid_node(
                             node.id,
                             format!(
                                 "group `{}` is declared twice, with different ranks",
-                                escape(&name)
+                                escape_name(&name)
                             ),
                             format!(
                                 "delete one of the metadata nodes, or pass the groups with {}",
@@ -196,23 +196,23 @@ impl GraphBuilder {
                 };
             }
         }
-        let (kind, lane, flops, bytes, detail) = self.decode(node)?;
-        let lane = self.lanes.intern(lane);
+        let (kind, lane, flops, bytes, detail) = self.decode_node(node)?;
+        let lane = self.lanes.intern_key(lane);
         let graph = &mut self.graph;
         graph.ids.push(node.id);
         graph.kinds.push(kind);
         graph.lane_of.push(lane);
         graph.recorded.push(node.recorded);
-        graph.sparse.take(index, node, kind);
-        self.origins.take(index, &node.origin);
+        graph.sparse.push_node(index, node, kind);
+        self.origins.push_origin(index, &node.origin);
         if !node.memory.is_none() {
-            let place = self.changes.intern(node.memory) + 1;
-            graph.sparse.memory_of.put(index, place);
+            let place = self.changes.intern_key(node.memory) + 1;
+            graph.sparse.memory_of.push_value(index, place);
         }
         if let (Some(kernel), NodeKind::Compute) = (node.kernel, kind) {
             let backward = node.labels.phase == Some(TrainingPhase::Backward);
-            let place = self.kernels.intern((kernel, backward)) + 1;
-            graph.sparse.kernel_of.put(index, place);
+            let place = self.kernels.intern_key((kernel, backward)) + 1;
+            graph.sparse.kernel_of.push_value(index, place);
         }
         graph.flops.push(flops);
         graph.bytes.push(bytes);
@@ -222,60 +222,60 @@ impl GraphBuilder {
     }
 
     /// Sets the recorded end of the rank's last event, relative to the start of the job.
-    pub fn captured(&mut self, at: Span) {
+    pub fn set_captured_end(&mut self, at: Span) {
         self.graph.captured = Some(at);
     }
 
     /// Sets whether the captured kernels ran on a CPU.
-    pub fn kernels_on_cpu(&mut self, on_cpu: bool) {
+    pub fn set_kernels_on_cpu(&mut self, on_cpu: bool) {
         self.graph.kernels_on_cpu = on_cpu;
     }
 
     /// Sets the number of ranks of the job, and the context of the capture.
-    pub fn context(&mut self, world_size: Option<u32>, on: CaptureContext) {
+    pub fn set_context(&mut self, world_size: Option<u32>, on: CaptureContext) {
         (self.graph.world_size, self.graph.captured_on) = (world_size, on);
     }
 
     /// Sets the trace's information about its profiler.
-    pub fn profiler(&mut self, said: CaptureProfiler) {
+    pub fn set_profiler(&mut self, said: CaptureProfiler) {
         self.graph.profiler.said = said;
     }
 
     /// Sets the number of kernels that the profiler dropped.
-    pub fn dropped_kernels(&mut self, count: u64) {
+    pub fn set_dropped_kernels(&mut self, count: u64) {
         self.graph.dropped_kernels = count;
     }
 
     /// Sets the roles of groups.
-    pub fn roles(&mut self, roles: GroupRoles) {
+    pub fn set_roles(&mut self, roles: GroupRoles) {
         self.graph.roles = roles;
     }
 
     /// Sets the work of the whole job.
-    pub fn amounts(&mut self, amounts: Option<WorkAmounts>) {
+    pub fn set_amounts(&mut self, amounts: Option<WorkAmounts>) {
         self.graph.amounts = amounts;
     }
 
     /// Sets the Python calls around nodes.
-    pub fn stacks(&mut self, stacks: CallStacks) {
+    pub fn set_stacks(&mut self, stacks: CallStacks) {
         self.graph.stacks = stacks;
     }
 
     /// Sets the display name of `lane`.
-    pub fn name_lane(&mut self, lane: Lane, name: String) {
+    pub fn set_lane_name(&mut self, lane: Lane, name: String) {
         self.graph.lane_names.push((lane, name));
     }
 
     /// Interns the staged names. If the arena is full, the error names the node `last`.
     fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
-        let settled = self.names.settle(&mut self.graph.name_of);
+        let settled = self.names.settle_staged_names(&mut self.graph.name_of);
         settled.ok_or_else(|| {
-            TraceError::refused(last, "more than 4 GiB of names", "shorten the names")
+            TraceError::invalid_node(last, "more than 4 GiB of names", "shorten the names")
         })
     }
 
     /// Returns type, lane, FLOPs, bytes and detail of a node. Appends collectives and messages to their lists.
-    fn decode(
+    fn decode_node(
         &mut self,
         node: &NodeView<'_>,
     ) -> Result<(NodeKind, Lane, u64, u64, u32), TraceError> {
@@ -324,7 +324,9 @@ impl GraphBuilder {
                     MemoryLocation::Remote | MemoryLocation::Named(_) => NodeKind::RemoteMemory,
                 };
                 let memory = match place {
-                    MemoryLocation::Named(name) => self.remote_memories.intern(name.to_owned()) + 1,
+                    MemoryLocation::Named(name) => {
+                        self.remote_memories.intern_key(name.to_owned()) + 1
+                    }
                     MemoryLocation::Local | MemoryLocation::Remote => 0,
                 };
                 let detail = match (in_switch, store) {
@@ -346,7 +348,7 @@ impl GraphBuilder {
             } => {
                 self.check_ends(node.id, peer, own)?;
                 self.graph.repairs.host_communication += u64::from(host);
-                let peer = self.peers.intern(peer);
+                let peer = self.peers.intern_key(peer);
                 let detail = self.graph.messages.len() as u32;
                 self.graph.messages.push(MessageNode {
                     node: index,
@@ -375,7 +377,7 @@ impl GraphBuilder {
             } => {
                 self.graph.repairs.host_communication += u64::from(host);
                 let name = group.to_text();
-                let slot = self.groups.intern((name, dimensions));
+                let slot = self.groups.intern_key((name, dimensions));
                 let detail = self.graph.calls.len() as u32;
                 if !node.splits.is_empty() {
                     let (send, receive) = node.splits.parse(node.id)?;
@@ -407,7 +409,7 @@ impl GraphBuilder {
 
     fn check_ends(&self, id: u64, peer: u32, own: Option<u32>) -> Result<(), TraceError> {
         match own {
-            Some(own) if own != self.rank => Err(TraceError::refused(
+            Some(own) if own != self.rank => Err(TraceError::invalid_node(
                 id,
                 format!(
                     "the message's own end is rank {own}, but this is the trace of rank {}",
@@ -415,7 +417,7 @@ impl GraphBuilder {
                 ),
                 "check that the files' numbers are the job's ranks",
             )),
-            _ if peer == self.rank => Err(TraceError::refused(
+            _ if peer == self.rank => Err(TraceError::invalid_node(
                 id,
                 format!("rank {peer} sends to itself"),
                 "write a copy within an NPU as a memory node; a message needs two ranks",
@@ -427,14 +429,14 @@ impl GraphBuilder {
     /// Sorts, links and checks the nodes.
     ///
     /// Fails on data dependencies on missing nodes or on the node itself, and on cycles.
-    pub fn finish(mut self) -> Result<(Graph, SlotBinding), TraceError> {
+    pub fn finish_graph(mut self) -> Result<(Graph, SlotBinding), TraceError> {
         self.settle_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
-        for column in self.graph.sparse.columns() {
-            column.fit(nodes);
+        for column in self.graph.sparse.columns_mut() {
+            column.extend_to(nodes);
         }
-        for column in self.origins.columns() {
-            column.fit(nodes);
+        for column in self.origins.columns_mut() {
+            column.extend_to(nodes);
         }
         self.resolve_forward()?;
         self.sort_by_id();
@@ -442,13 +444,13 @@ impl GraphBuilder {
         self.drop_self()?;
         let with_control = self.policy != DependencyPolicy::Data;
         // In nearly all traces, ascending ids are already a valid order, and linking detects this as it runs.
-        if !self.link(with_control) && !self.order() {
-            if self.policy != DependencyPolicy::Auto || self.control() == 0 {
-                return Err(self.cyclic());
+        if !self.link_successors(with_control) && !self.sort_program_order() {
+            if self.policy != DependencyPolicy::Auto || self.control_dependency_count() == 0 {
+                return Err(self.cycle_error());
             }
-            self.graph.repairs.cyclic_control = self.control();
-            if !self.link(false) && !self.order() {
-                return Err(self.cyclic());
+            self.graph.repairs.cyclic_control = self.control_dependency_count();
+            if !self.link_successors(false) && !self.sort_program_order() {
+                return Err(self.cycle_error());
             }
         }
         // Calls are in program order by now, so counting them by slot gives their sequence numbers.
@@ -459,7 +461,7 @@ impl GraphBuilder {
             *counter += 1;
         }
         let mut graph = self.graph;
-        self.names.freeze();
+        self.names.free_hash_table();
         graph.names = self.names;
         graph.lanes = self.lanes.into_keys();
         let slots = self.groups.into_keys().into_iter();
@@ -470,7 +472,7 @@ impl GraphBuilder {
         graph.changes = self.changes.into_keys();
         graph.remote_memories = self.remote_memories.into_keys();
         graph.kernels = self.kernels.into_keys();
-        graph.shrink();
+        graph.release_spare_memory();
         let binding = SlotBinding {
             peers: self.peers.into_keys(),
             groups,
@@ -482,29 +484,29 @@ impl GraphBuilder {
 }
 
 #[inline]
-fn row<'a>(preds: &'a [u32], ends: &[u32], node: usize) -> &'a [u32] {
+fn predecessors_of<'a>(preds: &'a [u32], ends: &[u32], node: usize) -> &'a [u32] {
     let start = if node == 0 { 0 } else { ends[node - 1] };
     &preds[start as usize..ends[node] as usize]
 }
 
 impl crate::format::scan::DependencyVisitor for GraphBuilder {
     #[inline]
-    fn data(&mut self, id: u64) -> Result<(), TraceError> {
-        self.dependency(id, 0);
+    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.add_dependency(id, 0);
         Ok(())
     }
 
     #[inline]
-    fn control(&mut self, id: u64) -> Result<(), TraceError> {
-        self.dependency(id, CONTROL);
+    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.add_dependency(id, CONTROL);
         Ok(())
     }
 }
 
 impl Sink for GraphBuilder {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         for &id in data {
-            self.dependency(id, 0);
+            self.add_dependency(id, 0);
         }
         self.finish_node(node)
     }
@@ -512,14 +514,14 @@ impl Sink for GraphBuilder {
 
 impl Graph {
     /// Releases the spare capacity of the arrays.
-    fn shrink(&mut self) {
+    fn release_spare_memory(&mut self) {
         self.ids.shrink_to_fit();
         self.name_of.shrink_to_fit();
         self.kinds.shrink_to_fit();
         self.lane_of.shrink_to_fit();
         self.recorded.shrink_to_fit();
-        for column in self.sparse.columns() {
-            column.shrink();
+        for column in self.sparse.columns_mut() {
+            column.release_spare();
         }
         self.kernels.shrink_to_fit();
         self.changes.shrink_to_fit();

@@ -57,7 +57,7 @@ struct TimelineInstant {
 
 impl TimelineInstant {
     /// Returns the instant `span` later.
-    fn after(self, span: Span, settles: bool) -> Self {
+    fn advance_by(self, span: Span, settles: bool) -> Self {
         let time = self.time + span;
         let (settled, round) = if time > self.time {
             (0, 0)
@@ -78,7 +78,7 @@ impl CapturedTimeline {
     /// Computes the times. `next` has the successors of each node, and `step` returns a node's timing; lane indices are
     /// below `lanes`.
     pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeTiming) -> Self {
-        let count = next.count();
+        let count = next.row_count();
         let mut waiting = vec![0_u32; count];
         for (_, to) in next.edges() {
             waiting[to as usize] += 1;
@@ -99,7 +99,7 @@ impl CapturedTimeline {
         let mut ready = BinaryHeap::new();
         let ready_at = |freed: TimelineInstant, node| match step(node).delay {
             Span::ZERO => Reverse((freed, node)),
-            delay => Reverse((freed.after(delay, false), node)),
+            delay => Reverse((freed.advance_by(delay, false), node)),
         };
         let first = (0..count as u32).filter(|&node| waiting[node as usize] == 0);
         ready.extend(first.map(|node| ready_at(TimelineInstant::default(), node)));
@@ -112,7 +112,7 @@ impl CapturedTimeline {
                 }
                 start = start.max(free);
             }
-            let end = start.after(of.length, of.settles);
+            let end = start.advance_by(of.length, of.settles);
             if let Some(lane) = lane {
                 *lane = (end, node);
             }
@@ -136,20 +136,20 @@ impl CapturedTimeline {
     }
 
     /// Returns true if the node runs.
-    pub fn runs(&self, node: u32) -> bool {
+    pub fn node_runs(&self, node: u32) -> bool {
         self.start[node as usize] != Time::END || self.end[node as usize] != Time::END
     }
 
     /// Returns the node that ends last (the first of several). Returns `None` if no node runs.
-    pub fn last(&self) -> Option<u32> {
+    pub fn last_to_end(&self) -> Option<u32> {
         let all = 0..self.end.len() as u32;
         let key = |&i: &u32| (self.end[i as usize], Reverse(i));
-        all.filter(|&i| self.runs(i)).max_by_key(key)
+        all.filter(|&i| self.node_runs(i)).max_by_key(key)
     }
 
     /// Returns the length of the longest dependency chain in nodes, and the maximum number of nodes on one level.
-    pub fn shape(&self) -> (u32, u32) {
-        let running = (0..self.level.len() as u32).filter(|&i| self.runs(i));
+    pub fn depth_and_width(&self) -> (u32, u32) {
+        let running = (0..self.level.len() as u32).filter(|&i| self.node_runs(i));
         let levels = running.map(|i| self.level[i as usize] as usize);
         let mut width: Vec<u32> = Vec::new();
         for level in levels {

@@ -37,8 +37,8 @@ impl Csr {
     }
 
     /// Returns the reversed edges; entries of a row are ascending.
-    pub fn reversed(&self) -> Self {
-        Self::new(self.count(), |each| {
+    pub fn reverse_edges(&self) -> Self {
+        Self::new(self.row_count(), |each| {
             self.edges().for_each(|(from, to)| each(to, from));
         })
     }
@@ -51,7 +51,7 @@ impl Csr {
     }
 
     /// Returns the number of rows.
-    pub fn count(&self) -> usize {
+    pub fn row_count(&self) -> usize {
         self.start.len().saturating_sub(1)
     }
 
@@ -72,21 +72,21 @@ impl Csr {
 
     /// Iterates over all edges, row by row.
     pub fn edges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        (0..self.count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
+        (0..self.row_count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
     /// Returns the topological order that is smallest by index, which is program order if indices follow ids. Nodes on
     /// a cycle and their successors are missing.
-    pub fn order(&self) -> Vec<u32> {
-        let mut waiting = vec![0_u32; self.count()];
+    pub fn topological_order(&self) -> Vec<u32> {
+        let mut waiting = vec![0_u32; self.row_count()];
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
         // With a heap the result does not depend on the order of edges. With a queue or petgraph's
         // `Topo`, the result would depend on that order.
-        let first = (0..self.count() as u32).filter(|&i| waiting[i as usize] == 0);
+        let first = (0..self.row_count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
-        let mut order = Vec::with_capacity(self.count());
+        let mut order = Vec::with_capacity(self.row_count());
         while let Some(Reverse(node)) = ready.pop() {
             order.push(node);
             for &next in self.row(node) {
@@ -101,8 +101,8 @@ impl Csr {
 
     /// Returns for each node whether it is missing from `order`, because it is on a cycle or after
     /// a cycle.
-    pub fn stuck(&self, order: &[u32]) -> Vec<bool> {
-        let mut stuck = vec![true; self.count()];
+    pub fn find_unordered(&self, order: &[u32]) -> Vec<bool> {
+        let mut stuck = vec![true; self.row_count()];
         order.iter().for_each(|&node| stuck[node as usize] = false);
         stuck
     }
@@ -120,7 +120,7 @@ mod tests {
     fn order_is_the_smallest_that_edges_allow() {
         // 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors; 2 is first and makes 3 ready, which comes before 4.
         let rows = rows(5, &[(4, 1), (1, 0), (2, 3)]);
-        assert_eq!(rows.order(), [2, 3, 4, 1, 0]);
+        assert_eq!(rows.topological_order(), [2, 3, 4, 1, 0]);
         assert_eq!(rows.edges().collect::<Vec<_>>(), [(1, 0), (2, 3), (4, 1)]);
     }
 
@@ -128,6 +128,6 @@ mod tests {
     fn nodes_on_a_cycle_and_behind_it_have_no_place() {
         // 0 → 1 → 2 → 1, 2 → 3; a duplicate edge counts twice on both sides.
         let rows = rows(5, &[(0, 1), (0, 1), (1, 2), (2, 1), (2, 3)]);
-        assert_eq!(rows.order(), [0, 4]);
+        assert_eq!(rows.topological_order(), [0, 4]);
     }
 }

@@ -1,7 +1,7 @@
 //! Finds a short cycle for error messages, without recursion.
 
 use super::Csr;
-use super::visit::BothDirections;
+use super::visit::BidirectionalEdges;
 use petgraph::algo::kosaraju_scc;
 use petgraph::visit::NodeFiltered;
 use std::collections::VecDeque;
@@ -12,14 +12,14 @@ use std::collections::VecDeque;
 /// The result is the shortest cycle through the smallest node of the smallest strongly connected
 /// component, found in linear time. Finding the shortest of all cycles would take quadratic time.
 pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
-    let count = rows.count();
+    let count = rows.row_count();
     let mut to_self = (0..count as u32).filter(|&node| stuck(node));
     if let Some(node) = to_self.find(|&node| rows.row(node).contains(&node)) {
         return vec![node];
     }
-    let both = BothDirections {
+    let both = BidirectionalEdges {
         forward: rows,
-        backward: &rows.reversed(),
+        backward: &rows.reverse_edges(),
     };
     // The search uses Kosaraju's algorithm, because petgraph's version of Tarjan's is recursive and overflows the stack
     // on long chains.
@@ -67,9 +67,9 @@ pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn cycle(count: usize, edges: &[(u32, u32)]) -> Vec<u32> {
+    fn create_shuffled_cycle(count: usize, edges: &[(u32, u32)]) -> Vec<u32> {
         let rows = Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
-        let stuck = rows.stuck(&rows.order());
+        let stuck = rows.find_unordered(&rows.topological_order());
         short_cycle(&rows, |node| stuck[node as usize])
     }
 
@@ -77,15 +77,15 @@ mod tests {
     fn the_cycle_is_short_and_in_edge_order() {
         // 0 → 1 → 2 → 3 → 1 with the shortcut 2 → 1, and a tail.
         let edges = [(0, 1), (1, 2), (2, 3), (3, 1), (2, 1), (3, 4)];
-        assert_eq!(cycle(5, &edges), [1, 2]);
-        assert!(cycle(3, &[(0, 1), (1, 2), (0, 2)]).is_empty());
-        assert_eq!(cycle(2, &[(0, 1), (1, 1)]), [1]);
+        assert_eq!(create_shuffled_cycle(5, &edges), [1, 2]);
+        assert!(create_shuffled_cycle(3, &[(0, 1), (1, 2), (0, 2)]).is_empty());
+        assert_eq!(create_shuffled_cycle(2, &[(0, 1), (1, 1)]), [1]);
     }
 
     #[test]
     fn a_long_cycle_does_not_exhaust_the_stack() {
         let n = 100_000;
         let edges: Vec<_> = (0..n).map(|i| (i, (i + 1) % n)).collect();
-        assert_eq!(cycle(n as usize, &edges).len(), n as usize);
+        assert_eq!(create_shuffled_cycle(n as usize, &edges).len(), n as usize);
     }
 }

@@ -24,7 +24,7 @@ pub struct DotEdge {
 }
 
 /// Renders `vertices` and `arrows` in DOT; keeps their order.
-pub fn dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
+pub fn render_dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
     let mut graph = DiGraph::<&DotVertex, bool>::new();
     for vertex in vertices {
         graph.add_node(vertex);
@@ -34,7 +34,11 @@ pub fn dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
         graph.add_edge(ends[0], ends[1], arrow.control);
     }
     let node = |_: &_, (_, vertex): (NodeIndex, &&DotVertex)| {
-        let lines: Vec<String> = vertex.lines.iter().map(|line| escaped(line)).collect();
+        let lines: Vec<String> = vertex
+            .lines
+            .iter()
+            .map(|line| escape_quoted(line))
+            .collect();
         let mark = if vertex.marked { ", style=bold" } else { "" };
         format!("label=\"{}\", shape=box{mark}", lines.join("\\n"))
     };
@@ -51,7 +55,7 @@ pub fn dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
 }
 
 /// Escapes `text` for a quoted string: quotes and backslashes are escaped, control characters replaced.
-fn escaped(text: &str) -> String {
+fn escape_quoted(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {
@@ -79,7 +83,7 @@ mod tests {
             to: 1,
             control,
         };
-        let drawn = dot(&vertices, &[arrow(false), arrow(true)]);
+        let drawn = render_dot(&vertices, &[arrow(false), arrow(true)]);
         let words = |text: &str| {
             text.split_whitespace()
                 .map(str::to_owned)

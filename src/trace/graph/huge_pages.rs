@@ -11,22 +11,22 @@ const LARGE: usize = 4 << 20;
 /// with too little memory, ignore the request.
 pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
-    let fits = bounds::check("a list", count as u64, size_of::<T>() as u64, "").is_ok();
+    let fits = bounds::check_fits("a list", count as u64, size_of::<T>() as u64, "").is_ok();
     if fits && list.try_reserve_exact(count).is_ok() {
-        advise(&mut list);
+        advise_huge_pages(&mut list);
     }
     list
 }
 
 /// Returns a vector of `count` copies of `value`, allocated like [`huge_page_vec`].
-pub fn filled<T: Clone>(count: usize, value: T) -> Vec<T> {
+pub fn allocate_filled<T: Clone>(count: usize, value: T) -> Vec<T> {
     let mut list = huge_page_vec(count);
     list.resize(count, value);
     list
 }
 
 #[cfg(target_os = "linux")]
-fn advise<T>(list: &mut Vec<T>) {
+fn advise_huge_pages<T>(list: &mut Vec<T>) {
     const PAGE: usize = 1 << 21;
     let room = list.spare_capacity_mut();
     let bytes = size_of_val(room);
@@ -47,7 +47,7 @@ fn advise<T>(list: &mut Vec<T>) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn advise<T>(_: &mut Vec<T>) {}
+fn advise_huge_pages<T>(_: &mut Vec<T>) {}
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hash};
 const HASHER: FixedState = FixedState::with_seed(0x6368_616b_7261_6d00);
 
 /// Returns a hash that is the same on every run.
-pub fn fingerprint(value: &impl Hash) -> u64 {
+pub fn stable_hash(value: &impl Hash) -> u64 {
     HASHER.hash_one(value)
 }
 
@@ -22,7 +22,7 @@ pub struct NameTable {
     /// For each name, the upper half of its hash, and its index. Because the hash is stored, growing the table does not
     /// read the names.
     index: HashTable<(u32, u32)>,
-    /// Staged names, concatenated. [`NameTable::settle`] interns them.
+    /// Staged names, concatenated. [`NameTable::settle_staged_names`] interns them.
     staged: String,
     staged_ends: Vec<(u32, usize)>,
 }
@@ -32,18 +32,18 @@ const BATCH: usize = 64;
 
 impl NameTable {
     /// Reserves memory for `names` names of about 32 bytes each.
-    pub fn reserve(&mut self, names: usize) {
+    pub fn reserve_names(&mut self, names: usize) {
         self.text.reserve(names * 32);
         self.ends.reserve(names);
-        self.index.reserve(names, |&(short, _)| spread(short));
+        self.index.reserve(names, |&(short, _)| spread_hash(short));
     }
 
-    /// Stages `name` for interning later. Returns true if the caller must call [`NameTable::settle`] now.
+    /// Stages `name` for interning later. Returns true if the caller must call [`NameTable::settle_staged_names`] now.
     ///
     /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap in time, but not if a node
     /// is read between two look-ups. Therefore, look-ups are batched.
     #[inline]
-    pub fn stage(&mut self, name: &str) -> bool {
+    pub fn stage_name(&mut self, name: &str) -> bool {
         self.staged.push_str(name);
         let short = (HASHER.hash_one(name) >> 32) as u32;
         self.staged_ends.push((short, self.staged.len()));
@@ -53,7 +53,7 @@ impl NameTable {
 
     /// Appends the indices of the staged names to `numbers`, in order. Returns `None` if the arena is full
     /// (4 GiB).
-    pub fn settle(&mut self, numbers: &mut Vec<u32>) -> Option<()> {
+    pub fn settle_staged_names(&mut self, numbers: &mut Vec<u32>) -> Option<()> {
         let staged = std::mem::take(&mut self.staged);
         let ends = std::mem::take(&mut self.staged_ends);
         let first = numbers.len();
@@ -62,12 +62,12 @@ impl NameTable {
             &staged[start..ends[i].1]
         };
         for (i, &(short, _)) in ends.iter().enumerate() {
-            numbers.push(self.find(short, at(i)).unwrap_or(u32::MAX));
+            numbers.push(self.find_hashed(short, at(i)).unwrap_or(u32::MAX));
         }
         for (i, &(short, _)) in ends.iter().enumerate() {
             let number = &mut numbers[first + i];
             if *number == u32::MAX {
-                *number = self.number(short, at(i))?;
+                *number = self.intern_hashed(short, at(i))?;
             }
         }
         (self.staged, self.staged_ends) = (staged, ends);
@@ -77,24 +77,24 @@ impl NameTable {
     }
 
     #[inline]
-    fn find(&self, short: u32, name: &str) -> Option<u32> {
-        let at = |i: u32| slice(&self.text, &self.ends, i);
+    fn find_hashed(&self, short: u32, name: &str) -> Option<u32> {
+        let at = |i: u32| slice_name(&self.text, &self.ends, i);
         let same = |&(other, i): &(u32, u32)| other == short && at(i) == name;
         self.index
-            .find(spread(short), same)
+            .find(spread_hash(short), same)
             .map(|&(_, found)| found)
     }
 
     /// Returns the index of `name`, which is added if it is new, or `None` if the arena is full (4
     /// GiB).
     #[inline]
-    pub fn intern(&mut self, name: &str) -> Option<u32> {
-        self.number((HASHER.hash_one(name) >> 32) as u32, name)
+    pub fn intern_name(&mut self, name: &str) -> Option<u32> {
+        self.intern_hashed((HASHER.hash_one(name) >> 32) as u32, name)
     }
 
     #[inline]
-    fn number(&mut self, short: u32, name: &str) -> Option<u32> {
-        if let Some(found) = self.find(short, name) {
+    fn intern_hashed(&mut self, short: u32, name: &str) -> Option<u32> {
+        if let Some(found) = self.find_hashed(short, name) {
             return Some(found);
         }
         let end = u32::try_from(self.text.len() + name.len()).ok()?;
@@ -102,7 +102,9 @@ impl NameTable {
         self.text.push_str(name);
         self.ends.push(end);
         self.index
-            .insert_unique(spread(short), (short, new), |&(short, _)| spread(short));
+            .insert_unique(spread_hash(short), (short, new), |&(short, _)| {
+                spread_hash(short)
+            });
         Some(new)
     }
 
@@ -116,7 +118,7 @@ impl NameTable {
 
     /// Returns the name with the index `i`.
     pub fn get(&self, i: u32) -> &str {
-        slice(&self.text, &self.ends, i)
+        slice_name(&self.text, &self.ends, i)
     }
 
     /// Returns the number of distinct names.
@@ -133,13 +135,13 @@ impl NameTable {
     pub fn renumber<'u>(&mut self, uses: impl Iterator<Item = &'u mut u32>) {
         let old = std::mem::take(self);
         for number in uses {
-            let new = self.intern(old.get(*number));
+            let new = self.intern_name(old.get(*number));
             *number = new.expect("the arena held these names before");
         }
     }
 
     /// Frees the hash table, which only interning needs.
-    pub fn freeze(&mut self) {
+    pub fn free_hash_table(&mut self) {
         self.index = HashTable::new();
         (self.staged, self.staged_ends) = (String::new(), Vec::new());
         self.text.shrink_to_fit();
@@ -149,12 +151,12 @@ impl NameTable {
 
 /// Expands 32 bits of a hash to 64: the table uses the lower bits for the bucket and the upper bits for a tag.
 #[inline]
-fn spread(short: u32) -> u64 {
+fn spread_hash(short: u32) -> u64 {
     u64::from(short) << 32 | u64::from(short)
 }
 
 #[inline]
-fn slice<'t>(text: &'t str, ends: &[u32], i: u32) -> &'t str {
+fn slice_name<'t>(text: &'t str, ends: &[u32], i: u32) -> &'t str {
     let i = i as usize;
     let start = if i == 0 { 0 } else { ends[i - 1] as usize };
     &text[start..ends[i] as usize]
@@ -198,7 +200,7 @@ impl<K: Hash + Eq> Interner<K> {
     /// Returns the index of `key`, which is added if it is new. If the same key comes twice in a
     /// row, the second look-up takes one comparison.
     #[inline]
-    pub fn intern(&mut self, key: K) -> u32 {
+    pub fn intern_key(&mut self, key: K) -> u32 {
         if self.keys.get(self.last as usize) == Some(&key) {
             return self.last;
         }
@@ -219,7 +221,7 @@ impl<K: Hash + Eq> Interner<K> {
     }
 
     /// Returns the index of `key`, or `None` if unknown.
-    pub fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
+    pub fn find_index<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
     {
@@ -318,14 +320,14 @@ mod tests {
         let mut names = NameTable::default();
         let numbers: Vec<_> = ["mm", "", "add", "mm", ""]
             .iter()
-            .map(|n| names.intern(n).unwrap())
+            .map(|n| names.intern_name(n).unwrap())
             .collect();
         assert_eq!(numbers, [0, 1, 2, 0, 1]);
         for name in ["add", "new", "new", ""] {
-            names.stage(name);
+            names.stage_name(name);
         }
         let mut numbers = vec![9];
-        names.settle(&mut numbers).unwrap();
+        names.settle_staged_names(&mut numbers).unwrap();
         assert_eq!(numbers, [9, 2, 3, 3, 1]);
         assert_eq!(
             (names.get(0), names.get(1), names.get(2)),

@@ -41,7 +41,7 @@ impl Graph {
         let order: Vec<u32> = if in_order {
             (0..self.len() as u32).collect()
         } else {
-            self.successors.order()
+            self.successors.topological_order()
         };
         let launched: Vec<(u32, HostLaunch)> = order
             .into_iter()
@@ -64,8 +64,8 @@ impl Graph {
             values.resize(all, 0);
         }
         graph.detail.resize(all, 0);
-        for column in graph.sparse.columns() {
-            column.fit(all);
+        for column in graph.sparse.columns_mut() {
+            column.extend_to(all);
         }
         graph.successors = Csr::new(all, |edge| {
             self.successors
@@ -111,17 +111,17 @@ mod tests {
             };
             let before: Vec<u64> = (1..id).rev().take(1).collect();
             builder
-                .node(&NodeView::new(id, "kernel", op), &before)
+                .receive_node(&NodeView::new(id, "kernel", op), &before)
                 .unwrap();
         }
-        builder.finish().unwrap().0
+        builder.finish_graph().unwrap().0
     }
 
     #[test]
     fn every_node_waits_for_its_launch_and_launches_for_each_other() {
         let cost = Span(7);
         let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 9);
-        let edges: Vec<_> = graph.rows().edges().collect();
+        let edges: Vec<_> = graph.successor_rows().edges().collect();
         // Kernels 0 to 2, launches 3 to 5.
         assert_eq!(
             edges,
@@ -131,7 +131,10 @@ mod tests {
         let launches: Vec<_> = graph.nodes().skip(3).collect();
         for node in launches {
             assert_eq!(graph.kind(node), NodeKind::Host);
-            assert_eq!((graph.name(node), graph.recorded(node)), ("launch", cost));
+            assert_eq!(
+                (graph.name(node), graph.recorded_duration(node)),
+                ("launch", cost)
+            );
         }
         assert_eq!(
             graph.nodes().map(|n| graph.id(n)).collect::<Vec<_>>(),
@@ -148,12 +151,12 @@ mod tests {
         };
         // Node 1 has no launch: launch 3 is for node 0, launch 4 for node 2.
         let graph = chain().with_launches(first_waits, 9);
-        let edges: Vec<_> = graph.rows().edges().collect();
+        let edges: Vec<_> = graph.successor_rows().edges().collect();
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
         // With at most one launch ahead, the second launch waits for the first node.
         let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 1);
         let edges: Vec<_> = graph
-            .rows()
+            .successor_rows()
             .edges()
             .filter(|(from, to)| from < &3 && to >= &3)
             .collect();

@@ -7,7 +7,12 @@ use petgraph::visit::Bfs;
 /// distance. Excludes `centre`, and stops after `most` nodes.
 ///
 /// The second returned value is true if the neighbourhood has more nodes.
-pub fn neighbourhood(centre: u32, depth: u32, most: usize, rows: &Csr) -> (Vec<(u32, u32)>, bool) {
+pub fn find_neighbourhood(
+    centre: u32,
+    depth: u32,
+    most: usize,
+    rows: &Csr,
+) -> (Vec<(u32, u32)>, bool) {
     let mut found = Vec::new();
     let mut search = Bfs::new(rows, centre);
     search.next(rows);
@@ -37,14 +42,14 @@ mod tests {
         let rows = Csr::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
         let rows = &rows;
         assert_eq!(
-            neighbourhood(0, 2, 10, rows),
+            find_neighbourhood(0, 2, 10, rows),
             (vec![(1, 1), (2, 1), (3, 2)], false)
         );
-        assert_eq!(neighbourhood(0, 9, 10, rows).0.len(), 4);
+        assert_eq!(find_neighbourhood(0, 9, 10, rows).0.len(), 4);
         assert_eq!(
-            neighbourhood(0, 9, 3, rows),
+            find_neighbourhood(0, 9, 3, rows),
             (vec![(1, 1), (2, 1), (3, 2)], true)
         );
-        assert_eq!(neighbourhood(0, 0, 3, rows), (vec![], false));
+        assert_eq!(find_neighbourhood(0, 0, 3, rows), (vec![], false));
     }
 }

@@ -8,16 +8,16 @@ use chakram_base::ids::NodeIndex;
 /// Collects the origins of nodes (caller, step and Python call) while a graph is built. Values are stored plus 1; 0
 /// means that the record states no value.
 #[derive(Debug, Default)]
-pub(super) struct StatedOrigins {
+pub(super) struct RecordedOrigins {
     callers: SparseColumn<u64>,
     steps: SparseColumn<u64>,
     stacks: SparseColumn<u64>,
 }
 
-impl StatedOrigins {
+impl RecordedOrigins {
     /// Stores the origin of the last node so far.
     #[inline]
-    pub fn take(&mut self, index: usize, origin: &NodeOrigin) {
+    pub fn push_origin(&mut self, index: usize, origin: &NodeOrigin) {
         let columns = [
             (&mut self.callers, origin.caller),
             (&mut self.steps, origin.step),
@@ -25,12 +25,12 @@ impl StatedOrigins {
         ];
         for (column, stated) in columns {
             if let Some(stated) = stated {
-                column.put(index, stated.saturating_add(1));
+                column.push_value(index, stated.saturating_add(1));
             }
         }
     }
 
-    pub fn columns(&mut self) -> [&mut dyn NodeColumn; 3] {
+    pub fn columns_mut(&mut self) -> [&mut dyn NodeColumn; 3] {
         [&mut self.callers, &mut self.steps, &mut self.stacks]
     }
 }
@@ -41,14 +41,14 @@ const NONE: u32 = u32::MAX;
 impl Graph {
     /// Resolves the stated origins: ids of callers become nodes, and nodes without a step or stack
     /// inherit their caller's. Nodes on a cycle of callers inherit nothing.
-    pub(super) fn resolve_origins(&mut self, stated: &StatedOrigins, index_of: &IdMap) {
+    pub(super) fn resolve_origins(&mut self, stated: &RecordedOrigins, index_of: &IdMap) {
         let nodes = self.ids.len();
         if stated.callers.iter().next().is_some() {
             for node in 0..nodes {
                 let id = stated.callers.get(NodeIndex(node as u32)).checked_sub(1);
                 let caller = id.and_then(|id| index_of.get(id));
                 if let Some(caller) = caller.filter(|&caller| caller as usize != node) {
-                    self.sparse.caller_of.put(node, caller + 1);
+                    self.sparse.caller_of.push_value(node, caller + 1);
                 }
             }
         }
@@ -60,7 +60,7 @@ impl Graph {
                 0 => None,
                 step => numbers.binary_search(&step).ok().map(|at| at as u32 + 1),
             };
-            self.sparse.step_of = self.inherited(own);
+            self.sparse.step_of = self.inherit_from_callers(own);
             self.steps = numbers.into_iter().map(|number| number - 1).collect();
         }
         let calls = self.stacks.calls.len() as u64;
@@ -69,21 +69,21 @@ impl Graph {
                 let stack = stated.stacks.get(node).checked_sub(1)?;
                 Some(if stack <= calls { stack as u32 } else { 0 })
             };
-            self.sparse.stack_of = self.inherited(own);
+            self.sparse.stack_of = self.inherit_from_callers(own);
         }
-        for column in self.sparse.columns() {
-            column.fit(nodes);
+        for column in self.sparse.columns_mut() {
+            column.extend_to(nodes);
         }
     }
 
     /// Returns the value of each node plus 1: the node's own value or, if it has none, the value of
     /// the nearest caller that has one. 0 means no value.
-    fn inherited(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
+    fn inherit_from_callers(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
         let mut values = SparseColumn::default();
         if self.ids.is_empty() {
             return values;
         }
-        values.put(self.ids.len() - 1, 0);
+        values.push_value(self.ids.len() - 1, 0);
         let mut done = vec![false; self.ids.len()];
         let mut chain = Vec::new();
         for first in 0..self.ids.len() as u32 {
@@ -100,10 +100,10 @@ impl Graph {
                     found = value;
                     break;
                 }
-                at = self.caller(node).map_or(NONE, |caller| caller.0);
+                at = self.caller_of(node).map_or(NONE, |caller| caller.0);
             }
             for node in chain.drain(..) {
-                values.set(node, found);
+                values.replace_value(node, found);
             }
         }
         values
@@ -111,7 +111,7 @@ impl Graph {
 
     /// Returns the node that called or launched this node, if the trace states it.
     #[inline]
-    pub fn caller(&self, node: NodeIndex) -> Option<NodeIndex> {
+    pub fn caller_of(&self, node: NodeIndex) -> Option<NodeIndex> {
         self.sparse
             .caller_of
             .get(node)
@@ -120,13 +120,13 @@ impl Graph {
     }
 
     /// Returns the distinct step numbers of the nodes, ascending.
-    pub fn steps(&self) -> &[u64] {
+    pub fn step_numbers(&self) -> &[u64] {
         &self.steps
     }
 
-    /// Returns the step of a node as an index into [`Graph::steps`], or `None` if unknown.
+    /// Returns the step of a node as an index into [`Graph::step_numbers`], or `None` if unknown.
     #[inline]
-    pub fn step(&self, node: NodeIndex) -> Option<u32> {
+    pub fn step_of(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.step_of.get(node).checked_sub(1)
     }
 
@@ -138,7 +138,7 @@ impl Graph {
     /// Returns the innermost Python call around a node, as an index into [`Graph::stacks`], or
     /// `None`.
     #[inline]
-    pub fn stack(&self, node: NodeIndex) -> Option<u32> {
+    pub fn call_around(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.stack_of.get(node).checked_sub(1)
     }
 }
@@ -155,16 +155,16 @@ mod tests {
     fn graph(nodes: &[(u64, NodeOrigin)]) -> Graph {
         let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 16);
         let call = |caller| PythonCall { name: 0, caller };
-        builder.stacks(CallStacks {
+        builder.set_stacks(CallStacks {
             names: vec!["nn.Module: Linear_0".to_owned()],
             calls: vec![call(None), call(Some(0))],
         });
         for &(id, origin) in nodes {
             let mut view = NodeView::new(id, "node", Op::Host);
             view.origin = origin;
-            builder.node(&view, &[]).unwrap();
+            builder.receive_node(&view, &[]).unwrap();
         }
-        builder.finish().unwrap().0
+        builder.finish_graph().unwrap().0
     }
 
     #[test]
@@ -189,13 +189,15 @@ mod tests {
             nodes.rotate_left(1);
             let graph = graph(&nodes);
             let all = || graph.nodes();
-            assert_eq!(graph.steps(), [3, 7]);
-            let steps: Vec<_> = all().map(|node| graph.step(node)).collect();
+            assert_eq!(graph.step_numbers(), [3, 7]);
+            let steps: Vec<_> = all().map(|node| graph.step_of(node)).collect();
             let seven = Some(1);
             assert_eq!(steps, [seven, seven, seven, seven, None, None, Some(0)]);
-            let stacks: Vec<_> = all().map(|node| graph.stack(node)).collect();
+            let stacks: Vec<_> = all().map(|node| graph.call_around(node)).collect();
             assert_eq!(stacks, [Some(0), Some(1), None, None, None, None, None]);
-            let callers: Vec<_> = all().map(|node| graph.caller(node).map(|c| c.0)).collect();
+            let callers: Vec<_> = all()
+                .map(|node| graph.caller_of(node).map(|c| c.0))
+                .collect();
             let expected = [None, Some(0), Some(0), Some(2), Some(5), Some(4), None];
             assert_eq!(callers, expected);
         }

@@ -47,26 +47,26 @@ pub trait NodeRetention<'a>: Default {
     /// Returns the data to keep of a node whose decoded record is `view`. For an invalid record,
     /// `view` has the recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with its id, name
     /// and dependencies.
-    fn retain(&mut self, view: &NodeView<'a>) -> Self::Kept;
+    fn retain_view(&mut self, view: &NodeView<'a>) -> Self::Kept;
 
     /// Returns the id of the node.
-    fn id(kept: &Self::Kept) -> u64;
+    fn node_id(kept: &Self::Kept) -> u64;
 }
 
 /// Keeps nearly all fields of each record, as a [`CompactNodeView`].
 #[derive(Debug, Default)]
-pub struct FullRecords;
+pub struct RetainFullRecords;
 
-impl<'a> NodeRetention<'a> for FullRecords {
+impl<'a> NodeRetention<'a> for RetainFullRecords {
     type Kept = CompactNodeView<'a>;
 
     #[inline]
-    fn retain(&mut self, view: &NodeView<'a>) -> CompactNodeView<'a> {
+    fn retain_view(&mut self, view: &NodeView<'a>) -> CompactNodeView<'a> {
         CompactNodeView::from(view)
     }
 
     #[inline]
-    fn id(view: &CompactNodeView<'a>) -> u64 {
+    fn node_id(view: &CompactNodeView<'a>) -> u64 {
         view.id
     }
 }
@@ -93,7 +93,7 @@ pub struct ReadFault {
 
 /// Trace of one rank, valid or not. Nodes are sorted by id; nodes with equal ids keep the order of the file.
 #[derive(Debug)]
-pub struct RawTrace<'a, K: NodeRetention<'a> = FullRecords> {
+pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     /// Metadata record.
     pub metadata: TraceMetadata,
     /// The nodes.
@@ -116,9 +116,9 @@ const USUAL_RECORD: usize = 64;
 /// single zero byte is a valid empty record (a node of default values), but several in a row are damage. A run of
 /// zeros is one fault; otherwise there could be a fault for each byte of the file.
 #[cold]
-fn zeros(record: RawRecord<'_>) -> ReadFault {
+fn describe_zero_run(record: RawRecord<'_>) -> ReadFault {
     let found = "found zero bytes (a second empty record in a row), expected a node";
-    let error = TraceError::malformed(record.offset, found);
+    let error = TraceError::malformed_at(record.offset, found);
     ReadFault {
         node: None,
         error: error.in_record(record.number, record.offset),
@@ -139,12 +139,12 @@ impl DependencyCollector<'_> {
 }
 
 impl scan::DependencyVisitor for DependencyCollector<'_> {
-    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.push(id, false);
         Ok(())
     }
 
-    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
         self.push(id, true);
         Ok(())
     }
@@ -153,7 +153,7 @@ impl scan::DependencyVisitor for DependencyCollector<'_> {
 impl<'a> RawTrace<'a> {
     /// Reads the (decompressed) contents of a trace file. Errors are added to [`faults`](Self::faults); a truncated
     /// file yields the nodes before the break.
-    pub fn read(contents: &'a [u8]) -> Self {
+    pub fn read_trace(contents: &'a [u8]) -> Self {
         Self::read_retaining(contents)
     }
 }
@@ -162,7 +162,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     /// Maximum number of nodes or dependencies, because indices have 32 bits.
     const MOST: usize = (u32::MAX - 1) as usize;
 
-    /// Like [`RawTrace::read`], but keeps the data that `K` selects.
+    /// Like [`RawTrace::read_trace`], but keeps the data that `K` selects.
     pub fn read_retaining(contents: &'a [u8]) -> Self {
         let mut raw = Self {
             metadata: TraceMetadata::default(),
@@ -187,32 +187,32 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 }
             };
             if record.number == 0 {
-                match scan::metadata(record) {
+                match scan::read_metadata(record) {
                     Ok(metadata) => raw.metadata = metadata,
                     Err(error) => raw.faults.push(ReadFault { node: None, error }),
                 }
             } else if after_empty && record.bytes.is_empty() {
-                raw.faults.push(zeros(record));
+                raw.faults.push(describe_zero_run(record));
                 break;
-            } else if !raw.take(record) {
+            } else if !raw.add_node(record) {
                 break;
             }
             after_empty = record.number > 0 && record.bytes.is_empty();
         }
         if contents.is_empty() {
-            let error = TraceError::malformed(0, "the file is empty");
+            let error = TraceError::malformed_at(0, "the file is empty");
             raw.faults.push(ReadFault { node: None, error });
         }
-        raw.resolve();
+        raw.resolve_targets();
         raw
     }
 
     /// Adds the node of `record`. Returns false if the trace is full.
-    fn take(&mut self, record: RawRecord<'a>) -> bool {
+    fn add_node(&mut self, record: RawRecord<'a>) -> bool {
         let from = self.deps.len();
         // Each dependency in a record takes at least one byte, so a record never has more dependencies than bytes.
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
-            let error = TraceError::malformed(
+            let error = TraceError::malformed_at(
                 record.offset,
                 "more nodes or dependencies than 32-bit indices can address",
             );
@@ -220,12 +220,12 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             return false;
         }
         let index = self.nodes.len() as u32;
-        let view = match scan::node(record, &mut DependencyCollector(&mut self.deps)) {
+        let view = match scan::scan_node(record, &mut DependencyCollector(&mut self.deps)) {
             Ok(view) => {
                 if !view.memory.is_none() {
                     self.memory.push((index, view.memory));
                 }
-                self.retained.retain(&view)
+                self.retained.retain_view(&view)
             }
             Err(error) => {
                 // The failed scan may have pushed dependencies; the recovery below pushes them again.
@@ -235,13 +235,13 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                     error,
                 });
                 let view = scan::partial_node(record, &mut DependencyCollector(&mut self.deps));
-                self.retained.retain(&view)
+                self.retained.retain_view(&view)
             }
         };
         // The id is looked up while the node is in the cache, because a second pass over all nodes
         // would take 10 % more time.
-        let id = K::id(&view);
-        let last = self.nodes.last().map_or(0, |last| K::id(&last.view));
+        let id = K::node_id(&view);
+        let last = self.nodes.last().map_or(0, |last| K::node_id(&last.view));
         self.unsorted |= id < last;
         self.index_of.insert(id, index);
         self.nodes.push(RawTraceNode {
@@ -253,10 +253,10 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     }
 
     /// Sorts nodes by their ids and resolves the targets of dependencies.
-    fn resolve(&mut self) {
+    fn resolve_targets(&mut self) {
         if self.unsorted {
-            let mut place: Vec<u32> = self.all().collect();
-            place.sort_by_key(|&i| K::id(&self.nodes[i as usize].view));
+            let mut place: Vec<u32> = self.node_indices().collect();
+            place.sort_by_key(|&i| K::node_id(&self.nodes[i as usize].view));
             self.nodes = place.iter().map(|&i| self.nodes[i as usize]).collect();
             let mut new = vec![0_u32; place.len()];
             for (to, &from) in place.iter().enumerate() {
@@ -288,29 +288,29 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     }
 
     /// Returns the index of the first node with this id.
-    pub fn find(&self, id: u64) -> Option<u32> {
+    pub fn find_node(&self, id: u64) -> Option<u32> {
         self.index_of.get(id)
     }
 
     /// Returns the dependencies of node `i`, as stated in its record.
     #[inline]
-    pub fn deps(&self, i: u32) -> &[RawDependency] {
+    pub fn dependencies_of(&self, i: u32) -> &[RawDependency] {
         let (from, to) = self.nodes[i as usize].deps;
         &self.deps[from as usize..to as usize]
     }
 
     /// Returns the number of dependencies.
-    pub fn edges(&self) -> usize {
+    pub fn dependency_count(&self) -> usize {
         self.deps.len()
     }
 
     /// Returns the successors of each node, ascending. Includes only dependencies whose predecessor exists and for
     /// which `holds(successor, dependency)` is true.
-    pub fn successors(&self, mut holds: impl FnMut(u32, &RawDependency) -> bool) -> Csr {
+    pub fn build_successors(&self, mut holds: impl FnMut(u32, &RawDependency) -> bool) -> Csr {
         let all = 0..self.nodes.len() as u32;
         Csr::new(self.nodes.len(), |each| {
             for node in all.clone() {
-                for dep in self.deps(node) {
+                for dep in self.dependencies_of(node) {
                     if dep.node != RawDependency::MISSING && holds(node, dep) {
                         each(dep.node, node);
                     }
@@ -320,7 +320,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     }
 
     /// Returns the indices of all nodes.
-    pub fn all(&self) -> Range<u32> {
+    pub fn node_indices(&self) -> Range<u32> {
         0..self.nodes.len() as u32
     }
 }
@@ -359,33 +359,33 @@ mod tests {
             node(3, &[3], &[100]),
             node(9, &[], &[3]),
         ]);
-        let raw = RawTrace::read(&contents);
+        let raw = RawTrace::read_trace(&contents);
         assert!(raw.faults.is_empty());
         let ids: Vec<u64> = raw.nodes.iter().map(|n| n.view.id).collect();
         assert_eq!(ids, [3, 7, 9]);
         let deps = |i: u32| -> Vec<(u64, Option<u32>, bool)> {
-            let deps = raw.deps(i).iter();
+            let deps = raw.dependencies_of(i).iter();
             deps.map(|d| (d.id, d.target(), d.control)).collect()
         };
         assert_eq!(deps(0), [(100, None, true), (3, Some(0), false)]);
         assert_eq!(deps(1), [(9, Some(2), false), (3, Some(0), false)]);
         assert_eq!(deps(2), [(3, Some(0), true)]);
-        let rows = raw.successors(|node, dep| dep.node != node);
+        let rows = raw.build_successors(|node, dep| dep.node != node);
         assert_eq!(
             (rows.row(0), rows.row(1), rows.row(2)),
             (&[1, 2][..], &[][..], &[1][..])
         );
-        assert_eq!(raw.find(9), Some(2));
-        assert_eq!(raw.find(4), None);
+        assert_eq!(raw.find_node(9), Some(2));
+        assert_eq!(raw.find_node(4), None);
     }
 
     #[test]
     fn zeros_end_a_trace() {
         // A node of default values is an empty record; nothing is read after a second one.
         let mut contents = file(&[node(1, &[], &[]), Node::default()]);
-        assert_eq!(RawTrace::read(&contents).nodes.len(), 2);
+        assert_eq!(RawTrace::read_trace(&contents).nodes.len(), 2);
         contents.extend([0; 1000]);
-        let raw = RawTrace::read(&contents);
+        let raw = RawTrace::read_trace(&contents);
         assert_eq!((raw.nodes.len(), raw.faults.len()), (2, 1));
         let told = raw.faults[0].error.to_string();
         assert!(
@@ -403,11 +403,11 @@ mod tests {
         };
         let mut contents = file(&[node(1, &[], &[]), send, node(5, &[1], &[])]);
         contents.extend([9, 8]);
-        let raw = RawTrace::read(&contents);
+        let raw = RawTrace::read_trace(&contents);
         let ids: Vec<u64> = raw.nodes.iter().map(|n| n.view.id).collect();
         assert_eq!(ids, [1, 5, 5]);
-        assert_eq!(raw.deps(1).len(), 1);
-        assert_eq!(raw.find(5), Some(1));
+        assert_eq!(raw.dependencies_of(1).len(), 1);
+        assert_eq!(raw.find_node(5), Some(1));
         let faults: Vec<_> = raw.faults.iter().map(|f| f.node).collect();
         assert_eq!(faults, [Some(1), None]);
         let told = raw.faults[0].error.to_string();

@@ -49,7 +49,7 @@ impl Graph {
     ///
     /// Fails on truncated or malformed records, duplicate ids, data dependencies on missing nodes or on the node
     /// itself, cycles, and invalid nodes.
-    pub fn read(
+    pub fn read_graph(
         contents: &[u8],
         rank: u32,
         policy: DependencyPolicy,
@@ -57,7 +57,7 @@ impl Graph {
         Self::read_edited(contents, rank, policy, |_| Ok(()))
     }
 
-    /// Like [`Self::read`], with or without the estimated cost of the profiler.
+    /// Like [`Self::read_graph`], with or without the estimated cost of the profiler.
     pub fn read_profiled(
         contents: &[u8],
         rank: u32,
@@ -67,7 +67,7 @@ impl Graph {
         let mut profiled = false;
         let measured = FrameCursor::new(contents)
             .next_record()?
-            .map(scan::metadata)
+            .map(scan::read_metadata)
             .transpose()?
             .is_some_and(|metadata| metadata.profiler.unprofiled.is_some());
         let removed = match profiler {
@@ -97,7 +97,7 @@ impl Graph {
         other
     }
 
-    /// Like [`Self::read`], with `edit` applied to each node.
+    /// Like [`Self::read_graph`], with `edit` applied to each node.
     pub fn read_edited(
         contents: &[u8],
         rank: u32,
@@ -106,36 +106,36 @@ impl Graph {
     ) -> Result<(Self, SlotBinding), TraceError> {
         let mut frames = FrameCursor::new(contents);
         let Some(first) = frames.next_record()? else {
-            return Err(TraceError::empty());
+            return Err(TraceError::empty_file());
         };
-        let metadata = scan::metadata(first)?;
+        let metadata = scan::read_metadata(first)?;
         // A node with an id takes at least 3 bytes, so densely numbered ids stay below this limit.
         let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
         if let Some(at) = metadata.captured {
-            builder.captured(at);
+            builder.set_captured_end(at);
         }
-        builder.kernels_on_cpu(metadata.kernels_on_cpu);
-        builder.profiler(metadata.profiler);
-        builder.dropped_kernels(metadata.dropped_kernels);
-        builder.context(metadata.world_size, metadata.captured_on);
-        builder.roles(metadata.roles);
-        builder.amounts(metadata.amounts);
-        builder.stacks(metadata.stacks);
+        builder.set_kernels_on_cpu(metadata.kernels_on_cpu);
+        builder.set_profiler(metadata.profiler);
+        builder.set_dropped_kernels(metadata.dropped_kernels);
+        builder.set_context(metadata.world_size, metadata.captured_on);
+        builder.set_roles(metadata.roles);
+        builder.set_amounts(metadata.amounts);
+        builder.set_stacks(metadata.stacks);
         for (host, number, name) in metadata.lanes {
             let lane = if host {
                 Lane::Host(Some(number))
             } else {
                 Lane::Stream(number)
             };
-            builder.name_lane(lane, name);
+            builder.set_lane_name(lane, name);
         }
         while let Some(record) = frames.next_record()? {
-            let mut node = scan::node(record, &mut builder)?;
+            let mut node = scan::scan_node(record, &mut builder)?;
             edit(&mut node)
                 .and_then(|()| builder.finish_node(&node))
                 .map_err(|e| e.in_record(record.number, record.offset))?;
         }
-        let (graph, binding) = builder.finish()?;
+        let (graph, binding) = builder.finish_graph()?;
         let core = metadata.core;
         Ok((graph, SlotBinding { core, ..binding }))
     }

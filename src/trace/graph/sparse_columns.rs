@@ -5,7 +5,7 @@ use crate::format::scan::NodeView;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 
-/// The columns of a graph. To add a column, add a field, list it in [`columns`](Self::columns) and
+/// The columns of a graph. To add a column, add a field, list it in [`columns`](Self::columns_mut) and
 /// set its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumns {
@@ -21,12 +21,12 @@ pub(super) struct SparseColumns {
     pub step_of: SparseColumn<u32>,
     pub stack_of: SparseColumn<u32>,
     /// Estimated cost of the profiler.
-    profiler: SparseColumn<ProfilerParts>,
+    profiler: SparseColumn<ProfilerTimeParts>,
 }
 
 /// Estimated cost of the profiler in a node's times. The graph records whether the times include the cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct ProfilerParts {
+struct ProfilerTimeParts {
     delay: Span,
     recorded: Span,
 }
@@ -38,32 +38,32 @@ pub(super) struct SparseColumn<T>(Vec<T>);
 /// Operations on a column of any type.
 pub(super) trait NodeColumn {
     /// Extends the column to `nodes` nodes, unless it is empty.
-    fn fit(&mut self, nodes: usize);
+    fn extend_to(&mut self, nodes: usize);
 
     /// Moves the value of node `order[i]` to node `i`, unless the column is empty.
-    fn permute(&mut self, order: &[u32]);
+    fn permute_by(&mut self, order: &[u32]);
 
     /// Releases the spare capacity.
-    fn shrink(&mut self);
+    fn release_spare(&mut self);
 
     /// Returns the bytes held on the heap.
     fn heap_bytes(&self) -> usize;
 }
 
 impl<T: Copy + Default> NodeColumn for SparseColumn<T> {
-    fn fit(&mut self, nodes: usize) {
+    fn extend_to(&mut self, nodes: usize) {
         if !self.0.is_empty() {
             self.0.resize(nodes, T::default());
         }
     }
 
-    fn permute(&mut self, order: &[u32]) {
+    fn permute_by(&mut self, order: &[u32]) {
         if !self.0.is_empty() {
             self.0 = order.iter().map(|&i| self.0[i as usize]).collect();
         }
     }
 
-    fn shrink(&mut self) {
+    fn release_spare(&mut self) {
         self.0.shrink_to_fit();
     }
 
@@ -80,14 +80,14 @@ impl<T: Copy + Default> SparseColumn<T> {
 
     /// Sets the value of a node. Nodes must come in ascending order.
     #[inline]
-    pub fn put(&mut self, index: usize, value: T) {
+    pub fn push_value(&mut self, index: usize, value: T) {
         self.0.resize(index, T::default());
         self.0.push(value);
     }
 
     /// Replaces the value of a node for which the column already has an entry.
     #[inline]
-    pub fn set(&mut self, node: NodeIndex, value: T) {
+    pub fn replace_value(&mut self, node: NodeIndex, value: T) {
         self.0[node.index()] = value;
     }
 
@@ -101,7 +101,7 @@ impl<T: Copy + Default> SparseColumn<T> {
 }
 
 impl SparseColumns {
-    pub fn columns(&mut self) -> [&mut dyn NodeColumn; 8] {
+    pub fn columns_mut(&mut self) -> [&mut dyn NodeColumn; 8] {
         [
             &mut self.delays,
             &mut self.waits,
@@ -116,21 +116,22 @@ impl SparseColumns {
 
     /// Stores the values of `node`, which must be the last node so far.
     #[inline]
-    pub fn take(&mut self, index: usize, node: &NodeView<'_>, kind: NodeKind) {
+    pub fn push_node(&mut self, index: usize, node: &NodeView<'_>, kind: NodeKind) {
         if node.delay > Span::ZERO {
-            self.delays.put(index, node.delay);
+            self.delays.push_value(index, node.delay);
         }
         let communicates = matches!(
             kind,
             NodeKind::Send | NodeKind::Receive | NodeKind::Collective
         );
         if node.wait > Span::ZERO && communicates {
-            self.waits.put(index, node.wait);
+            self.waits.push_value(index, node.wait);
         }
         if node.profiler > Span::ZERO {
             let delay = node.profiler.min(node.delay);
             let recorded = (node.profiler - delay).min(node.recorded);
-            self.profiler.put(index, ProfilerParts { delay, recorded });
+            self.profiler
+                .push_value(index, ProfilerTimeParts { delay, recorded });
         }
     }
 
@@ -188,7 +189,7 @@ impl Graph {
     /// Returns the host time (launch overhead) from the completion of the node's last dependency
     /// until the node is ready. Without dependencies the delay begins at the rank's release.
     #[inline]
-    pub fn delay(&self, node: NodeIndex) -> Span {
+    pub fn launch_delay(&self, node: NodeIndex) -> Span {
         self.sparse.delays.get(node)
     }
 
@@ -200,7 +201,7 @@ impl Graph {
     /// Returns the recorded time that a communication node waited for its peers. The wait comes before the node's time
     /// in [`captured_timeline`](super::captured_timeline) and is not part of that time.
     #[inline]
-    pub fn wait(&self, node: NodeIndex) -> Span {
+    pub fn recorded_wait(&self, node: NodeIndex) -> Span {
         self.sparse.waits.get(node)
     }
 }

@@ -23,12 +23,12 @@ impl Visitable for Csr {
     type Map = NodeSet;
 
     fn visit_map(&self) -> NodeSet {
-        NodeSet::with_capacity(self.count())
+        NodeSet::with_capacity(self.row_count())
     }
 
     fn reset_map(&self, map: &mut NodeSet) {
         map.clear();
-        map.grow(self.count());
+        map.grow(self.row_count());
     }
 }
 
@@ -45,27 +45,27 @@ impl IntoNodeIdentifiers for &Csr {
     type NodeIdentifiers = Range<u32>;
 
     fn node_identifiers(self) -> Range<u32> {
-        0..self.count() as u32
+        0..self.row_count() as u32
     }
 }
 
 /// View of the edges in both directions, for algorithms that also need predecessors.
 #[derive(Clone, Copy, Debug)]
-pub struct BothDirections<'a> {
+pub struct BidirectionalEdges<'a> {
     /// Successors of each node.
     pub forward: &'a Csr,
     /// Predecessors of each node.
     pub backward: &'a Csr,
 }
 
-impl GraphBase for BothDirections<'_> {
+impl GraphBase for BidirectionalEdges<'_> {
     type NodeId = u32;
     type EdgeId = ();
 }
 
-impl GraphRef for BothDirections<'_> {}
+impl GraphRef for BidirectionalEdges<'_> {}
 
-impl Visitable for BothDirections<'_> {
+impl Visitable for BidirectionalEdges<'_> {
     type Map = NodeSet;
 
     fn visit_map(&self) -> NodeSet {
@@ -77,7 +77,7 @@ impl Visitable for BothDirections<'_> {
     }
 }
 
-impl<'a> IntoNeighbors for BothDirections<'a> {
+impl<'a> IntoNeighbors for BidirectionalEdges<'a> {
     type Neighbors = Copied<slice::Iter<'a, u32>>;
 
     #[inline]
@@ -86,7 +86,7 @@ impl<'a> IntoNeighbors for BothDirections<'a> {
     }
 }
 
-impl IntoNeighborsDirected for BothDirections<'_> {
+impl IntoNeighborsDirected for BidirectionalEdges<'_> {
     type NeighborsDirected = Self::Neighbors;
 
     #[inline]
@@ -98,7 +98,7 @@ impl IntoNeighborsDirected for BothDirections<'_> {
     }
 }
 
-impl IntoNodeIdentifiers for BothDirections<'_> {
+impl IntoNodeIdentifiers for BidirectionalEdges<'_> {
     type NodeIdentifiers = Range<u32>;
 
     fn node_identifiers(self) -> Range<u32> {
@@ -117,8 +117,8 @@ mod tests {
         // 0 → 1 → 2 → 1, 2 → 3, and 4 by itself.
         let edges = [(0, 1), (1, 2), (2, 1), (2, 3)];
         let forward = Csr::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
-        let backward = forward.reversed();
-        let both = BothDirections {
+        let backward = forward.reverse_edges();
+        let both = BidirectionalEdges {
             forward: &forward,
             backward: &backward,
         };

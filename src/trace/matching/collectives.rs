@@ -40,7 +40,7 @@ pub struct MemberCalls<'a> {
 
 impl MemberCalls<'_> {
     /// Returns the `k`-th call, or `None`.
-    pub fn at(&self, k: usize) -> Option<CommRef> {
+    pub fn call_at(&self, k: usize) -> Option<CommRef> {
         self.calls.get(k).map(|&call| (self.rank, call))
     }
 
@@ -50,7 +50,7 @@ impl MemberCalls<'_> {
     }
 
     /// Returns true if both members share one list of calls, so that no comparison is needed.
-    fn is_like(&self, other: &Self) -> bool {
+    fn has_equal_calls(&self, other: &Self) -> bool {
         match (&self.calls, &other.calls) {
             (Cow::Borrowed(own), Cow::Borrowed(other)) => std::ptr::eq(*own, *other),
             _ => false,
@@ -74,14 +74,14 @@ pub struct CollectiveDisagreement {
 /// Returns the first collective on which one of `others` differs from `first`. If several members
 /// differ, returns the earliest collective and, for this collective, the first difference in the
 /// order of [`CollectiveDifference`].
-pub fn disagreement<'a, M: Borrow<MemberCalls<'a>>>(
+pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     first: &MemberCalls<'a>,
     others: impl IntoIterator<Item = M>,
     signature: impl Fn(CommRef) -> CollectiveSignature,
 ) -> Option<CollectiveDisagreement> {
     let differing = others.into_iter().filter_map(|other| {
         let other = other.borrow();
-        if other.is_like(first) {
+        if other.has_equal_calls(first) {
             return None;
         }
         let (one, two) = (first.iter().map(&signature), other.iter().map(&signature));
@@ -96,7 +96,7 @@ pub fn disagreement<'a, M: Borrow<MemberCalls<'a>>>(
             k,
             difference,
             other: other.rank,
-            calls: [first.at(k), other.at(k)],
+            calls: [first.call_at(k), other.call_at(k)],
         })
     });
     differing.min_by_key(|found| (found.k, found.difference))
@@ -132,7 +132,11 @@ impl SlotCalls {
     }
 
     /// Returns the calls of `rank` in a group. `slots` are the trace's slots for this group.
-    pub fn member(&self, rank: u32, slots: impl IntoIterator<Item = u32>) -> MemberCalls<'_> {
+    pub fn calls_of_member(
+        &self,
+        rank: u32,
+        slots: impl IntoIterator<Item = u32>,
+    ) -> MemberCalls<'_> {
         let mut slots = slots.into_iter();
         let mut calls = Cow::Borrowed(slots.next().map_or(&[][..], |slot| self.0.row(slot)));
         for slot in slots {

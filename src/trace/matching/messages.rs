@@ -44,7 +44,7 @@ impl<S> MessageHalf<S> {
     }
 
     /// Returns the rank of this half and the rank of the other half.
-    pub fn ends(&self) -> (u32, u32) {
+    pub fn sender_and_receiver(&self) -> (u32, u32) {
         let MessageChannel { source, target, .. } = self.channel;
         if self.receive {
             (target, source)
@@ -109,13 +109,13 @@ pub fn match_messages<S: Copy + Ord>(
 
 impl<'h, S: Copy> ChannelMatches<'h, S> {
     /// Iterates over the matched pairs (send, receive).
-    pub fn pairs(&self) -> impl Iterator<Item = (CommRef, CommRef)> + use<'h, S> {
+    pub fn matched_pairs(&self) -> impl Iterator<Item = (CommRef, CommRef)> + use<'h, S> {
         let pairs = self.sends.iter().zip(self.receives);
         pairs.map(|(send, receive)| (send.at, receive.at))
     }
 
     /// Returns the unmatched halves of one rank, and all halves of the other rank.
-    pub fn alone(&self) -> (&'h [MessageHalf<S>], &'h [MessageHalf<S>]) {
+    pub fn unmatched_halves(&self) -> (&'h [MessageHalf<S>], &'h [MessageHalf<S>]) {
         let (more, fewer) = if self.sends.len() > self.receives.len() {
             (self.sends, self.receives)
         } else {
@@ -125,13 +125,16 @@ impl<'h, S: Copy> ChannelMatches<'h, S> {
     }
 
     /// Returns the first mismatch between the two ranks; `bytes` returns the size of a half.
-    pub fn disagreement(&self, bytes: impl Fn(CommRef) -> u64) -> Option<MessageDisagreement<S>> {
+    pub fn find_disagreement(
+        &self,
+        bytes: impl Fn(CommRef) -> u64,
+    ) -> Option<MessageDisagreement<S>> {
         let pairs = self.sends.iter().zip(self.receives).enumerate();
         let mut differ = pairs.filter(|(_, (send, receive))| bytes(send.at) != bytes(receive.at));
         if let Some((k, (&send, &receive))) = differ.next() {
             return Some(MessageDisagreement::Size { k, send, receive });
         }
-        let (alone, fewer) = self.alone();
+        let (alone, fewer) = self.unmatched_halves();
         Some(MessageDisagreement::Count {
             k: fewer.len(),
             half: *alone.first()?,
@@ -142,7 +145,7 @@ impl<'h, S: Copy> ChannelMatches<'h, S> {
 
 impl<S> MessageDisagreement<S> {
     /// Formats the mismatch for messages. `named` returns the name of a half, and `bytes` returns the size of a half.
-    pub fn text(
+    pub fn describe_disagreement(
         &self,
         named: impl Fn(&MessageHalf<S>) -> String,
         bytes: impl Fn(CommRef) -> u64,
@@ -165,7 +168,7 @@ impl<S> MessageDisagreement<S> {
                 } else {
                     ("send", "to", "receive")
                 };
-                let far = half.ends().1;
+                let far = half.sender_and_receiver().1;
                 format!(
                     "{} has no partner: this is {what} {k} (counted from 0) {end} rank {far} with \
                      tag {} and {} bytes, but rank {far} has only {k} such {other}s",

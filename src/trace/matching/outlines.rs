@@ -62,9 +62,9 @@ impl RankComms {
         for node in order {
             let (channel, receive) = match raw.nodes[node as usize].view.op {
                 Op::Collective { group, .. } => {
-                    let name = names.intern(group) as usize;
+                    let name = names.intern_key(group) as usize;
                     if name == of_name.len() {
-                        of_name.push(channels.intern(CommChannel::of_group(group, &declared)));
+                        of_name.push(channels.intern_key(CommChannel::of_group(group, &declared)));
                     }
                     (of_name[name], false)
                 }
@@ -73,7 +73,7 @@ impl RankComms {
                 } => {
                     let half = MessageHalf::new(rank, peer, receive, tag, (), (0, node));
                     let channel = CommChannel::Messages(half.channel);
-                    (channels.intern(channel), receive)
+                    (channels.intern_key(channel), receive)
                 }
                 _ => continue,
             };
@@ -126,7 +126,7 @@ impl<'r> CommMatches<'r> {
     }
 
     /// Iterates over the steps that match a step of a rank, including the step itself, in ascending order of ranks.
-    pub fn with(&self, rank: u32, step: &CommStep) -> impl Iterator<Item = CommRef> + '_ {
+    pub fn matching_steps(&self, rank: u32, step: &CommStep) -> impl Iterator<Item = CommRef> + '_ {
         let number = self.numbers[rank as usize][step.channel as usize];
         let key = (number, step.k);
         let from = self.met.partition_point(|(other, _)| *other < key);

@@ -28,24 +28,24 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     let found: Vec<_> = match_messages(&mut halves).collect();
     let pairs: Vec<_> = found
         .iter()
-        .map(|of| of.pairs().collect::<Vec<_>>())
+        .map(|of| of.matched_pairs().collect::<Vec<_>>())
         .collect();
     assert_eq!(pairs, [[((0, 0), (1, 1))], [((0, 1), (1, 0))]]);
     let [five, six] = &found[..] else {
         panic!("two tags")
     };
-    let (alone, there) = five.alone();
+    let (alone, there) = five.unmatched_halves();
     assert_eq!((alone[0].at, there.len()), ((0, 2), 1));
-    assert!(six.alone().0.is_empty());
+    assert!(six.unmatched_halves().0.is_empty());
     // If all sizes are equal, the first mismatch is the count; otherwise it is the first message of different sizes.
-    let count = five.disagreement(|_| 8).expect("one is alone");
+    let count = five.find_disagreement(|_| 8).expect("one is alone");
     assert!(matches!(count, MessageDisagreement::Count { k: 1, half, .. } if half.at == (0, 2)));
-    assert_eq!(six.disagreement(|_| 8), None);
-    let size = five.disagreement(|(rank, _)| u64::from(rank));
+    assert_eq!(six.find_disagreement(|_| 8), None);
+    let size = five.find_disagreement(|(rank, _)| u64::from(rank));
     assert!(matches!(size, Some(MessageDisagreement::Size { k: 0, .. })));
-    let named = |half: &MessageHalf| format!("rank {}", half.ends().0);
+    let named = |half: &MessageHalf| format!("rank {}", half.sender_and_receiver().0);
     assert_eq!(
-        count.text(named, |_| 8),
+        count.describe_disagreement(named, |_| 8),
         "rank 0 has no partner: this is send 1 (counted from 0) to rank 1 with tag 5 and 8 bytes, but \
          rank 1 has only 1 such receives"
     );
@@ -73,8 +73,8 @@ proptest! {
         let mut sorted = all.clone();
         let (mut pairs, mut alone) = (Vec::new(), 0);
         for found in match_messages(&mut sorted) {
-            pairs.extend(found.pairs());
-            alone += found.alone().0.len();
+            pairs.extend(found.matched_pairs());
+            alone += found.unmatched_halves().0.len();
         }
         prop_assert_eq!(2 * pairs.len() + alone, all.len());
         pairs.sort_unstable();
@@ -97,12 +97,12 @@ fn members_disagree_where_one_first_differs() {
         let numbers = 0..calls.len() as u32;
         SlotCalls::new(1, numbers.map(|call| (0, call)))
     });
-    let member = |rank: u32, of: usize| calls_of[of].member(rank, [0]);
+    let member = |rank: u32, of: usize| calls_of[of].calls_of_member(rank, [0]);
     let signature = |(rank, call): CommRef| said[rank as usize][call as usize];
     let [first, alike, root, size] = [member(0, 0), member(1, 0), member(2, 2), member(3, 3)];
-    assert_eq!(disagreement(&first, [&alike], signature), None);
+    assert_eq!(find_disagreement(&first, [&alike], signature), None);
     let found = |others: &[&MemberCalls<'_>]| {
-        let found = disagreement(&first, others.iter().copied(), signature);
+        let found = find_disagreement(&first, others.iter().copied(), signature);
         found.map(|found| (found.k, found.difference, found.other))
     };
     assert_eq!(found(&[&root]), Some((1, CollectiveDifference::Root, 2)));
@@ -111,7 +111,7 @@ fn members_disagree_where_one_first_differs() {
         found(&[&root, &size]),
         Some((0, CollectiveDifference::Size, 3))
     );
-    let silent = calls_of[1].member(1, []);
+    let silent = calls_of[1].calls_of_member(1, []);
     assert_eq!(found(&[&silent]), Some((0, CollectiveDifference::Count, 1)));
 }
 
@@ -119,7 +119,12 @@ fn members_disagree_where_one_first_differs() {
 fn calls_by_several_slots_are_in_program_order() {
     let slots = [0, 1, 0, 2, 1];
     let calls = SlotCalls::new(3, slots.into_iter().zip(0..));
-    let of = |slots: &[u32]| calls.member(0, slots.iter().copied()).calls.into_owned();
+    let of = |slots: &[u32]| {
+        calls
+            .calls_of_member(0, slots.iter().copied())
+            .calls
+            .into_owned()
+    };
     assert_eq!(of(&[0]), [0, 2]);
     assert_eq!(of(&[1, 0]), [0, 1, 2, 4]);
     assert_eq!(of(&[]), [0; 0]);

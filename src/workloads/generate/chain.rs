@@ -61,11 +61,11 @@ impl ChainPattern {
 pub(super) struct ChainGenerator(ChainPattern);
 
 impl TraceGenerator for ChainGenerator {
-    fn fewer(&self) -> &'static str {
+    fn suggest_smaller(&self) -> &'static str {
         "fewer nodes"
     }
 
-    fn ranks(&self) -> u32 {
+    fn rank_count(&self) -> u32 {
         self.0.ranks
     }
 
@@ -77,7 +77,7 @@ impl TraceGenerator for ChainGenerator {
         self.0.nodes.into()
     }
 
-    fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+    fn emit_nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let chains = u64::from(self.0.chains);
         let op = Op::Compute {
             flops: self.0.flops,

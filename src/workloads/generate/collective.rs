@@ -82,7 +82,7 @@ impl CollectivePattern {
                 "0, as a barrier moves nothing",
             ));
         }
-        if self.kind.buffer(self.bytes, size).is_none() {
+        if self.kind.buffer_bytes(self.bytes, size).is_none() {
             let expected = format!("a buffer below 2^63 bytes over all of {size} members");
             return Err(option_refused("bytes", self.bytes, expected));
         }
@@ -203,15 +203,15 @@ impl CollectiveGenerator {
 }
 
 impl TraceGenerator for CollectiveGenerator {
-    fn fewer(&self) -> &'static str {
+    fn suggest_smaller(&self) -> &'static str {
         "a lower count"
     }
 
-    fn ranks(&self) -> u32 {
+    fn rank_count(&self) -> u32 {
         self.options.ranks
     }
 
-    fn groups(&self) -> DeclaredGroups {
+    fn declared_groups(&self) -> DeclaredGroups {
         match (&self.members, &self.options.group) {
             (Some(_), Some(group)) => DeclaredGroups::from([(GROUP.to_string(), group.clone())]),
             _ => DeclaredGroups::new(),
@@ -236,7 +236,7 @@ impl TraceGenerator for CollectiveGenerator {
         }
     }
 
-    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+    fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         if !self.takes_part(rank) {
             return out.emit_idle();
         }
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(data, [&[][..], &[1], &[2]]);
         assert_eq!(ranks[3][2].name, "all-reduce/2");
         let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
-        assert_eq!((job.groups().len(), job.class_of(3)), (0, 0));
+        assert_eq!((job.declared_groups().len(), job.class_of(3)), (0, 0));
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
         let pattern = WorkloadPattern::Collective(options);
         let job = GeneratedJob::new(pattern.clone()).unwrap();
         assert_eq!(
-            job.groups(),
+            job.declared_groups(),
             DeclaredGroups::from([("1".to_owned(), vec![4, 1, 3])])
         );
         // Rank 1 represents members 1, 3 and 4. Rank 0 represents ranks 0, 2 and 5, which are
@@ -319,7 +319,10 @@ mod tests {
             options.group = Some(group.to_vec());
             let pattern = WorkloadPattern::Collective(options.clone());
             assert_eq!(
-                GeneratedJob::new(pattern.clone()).unwrap().groups().len(),
+                GeneratedJob::new(pattern.clone())
+                    .unwrap()
+                    .declared_groups()
+                    .len(),
                 declared
             );
             every_rank(pattern);

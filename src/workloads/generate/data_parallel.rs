@@ -177,10 +177,10 @@ impl DataParallelPattern {
     fn kernel_cost(&self, flops: u128, bytes: u128) -> Result<KernelCost, GenerateError> {
         let flops = check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?;
         let bytes = check_limit("bytes of a kernel", bytes, MOST_WORK, SMALLER)?;
-        let computing = self.reference_flops.duration(flops);
+        let computing = self.reference_flops.time_for_flops(flops);
         let moving = self
             .reference_bandwidth
-            .serialization(BufferShare::whole(bytes));
+            .serialization_time(BufferShare::from_bytes(bytes));
         let longer = computing.max(moving);
         if longer == Span::MAX {
             let found = longer.0.into();
@@ -248,11 +248,11 @@ impl DataParallelGenerator {
 }
 
 impl TraceGenerator for DataParallelGenerator {
-    fn fewer(&self) -> &'static str {
+    fn suggest_smaller(&self) -> &'static str {
         "fewer steps or layers"
     }
 
-    fn ranks(&self) -> u32 {
+    fn rank_count(&self) -> u32 {
         self.options.ranks
     }
 
@@ -264,7 +264,7 @@ impl TraceGenerator for DataParallelGenerator {
         self.nodes
     }
 
-    fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+    fn emit_nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let layers = u64::from(self.options.layers);
         for step in 0..self.options.steps {
             // Ids are consecutive within a step, so the ids of earlier nodes are computed instead
@@ -322,12 +322,12 @@ mod tests {
         }
     }
 
-    fn id(nodes: &[EmittedNode], name: &str) -> u64 {
+    fn clap_id(nodes: &[EmittedNode], name: &str) -> u64 {
         nodes.iter().position(|node| node.name == name).unwrap() as u64 + 1
     }
 
     fn data<'a>(nodes: &'a [EmittedNode], name: &str) -> &'a [u64] {
-        &nodes[id(nodes, name) as usize - 1].data
+        &nodes[clap_id(nodes, name) as usize - 1].data
     }
 
     #[test]
@@ -381,7 +381,7 @@ mod tests {
         let nodes = &ranks[1];
         // 2 steps x 2 layers x 14 nodes.
         assert_eq!(nodes.len(), 56);
-        let id = |name: &str| id(nodes, name);
+        let id = |name: &str| clap_id(nodes, name);
         let waits = |name, ids: &[u64]| assert_eq!(data(nodes, name), ids, "{name}");
         waits("step0/layer0/fwd/qkv", &[]);
         waits("step0/layer1/fwd/qkv", &[id("step0/layer0/fwd/mlp2")]);

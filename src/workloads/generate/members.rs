@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 /// A rank's peers and groups, in the order in which its trace first uses them.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct NamedPartners {
+struct RankPartners {
     peers: Vec<u32>,
     groups: Vec<String>,
 }
 
-impl Sink for NamedPartners {
-    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+impl Sink for RankPartners {
+    fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         match node.op {
             Op::Message { peer, .. } if !self.peers.contains(&peer) => self.peers.push(peer),
             Op::Collective { group, .. } => {
@@ -38,18 +38,20 @@ impl GeneratedJob {
     /// # Errors
     ///
     /// Fails only if emitting a node fails, which does not happen for a generated job.
-    pub fn members(&self) -> Result<Vec<TraceMembers>, TraceError> {
-        let partners = |rank: u32| -> Result<NamedPartners, TraceError> {
-            let mut partners = NamedPartners::default();
-            self.nodes(rank, &mut partners)?;
+    pub fn find_member_runs(&self) -> Result<Vec<TraceMembers>, TraceError> {
+        let partners = |rank: u32| -> Result<RankPartners, TraceError> {
+            let mut partners = RankPartners::default();
+            self.emit_nodes(rank, &mut partners)?;
             Ok(partners)
         };
         let mut all = Vec::new();
-        let mut run: Vec<NamedPartners> = Vec::new();
+        let mut run: Vec<RankPartners> = Vec::new();
         let mut first = 0;
-        for rank in 0..=self.ranks() {
-            let own = (rank < self.ranks()).then(|| partners(rank)).transpose()?;
-            let joins = |own: &NamedPartners| {
+        for rank in 0..=self.rank_count() {
+            let own = (rank < self.rank_count())
+                .then(|| partners(rank))
+                .transpose()?;
+            let joins = |own: &RankPartners| {
                 let among = first..rank;
                 run.first().is_some_and(|of| {
                     (of.peers.len(), of.groups.len()) == (own.peers.len(), own.groups.len())
@@ -67,7 +69,7 @@ impl GeneratedJob {
 
     /// Returns the members of a trace that represents a run of ranks from `first`, or `None` for a
     /// single rank.
-    fn members_of(&self, first: u32, run: &[NamedPartners]) -> Option<TraceMembers> {
+    fn members_of(&self, first: u32, run: &[RankPartners]) -> Option<TraceMembers> {
         if run.len() < 2 {
             return None;
         }

@@ -91,11 +91,11 @@ impl MemoryGenerator {
 }
 
 impl TraceGenerator for MemoryGenerator {
-    fn fewer(&self) -> &'static str {
+    fn suggest_smaller(&self) -> &'static str {
         "fewer loads"
     }
 
-    fn ranks(&self) -> u32 {
+    fn rank_count(&self) -> u32 {
         self.0.ranks
     }
 
@@ -107,7 +107,7 @@ impl TraceGenerator for MemoryGenerator {
         u64::from(self.0.loads) * self.nodes_per_round()
     }
 
-    fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+    fn emit_nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let kernel = Op::Compute {
             flops: 0,
             bytes: 0,

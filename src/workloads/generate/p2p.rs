@@ -192,11 +192,11 @@ impl P2pGenerator {
 }
 
 impl TraceGenerator for P2pGenerator {
-    fn fewer(&self) -> &'static str {
+    fn suggest_smaller(&self) -> &'static str {
         "a lower count"
     }
 
-    fn ranks(&self) -> u32 {
+    fn rank_count(&self) -> u32 {
         self.options.ranks
     }
 
@@ -217,7 +217,7 @@ impl TraceGenerator for P2pGenerator {
         }
     }
 
-    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+    fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let (to, from) = match self.options.traffic {
             TrafficPattern::Incast => return self.emit_incast(rank, out),
             _ => self.peers_of(rank),

@@ -186,12 +186,12 @@ pub(super) struct PalmGenerator {
 
 /// A core: its stage and its index in the stage.
 #[derive(Clone, Copy)]
-struct StageCore {
+struct PalmCore {
     stage: u32,
     place: u32,
 }
 
-impl StageCore {
+impl PalmCore {
     fn of_rank(rank: u32) -> Self {
         Self {
             stage: rank / STAGE,
@@ -250,7 +250,7 @@ impl PalmGenerator {
 
     /// Returns the group numbers of a core: its stage, the two cores that forward activations in
     /// the stage, its tensor group, and its replicas.
-    fn group_numbers(&self, core: StageCore) -> [u32; 4] {
+    fn group_numbers(&self, core: PalmCore) -> [u32; 4] {
         let tensor = self.options.tensor;
         let replicas = STAGE / tensor;
         let first = 1 + 2 * STAGES;
@@ -292,8 +292,8 @@ impl PalmGenerator {
     /// Emits one side (send or receive) of a message of `pass` between `core` and the core `peer`.
     fn emit_message(
         &self,
-        core: StageCore,
-        (receive, peer): (bool, StageCore),
+        core: PalmCore,
+        (receive, peer): (bool, PalmCore),
         pass: StagePass,
         data: &[u64],
         out: &mut TraceEmitter<'_>,
@@ -320,7 +320,7 @@ impl PalmGenerator {
     /// barrier over all cores of the stage.
     fn emit_layer(
         &self,
-        core: StageCore,
+        core: PalmCore,
         before: Option<u64>,
         sums: (Option<u64>, u64),
         access: u64,
@@ -373,7 +373,7 @@ impl PalmGenerator {
     /// pass's last node on this core.
     fn emit_pass(
         &self,
-        core: StageCore,
+        core: PalmCore,
         pass: StagePass,
         mut before: Option<u64>,
         out: &mut TraceEmitter<'_>,
@@ -384,7 +384,7 @@ impl PalmGenerator {
             let (m, way) = (pass.micro_batch, if pass.backward { "bwd" } else { "fwd" });
             out.set_name(format_args!("mb{m}/{way}/{what}"));
         };
-        let other = |stage, place| StageCore { stage, place };
+        let other = |stage, place| PalmCore { stage, place };
         let [from, to] = Self::adjacent_stages(core.stage, pass.backward);
         if let Some(from) = from {
             let mut arrived: Vec<u64> = before.into_iter().collect();
@@ -425,14 +425,14 @@ impl PalmGenerator {
 }
 
 impl TraceGenerator for PalmGenerator {
-    fn ranks(&self) -> u32 {
+    fn rank_count(&self) -> u32 {
         STAGES * STAGE
     }
 
-    fn groups(&self) -> DeclaredGroups {
+    fn declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
-        for rank in 0..self.ranks() {
-            let core = StageCore::of_rank(rank);
+        for rank in 0..self.rank_count() {
+            let core = PalmCore::of_rank(rank);
             let [stage, pair, tensor, replicas] = self.group_numbers(core);
             let passes_on = core.is_first() || core.is_last();
             for number in [
@@ -450,7 +450,7 @@ impl TraceGenerator for PalmGenerator {
         groups
     }
 
-    fn amounts(&self) -> Option<WorkAmounts> {
+    fn work_amounts(&self) -> Option<WorkAmounts> {
         let samples = u64::from(self.passes) * u64::from(self.options.micro_batch);
         Some(WorkAmounts {
             steps: 1,
@@ -468,7 +468,7 @@ impl TraceGenerator for PalmGenerator {
     /// Cores follow a serpentine path over the rows of a die, and dies follow a serpentine path
     /// over the columns of the wafer.
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
-        let core = StageCore::of_rank(rank);
+        let core = PalmCore::of_rank(rank);
         let column = core.stage / DIES[1];
         let turned = column % 2 == 1;
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
@@ -484,7 +484,7 @@ impl TraceGenerator for PalmGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let core = StageCore::of_rank(rank);
+        let core = PalmCore::of_rank(rank);
         let passes_on = u64::from(core.is_first() || core.is_last());
         let replicas = STAGE / self.options.tensor;
         let nodes = |access: u64, sums: bool, kernel: bool| {
@@ -504,8 +504,8 @@ impl TraceGenerator for PalmGenerator {
         all
     }
 
-    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
-        let core = StageCore::of_rank(rank);
+    fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        let core = PalmCore::of_rank(rank);
         let mut before = None;
         for pass in self.pass_order(core.stage) {
             before = self.emit_pass(core, pass, before, out)?;

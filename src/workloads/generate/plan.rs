@@ -25,10 +25,10 @@ pub use axis_mapping::{AxisMapping, DimensionRef};
 pub use binding::MachineFacts;
 pub use core_placement::{CorePlacement, TensorNeighbours, TileOrder};
 pub use operators::OperatorDegrees;
-pub use options::listed;
+pub use options::format_degrees;
 pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
-pub use rank_memory::{RankMemory, RankPeak, streams};
+pub use rank_memory::{RankMemory, RankPeak, streams_remote_memory};
 pub use routing::{CapacityFactor, RoutingBalance};
 pub(in crate::generate) use routing::{distinct_ranks, fullest_rank_load};
 pub use tile_order::CoreGrid;
@@ -36,7 +36,7 @@ pub use tile_order::CoreGrid;
 impl ParallelismPlan {
     /// Number of ranks of the job; 128 bits, because degrees are not limited before they are
     /// checked.
-    pub fn ranks(&self) -> u128 {
+    pub fn rank_count(&self) -> u128 {
         let members: u128 = match self.stage_tensor.is_empty() {
             true => u128::from(self.tensor) * u128::from(self.pipeline),
             false => self.stage_tensor.iter().copied().map(u128::from).sum(),
@@ -46,12 +46,12 @@ impl ParallelismPlan {
 
     /// Number of ranks of a stage.
     pub fn ranks_of(&self, stage: u32) -> u64 {
-        u64::from(self.tensor_of(stage)).saturating_mul(self.replicas().into())
+        u64::from(self.tensor_of(stage)).saturating_mul(self.replica_count().into())
     }
 
     /// Number of ranks with the same weights in a stage: data-parallel replicas times the ranks
     /// that share a sequence (context parallelism).
-    pub fn replicas(&self) -> u32 {
+    pub fn replica_count(&self) -> u32 {
         // Saturate, because this function may run before the number of ranks is checked.
         self.data.saturating_mul(self.context)
     }
@@ -59,13 +59,14 @@ impl ParallelismPlan {
     /// Returns the stage with the model's first part and the stage with its last part. If two
     /// stages have copies of these parts, returns the stage that has both parts.
     pub fn end_stages(&self) -> [u32; 2] {
-        self.schedule.ends(self.pipeline)
+        self.schedule.end_stages(self.pipeline)
     }
 
     /// Number of ranks with the same weights, including the second copy of each stage under
     /// DualPipe.
-    pub fn copies(&self) -> u32 {
-        self.replicas().saturating_mul(self.schedule.copies())
+    pub fn copy_count(&self) -> u32 {
+        self.replica_count()
+            .saturating_mul(self.schedule.copy_count())
     }
 
     /// Tensor-parallel degree of experts.
@@ -82,7 +83,7 @@ impl ParallelismPlan {
     /// Number of ranks of a stage that have the same shard index within their experts, even if the
     /// experts differ.
     pub fn expert_ranks(&self) -> u32 {
-        self.replicas()
+        self.replica_count()
             .saturating_mul(self.tensor / self.tensor_of_experts())
     }
 
@@ -95,7 +96,7 @@ impl ParallelismPlan {
     /// Number of ranks with the same shard of the same experts, including copies on other stages.
     pub fn expert_copies(&self) -> u32 {
         self.expert_replicas()
-            .saturating_mul(self.schedule.copies())
+            .saturating_mul(self.schedule.copy_count())
     }
 
     /// Tensor-parallel degree of `stage`, which may have its own.
@@ -121,8 +122,8 @@ impl ParallelismPlan {
     }
 
     /// Returns true if there is a backward pass.
-    pub fn trains(&self) -> bool {
-        self.schedule.trains()
+    pub fn has_training(&self) -> bool {
+        self.schedule.has_training()
     }
 
     /// Micro-batches of a replica in a step, rounded down; another check rejects plans with a
@@ -419,12 +420,12 @@ pub struct AblationSet(u16);
 
 impl AblationSet {
     /// Adds `effect` to the removed effects.
-    pub fn add(&mut self, effect: AblationEffect) {
+    pub fn add_effect(&mut self, effect: AblationEffect) {
         self.0 |= 1 << effect as u8;
     }
 
     /// Returns true if `effect` is removed.
-    pub fn has(self, effect: AblationEffect) -> bool {
+    pub fn has_effect(self, effect: AblationEffect) -> bool {
         self.0 & (1 << effect as u8) != 0
     }
 }
@@ -456,7 +457,7 @@ words! {
 
 impl ScheduleName {
     /// Returns the name of `schedule`, or `None` for an explicit list of passes.
-    pub fn of(schedule: &PipelineSchedule) -> Option<Self> {
+    pub fn of_schedule(schedule: &PipelineSchedule) -> Option<Self> {
         Some(match schedule {
             PipelineSchedule::GPipe => Self::GPipe,
             PipelineSchedule::OneForwardOneBackward => Self::OneForwardOneBackward,
@@ -477,7 +478,7 @@ impl ScheduleName {
     ///
     /// Fails if `chunks` is given for a schedule without chunks, or missing for a schedule that
     /// needs it.
-    pub fn schedule(self, chunks: Option<u32>) -> Result<PipelineSchedule, GenerateError> {
+    pub fn to_schedule(self, chunks: Option<u32>) -> Result<PipelineSchedule, GenerateError> {
         let schedule = match (self, chunks) {
             (Self::Interleaved, Some(chunks)) => {
                 return Ok(PipelineSchedule::Interleaved { chunks });

@@ -11,7 +11,7 @@
 //! the same time ([`dual_pipe`]), and orders from a file ([`PassOrders`]).
 //!
 //! The dependencies between stages follow the same rule in all schedules
-//! ([`PipelineSchedule::predecessor`]). If sends are buffered, no schedule deadlocks, even with
+//! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
 //! blocking receives.
 
 use super::{GenerateError, MOST_NODES, check_at_least, check_limit, option_refused};
@@ -93,7 +93,7 @@ pub struct PipelinePass {
     pub kind: PassKind,
     /// Index of the micro-batch, from 0.
     pub micro_batch: u32,
-    /// Index of the chunk among the stage's chunks, from 0; [`PipelineSchedule::part`] maps it to a part of
+    /// Index of the chunk among the stage's chunks, from 0; [`PipelineSchedule::part_of_chunk`] maps it to a part of
     /// the model.
     pub chunk: u32,
 }
@@ -121,7 +121,7 @@ impl PipelineStep {
     }
 
     /// Returns the step's one or two passes.
-    pub fn passes(self) -> impl Iterator<Item = PipelinePass> {
+    pub fn iter_passes(self) -> impl Iterator<Item = PipelinePass> {
         [Some(self.pass), self.beside].into_iter().flatten()
     }
 }
@@ -129,13 +129,14 @@ impl PipelineStep {
 /// Marks, for each chunk, the last step that computes its gradients or, without backward passes,
 /// the last step that uses it.
 fn mark_completed(steps: &mut [PipelineStep]) {
-    let trains = steps
-        .iter()
-        .any(|step| step.passes().any(|pass| pass.kind != PassKind::Forward));
+    let trains = steps.iter().any(|step| {
+        step.iter_passes()
+            .any(|pass| pass.kind != PassKind::Forward)
+    });
     let mut completed: Vec<u32> = Vec::new();
     for step in steps.iter_mut().rev() {
         let mut finders = step
-            .passes()
+            .iter_passes()
             .filter(|pass| pass.kind.finds_weights() || !trains);
         let Some(finder) = finders.next() else {
             continue;
@@ -176,7 +177,7 @@ struct ScheduleShape {
 
 impl PipelineSchedule {
     /// Checks that this schedule can run `micro_batches` micro-batches per step on `stages` stages.
-    pub fn check(&self, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+    pub fn check_size(&self, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
         check_at_least("stages", stages, 1)?;
         check_at_least("micro_batches", micro_batches, 1)?;
         match self {
@@ -196,7 +197,7 @@ impl PipelineSchedule {
         // Each pass takes at least one node of a trace, so the trace's maximum size limits the
         // number of passes.
         let each = if self.splits_backward() { 3 } else { 2 };
-        let passes = each * u128::from(micro_batches) * u128::from(self.chunks());
+        let passes = each * u128::from(micro_batches) * u128::from(self.chunk_count());
         check_limit(
             "passes of a stage",
             passes,
@@ -208,27 +209,27 @@ impl PipelineSchedule {
 
     /// Number of model chunks on a stage. Every micro-batch passes all chunks, except in DualPipe,
     /// where it passes only the chunk for its direction.
-    pub fn chunks(&self) -> u32 {
+    pub fn chunk_count(&self) -> u32 {
         match self {
             Self::Interleaved { chunks } => *chunks,
             Self::LayerWise { layers } => *layers,
             Self::ZeroBubbleV | Self::DualPipe | Self::DualPipeV => 2,
-            Self::Listed(orders) => orders.chunks(),
+            Self::Listed(orders) => orders.chunk_count(),
             Self::GPipe | Self::OneForwardOneBackward | Self::Inference | Self::ZeroBubbleH1 => 1,
         }
     }
 
     /// Number of parts into which the model's layers are divided.
-    pub fn parts(&self, stages: u32) -> u32 {
+    pub fn part_count(&self, stages: u32) -> u32 {
         match self {
             Self::DualPipe => stages,
-            _ => self.chunks() * stages,
+            _ => self.chunk_count() * stages,
         }
     }
 
     /// Returns the stage with the model's first part and the stage with its last part. If two
     /// stages have copies of these parts, returns the stage that has both parts.
-    pub fn ends(&self, stages: u32) -> [u32; 2] {
+    pub fn end_stages(&self, stages: u32) -> [u32; 2] {
         match self.chunk_placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
             ChunkPlacement::Folded | ChunkPlacement::Mirrored => [0; 2],
@@ -237,15 +238,15 @@ impl PipelineSchedule {
     }
 
     /// Number of stages that have a copy of each part of the model.
-    pub fn copies(&self) -> u32 {
+    pub fn copy_count(&self) -> u32 {
         if *self == Self::DualPipe { 2 } else { 1 }
     }
 
     /// Returns true if there are backward passes.
-    pub fn trains(&self) -> bool {
+    pub fn has_training(&self) -> bool {
         match self {
             Self::Inference => false,
-            Self::Listed(orders) => orders.trains(),
+            Self::Listed(orders) => orders.has_training(),
             _ => true,
         }
     }
@@ -265,7 +266,7 @@ impl PipelineSchedule {
 
     /// Returns the number of micro-batches after which a stage's steps repeat, and the smallest
     /// number of micro-batches per step for which they repeat. Returns `None` if unknown.
-    pub fn period(&self, stages: u32) -> Option<(u32, u32)> {
+    pub fn repeat_period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
             Self::ZeroBubbleH1 => Some((1, stages)),
@@ -283,22 +284,22 @@ impl PipelineSchedule {
     /// Returns the passes of stage `stage` of `stages`, in execution order.
     ///
     /// # Panics
-    /// Panics as [`PipelineSchedule::steps`] does.
-    pub fn passes(
+    /// Panics as [`PipelineSchedule::steps_of_stage`] does.
+    pub fn passes_of_stage(
         &self,
         stage: u32,
         stages: u32,
         micro_batches: u32,
     ) -> impl Iterator<Item = PipelinePass> + use<> {
-        let steps = self.steps(stage, stages, micro_batches);
-        steps.flat_map(PipelineStep::passes)
+        let steps = self.steps_of_stage(stage, stages, micro_batches);
+        steps.flat_map(PipelineStep::iter_passes)
     }
 
     /// Returns the steps of stage `stage` of `stages`, in execution order.
     ///
     /// # Panics
-    /// Panics if [`PipelineSchedule::check`] rejects the arguments, or if `stage` is not below `stages`.
-    pub fn steps(&self, stage: u32, stages: u32, micro_batches: u32) -> StepIter {
+    /// Panics if [`PipelineSchedule::check_size`] rejects the arguments, or if `stage` is not below `stages`.
+    pub fn steps_of_stage(&self, stage: u32, stages: u32, micro_batches: u32) -> StepIter {
         match self.stage_shape(stage, stages, micro_batches) {
             Some(shape) => StepIter::from_shape(shape, micro_batches),
             None => StepIter::from_steps(self.listed_steps(stage, stages, micro_batches)),
@@ -327,12 +328,12 @@ impl PipelineSchedule {
     /// stage.
     ///
     /// # Panics
-    /// Panics as [`PipelineSchedule::steps`] does.
+    /// Panics as [`PipelineSchedule::steps_of_stage`] does.
     pub fn to_lines(&self, stages: u32, micro_batches: u32) -> Vec<String> {
         let line = |stage| {
-            let steps = self.steps(stage, stages, micro_batches);
+            let steps = self.steps_of_stage(stage, stages, micro_batches);
             let cells = steps.map(|step| {
-                pass_orders::format_cell(&step, |chunk| self.part(stage, chunk, stages))
+                pass_orders::format_cell(&step, |chunk| self.part_of_chunk(stage, chunk, stages))
             });
             cells.collect::<Vec<_>>().join(",")
         };
@@ -341,23 +342,23 @@ impl PipelineSchedule {
 
     /// Returns the maximum number of passes whose activations stage `stage` stores at once. A forward pass's
     /// activations are stored until its gradients are complete. A pass stores
-    /// 1/[`chunks`](PipelineSchedule::chunks) of the activations that a micro-batch has on the stage.
+    /// 1/[`chunks`](PipelineSchedule::chunk_count) of the activations that a micro-batch has on the stage.
     ///
     /// For schedules without split passes, the result is the warm-up plus one: min(m, S - i) for
     /// 1F1B on stage i of S, and m for GPipe. For inference, which saves no activations, the result
     /// is 0.
     ///
     /// # Panics
-    /// Panics as [`PipelineSchedule::passes`] does.
-    pub fn stored(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
+    /// Panics as [`PipelineSchedule::passes_of_stage`] does.
+    pub fn max_stored_passes(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
         match self.stage_shape(stage, stages, micro_batches) {
             Some(shape) if shape.training => {
                 shape.forward_count(micro_batches).min(shape.warm_up + 1)
             }
             Some(_) => 0,
-            None if self.trains() => {
+            None if self.has_training() => {
                 let (mut held, mut most) = (0, 0);
-                for pass in self.passes(stage, stages, micro_batches) {
+                for pass in self.passes_of_stage(stage, stages, micro_batches) {
                     match pass.kind {
                         PassKind::Forward => held += 1,
                         PassKind::InputGradient => {}
@@ -372,7 +373,7 @@ impl PipelineSchedule {
     }
 
     fn stage_shape(&self, stage: u32, stages: u32, micro_batches: u32) -> Option<ScheduleShape> {
-        if let Err(error) = self.check(stages, micro_batches) {
+        if let Err(error) = self.check_size(stages, micro_batches) {
             panic!("{error}");
         }
         assert!(stage < stages, "stage {stage} of {stages} does not exist");
@@ -400,7 +401,7 @@ impl PipelineSchedule {
     }
 
     /// Returns the part of the model that is chunk `chunk` of stage `stage` of `stages`.
-    pub fn part(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
+    pub fn part_of_chunk(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
         match self.chunk_placement() {
             ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,
             ChunkPlacement::Mirrored if chunk == 1 => stages - 1 - stage,
@@ -411,7 +412,7 @@ impl PipelineSchedule {
 
     /// Returns the stage and the chunk that contain part `part`. If two stages have the part,
     /// returns the first.
-    pub fn place(&self, part: u32, stages: u32) -> (u32, u32) {
+    pub fn stage_and_chunk_of(&self, part: u32, stages: u32) -> (u32, u32) {
         match self.chunk_placement() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
             ChunkPlacement::Listed(orders) => orders.chunk_of_part(part),
@@ -435,7 +436,7 @@ impl PipelineSchedule {
     /// with its next chunk; for backward passes the order is reversed. A single stage has all
     /// chunks, so it sends no messages. A backward pass also needs its own forward pass, which
     /// comes earlier in the same stage's order.
-    pub fn predecessor(
+    pub fn predecessor_of(
         &self,
         pass: PipelinePass,
         stage: u32,
@@ -451,8 +452,8 @@ impl PipelineSchedule {
     }
 
     /// Returns the stage and the pass that use the result of `pass` on stage `stage` of `stages`:
-    /// the inverse of [`PipelineSchedule::predecessor`].
-    pub fn successor(
+    /// the inverse of [`PipelineSchedule::predecessor_of`].
+    pub fn successor_of(
         &self,
         pass: PipelinePass,
         stage: u32,
@@ -476,9 +477,9 @@ impl PipelineSchedule {
         stages: u32,
         behind: bool,
     ) -> Option<(u32, PipelinePass)> {
-        let part = self.part(stage, pass.chunk, stages);
+        let part = self.part_of_chunk(stage, pass.chunk, stages);
         let part = match behind {
-            true => Some(part + 1).filter(|next| *next < self.parts(stages)),
+            true => Some(part + 1).filter(|next| *next < self.part_count(stages)),
             false => part.checked_sub(1),
         }?;
         if self.chunk_placement() == ChunkPlacement::Mirrored {
@@ -490,14 +491,14 @@ impl PipelineSchedule {
             };
             return Some((stage, pass));
         }
-        let (stage, chunk) = self.place(part, stages);
+        let (stage, chunk) = self.stage_and_chunk_of(part, stages);
         Some((stage, PipelinePass { chunk, ..pass }))
     }
 }
 
 /// Rejects a listed order whose number of stages or micro-batches differs from the plan's.
 fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
-    let lines = orders.stages();
+    let lines = orders.stage_count();
     if lines != stages {
         let expected = format!("{lines}, the number of stages in the pass orders");
         return Err(option_refused("pipeline", stages, expected));

@@ -18,7 +18,7 @@
 //! see [`ShardingDegrees`]. PALM's table computes FLOPs from the input's size, and assumes windows
 //! without padding that stay within a device's rows. In this module, FLOPs are computed from the
 //! output's size, which depends on stride and padding. A device also receives from its neighbours
-//! the rows outside its own that its windows cover ([`OperatorSharding::rows`]). Before the sum
+//! the rows outside its own that its windows cover ([`OperatorSharding::image_rows_of`]). Before the sum
 //! over k, the gradients of these rows are sent back to the neighbours; the sum does not include
 //! them. The input's gradient has the channels of the input (`B H W C`; PALM prints `B H W K`).
 //!
@@ -73,7 +73,7 @@ pub struct ShardingDegrees {
 impl ShardingDegrees {
     /// Creates the degrees of a convolution in the notation of PALM's Table III: samples, input
     /// channels, rows of the image, output channels.
-    pub fn convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
+    pub fn of_convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
         Self {
             b,
             m: i,
@@ -84,7 +84,7 @@ impl ShardingDegrees {
 
     /// Creates the degrees of a pooling in the notation of PALM's Table III: samples, channels,
     /// rows of the image.
-    pub fn pool(b: u32, c: u32, i: u32) -> Self {
+    pub fn of_pooling(b: u32, c: u32, i: u32) -> Self {
         Self {
             b,
             m: i,
@@ -94,7 +94,7 @@ impl ShardingDegrees {
     }
 
     /// Number of parts along `axis`.
-    pub fn along(&self, axis: OperatorAxis) -> u32 {
+    pub fn degree_along(&self, axis: OperatorAxis) -> u32 {
         match axis {
             OperatorAxis::B => self.b,
             OperatorAxis::M => self.m,
@@ -104,10 +104,10 @@ impl ShardingDegrees {
     }
 
     /// Number of devices: the product of the degrees.
-    pub fn devices(&self) -> u128 {
+    pub fn device_count(&self) -> u128 {
         OperatorAxis::ALL
             .iter()
-            .map(|&axis| u128::from(self.along(axis)))
+            .map(|&axis| u128::from(self.degree_along(axis)))
             .product()
     }
 }
@@ -131,7 +131,7 @@ pub struct OperatorSharding {
     degrees: ShardingDegrees,
     rows: Option<halo::WindowRows>,
     /// FLOPs of a device's forward pass, two per multiplication, including multiplications by
-    /// padding. Only matrix products count, as in [`OperatorKind::multiplications`], and
+    /// padding. Only matrix products count, as in [`OperatorKind::multiplication_count`], and
     /// comparisons in the windows of a pooling, as in PALM's Table III.
     pub flops: u64,
     /// Sum of the output after a forward pass.
@@ -151,7 +151,7 @@ impl OperatorSharding {
         degrees: ShardingDegrees,
         devices: u32,
     ) -> Result<Self, GenerateError> {
-        Self::from_spec(&work.spec(), batch, degrees, devices)
+        Self::from_spec(&work.to_spec(), batch, degrees, devices)
     }
 
     /// Like `new`, for an operator that is already converted to a spec.
@@ -165,21 +165,21 @@ impl OperatorSharding {
         let named: Vec<String> = sizes
             .order
             .iter()
-            .map(|&axis| format!("{} {}", LETTERS[axis as usize], degrees.along(axis)))
+            .map(|&axis| format!("{} {}", LETTERS[axis as usize], degrees.degree_along(axis)))
             .collect();
         for axis in OperatorAxis::ALL {
-            if degrees.along(axis) == 0 {
+            if degrees.degree_along(axis) == 0 {
                 return Err(option_refused(LETTERS[axis as usize], 0, "1 or more"));
             }
         }
-        if degrees.devices() != devices.into() {
-            let product = degrees.devices();
+        if degrees.device_count() != devices.into() {
+            let product = degrees.device_count();
             let all = named.join(", ");
             let expected = format!("{product}, the product of the degrees {all}");
             return Err(option_refused("devices", devices, expected));
         }
         for axis in OperatorAxis::ALL {
-            sizes.check_degree(axis, degrees.along(axis))?;
+            sizes.check_degree(axis, degrees.degree_along(axis))?;
         }
         // The divisions are exact, because degrees that do not divide the sizes were rejected; no
         // degree exceeds the number of devices.
@@ -191,7 +191,10 @@ impl OperatorSharding {
             let over = if elements == 0 { &[] } else { over };
             Ok(ShardReduction {
                 elements,
-                size: over.iter().map(|&axis| degrees.along(axis)).product(),
+                size: over
+                    .iter()
+                    .map(|&axis| degrees.degree_along(axis))
+                    .product(),
                 over,
             })
         };
@@ -200,7 +203,7 @@ impl OperatorSharding {
         });
         let weights = weights.fold(0, u128::saturating_add);
         Ok(Self {
-            grid: DeviceGrid::new(sizes.order.map(|axis| (axis, degrees.along(axis)))),
+            grid: DeviceGrid::new(sizes.order.map(|axis| (axis, degrees.degree_along(axis)))),
             degrees,
             rows: sizes.rows,
             flops: limit("FLOPs of a device", sizes.flops / (b * m * n * k))?,
@@ -211,12 +214,12 @@ impl OperatorSharding {
     }
 
     /// Returns the index of the shard along `axis` on the device at `position`.
-    pub fn part(&self, position: u32, axis: OperatorAxis) -> u32 {
-        self.digit(axis).part(position)
+    pub fn shard_index(&self, position: u32, axis: OperatorAxis) -> u32 {
+        self.mesh_axis_of(axis).shard_of_member(position)
     }
 
     /// Returns the digit of a device's position that selects the device's shard along `axis`.
-    pub fn digit(&self, axis: OperatorAxis) -> MeshAxis {
+    pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MeshAxis {
         self.grid.axis_digit(axis)
     }
 
@@ -225,19 +228,19 @@ impl OperatorSharding {
     ///
     /// # Panics
     /// Panics if the number of `devices` differs from the number of positions.
-    pub fn groups(&self, reduction: &ShardReduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
-        assert_eq!(devices.len() as u128, self.degrees.devices());
+    pub fn reduction_groups(&self, reduction: &ShardReduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
+        assert_eq!(devices.len() as u128, self.degrees.device_count());
         let groups = self.grid.groups_over(reduction.over);
         let of = |positions: Vec<u32>| positions.iter().map(|&p| devices[p as usize]).collect();
-        (0..groups.count())
+        (0..groups.group_count())
             .map(|group| of(groups.members_of(group)))
             .collect()
     }
 
     /// Returns the image rows that the device at `position` stores, and the rows that its windows
     /// cover. Returns `None` for an operator without windows.
-    pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
-        self.rows_of(self.part(position, OperatorAxis::M))
+    pub fn image_rows_of(&self, position: u32) -> Option<[Range<u64>; 2]> {
+        self.rows_of(self.shard_index(position, OperatorAxis::M))
     }
 
     /// Like `rows`, but for all devices that have shard `part` of the rows.

@@ -27,7 +27,7 @@ struct EmissionRecorder {
 }
 
 impl Sink for EmissionRecorder {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         self.seen.push(EmittedNode {
             name: node.name.to_owned(),
             op: format!("{:?}", node.op),
@@ -71,7 +71,7 @@ impl Sink for EmissionRecorder {
 
 fn write_rank(job: &GeneratedJob, rank: u32) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    job.nodes(rank, &mut writer).unwrap();
+    job.emit_nodes(rank, &mut writer).unwrap();
     writer.into_inner()
 }
 
@@ -80,16 +80,16 @@ fn write_rank(job: &GeneratedJob, rank: u32) -> Vec<u8> {
 /// repeated runs, give the same bytes; ranks of one shape give the same graph with the announced
 /// slots; and every message is sent once and received once.
 pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
-    pattern.validate().unwrap();
+    pattern.validate_options().unwrap();
     let (job, again) = (
         GeneratedJob::new(pattern.clone()).unwrap(),
         GeneratedJob::new(pattern).unwrap(),
     );
     let mut recorder = EmissionRecorder::default();
     let mut ranks = Vec::new();
-    for rank in 0..job.ranks() {
+    for rank in 0..job.rank_count() {
         recorder.rank = rank;
-        job.nodes(rank, &mut recorder).unwrap();
+        job.emit_nodes(rank, &mut recorder).unwrap();
         ranks.push(std::mem::take(&mut recorder.seen));
         assert_eq!(job.node_count(rank), ranks[rank as usize].len() as u64);
         assert_ne!(job.node_count(rank), 0);
@@ -115,7 +115,7 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
 /// Compares every rank's own graph and slots with the graph and slots that are derived from the
 /// rank that represents its shape.
 pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
-    for rank in 0..job.ranks() {
+    for rank in 0..job.rank_count() {
         let shape = job.shape_of(rank);
         assert_eq!(job.shape_of(shape), shape, "a shape stands for itself");
         assert_eq!(
@@ -126,13 +126,17 @@ pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
         let (own, slots) = job.build_graph(rank, &|_| ()).unwrap();
         let (shared, first) = job.build_graph(shape, &|_| ()).unwrap();
         assert!(own == shared, "rank {rank} has the shape of rank {shape}");
-        assert_eq!(job.0.bind(rank, &first), slots, "slots of rank {rank}");
+        assert_eq!(
+            job.0.bind_slots(rank, &first),
+            slots,
+            "slots of rank {rank}"
+        );
     }
 }
 
 /// Returns the error message that rejects `pattern`.
 pub(super) fn refusal_of(pattern: WorkloadPattern) -> String {
-    pattern.validate().unwrap_err().to_string()
+    pattern.validate_options().unwrap_err().to_string()
 }
 
 /// Generates ranks in pairs. Each pair reduces bytes and sends bytes to the next pair; the last
@@ -145,11 +149,11 @@ struct PairedRanks {
 }
 
 impl TraceGenerator for PairedRanks {
-    fn ranks(&self) -> u32 {
+    fn rank_count(&self) -> u32 {
         self.pairs * 2
     }
 
-    fn groups(&self) -> DeclaredGroups {
+    fn declared_groups(&self) -> DeclaredGroups {
         let pair = |p| (format!("pair{p}"), vec![p * 2, p * 2 + 1]);
         (0..self.pairs).map(pair).collect()
     }
@@ -162,8 +166,8 @@ impl TraceGenerator for PairedRanks {
         if rank / 2 + 1 == self.pairs { rank } else { 0 }
     }
 
-    fn bind(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
-        let ranks = self.ranks();
+    fn bind_slots(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
+        let ranks = self.rank_count();
         SlotBinding {
             peers: vec![(rank + 2 + self.wrong) % ranks, (rank + ranks - 2) % ranks],
             groups: vec![None, Some(format!("pair{}", rank / 2))],
@@ -175,7 +179,7 @@ impl TraceGenerator for PairedRanks {
         4
     }
 
-    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+    fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let last = rank / 2 + 1 == self.pairs;
         let name = format!("pair{}", rank / 2);
         let groups = [
@@ -193,7 +197,7 @@ impl TraceGenerator for PairedRanks {
             };
             out.emit_node(op, None, Span::ZERO, &[])?;
         }
-        let ranks = self.ranks();
+        let ranks = self.rank_count();
         for (receive, peer) in [(false, rank + 2), (true, rank + ranks - 2)] {
             let op = Op::Message {
                 receive,
@@ -213,7 +217,7 @@ impl TraceGenerator for PairedRanks {
 fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
     let job = GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 0 }));
     assert_shapes_hold(&job);
-    let workload = job.workload().unwrap();
+    let workload = job.build_workload().unwrap();
     // Ranks 0 to 3 share a shape. Ranks 4 and 5 have shapes of their own, although their graphs are
     // equal.
     let graphs = workload.instances().iter().map(|i| i.graph.0);

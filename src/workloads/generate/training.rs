@@ -81,7 +81,7 @@ impl TrainingPattern {
         }
         let micro_batches = check::check_plan(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
-            self.plan.ranks = self.plan.placed()?;
+            self.plan.ranks = self.plan.mapped_ranks()?;
             // Clear the mapping; otherwise the ranks would be numbered by it a second time.
             self.plan.place.clear();
         }
@@ -95,7 +95,7 @@ impl TrainingPattern {
     /// every stage fits.
     fn least_recomputed(self, micro_batches: u32) -> Result<TrainingGenerator, GenerateError> {
         let memory = RankMemory::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
-        let capacity = memory.capacity(true);
+        let capacity = memory.capacity_with_streaming(true);
         let mut choices = vec![
             RecomputePolicy::None,
             RecomputePolicy::Selective,
@@ -118,7 +118,7 @@ impl TrainingPattern {
                 .collect();
             let peak = peaks.iter().map(|(peak, _)| peak.bytes).max();
             least = least.min(peak.unwrap_or(0));
-            if memory.fits(peaks) {
+            if memory.fits_peaks(peaks) {
                 return Ok(prepared);
             }
         }
@@ -170,7 +170,7 @@ impl TrainingGenerator {
     fn new(training: TrainingPattern, micro_batches: u32) -> Result<Self, GenerateError> {
         let TrainingPattern { model, plan } = training;
         let mut recompute = plan.recompute;
-        if plan.without.has(AblationEffect::Recompute) {
+        if plan.without.has_effect(AblationEffect::Recompute) {
             recompute = RecomputePolicy::None;
         }
         let sizes = CostParameters {
@@ -181,7 +181,7 @@ impl TrainingGenerator {
             fused: plan.attention == AttentionKernel::Flash,
             softmax: plan.softmax,
             loss: plan.loss,
-            dropout: plan.dropout && plan.trains(),
+            dropout: plan.dropout && plan.has_training(),
             linear: plan.linears.filter(|linears| *linears != plan.dtype),
             scaling: plan.scaling,
             elementwise: plan.elementwise,
@@ -205,7 +205,7 @@ impl TrainingGenerator {
             without: plan.without,
             overlap: plan.tensor_overlap,
             branches: plan.branches,
-            trains: plan.trains(),
+            trains: plan.has_training(),
             splits: plan.split_backward || plan.schedule.splits_backward(),
         };
         let shard = context_shards::shard_context(padded_heads::pad_heads(&model, &plan)?, &plan);
@@ -223,10 +223,10 @@ impl TrainingGenerator {
         let mut placement = RankPlacement::new(&plan);
         let adapters = AdapterGroups::new(&plan, &mut partitions);
         placement.use_partitions(partitions);
-        if parts.tied().is_some() && plan.trains() {
+        if parts.tied_weights().is_some() && plan.has_training() {
             placement.use_embedding();
         }
-        if plan.clip && plan.trains() {
+        if plan.clip && plan.has_training() {
             placement.use_model();
         }
         // Counting nodes takes long, so store the counts for each class of ranks.
@@ -252,7 +252,7 @@ impl TrainingGenerator {
     fn steps_of_stage(&self, stage: u32) -> impl Iterator<Item = PipelineStep> + use<> {
         let (stages, count) = (self.plan.pipeline, self.micro_batches);
         let split = self.plan.split_backward;
-        let steps = self.plan.schedule.steps(stage, stages, count);
+        let steps = self.plan.schedule.steps_of_stage(stage, stages, count);
         steps.flat_map(move |step| {
             let is_split = split && step.pass.kind == PassKind::Backward;
             let of = |kind| PipelineStep {
@@ -274,17 +274,19 @@ impl TrainingGenerator {
     }
 
     fn chunk_count(&self) -> u32 {
-        self.plan.schedule.chunks()
+        self.plan.schedule.chunk_count()
     }
 
     /// Number of parts into which the model's layers are divided.
     fn part_count(&self) -> u32 {
-        self.plan.schedule.parts(self.plan.pipeline)
+        self.plan.schedule.part_count(self.plan.pipeline)
     }
 
     /// Returns the part of the model in chunk `chunk` of `stage`.
     fn part_of_chunk(&self, stage: u32, chunk: u32) -> u32 {
-        self.plan.schedule.part(stage, chunk, self.plan.pipeline)
+        self.plan
+            .schedule
+            .part_of_chunk(stage, chunk, self.plan.pipeline)
     }
 
     /// Returns the parts of a stage with their chunks, in the model's order. All stages with the
@@ -299,7 +301,7 @@ impl TrainingGenerator {
     }
 
     fn layers_of_part(&self, part: u32) -> Range<usize> {
-        self.parts.layers(part)
+        self.parts.layers_of_part(part)
     }
 
     fn lowered_layer(&self, layer: usize) -> &LoweredLayer {
@@ -313,8 +315,12 @@ impl TrainingGenerator {
     }
 
     fn has_communication(&self) -> bool {
-        let copies = self.plan.copies().max(self.plan.expert_copies());
-        copies > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
+        let copies = self.plan.copy_count().max(self.plan.expert_copies());
+        copies > 1
+            && !self
+                .plan
+                .without
+                .has_effect(AblationEffect::DataCommunication)
     }
 
     fn gathers_parameters(&self) -> bool {
@@ -343,12 +349,12 @@ impl TrainingGenerator {
     /// gradients are then complete.
     fn ends_with_reductions(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
-        self.has_communication() && self.plan.trains() && (complete || each)
+        self.has_communication() && self.plan.has_training() && (complete || each)
     }
 
     /// Bytes of a layer's parameters after a gather.
     fn gathered_bytes(&self, layer: usize) -> u64 {
-        self.parts.weights(layer) * self.sizes.number
+        self.parts.weights_of_layer(layer) * self.sizes.number
     }
 
     /// Returns a kernel that moves `bytes`.
@@ -363,7 +369,7 @@ impl TrainingGenerator {
     /// Returns the buckets whose last gradient is computed in `layer`, where they are therefore
     /// reduced.
     fn buckets_ending_in(&self, layer: usize) -> &[GradientBucket] {
-        self.parts.buckets(layer)
+        self.parts.buckets_ending_at(layer)
     }
 
     /// Returns the name of the operator that completes a bucket, in three parts: layer, slash,
@@ -389,12 +395,16 @@ impl TrainingGenerator {
     /// Bytes of the bucket's parameters that one replica updates.
     fn bucket_shard(&self, bucket: &GradientBucket) -> u64 {
         let bytes = bucket.weights * self.sizes.number;
-        bytes.div_ceil(self.placement.members(bucket.among).into())
+        bytes.div_ceil(self.placement.member_count(bucket.among).into())
     }
 
     /// Bytes that one member of a tensor group sends from part `below` to the next part.
     fn boundary_bytes(&self, below: u32) -> u64 {
-        if self.plan.without.has(AblationEffect::PipelineCommunication) {
+        if self
+            .plan
+            .without
+            .has_effect(AblationEffect::PipelineCommunication)
+        {
             return 0;
         }
         let last = self.layers_of_part(below).last();
@@ -419,8 +429,11 @@ impl TrainingGenerator {
                 *sum = sum.saturating_add(*weights);
             }
         }
-        let tensor =
-            self.plan.tensor > 1 && !self.plan.without.has(AblationEffect::TensorCommunication);
+        let tensor = self.plan.tensor > 1
+            && !self
+                .plan
+                .without
+                .has_effect(AblationEffect::TensorCommunication);
         for (family, weights) in partial.into_iter().filter(|_| tensor) {
             let what = if self.plan.operators.is_empty() {
                 "norms/all-reduce"
@@ -433,12 +446,16 @@ impl TrainingGenerator {
         // Tied weights have one copy on the first stage and one on the last, whose gradients are
         // summed.
         let ends = self.plan.end_stages().contains(&stage);
-        let tied = ends && !self.plan.without.has(AblationEffect::DataCommunication);
-        if let Some(weights) = self.parts.tied().filter(|_| tied) {
+        let tied = ends
+            && !self
+                .plan
+                .without
+                .has_effect(AblationEffect::DataCommunication);
+        if let Some(weights) = self.parts.tied_weights().filter(|_| tied) {
             let bytes = weights * self.sizes.gradient;
             sums.push(("embedding/all-reduce", bytes, ParallelGroupKind::Embedding));
         }
-        if self.plan.clip && self.placement.members(ParallelGroupKind::Model) > 1 {
+        if self.plan.clip && self.placement.member_count(ParallelGroupKind::Model) > 1 {
             // The norm of all gradients is a single number of 4 bytes.
             sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
         }

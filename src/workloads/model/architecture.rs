@@ -70,7 +70,7 @@ pub struct LatentAttention {
 
 impl TransformerArchitecture {
     /// Creates an architecture that is `base` without additional parts.
-    pub fn plain(base: TransformerModel) -> Self {
+    pub fn plain_model(base: TransformerModel) -> Self {
         Self {
             base,
             latent: None,
@@ -90,8 +90,8 @@ impl TransformerArchitecture {
 
     /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, then `predict0`, … (blocks
     /// that predict further tokens), and `head`.
-    pub fn layers(&self) -> Vec<ModelLayer> {
-        let mut layers = self.base.layers();
+    pub fn expand_layers(&self) -> Vec<ModelLayer> {
+        let mut layers = self.base.expand_layers();
         let blocks = layers
             .iter_mut()
             .filter(|layer| layer.role == LayerRole::Block);
@@ -144,7 +144,7 @@ impl TransformerArchitecture {
             ..self.base.block
         };
         let mut operators = Vec::with_capacity(16);
-        for operator in block.operators() {
+        for operator in block.block_operators() {
             match &*operator.name {
                 "attention.qkv" => operators.extend(self.before_attention(&block, operator)),
                 "attention.core" => {
@@ -282,11 +282,11 @@ impl TransformerArchitecture {
             experts: None,
             ..*block
         };
-        let operators = shared.operators().into_iter();
+        let operators = shared.block_operators().into_iter();
         let perceptron = operators.filter_map(|operator| {
             let name = operator.name.strip_prefix("mlp.")?;
             let name = format!("shared.{name}");
-            Some(LayerOperator { name, ..operator }.around())
+            Some(LayerOperator { name, ..operator }.on_skip_path())
         });
         perceptron.collect()
     }

@@ -66,14 +66,20 @@ fn parse_definition(
         });
     }
     let document = ConfigDocument::parse(text, file)?;
-    let kind = document.entries().choice("kind", &DefinitionKind::ALL)?;
+    let kind = document
+        .unchecked_root()
+        .read_choice("kind", &DefinitionKind::ALL)?;
     let keys = match kind {
         DefinitionKind::Transformer => transformer::KEYS,
         DefinitionKind::Vit => vit::KEYS,
         DefinitionKind::Layers => chain::KEYS,
     };
-    let root = document.root(&[&COMMON, keys].concat())?;
-    let text = |key: &str, expected: &str| root.need(key, expected)?.line().map(str::to_owned);
+    let root = document.root_table(&[&COMMON, keys].concat())?;
+    let text = |key: &str, expected: &str| {
+        root.require_field(key, expected)?
+            .read_line()
+            .map(str::to_owned)
+    };
     let name = text("name", "the model's name")?;
     let source = text("source", "where its sizes are published, in quotes")?;
     let (sequence, hidden, layers) = match kind {
@@ -85,7 +91,10 @@ fn parse_definition(
                     "a request for {layers} layers of a model with a fixed list of layers"
                 );
                 let expected = "no number of layers; change the layers in a copy of the file";
-                return Err(root.need("kind", "a kind")?.refuse(found, expected).into());
+                return Err(root
+                    .require_field("kind", "a kind")?
+                    .invalid_value_error(found, expected)
+                    .into());
             }
             chain::parse_layers(&root, tokens)?
         }
@@ -110,8 +119,8 @@ fn check_counts(model: &Model, file: &str) -> Result<(), ModelError> {
     let widest = between.map(|o| o.work.input_elements().max(o.work.output_elements()));
     // Counts saturate, so u64::MAX means an overflow.
     let counts = [
-        (model.parameters(), "parameters"),
-        (model.multiplications(), "multiplications"),
+        (model.parameter_count(), "parameters"),
+        (model.multiplication_count(), "multiplications"),
         (widest.max().unwrap_or(0), "inputs and outputs"),
         (
             model.saved_bytes(8, false),
@@ -129,12 +138,12 @@ fn check_counts(model: &Model, file: &str) -> Result<(), ModelError> {
 
 /// Returns the caller's number of blocks if given, otherwise the file's.
 fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
-    let field = root.need("layers", "the number of blocks")?;
-    let own = field.between(1, MOST_LAYERS)?;
+    let field = root.require_field("layers", "the number of blocks")?;
+    let own = field.read_integer_between(1, MOST_LAYERS)?;
     match asked {
         Some(asked) if !(1..=MOST_LAYERS).contains(&asked) => {
             let expected = format_args!("a whole number from 1 to {MOST_LAYERS}");
-            Err(field.refuse(format_args!("{asked} layers asked for"), expected))
+            Err(field.invalid_value_error(format_args!("{asked} layers asked for"), expected))
         }
         asked => Ok(asked.unwrap_or(own)),
     }
@@ -143,7 +152,9 @@ fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, Config
 /// Reads the integer at `key`, at least 1.
 fn parse_size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
     let expected = format_args!("a whole number from 1 to {MOST}");
-    table.need(key, expected)?.between(1, MOST)
+    table
+        .require_field(key, expected)?
+        .read_integer_between(1, MOST)
 }
 
 /// Reads the integer at `key`, at least `least`. If the key is missing, returns `default`.
@@ -153,29 +164,34 @@ fn size_or(
     least: u64,
     default: u64,
 ) -> Result<u64, ConfigError> {
-    table.or(key, default, |field| field.between(least, MOST))
+    table.read_or_default(key, default, |field| {
+        field.read_integer_between(least, MOST)
+    })
 }
 
 /// Reads the boolean at `key`. If the key is missing, returns `default`.
 fn flag_or(table: &ConfigTable<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
-    table.or(key, default, |field| field.flag())
+    table.read_or_default(key, default, |field| field.read_flag())
 }
 
 /// Reads height and width: one number for both, or a list of two numbers.
 fn parse_area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
-    if field.whole().is_some() {
-        let side = field.between(1, MOST)?;
+    if field.as_whole_number().is_some() {
+        let side = field.read_integer_between(1, MOST)?;
         return Ok([side, side]);
     }
-    let [height, width] = field.array("values", "a whole number, or [height, width]")?;
-    Ok([height.between(1, MOST)?, width.between(1, MOST)?])
+    let [height, width] = field.read_array("values", "a whole number, or [height, width]")?;
+    Ok([
+        height.read_integer_between(1, MOST)?,
+        width.read_integer_between(1, MOST)?,
+    ])
 }
 
 /// Rejects a changed number of tokens, because this model's sizes do not depend on tokens.
 fn no_sequence(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),
-        Some(tokens) => Err(root.need("kind", "a kind")?.refuse(
+        Some(tokens) => Err(root.require_field("kind", "a kind")?.invalid_value_error(
             format_args!("a request for {tokens} tokens per sample of a model without tokens"),
             "no number of tokens; change the sizes in a copy of the file",
         )),

@@ -10,30 +10,30 @@ pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
 
 impl OperatorKind {
     /// Number of weights. 0 if another operator owns the weights (tied weights).
-    pub fn parameters(&self) -> u64 {
-        saturate_to_u64(saturating_total(self.spec().gradients(false)))
+    pub fn parameter_count(&self) -> u64 {
+        saturate_to_u64(saturating_total(self.to_spec().gradient_sizes(false)))
     }
 
     /// Multiplications of matrix products in the forward pass of one sample. Elementwise work does
     /// not count, as is usual in publications. Attention counts all pairs of tokens, even under a
     /// causal mask.
-    pub fn multiplications(&self) -> u64 {
-        let spec = self.spec();
+    pub fn multiplication_count(&self) -> u64 {
+        let spec = self.to_spec();
         let products = spec.products.iter().filter(|one| one.multiplies);
         let each = |one: &ProductSpec| {
-            spec.volume(one.result)
-                .saturating_mul(spec.volume(one.over))
+            spec.tensor_volume(one.result)
+                .saturating_mul(spec.tensor_volume(one.over))
         };
         saturate_to_u64(saturating_total(products.map(each)))
     }
 
-    /// The part of [`multiplications`](Self::multiplications) that a causal kernel skips: the products of
+    /// The part of [`multiplications`](Self::multiplication_count) that a causal kernel skips: the products of
     /// tokens with later tokens, which are `s (s - 1) / 2` of `s s` pairs.
     pub fn skippable_multiplications(&self) -> u64 {
-        let spec = self.spec();
+        let spec = self.to_spec();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
         saturate_to_u64(saturating_total(
-            products.map(|one| spec.volume(one.skipped)),
+            products.map(|one| spec.tensor_volume(one.skipped)),
         ))
     }
 
@@ -84,12 +84,12 @@ impl OperatorKind {
     ///
     /// LIGHTSPEED's Table 5.2, and the simulator from which it was computed, count each of these
     /// weights as one multiplication per sample, as if a look-up were a product with a one-hot
-    /// vector. The sum of these weights and [`multiplications`](Self::multiplications) gives the
+    /// vector. The sum of these weights and [`multiplications`](Self::multiplication_count) gives the
     /// counts of GPT-2, BERT and DLRM in Table 5.2. The values of MegatronBERT (3.57e9) and DLRM
     /// (3.14e9) in that table do not follow from any published sizes.
     pub fn table_weights(&self) -> u64 {
-        if self.spec().looks_up() {
-            self.parameters()
+        if self.to_spec().looks_up() {
+            self.parameter_count()
         } else {
             0
         }
@@ -98,19 +98,19 @@ impl OperatorKind {
     /// Elements per sample that the operator reads from the previous layer; for a look-up, the
     /// number of token ids.
     pub fn input_elements(&self) -> u64 {
-        let spec = self.spec();
-        saturate_to_u64(spec.volumes(&spec.inputs))
+        let spec = self.to_spec();
+        saturate_to_u64(spec.sum_volumes(&spec.inputs))
     }
 
     /// Elements of the output per sample.
     pub fn output_elements(&self) -> u64 {
-        let spec = self.spec();
-        saturate_to_u64(spec.volumes(&spec.outputs))
+        let spec = self.to_spec();
+        saturate_to_u64(spec.sum_volumes(&spec.outputs))
     }
 
     /// 0 for operators without windows. 0 for other operators.
     pub fn window_rows(&self) -> u64 {
-        self.spec().extent('h')
+        self.to_spec().extent_of_axis('h')
     }
 }
 
@@ -121,25 +121,28 @@ fn saturating_total(counts: impl Iterator<Item = u128>) -> u128 {
 
 impl LayerOperator {
     /// Number of weights.
-    pub fn parameters(&self) -> u64 {
-        self.work.parameters()
+    pub fn parameter_count(&self) -> u64 {
+        self.work.parameter_count()
     }
 
     /// Multiplications in the forward pass of one sample.
-    pub fn multiplications(&self) -> u64 {
-        self.work.multiplications()
+    pub fn multiplication_count(&self) -> u64 {
+        self.work.multiplication_count()
     }
 }
 
 impl ModelLayer {
     /// Number of weights of all operators of the layer.
-    pub fn parameters(&self) -> u64 {
-        sum(self.operators.iter().map(LayerOperator::parameters))
+    pub fn parameter_count(&self) -> u64 {
+        sum(self.operators.iter().map(LayerOperator::parameter_count))
     }
 
     /// Multiplications in the forward pass of one sample.
-    pub fn multiplications(&self) -> u64 {
-        sum(self.operators.iter().map(LayerOperator::multiplications))
+    pub fn multiplication_count(&self) -> u64 {
+        sum(self
+            .operators
+            .iter()
+            .map(LayerOperator::multiplication_count))
     }
 
     /// Multiplications that a kernel for causal attention skips.
@@ -168,7 +171,7 @@ impl ModelLayer {
 
 impl Model {
     /// Returns the runs of consecutive identical layers, in order.
-    pub fn runs(&self) -> impl Iterator<Item = &[ModelLayer]> {
+    pub fn equal_layer_runs(&self) -> impl Iterator<Item = &[ModelLayer]> {
         self.layers
             .chunk_by(|one, other| (one.role, &one.operators) == (other.role, &other.operators))
     }
@@ -176,12 +179,12 @@ impl Model {
     /// Sums a count over all layers; saturates.
     pub(super) fn over_layers(&self, count: impl Fn(&ModelLayer) -> u64) -> u64 {
         let each = |run: &[ModelLayer]| count(&run[0]).saturating_mul(run.len() as u64);
-        sum(self.runs().map(each))
+        sum(self.equal_layer_runs().map(each))
     }
 
     /// Number of weights.
-    pub fn parameters(&self) -> u64 {
-        self.over_layers(ModelLayer::parameters)
+    pub fn parameter_count(&self) -> u64 {
+        self.over_layers(ModelLayer::parameter_count)
     }
 
     /// Number of weights that one token uses: all weights, except those of experts that are not
@@ -191,10 +194,10 @@ impl Model {
         self.over_layers(|layer| {
             sum(layer.operators.iter().map(|operator| match operator.work {
                 OperatorKind::ExpertLinear { rows, experts, .. } => {
-                    let each = operator.parameters() / experts.max(1);
+                    let each = operator.parameter_count() / experts.max(1);
                     each.saturating_mul(rows / tokens)
                 }
-                _ => operator.parameters(),
+                _ => operator.parameter_count(),
             }))
         })
     }
@@ -205,8 +208,8 @@ impl Model {
     }
 
     /// Multiplications in the forward pass of one sample.
-    pub fn multiplications(&self) -> u64 {
-        self.over_layers(ModelLayer::multiplications)
+    pub fn multiplication_count(&self) -> u64 {
+        self.over_layers(ModelLayer::multiplication_count)
     }
 
     /// Multiplications that a kernel for causal attention skips.

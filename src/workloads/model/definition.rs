@@ -79,7 +79,7 @@ impl DefinitionKind {
     ];
 
     /// Word for the form in files.
-    pub fn name(self) -> &'static str {
+    pub fn kind_name(self) -> &'static str {
         match self {
             Self::Transformer => "transformer",
             Self::Vit => "vit",

@@ -2,7 +2,7 @@
 
 use super::hub_name::{is_hub_name, nearest_preset};
 use super::{Model, ModelDefinition, ModelError, ModelSizes};
-use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read};
+use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read_input};
 use std::borrow::Cow;
 use std::io::ErrorKind;
 
@@ -111,10 +111,10 @@ impl ModelSource {
     /// # Errors
     ///
     /// Fails if there is no such preset, or the file cannot be read.
-    pub fn find(name: &str) -> Result<Self, ModelError> {
+    pub fn find_source(name: &str) -> Result<Self, ModelError> {
         let is_file = name.ends_with(".toml") || name.ends_with(".json");
         if name.contains('/') || is_file || name == STANDARD_INPUT {
-            let text = read(name).map_err(|source| {
+            let text = read_input(name).map_err(|source| {
                 if is_hub_name(name) && source.kind() == ErrorKind::NotFound {
                     let closest = nearest_preset(name, PRESETS.iter().map(|preset| preset.name));
                     let name = name.chars().take(80).collect();
@@ -149,7 +149,7 @@ impl ModelSource {
     /// # Errors
     ///
     /// Fails if the text is invalid, or if samples of the model cannot have this number of tokens.
-    pub fn definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
+    pub fn parse_definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::parse(&self.text, &self.file, tokens)
     }
 
@@ -168,10 +168,10 @@ impl ModelSource {
     /// # Errors
     ///
     /// Fails if the text is invalid.
-    pub fn size(&self, key: &str) -> Result<Option<u64>, ModelError> {
+    pub fn stated_size(&self, key: &str) -> Result<Option<u64>, ModelError> {
         let document = ConfigDocument::parse(&self.text, &self.file)?;
-        let root = document.entries();
-        let own = |key: &str| root.get(key).and_then(|field| field.whole());
+        let root = document.unchecked_root();
+        let own = |key: &str| root.get(key).and_then(|field| field.as_whole_number());
         Ok(own(key).or_else(|| match key {
             "kv_heads" => own("heads"),
             "ffn" => own("hidden").map(|hidden| hidden.saturating_mul(4)),
@@ -187,18 +187,22 @@ impl Model {
     /// # Errors
     ///
     /// Fails if there is no such preset, or the file cannot be read or is invalid.
-    pub fn named(name: &str) -> Result<Self, ModelError> {
-        Ok(ModelSource::find(name)?.definition(None)?.model)
+    pub fn load_named(name: &str) -> Result<Self, ModelError> {
+        Ok(ModelSource::find_source(name)?
+            .parse_definition(None)?
+            .model)
     }
 
-    /// Like [`Model::named`], but samples have `tokens` tokens. A position table keeps its size, so
+    /// Like [`Model::load_named`], but samples have `tokens` tokens. A position table keeps its size, so
     /// it must have at least `tokens` rows.
     ///
     /// # Errors
     ///
-    /// Fails like [`Model::named`], and if samples of the model cannot have this number of tokens.
+    /// Fails like [`Model::load_named`], and if samples of the model cannot have this number of tokens.
     pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
-        Ok(ModelSource::find(name)?.definition(Some(tokens))?.model)
+        Ok(ModelSource::find_source(name)?
+            .parse_definition(Some(tokens))?
+            .model)
     }
 }
 
@@ -208,7 +212,7 @@ mod tests {
 
     #[test]
     fn names_are_found_and_near_misses_named() {
-        let error = |name: &str| Model::named(name).unwrap_err().to_string();
+        let error = |name: &str| Model::load_named(name).unwrap_err().to_string();
         let unknown = error("llama3-8");
         let line = "no model is called \"llama3-8\"; did you mean `llama3-8b`?\n  try: a preset";
         assert!(unknown.starts_with(line), "{unknown}");
@@ -237,7 +241,10 @@ mod tests {
         assert_ne!(text, known.text);
         std::fs::write(&path, text).unwrap();
         // Parameters: 2 x 128256 x 4096 + 3 x 218,112,000 + 4096.
-        let mine = Model::named(path.to_str().unwrap()).unwrap();
-        assert_eq!(mine.parameters(), 1_050_673_152 + 3 * 218_112_000 + 4_096);
+        let mine = Model::load_named(path.to_str().unwrap()).unwrap();
+        assert_eq!(
+            mine.parameter_count(),
+            1_050_673_152 + 3 * 218_112_000 + 4_096
+        );
     }
 }

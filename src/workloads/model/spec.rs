@@ -2,7 +2,7 @@
 //! for the backward pass.
 //!
 //! Letters name axes and tensors, as in `einsum`: a linear operator multiplies `mk` by `kn` to
-//! `mn`. An operator is one entry of [`OperatorKind::spec`]. From this entry, other modules compute
+//! `mn`. An operator is one entry of [`OperatorKind::to_spec`]. From this entry, other modules compute
 //! parameters, multiplications, elements, saved bytes, the volumes of PALM's Table III, shards,
 //! layouts and kernels.
 //!
@@ -34,7 +34,7 @@
 mod kernels;
 mod operators;
 
-pub use kernels::{ElementBytes, KernelSpec, MovingKernels, MovingSpec};
+pub use kernels::{ElementBytes, KernelSpec, MemoryBoundKernels, MemoryBoundSpec};
 
 /// An axis along which an operator can be sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,12 +109,12 @@ pub struct KeptTensor {
     /// Bytes per element; `None` for the bytes of the number format.
     pub bytes: Option<u64>,
     /// Attention kernels that save the tensor.
-    pub with: KeptWith,
+    pub with: KeptByKernels,
 }
 
 /// Attention kernels that save a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptWith {
+pub enum KeptByKernels {
     /// All attention kernels.
     Any,
     /// Only fused attention.
@@ -136,7 +136,7 @@ pub struct WindowSpec {
 
 /// Results that an operator uses, among those in its layer's chain and outside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChainRole {
+pub enum ChainInput {
     /// The previous operator's output.
     Next,
     /// The previous operator's output, and the result on the skip path or of the tables outside the
@@ -185,7 +185,7 @@ pub struct OperatorSpec {
     /// Sliding windows over an image, if the operator has them.
     pub windows: Option<WindowSpec>,
     /// Results of the layer's chain that the operator uses.
-    pub role: ChainRole,
+    pub role: ChainInput,
     /// Kernels of the forward and backward pass.
     pub kernels: KernelSpec,
     /// The exchange of tokens that the operator starts or ends with expert parallelism, if any.
@@ -194,31 +194,31 @@ pub struct OperatorSpec {
 
 impl OperatorSpec {
     /// Returns true if the operator has an axis with the letter `letter`.
-    pub fn has(&self, letter: char) -> bool {
+    pub fn has_axis(&self, letter: char) -> bool {
         self.axes.iter().any(|axis| axis.letter == letter)
     }
 
     /// Size of the axis with the letter `letter`. 0 if the operator has no such axis.
-    pub fn extent(&self, letter: char) -> u64 {
+    pub fn extent_of_axis(&self, letter: char) -> u64 {
         let found = self.axes.iter().find(|axis| axis.letter == letter);
         found.map_or(0, |axis| axis.extent)
     }
 
     /// Number of elements of a tensor over `axes`; saturates.
-    pub fn volume(&self, axes: &str) -> u128 {
+    pub fn tensor_volume(&self, axes: &str) -> u128 {
         axes.chars().fold(1, |all: u128, letter| {
-            all.saturating_mul(self.extent(letter).into())
+            all.saturating_mul(self.extent_of_axis(letter).into())
         })
     }
 
     /// Sum of the numbers of elements of `tensors`; saturates.
-    pub fn volumes<'a>(&self, tensors: impl IntoIterator<Item = &'a &'static str>) -> u128 {
-        let each = tensors.into_iter().map(|axes| self.volume(axes));
+    pub fn sum_volumes<'a>(&self, tensors: impl IntoIterator<Item = &'a &'static str>) -> u128 {
+        let each = tensors.into_iter().map(|axes| self.tensor_volume(axes));
         each.fold(0, u128::saturating_add)
     }
 
     /// Returns true if a degree of `axis` divides the tensor over `axes`.
-    pub fn cuts(&self, axis: OperatorAxis, axes: &str) -> bool {
+    pub fn axis_cuts(&self, axis: OperatorAxis, axes: &str) -> bool {
         let cut = |one: &&AxisSpec| matches!(one.cut, AxisCut::By(by, _) if by == axis);
         let mut all = self.axes.iter().filter(cut);
         all.any(|one| axes.contains(one.letter))
@@ -226,7 +226,10 @@ impl OperatorSpec {
 
     /// Returns the sizes that a degree of `axis` must divide, each with a noun that names its
     /// units.
-    pub fn sizes(&self, axis: OperatorAxis) -> impl Iterator<Item = (u64, &'static str)> {
+    pub fn sizes_along_axis(
+        &self,
+        axis: OperatorAxis,
+    ) -> impl Iterator<Item = (u64, &'static str)> {
         self.axes.iter().filter_map(move |one| match one.cut {
             AxisCut::By(by, what) if by == axis => Some((one.extent, what)),
             _ => None,
@@ -234,29 +237,29 @@ impl OperatorSpec {
     }
 
     /// Returns true if `axis` can be divided into `parts` equal parts.
-    pub fn divides(&self, axis: OperatorAxis, parts: u64) -> bool {
-        let mut sizes = self.sizes(axis).peekable();
+    pub fn can_divide(&self, axis: OperatorAxis, parts: u64) -> bool {
+        let mut sizes = self.sizes_along_axis(axis).peekable();
         sizes.peek().is_some() && sizes.all(|(size, _)| size.is_multiple_of(parts.max(1)))
     }
 
     /// Returns true if the operator's products sum over input columns.
-    pub fn sums(&self) -> bool {
+    pub fn sums_partial_results(&self) -> bool {
         self.inputs.iter().any(|axes| axes.contains('k'))
     }
 
     /// Returns true for a matrix product; a product over sliding windows is none.
     pub fn is_linear(&self) -> bool {
-        self.sums() && self.windows.is_none()
+        self.sums_partial_results() && self.windows.is_none()
     }
 
     /// Returns the number of experts that have their own weights; 0 for operators without experts.
     pub fn expert_weights(&self) -> u64 {
         let own = self.weights.iter().any(|one| one.axes.starts_with('e'));
-        if own { self.extent('e') } else { 0 }
+        if own { self.extent_of_axis('e') } else { 0 }
     }
 
     /// Returns true for attention, in which tokens are multiplied by tokens.
-    pub fn attends(&self) -> bool {
+    pub fn is_attention(&self) -> bool {
         self.axes.iter().any(|axis| axis.letter == 'g')
     }
 
@@ -269,18 +272,18 @@ impl OperatorSpec {
     /// Returns true for operators on the chain that act on each row or element: norms and
     /// activations.
     pub fn is_elementwise(&self) -> bool {
-        self.is_by_column() && self.products.is_empty() && self.role == ChainRole::Next
+        self.is_by_column() && self.products.is_empty() && self.role == ChainInput::Next
     }
 
     /// Number of the operator's weights that belong to another operator, if any.
     pub fn tied_weights(&self) -> Option<u64> {
         let tied = self.weights.iter().find(|one| one.tied);
-        tied.map(|one| saturate_to_u64(self.volume(one.axes)))
+        tied.map(|one| saturate_to_u64(self.tensor_volume(one.axes)))
     }
 
     /// Returns true if the operator looks up rows of a table.
     pub fn looks_up(&self) -> bool {
-        matches!(self.role, ChainRole::Table | ChainRole::Beside)
+        matches!(self.role, ChainInput::Table | ChainInput::Beside)
     }
 
     /// Returns true if each column of the output (a head or a channel) depends only on the same column of the input.
@@ -290,17 +293,19 @@ impl OperatorSpec {
     }
 
     /// Number of columns of the output; for an image, the number of channels.
-    pub fn columns(&self) -> u64 {
+    pub fn column_count(&self) -> u64 {
         let each = |axes: &&'static str| {
             let columns = axes.chars().filter(|letter| !self.rows.contains(*letter));
-            columns.fold(1, |all: u64, one| all.saturating_mul(self.extent(one)))
+            columns.fold(1, |all: u64, one| {
+                all.saturating_mul(self.extent_of_axis(one))
+            })
         };
         self.outputs.iter().map(each).fold(0, u64::saturating_add)
     }
 
     /// Number of rows of a sample that a degree can divide: tokens, but not rows of images.
     pub fn token_rows(&self) -> Option<u64> {
-        let mut sizes = self.sizes(OperatorAxis::M);
+        let mut sizes = self.sizes_along_axis(OperatorAxis::M);
         sizes
             .next()
             .filter(|_| self.windows.is_none())
@@ -321,9 +326,9 @@ impl OperatorSpec {
 
     /// Returns the number of elements of each weight gradient. If `tied`, includes weights that
     /// belong to other operators.
-    pub fn gradients(&self, tied: bool) -> impl Iterator<Item = u128> {
+    pub fn gradient_sizes(&self, tied: bool) -> impl Iterator<Item = u128> {
         let own = self.weights.iter().filter(move |one| tied || !one.tied);
-        own.map(|one| self.volume(one.axes))
+        own.map(|one| self.tensor_volume(one.axes))
     }
 
     /// Returns two numbers of bytes that are saved per sample: of all tensors, and of the tensors
@@ -331,13 +336,13 @@ impl OperatorSpec {
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &KeptTensor| {
             let each = one.bytes.unwrap_or(element);
-            saturate_to_u64(self.volume(one.axes).saturating_mul(each.into()))
+            saturate_to_u64(self.tensor_volume(one.axes).saturating_mul(each.into()))
         };
         let mut sums = [0_u64; 2];
         for one in &self.kept {
             match (one.with, fused) {
-                (KeptWith::Fused, false) | (KeptWith::Unfused, true) => continue,
-                (KeptWith::Unfused, false) => sums[1] = sums[1].saturating_add(bytes(one)),
+                (KeptByKernels::Fused, false) | (KeptByKernels::Unfused, true) => continue,
+                (KeptByKernels::Unfused, false) => sums[1] = sums[1].saturating_add(bytes(one)),
                 _ => {}
             }
             sums[0] = sums[0].saturating_add(bytes(one));

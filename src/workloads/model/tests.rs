@@ -13,7 +13,7 @@ mod parameters;
 mod saved;
 
 fn preset(name: &str) -> Model {
-    Model::named(name).unwrap()
+    Model::load_named(name).unwrap()
 }
 
 /// Returns the sum of `count` over the layers that have this `role`.

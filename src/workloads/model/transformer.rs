@@ -100,7 +100,7 @@ pub enum OutputHead {
 
 impl TransformerBlock {
     /// Returns the operators of one block in execution order.
-    pub fn operators(&self) -> Vec<LayerOperator> {
+    pub fn block_operators(&self) -> Vec<LayerOperator> {
         let attention = vec![
             self.linear_operator(
                 "attention.qkv",
@@ -274,8 +274,8 @@ impl TransformerBlock {
 
 impl TransformerModel {
     /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
-    pub fn layers(&self) -> Vec<ModelLayer> {
-        let operators = self.block.operators();
+    pub fn expand_layers(&self) -> Vec<ModelLayer> {
+        let operators = self.block.block_operators();
         let block = |index| {
             let name = format!("layer{index}");
             ModelLayer::new(name, LayerRole::Block, operators.clone())

@@ -33,15 +33,15 @@ pub struct VisionTransformer {
 
 impl VisionTransformer {
     /// Number of patches, plus one for the class token.
-    pub fn tokens(&self) -> u64 {
+    pub fn token_count(&self) -> u64 {
         let [height, width] = self.image.map(|side| side / self.patch.max(1));
         height.saturating_mul(width).saturating_add(1)
     }
 
     /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
-    pub fn layers(&self) -> Vec<ModelLayer> {
+    pub fn expand_layers(&self) -> Vec<ModelLayer> {
         let block = TransformerBlock {
-            tokens: self.tokens(),
+            tokens: self.token_count(),
             hidden: self.hidden,
             heads: self.heads,
             kv_heads: self.heads,
@@ -58,7 +58,7 @@ impl VisionTransformer {
             qk_norm: false,
             experts: None,
         };
-        let operators = block.operators();
+        let operators = block.block_operators();
         let mut layers = vec![ModelLayer::new(
             "embedding",
             LayerRole::Input,
@@ -94,7 +94,11 @@ impl VisionTransformer {
         vec![
             LayerOperator::new("patches", patches, TensorSplit::Replicated),
             LayerOperator::new("class", table(1), TensorSplit::Replicated),
-            LayerOperator::new("positions", table(self.tokens()), TensorSplit::Replicated),
+            LayerOperator::new(
+                "positions",
+                table(self.token_count()),
+                TensorSplit::Replicated,
+            ),
             block.residual_operator("sum"),
         ]
     }

@@ -7,14 +7,14 @@ use chakram::units::{Bandwidth, Span, Time};
 
 /// A hub that all messages pass one after another, in the order of sending.
 #[derive(Debug)]
-pub struct Hub {
+pub struct HubNetwork {
     rate: Bandwidth,
     latency: Span,
     /// Time at which the last message has passed.
     free: Time,
 }
 
-impl Hub {
+impl HubNetwork {
     /// Creates a hub with this rate. A message arrives one latency after it has passed the hub.
     pub fn new(rate: Bandwidth, latency: Span) -> Self {
         Self {
@@ -25,17 +25,22 @@ impl Hub {
     }
 }
 
-impl NetworkBackend for Hub {
+impl NetworkBackend for HubNetwork {
     const NAME: &'static str = "hub";
     const SHARED: bool = true;
 
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
-        self.free = now.max(self.free) + self.rate.serialization(message.amount);
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    ) {
+        self.free = now.max(self.free) + self.rate.serialization_time(message.amount);
         if message.tell_injected {
-            agenda.schedule(self.free, NetworkEvent::Injected(message.op));
+            agenda.schedule_event(self.free, NetworkEvent::Injected(message.op));
         }
         let arrives = self.free + self.latency;
-        agenda.schedule(arrives, NetworkEvent::Delivered(message.op));
+        agenda.schedule_event(arrives, NetworkEvent::Delivered(message.op));
     }
 
     /// Any two messages delay each other, so the engine cannot compute a collective's time analytically.
@@ -43,7 +48,7 @@ impl NetworkBackend for Hub {
         false
     }
 
-    fn handle(
+    fn handle_event(
         &mut self,
         _: Time,
         event: NetworkEvent,

@@ -6,10 +6,10 @@ use chakram::units::{FlopRate, Span};
 
 /// A model in which every kernel with known operations runs at this rate, on all classes of NPUs.
 #[derive(Debug)]
-pub struct OneSpeed(pub FlopRate);
+pub struct UniformRateModel(pub FlopRate);
 
-impl KernelModel for OneSpeed {
-    fn duration(&self, kernel: &KernelProfile, _: &NpuClass) -> Option<Span> {
+impl KernelModel for UniformRateModel {
+    fn price_kernel(&self, kernel: &KernelProfile, _: &NpuClass) -> Option<Span> {
         let seconds = kernel.flops as f64 / self.0.per_second();
         (kernel.flops > 0).then(|| Span::from_seconds(seconds))
     }

@@ -7,18 +7,18 @@ use chakram::extend::{
 /// An algorithm in which all members send their buffers to the first member, which sends the sum back to each of
 /// them.
 #[derive(Debug)]
-pub struct Star;
+pub struct StarAllReduce;
 
-impl AlgorithmModel for Star {
+impl AlgorithmModel for StarAllReduce {
     fn name(&self) -> &'static str {
         "star"
     }
 
-    fn supports(&self, primitive: CollectivePrimitive, _: u32) -> bool {
+    fn supports_primitive(&self, primitive: CollectivePrimitive, _: u32) -> bool {
         primitive == CollectivePrimitive::AllReduce
     }
 
-    fn step(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    fn nth_send(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         let others = line.size - 1;
         let (count, to, after) = match line.index {
             // When all buffers have arrived, the first member sends to one member after another.
@@ -34,7 +34,7 @@ impl AlgorithmModel for Star {
         })
     }
 
-    fn receives(&self, _: &CollectiveStage, line: LinePosition) -> u32 {
+    fn receive_count(&self, _: &CollectiveStage, line: LinePosition) -> u32 {
         match line.index {
             0 => line.size - 1,
             _ => 1,

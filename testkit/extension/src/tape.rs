@@ -14,22 +14,22 @@ pub struct TapeLibrary {
 
 /// State of the tape in a run.
 #[derive(Debug)]
-struct Tape {
+struct TapeState {
     design: TapeLibrary,
     free: Time,
 }
 
 impl MemoryDesign for TapeLibrary {
-    fn remote(&self) -> Option<Box<dyn MemoryModel>> {
-        Some(Box::new(Tape {
+    fn create_remote_memory(&self) -> Option<Box<dyn MemoryModel>> {
+        Some(Box::new(TapeState {
             design: *self,
             free: Time::ZERO,
         }))
     }
 }
 
-impl MemoryModel for Tape {
-    fn access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time {
+impl MemoryModel for TapeState {
+    fn begin_access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time {
         let seconds = access.bytes as f64 / self.design.rate.bytes_per_second();
         self.free = now.max(self.free) + self.design.wind + Span::from_seconds(seconds);
         self.free

@@ -1,27 +1,27 @@
 //! Replays with the models of the example extension.
 
 use chakram::engine::{CompiledReplay, ReplayOptions};
-use chakram::extend::{AlgorithmChoice, CollectiveAlgorithm, OwnAlgorithm};
+use chakram::extend::{AlgorithmChoice, CollectiveAlgorithm, UserAlgorithm};
 use chakram::generate::{
     ChainPattern, CollectivePattern, MemoryPattern, P2pPattern, TrafficPattern, WorkloadPattern,
 };
 use chakram::trace::CollectiveKind;
 use chakram::units::{Bandwidth, FlopRate, Span};
 use chakram::{Job, Machine};
-use chakram_extension::hub::Hub;
-use chakram_extension::speed::OneSpeed;
-use chakram_extension::star::Star;
+use chakram_extension::hub::HubNetwork;
+use chakram_extension::speed::UniformRateModel;
+use chakram_extension::star::StarAllReduce;
 use chakram_extension::tape::TapeLibrary;
 use std::sync::Arc;
 
 /// Returns a machine with four NPUs and a switch. Its rate of 1 GB/s is 1,000 ps per byte, and each of the two
 /// links of a path has 100 ns.
 fn machine() -> Machine {
-    Machine::load("Switch(4):1 GB/s:100 ns").unwrap()
+    Machine::load_by_name("Switch(4):1 GB/s:100 ns").unwrap()
 }
 
 fn job(pattern: WorkloadPattern) -> Job {
-    Job::generate(pattern).unwrap()
+    Job::generate_job(pattern).unwrap()
 }
 
 /// Four messages of 1,000 B cross the hub one after another at 0.5 GB/s. The last arrives after 4 x 2 us and the
@@ -35,11 +35,11 @@ fn messages_pass_a_hub_one_after_another() {
         4,
     )));
     let prepared = CompiledReplay::new(ring.workload(), &machine, &options).unwrap();
-    let hub = Hub::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
+    let hub = HubNetwork::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
     let outcome = prepared.run_over(&mut (), hub).unwrap();
     assert_eq!(outcome.makespan, Span::from_ns(9000));
     // On the machine's own network, the messages do not contend, and take 1 us and 0.2 us.
-    let own = ring.replay(&machine, &options).unwrap();
+    let own = ring.replay_on(&machine, &options).unwrap();
     assert_eq!(own.outcome.makespan, Span::from_ns(1200));
 }
 
@@ -47,15 +47,17 @@ fn messages_pass_a_hub_one_after_another() {
 /// us).
 #[test]
 fn a_star_carries_out_an_all_reduce() {
-    static STAR: Star = Star;
-    let star = CollectiveAlgorithm::Own(OwnAlgorithm(&STAR));
-    let machine = Machine::load("Switch(4):1 GB/s:100 ns").unwrap();
+    static STAR: StarAllReduce = StarAllReduce;
+    let star = CollectiveAlgorithm::Own(UserAlgorithm(&STAR));
+    let machine = Machine::load_by_name("Switch(4):1 GB/s:100 ns").unwrap();
     let machine = machine
         .with_algorithm(0, AlgorithmChoice::Named(star))
         .unwrap();
     let pattern = CollectivePattern::new(CollectiveKind::AllReduce, 1000, 4);
     let report = job(WorkloadPattern::Collective(pattern));
-    let report = report.replay(&machine, &ReplayOptions::default()).unwrap();
+    let report = report
+        .replay_on(&machine, &ReplayOptions::default())
+        .unwrap();
     assert_eq!(report.outcome.makespan, Span::from_ns(6400));
     assert_eq!(report.collectives[0].algorithm, "star 4 (switch-1)");
 }
@@ -65,11 +67,11 @@ fn a_star_carries_out_an_all_reduce() {
 fn kernels_take_what_their_model_says() {
     let mut chain = ChainPattern::new(1, 10);
     chain.flops = 2_000_000_000;
-    let options = ReplayOptions::with(|options| {
-        let speed = OneSpeed(FlopRate::new(1e12).unwrap());
+    let options = ReplayOptions::with_changes(|options| {
+        let speed = UniformRateModel(FlopRate::new(1e12).unwrap());
         options.extensions.kernels = Some(Arc::new(speed));
     });
-    let report = job(WorkloadPattern::Chain(chain)).replay(&machine(), &options);
+    let report = job(WorkloadPattern::Chain(chain)).replay_on(&machine(), &options);
     assert_eq!(report.unwrap().outcome.makespan, Span::from_ns(20_000_000));
 }
 
@@ -77,21 +79,23 @@ fn kernels_take_what_their_model_says() {
 /// NPUs' own memory is unaffected.
 #[test]
 fn loads_come_from_tape() {
-    let text = chakram::machine::source("Switch(2):1 GB/s:100 ns")
+    let text = chakram::machine::find_source("Switch(2):1 GB/s:100 ns")
         .unwrap()
         .text;
     let remote = "\n[remote_memory]\nattachment = \"per_npu\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n\
                   capacity = \"1 TB\"\n";
     let machine = Machine::parse(&format!("{text}{remote}"), "tape").unwrap();
     let loads = job(WorkloadPattern::Memory(MemoryPattern::new(2, 1, 1_000_000)));
-    let options = ReplayOptions::with(|options| {
+    let options = ReplayOptions::with_changes(|options| {
         options.extensions.memory = Some(Arc::new(TapeLibrary {
             rate: Bandwidth::new(1e9).unwrap(),
             wind: Span::from_ns(1_000_000),
         }));
     });
-    let report = loads.replay(&machine, &options).unwrap();
+    let report = loads.replay_on(&machine, &options).unwrap();
     assert_eq!(report.outcome.makespan, Span::from_ns(4_000_000));
-    let own = loads.replay(&machine, &ReplayOptions::default()).unwrap();
+    let own = loads
+        .replay_on(&machine, &ReplayOptions::default())
+        .unwrap();
     assert_eq!(own.outcome.makespan, Span::from_ns(41_000));
 }

@@ -4,43 +4,43 @@
 //! the first registered delay. The calls of a tick run in the order of their registration. A call that is added to
 //! the tick while they run also runs in that tick.
 
-use super::network::Transfer;
-use super::post::Handler;
+use super::network::TransitMessage;
+use super::post::ArrivalHandler;
 use std::collections::{BTreeMap, VecDeque};
 
 /// An event of the list.
 #[derive(Debug)]
-pub enum Event {
+pub enum AgendaEvent {
     /// The delays of an NPU that end now.
     Calls(usize),
     /// A message reaches the next device on its path.
-    Arrival(Transfer),
+    Arrival(TransitMessage),
     /// A link has sent the whole message.
     LinkFree(usize, usize),
     /// A message had arrived before its receive was posted.
-    Received(Handler),
+    Received(ArrivalHandler),
 }
 
 /// What an NPU does at the end of a delay.
 #[derive(Clone, Debug)]
-pub enum Call {
+pub enum DelayedCall {
     /// A node of the workload ends.
     NodeEnds(u64),
     /// A chunk of a broadcast ends. A broadcast only takes time and sends no messages.
     BroadcastEnds(u64),
     /// A packet has crossed the bus, and may need a reduction.
-    Packet(Packet),
+    Packet(StreamPacket),
     /// A compute node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },
     /// The memory server takes the next request.
     MemoryNext(usize),
     /// A delay on a side of the shared bus ends.
-    Bus(usize, super::bus::Signal),
+    Bus(usize, super::bus::BusSignal),
 }
 
 /// A packet: a stream's data on its way between network and memory.
 #[derive(Clone, Debug)]
-pub struct Packet {
+pub struct StreamPacket {
     pub stream: usize,
     pub bytes: u64,
     pub reduce: bool,
@@ -48,30 +48,30 @@ pub struct Packet {
 
 /// The list of events and delays.
 #[derive(Debug, Default)]
-pub struct Agenda {
+pub struct EventAgenda {
     pub now: u64,
-    events: BTreeMap<u64, VecDeque<Event>>,
-    calls: BTreeMap<(usize, u64), VecDeque<Call>>,
+    events: BTreeMap<u64, VecDeque<AgendaEvent>>,
+    calls: BTreeMap<(usize, u64), VecDeque<DelayedCall>>,
 }
 
-impl Agenda {
+impl EventAgenda {
     /// Adds an event `after` ns from now, after all other events of that tick.
-    pub fn event(&mut self, after: u64, event: Event) {
+    pub fn add_event(&mut self, after: u64, event: AgendaEvent) {
         let at = self.now.saturating_add(after);
         self.events.entry(at).or_default().push_back(event);
     }
 
     /// Adds a delay of an NPU.
-    pub fn delay(&mut self, npu: usize, after: u64, call: Call) {
+    pub fn add_delay(&mut self, npu: usize, after: u64, call: DelayedCall) {
         let at = self.now.saturating_add(after);
         if !self.calls.contains_key(&(npu, at)) {
-            self.event(after, Event::Calls(npu));
+            self.add_event(after, AgendaEvent::Calls(npu));
         }
         self.calls.entry((npu, at)).or_default().push_back(call);
     }
 
     /// Removes the next event, and advances the time to it.
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<AgendaEvent> {
         loop {
             let mut first = self.events.first_entry()?;
             if let Some(event) = first.get_mut().pop_front() {
@@ -83,7 +83,7 @@ impl Agenda {
     }
 
     /// Takes the next call of an NPU whose delay ends now.
-    pub fn next_call(&mut self, npu: usize) -> Option<Call> {
+    pub fn next_call(&mut self, npu: usize) -> Option<DelayedCall> {
         let call = self.calls.get_mut(&(npu, self.now))?.pop_front();
         if call.is_none() {
             self.calls.remove(&(npu, self.now));

@@ -5,13 +5,13 @@ pub mod custom;
 pub mod halving;
 pub mod tree;
 
-use super::Sim;
-use super::agenda::{Call, Packet};
-use super::post::{Handler, Message};
+use super::OracleSimulator;
+use super::agenda::{DelayedCall, StreamPacket};
+use super::post::{ArrivalHandler, MessageEnvelope};
 
 /// Event for an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum AlgorithmInput {
     /// The phase starts.
     Start,
     /// A message has arrived.
@@ -24,9 +24,9 @@ pub enum Input {
 
 /// Action of an algorithm.
 #[derive(Clone, Copy, Debug)]
-pub enum Act {
+pub enum AlgorithmAction {
     /// Moves data over the bus.
-    Move(Move),
+    Move(MemoryMove),
     Send {
         dst: usize,
         bytes: u64,
@@ -58,7 +58,7 @@ pub enum Act {
 
 /// A transfer between NPU and memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Move {
+pub struct MemoryMove {
     pub bytes: u64,
     pub reduce: bool,
     /// `true` for a move to memory, `false` for a move from memory.
@@ -71,15 +71,15 @@ pub struct Move {
 
 /// The members of a logical ring, and the index of this NPU.
 #[derive(Clone, Debug)]
-pub struct Peers {
+pub struct RingPeers {
     pub ids: Vec<usize>,
     pub me: usize,
     /// `true` for a declared group, `false` for all NPUs of a dimension.
     pub group: bool,
 }
 
-impl Peers {
-    pub fn group(members: &[usize], npu: usize) -> Self {
+impl RingPeers {
+    pub fn of_group(members: &[usize], npu: usize) -> Self {
         let me = members.iter().position(|&m| m == npu).unwrap_or(0);
         Self {
             ids: members.to_vec(),
@@ -89,7 +89,7 @@ impl Peers {
     }
 
     /// Returns the `n` NPUs that differ from `npu` only in the dimension with this stride.
-    pub fn line(npu: usize, n: usize, stride: usize) -> Self {
+    pub fn along_line(npu: usize, n: usize, stride: usize) -> Self {
         let me = npu / stride % n;
         let first = npu - me * stride;
         Self {
@@ -100,7 +100,7 @@ impl Peers {
     }
 
     /// Returns the index that is `steps` positions away from `index`.
-    pub fn walk(&self, index: usize, steps: usize, clockwise: bool) -> usize {
+    pub fn walk_ring(&self, index: usize, steps: usize, clockwise: bool) -> usize {
         let n = self.ids.len();
         let steps = steps % n;
         (index + if clockwise { steps } else { n - steps }) % n
@@ -109,13 +109,13 @@ impl Peers {
 
 /// The algorithm of a phase.
 #[derive(Debug)]
-pub enum Algo {
-    Credits(credits::Credits),
-    Tree(tree::Tree),
-    Custom(custom::Custom),
+pub enum RunningAlgorithm {
+    Credits(credits::CreditAlgorithm),
+    Tree(tree::TreeAlgorithm),
+    Custom(custom::CustomRun),
 }
 
-impl Algo {
+impl RunningAlgorithm {
     /// Returns the size of the chunk after the phase.
     pub fn final_size(&self) -> u64 {
         match self {
@@ -125,24 +125,24 @@ impl Algo {
         }
     }
 
-    fn step(&mut self, input: Input) -> Vec<Act> {
+    fn step_algorithm(&mut self, input: AlgorithmInput) -> Vec<AlgorithmAction> {
         match self {
-            Self::Credits(credits) => credits.step(input),
-            Self::Tree(tree) => tree.step(input),
-            Self::Custom(custom) => custom.step(input),
+            Self::Credits(credits) => credits.take_input(input),
+            Self::Tree(tree) => tree.take_input(input),
+            Self::Custom(custom) => custom.take_input(input),
         }
     }
 }
 
-impl Sim<'_> {
+impl OracleSimulator<'_> {
     /// Passes an event to a stream's algorithm, and executes the returned actions in order.
-    pub fn step(&mut self, stream: usize, input: Input) {
+    pub fn step_stream(&mut self, stream: usize, input: AlgorithmInput) {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
         };
-        let acts = phase.algo.step(input);
+        let acts = phase.algo.step_algorithm(input);
         let (npu, tag) = (self.streams[stream].npu, self.streams[stream].tag);
-        let on = |tag, src, dst, bytes| Message {
+        let on = |tag, src, dst, bytes| MessageEnvelope {
             tag,
             src,
             dst,
@@ -150,74 +150,74 @@ impl Sim<'_> {
         };
         for act in acts {
             match act {
-                Act::Move(how) => self.move_data(npu, stream, how),
-                Act::Send { dst, bytes } => {
-                    self.send(on(tag, npu, dst, bytes), Handler::Nothing);
+                AlgorithmAction::Move(how) => self.move_data(npu, stream, how),
+                AlgorithmAction::Send { dst, bytes } => {
+                    self.send_message(on(tag, npu, dst, bytes), ArrivalHandler::Nothing);
                 }
-                Act::Receive { src, bytes } => {
-                    self.receive(on(tag, src, npu, bytes), Handler::Stream(stream));
+                AlgorithmAction::Receive { src, bytes } => {
+                    self.post_receive(on(tag, src, npu, bytes), ArrivalHandler::Stream(stream));
                 }
-                Act::SendNode {
+                AlgorithmAction::SendNode {
                     node,
                     dst,
                     bytes,
                     tag,
                 } => {
-                    let then = Handler::CustomEnds { stream, node };
-                    self.send(on(tag, npu, dst, bytes), then);
+                    let then = ArrivalHandler::CustomEnds { stream, node };
+                    self.send_message(on(tag, npu, dst, bytes), then);
                 }
-                Act::ReceiveNode {
+                AlgorithmAction::ReceiveNode {
                     node,
                     src,
                     bytes,
                     tag,
                 } => {
-                    let then = Handler::CustomEnds { stream, node };
-                    self.receive(on(tag, src, npu, bytes), then);
+                    let then = ArrivalHandler::CustomEnds { stream, node };
+                    self.post_receive(on(tag, src, npu, bytes), then);
                 }
-                Act::ComputeNode { node, ns } => {
-                    let call = Call::CustomEnds { stream, node };
-                    self.agenda.delay(npu, ns, call);
+                AlgorithmAction::ComputeNode { node, ns } => {
+                    let call = DelayedCall::CustomEnds { stream, node };
+                    self.agenda.add_delay(npu, ns, call);
                 }
-                Act::Over => self.proceed(stream),
+                AlgorithmAction::Over => self.proceed_to_next_phase(stream),
             }
         }
     }
 
     /// Moves data between NPU and memory. In ASTRA-sim 2.x, a move without the shared bus has a constant delay (10
     /// ns in groups).
-    fn move_data(&mut self, npu: usize, stream: usize, how: Move) {
-        let packet = Packet {
+    fn move_data(&mut self, npu: usize, stream: usize, how: MemoryMove) {
+        let packet = StreamPacket {
             stream,
             bytes: how.bytes,
             reduce: how.reduce,
         };
         if how.fast {
-            self.agenda.delay(npu, 10, Call::Packet(packet));
+            self.agenda.add_delay(npu, 10, DelayedCall::Packet(packet));
         } else if self.config.system.bus.is_some() {
             self.bus_request(npu, packet, how);
         } else {
-            let ns = self.config.delay();
-            self.agenda.delay(npu, ns, Call::Packet(packet));
+            let ns = self.config.endpoint_delay_ns();
+            self.agenda.add_delay(npu, ns, DelayedCall::Packet(packet));
         }
     }
 
     /// Continues after a packet has moved: reduces it if necessary, then marks it as ready.
     ///
     /// In ASTRA-sim 2.x, a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
-    pub fn packet(&mut self, packet: Packet) {
+    pub fn continue_packet(&mut self, packet: StreamPacket) {
         if packet.reduce {
             let bw = self.config.system.local_mem_bw * 1e9;
             let ns = packet.bytes as f64 / bw * 1e9;
             let ns = if ns.is_finite() { 3 * (ns as u64) } else { 0 };
             let npu = self.streams[packet.stream].npu;
-            let done = Packet {
+            let done = StreamPacket {
                 reduce: false,
                 ..packet
             };
-            self.agenda.delay(npu, ns, Call::Packet(done));
+            self.agenda.add_delay(npu, ns, DelayedCall::Packet(done));
         } else {
-            self.step(packet.stream, Input::Ready);
+            self.step_stream(packet.stream, AlgorithmInput::Ready);
         }
     }
 }

@@ -4,15 +4,15 @@ use std::fmt;
 
 /// A native algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Algorithm {
+pub struct NativeAlgorithm {
     /// `true` for one logical ring of all NPUs, `false` for one dimension.
     pub one: bool,
-    pub style: Style,
+    pub style: AlgorithmStyle,
 }
 
 /// Style of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum AlgorithmStyle {
     Ring,
     /// Direct exchange. The value limits the number of messages in flight, if given.
     Direct(Option<usize>),
@@ -20,7 +20,7 @@ pub enum Style {
     DoubleBinaryTree,
 }
 
-impl Algorithm {
+impl NativeAlgorithm {
     /// Parses a name. Returns `None` if no algorithm has this name.
     pub fn parse(name: &str) -> Option<Self> {
         let plain = |style| Some(Self { one: false, style });
@@ -30,36 +30,38 @@ impl Algorithm {
             _ => text.parse().ok().map(Some),
         };
         match name {
-            "ring" => plain(Style::Ring),
-            "oneRing" => one(Style::Ring),
-            "halvingDoubling" => plain(Style::HalvingDoubling),
-            "oneHalvingDoubling" => one(Style::HalvingDoubling),
-            "doubleBinaryTree" => plain(Style::DoubleBinaryTree),
+            "ring" => plain(AlgorithmStyle::Ring),
+            "oneRing" => one(AlgorithmStyle::Ring),
+            "halvingDoubling" => plain(AlgorithmStyle::HalvingDoubling),
+            "oneHalvingDoubling" => one(AlgorithmStyle::HalvingDoubling),
+            "doubleBinaryTree" => plain(AlgorithmStyle::DoubleBinaryTree),
             _ => {
                 if let Some(rest) = name.strip_prefix("direct") {
-                    plain(Style::Direct(window(rest)?))
+                    plain(AlgorithmStyle::Direct(window(rest)?))
                 } else {
-                    one(Style::Direct(window(name.strip_prefix("oneDirect")?)?))
+                    one(AlgorithmStyle::Direct(window(
+                        name.strip_prefix("oneDirect")?,
+                    )?))
                 }
             }
         }
     }
 }
 
-impl fmt::Display for Algorithm {
+impl fmt::Display for NativeAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match (self.style, self.one) {
-            (Style::Ring, false) => "ring",
-            (Style::Ring, true) => "oneRing",
-            (Style::HalvingDoubling, false) => "halvingDoubling",
-            (Style::HalvingDoubling, true) => "oneHalvingDoubling",
-            (Style::DoubleBinaryTree, _) => "doubleBinaryTree",
-            (Style::Direct(_), false) => "direct",
-            (Style::Direct(_), true) => "oneDirect",
+            (AlgorithmStyle::Ring, false) => "ring",
+            (AlgorithmStyle::Ring, true) => "oneRing",
+            (AlgorithmStyle::HalvingDoubling, false) => "halvingDoubling",
+            (AlgorithmStyle::HalvingDoubling, true) => "oneHalvingDoubling",
+            (AlgorithmStyle::DoubleBinaryTree, _) => "doubleBinaryTree",
+            (AlgorithmStyle::Direct(_), false) => "direct",
+            (AlgorithmStyle::Direct(_), true) => "oneDirect",
         };
         f.write_str(name)?;
         match self.style {
-            Style::Direct(Some(window)) => write!(f, "{window}"),
+            AlgorithmStyle::Direct(Some(window)) => write!(f, "{window}"),
             _ => Ok(()),
         }
     }

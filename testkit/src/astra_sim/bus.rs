@@ -5,9 +5,9 @@
 //! gives precedence to the other. The NPU's side crosses a second bus, with G = 0.0038, before it sends and after it
 //! receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
 
-use super::Sim;
-use super::agenda::{Call, Packet};
-use super::algorithm::Move;
+use super::OracleSimulator;
+use super::agenda::{DelayedCall, StreamPacket};
+use super::algorithm::MemoryMove;
 use std::collections::VecDeque;
 
 /// Indices of sides: the two sides of the bus, then the two sides of the second bus on the NPU's side.
@@ -22,7 +22,7 @@ const INNER_GAP: f64 = 0.0038;
 
 /// The end of a delay on a side.
 #[derive(Clone, Copy, Debug)]
-pub enum Signal {
+pub enum BusSignal {
     Sent(usize),
     Received(usize),
     Reduced(usize),
@@ -30,31 +30,31 @@ pub enum Signal {
 
 /// A transfer.
 #[derive(Clone, Debug)]
-struct Request {
+struct BusRequest {
     /// Number of bytes, in 32 bits as in ASTRA-sim.
     bytes: i32,
     reduce: bool,
     send_back: bool,
-    then: Then,
+    then: BusFollowUp,
 }
 
 /// What happens after a transfer.
 #[derive(Clone, Debug)]
-enum Then {
-    Packet(Packet),
+enum BusFollowUp {
+    Packet(StreamPacket),
     /// The bus's NPU side continues a transfer that has crossed the second bus.
-    Outer(Stage, Box<Request>),
+    Outer(BusStage, Box<BusRequest>),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum BusStage {
     Send,
     Reduce,
     Retire,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum SideState {
     #[default]
     Free,
     Sending,
@@ -63,62 +63,69 @@ enum State {
 
 /// State of one side.
 #[derive(Debug, Default)]
-pub struct Side {
-    state: State,
-    before: State,
+pub struct SharedBusSide {
+    state: SideState,
+    before: SideState,
     last: u64,
     in_a_row: u64,
     reducing: bool,
-    sends: VecDeque<Request>,
-    receives: VecDeque<Request>,
-    reductions: VecDeque<Request>,
+    sends: VecDeque<BusRequest>,
+    receives: VecDeque<BusRequest>,
+    reductions: VecDeque<BusRequest>,
 }
 
-impl Sim<'_> {
+impl OracleSimulator<'_> {
     /// Moves a packet over the bus.
-    pub fn bus_request(&mut self, npu: usize, packet: Packet, how: Move) {
-        let request = Request {
+    pub fn bus_request(&mut self, npu: usize, packet: StreamPacket, how: MemoryMove) {
+        let request = BusRequest {
             bytes: packet.bytes as i32,
             reduce: packet.reduce,
             send_back: how.send_back,
-            then: Then::Packet(packet),
+            then: BusFollowUp::Packet(packet),
         };
         if how.to_memory {
-            self.through_inner(npu, INNER_MEMORY, Stage::Send, request, false);
+            self.through_inner(npu, INNER_MEMORY, BusStage::Send, request, false);
         } else {
-            self.request(npu, MEMORY, request);
+            self.request_bus(npu, MEMORY, request);
         }
     }
 
-    fn side(&mut self, npu: usize, side: usize) -> &mut Side {
+    fn side_mut(&mut self, npu: usize, side: usize) -> &mut SharedBusSide {
         &mut self.npus[npu].sides[side]
     }
 
     /// Moves the data of a request over the second bus; if `back` is true, also back.
-    fn through_inner(&mut self, npu: usize, from: usize, stage: Stage, what: Request, back: bool) {
-        let request = Request {
+    fn through_inner(
+        &mut self,
+        npu: usize,
+        from: usize,
+        stage: BusStage,
+        what: BusRequest,
+        back: bool,
+    ) {
+        let request = BusRequest {
             bytes: what.bytes,
             reduce: false,
             send_back: back,
-            then: Then::Outer(stage, Box::new(what)),
+            then: BusFollowUp::Outer(stage, Box::new(what)),
         };
-        self.request(npu, from, request);
+        self.request_bus(npu, from, request);
     }
 
-    fn request(&mut self, npu: usize, side: usize, request: Request) {
-        self.side(npu, side).sends.push_back(request);
+    fn request_bus(&mut self, npu: usize, side: usize, request: BusRequest) {
+        self.side_mut(npu, side).sends.push_back(request);
         self.go_on(npu, side);
     }
 
     /// Sends the next waiting transfer if the side is free and it is the side's turn.
     fn go_on(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
-        if this.state != State::Free || this.sends.is_empty() {
+        if this.state != SideState::Free || this.sends.is_empty() {
             return;
         }
         let partner = &self.npus[npu].sides[side ^ 1];
         if this.in_a_row > FAIR && !partner.sends.is_empty() && partner.in_a_row <= FAIR {
-            if partner.state == State::Free {
+            if partner.state == SideState::Free {
                 self.go_on(npu, side ^ 1);
             }
             return;
@@ -136,9 +143,9 @@ impl Sim<'_> {
             INNER_GAP
         };
         let now = self.agenda.now;
-        let this = self.side(npu, side);
+        let this = self.side_mut(npu, side);
         let idle = now - this.last;
-        let offset = if this.before == State::Sending && bus.o + idle <= bus.g {
+        let offset = if this.before == SideState::Sending && bus.o + idle <= bus.g {
             bus.g - idle
         } else {
             bus.o
@@ -146,38 +153,41 @@ impl Sim<'_> {
         let Some(request) = this.sends.pop_front() else {
             return;
         };
-        this.state = State::Sending;
+        this.state = SideState::Sending;
         let bytes = f64::from(request.bytes - 1);
-        let partner = self.side(npu, side ^ 1);
+        let partner = self.side_mut(npu, side ^ 1);
         partner.receives.push_back(request);
         partner.before = partner.state;
-        partner.state = State::Receiving;
+        partner.state = SideState::Receiving;
         partner.in_a_row = 0;
         let there = offset as f64 + bytes * gap + bus.l as f64 + bus.o as f64;
         let sent = offset as f64 + gap * bytes;
-        let received = Call::Bus(npu, Signal::Received(side ^ 1));
-        self.agenda.delay(npu, there as u64, received);
-        self.agenda
-            .delay(npu, sent as u64, Call::Bus(npu, Signal::Sent(side)));
+        let received = DelayedCall::Bus(npu, BusSignal::Received(side ^ 1));
+        self.agenda.add_delay(npu, there as u64, received);
+        self.agenda.add_delay(
+            npu,
+            sent as u64,
+            DelayedCall::Bus(npu, BusSignal::Sent(side)),
+        );
     }
 
     /// Continues a transfer at the end of a bus delay.
-    pub fn bus_signal(&mut self, npu: usize, signal: Signal) {
+    pub fn bus_signal(&mut self, npu: usize, signal: BusSignal) {
         let now = self.agenda.now;
-        let (Signal::Sent(side) | Signal::Received(side) | Signal::Reduced(side)) = signal;
-        let this = self.side(npu, side);
+        let (BusSignal::Sent(side) | BusSignal::Received(side) | BusSignal::Reduced(side)) = signal;
+        let this = self.side_mut(npu, side);
         match signal {
-            Signal::Sent(_) => {
+            BusSignal::Sent(_) => {
                 this.last = now;
                 this.before = this.state;
-                this.state = State::Free;
+                this.state = SideState::Free;
                 this.in_a_row += 1;
             }
-            Signal::Received(_) => {
+            BusSignal::Received(_) => {
                 this.last = now;
                 this.before = this.state;
                 if this.receives.len() < 2 {
-                    this.state = State::Free;
+                    this.state = SideState::Free;
                 }
                 if let Some(mut request) = this.receives.pop_front() {
                     if request.reduce {
@@ -189,7 +199,7 @@ impl Sim<'_> {
                     }
                 }
             }
-            Signal::Reduced(_) => {
+            BusSignal::Reduced(_) => {
                 this.reducing = false;
                 if let Some(request) = this.reductions.pop_front() {
                     self.back_or_done(npu, side, request);
@@ -200,54 +210,54 @@ impl Sim<'_> {
         self.go_on(npu, side);
     }
 
-    fn queue_reduction(&mut self, npu: usize, side: usize, request: Request) {
+    fn queue_reduction(&mut self, npu: usize, side: usize, request: BusRequest) {
         if side == NPU {
-            self.through_inner(npu, INNER_NPU, Stage::Reduce, request, true);
+            self.through_inner(npu, INNER_NPU, BusStage::Reduce, request, true);
         } else {
-            self.side(npu, side).reductions.push_back(request);
+            self.side_mut(npu, side).reductions.push_back(request);
         }
     }
 
-    fn back_or_done(&mut self, npu: usize, side: usize, mut request: Request) {
+    fn back_or_done(&mut self, npu: usize, side: usize, mut request: BusRequest) {
         if request.send_back {
             request.send_back = false;
             if side == NPU {
-                self.through_inner(npu, INNER_NPU, Stage::Send, request, true);
+                self.through_inner(npu, INNER_NPU, BusStage::Send, request, true);
             } else {
-                self.side(npu, side).sends.push_back(request);
+                self.side_mut(npu, side).sends.push_back(request);
             }
         } else if side == NPU {
-            self.through_inner(npu, INNER_NPU, Stage::Retire, request, false);
+            self.through_inner(npu, INNER_NPU, BusStage::Retire, request, false);
         } else {
-            self.done(npu, request);
+            self.finish_request(npu, request);
         }
     }
 
     fn reduce_next(&mut self, npu: usize, side: usize) {
         let delay = self.config.system.reduction_delay;
-        let this = self.side(npu, side);
+        let this = self.side_mut(npu, side);
         if this.reducing {
             return;
         }
         if let Some(request) = this.reductions.front() {
             let ns = request.bytes as u64 / 100 * delay + 50;
             this.reducing = true;
-            let call = Call::Bus(npu, Signal::Reduced(side));
-            self.agenda.delay(npu, ns, call);
+            let call = DelayedCall::Bus(npu, BusSignal::Reduced(side));
+            self.agenda.add_delay(npu, ns, call);
         }
     }
 
-    fn done(&mut self, npu: usize, request: Request) {
+    fn finish_request(&mut self, npu: usize, request: BusRequest) {
         match request.then {
-            Then::Packet(packet) => self.packet(packet),
-            Then::Outer(stage, what) => {
+            BusFollowUp::Packet(packet) => self.continue_packet(packet),
+            BusFollowUp::Outer(stage, what) => {
                 match stage {
-                    Stage::Send => self.side(npu, NPU).sends.push_back(*what),
-                    Stage::Reduce => {
-                        self.side(npu, NPU).reductions.push_back(*what);
+                    BusStage::Send => self.side_mut(npu, NPU).sends.push_back(*what),
+                    BusStage::Reduce => {
+                        self.side_mut(npu, NPU).reductions.push_back(*what);
                         self.reduce_next(npu, NPU);
                     }
-                    Stage::Retire => self.done(npu, *what),
+                    BusStage::Retire => self.finish_request(npu, *what),
                 }
                 self.go_on(npu, NPU);
             }

@@ -3,31 +3,31 @@
 
 pub mod plan;
 
-use super::algorithm::{Algo, Peers, credits, custom, tree};
-use super::algorithms::{Algorithm, Style};
-use super::config::{Kind, Node, Policy, Work};
-use super::post::collective as tag_of;
-use super::{Numbering, Sim, Stream};
-use plan::{chunks, plan};
+use super::algorithm::{RingPeers, RunningAlgorithm, credits, custom, tree};
+use super::algorithms::{AlgorithmStyle, NativeAlgorithm};
+use super::config::{CollectiveOperation, NodeWork, PriorityPolicy, TraceNode};
+use super::post::encode_collective_tag as tag_of;
+use super::{ChunkNumbering, ChunkStream, OracleSimulator};
+use plan::{chunk_sizes, plan_phases};
 use std::collections::VecDeque;
 
 /// A phase: a chunk in one dimension.
 #[derive(Debug)]
-pub struct Phase {
+pub struct ChunkPhase {
     pub queue: usize,
-    pub algo: Algo,
+    pub algo: RunningAlgorithm,
 }
 
 /// A collective on one NPU. It ends when `left`, the number of unfinished chunks, is 0.
 #[derive(Clone, Copy, Debug)]
-pub struct Dataset {
+pub struct RunningCollective {
     pub node: u64,
     pub left: u64,
 }
 
 /// The NPUs of a phase.
-enum Place {
-    Ring(Peers),
+enum PhaseMembers {
+    Ring(RingPeers),
     Tree {
         n: usize,
         start: usize,
@@ -35,7 +35,7 @@ enum Place {
     },
 }
 
-impl Place {
+impl PhaseMembers {
     fn n(&self) -> usize {
         match self {
             Self::Ring(peers) => peers.ids.len(),
@@ -44,10 +44,10 @@ impl Place {
     }
 }
 
-impl Sim<'_> {
+impl OracleSimulator<'_> {
     /// Issues a collective; returns `false` if the collective is rejected.
-    pub fn collective(&mut self, npu: usize, node: &Node) -> bool {
-        let Work::Collective {
+    pub fn issue_collective(&mut self, npu: usize, node: &TraceNode) -> bool {
+        let NodeWork::Collective {
             kind,
             bytes,
             group,
@@ -65,15 +65,15 @@ impl Sim<'_> {
                 None => return false,
             },
         };
-        let small = members.filter(|members| members.len() != config.npus());
-        let priority = self.priority(npu, priority);
-        let (bytes, chunk) = chunks(config.system.splits, config.npus(), kind, bytes);
+        let small = members.filter(|members| members.len() != config.npu_count());
+        let priority = self.chunk_priority(npu, priority);
+        let (bytes, chunk) = chunk_sizes(config.system.splits, config.npu_count(), kind, bytes);
         if chunk == 0 {
             return true;
         }
         let mut left = bytes.div_ceil(chunk);
         let dataset = self.datasets.len();
-        self.datasets.push(Dataset {
+        self.datasets.push(RunningCollective {
             node: node.id,
             left,
         });
@@ -86,25 +86,25 @@ impl Sim<'_> {
             let Some(trace) = traces.get(position) else {
                 return false;
             };
-            let algo = Algo::Custom(custom::Custom::new(trace, members));
-            let phases = VecDeque::from([Phase { queue: 0, algo }]);
-            self.stream(npu, dataset, (group, 0), priority, phases);
+            let algo = RunningAlgorithm::Custom(custom::CustomRun::new(trace, members));
+            let phases = VecDeque::from([ChunkPhase { queue: 0, algo }]);
+            self.enqueue_chunk(npu, dataset, (group, 0), priority, phases);
             return true;
         }
         let Some(list) = config.system.algorithms.get(&kind) else {
             return false;
         };
-        let ring = Algorithm {
+        let ring = NativeAlgorithm {
             one: false,
-            style: Style::Ring,
+            style: AlgorithmStyle::Ring,
         };
         let list = match small {
             Some(_) if list.len() != 1 => vec![ring],
             _ => list.clone(),
         };
         let places = match small {
-            Some(members) => vec![Place::Ring(Peers::group(members, npu))],
-            None => self.places(npu, &list),
+            Some(members) => vec![PhaseMembers::Ring(RingPeers::of_group(members, npu))],
+            None => self.list_dimension_groups(npu, &list),
         };
         let involved = |dim: usize| match dims {
             Some(dims) if members.is_none() => dims.get(dim).copied().unwrap_or(false),
@@ -127,56 +127,60 @@ impl Sim<'_> {
             left -= 1;
             let mut size = chunk;
             let mut phases = VecDeque::new();
-            for (dim, step, turn) in plan(kind, &dims, config.system.local_bw_aware) {
+            for (dim, step, turn) in plan_phases(kind, &dims, config.system.local_bw_aware) {
                 let queues = config.queues_per_dim;
                 let (index, clockwise) = self.npus[npu].rotations[dim].next(queues, turn);
                 let queue = dim * queues + index;
                 let place = &places[dim];
                 let Some(algo) =
-                    self.algo(npu, (kind, dim), step, list[dim], place, size, clockwise)
+                    self.build_algorithm(npu, (kind, dim), step, list[dim], place, size, clockwise)
                 else {
                     return false;
                 };
                 size = algo.final_size();
-                phases.push_back(Phase { queue, algo });
+                phases.push_back(ChunkPhase { queue, algo });
             }
-            self.stream(npu, dataset, (group, set), priority, phases);
+            self.enqueue_chunk(npu, dataset, (group, set), priority, phases);
         }
         true
     }
 
-    fn priority(&mut self, npu: usize, explicit: i64) -> i64 {
+    fn chunk_priority(&mut self, npu: usize, explicit: i64) -> i64 {
         let counter = &mut self.npus[npu].priority;
         let now = *counter;
         match self.config.system.policy {
-            Policy::Explicit => return explicit,
-            Policy::Lifo => *counter += 1,
-            Policy::Fifo => *counter -= 1,
+            PriorityPolicy::Explicit => return explicit,
+            PriorityPolicy::Lifo => *counter += 1,
+            PriorityPolicy::Fifo => *counter -= 1,
         }
         now
     }
 
     /// Returns the logical dimensions of all NPUs, one per entry of the list of algorithms. If an algorithm uses one
     /// ring of all NPUs, the list ends there.
-    fn places(&self, npu: usize, list: &[Algorithm]) -> Vec<Place> {
+    fn list_dimension_groups(&self, npu: usize, list: &[NativeAlgorithm]) -> Vec<PhaseMembers> {
         let mut places = Vec::new();
         let mut stride = 1;
         for (dim, algorithm) in list.iter().enumerate().take(self.config.dims.len()) {
             if algorithm.one {
-                places.push(Place::Ring(Peers::line(npu, self.config.npus(), 1)));
+                places.push(PhaseMembers::Ring(RingPeers::along_line(
+                    npu,
+                    self.config.npu_count(),
+                    1,
+                )));
                 break;
             }
             let n = self.config.dims[dim].n;
             places.push(match algorithm.style {
-                Style::DoubleBinaryTree => {
+                AlgorithmStyle::DoubleBinaryTree => {
                     let start = if dim + 1 == list.len() {
                         npu % stride
                     } else {
                         npu - npu % (stride * n) + npu % stride
                     };
-                    Place::Tree { n, start, stride }
+                    PhaseMembers::Tree { n, start, stride }
                 }
-                _ => Place::Ring(Peers::line(npu, n, stride)),
+                _ => PhaseMembers::Ring(RingPeers::along_line(npu, n, stride)),
             });
             stride *= n;
         }
@@ -184,54 +188,55 @@ impl Sim<'_> {
     }
 
     #[allow(clippy::too_many_arguments, reason = "a phase is what these say")]
-    fn algo(
+    fn build_algorithm(
         &mut self,
         npu: usize,
-        tree: (Kind, usize),
-        kind: Kind,
-        algorithm: Algorithm,
-        place: &Place,
+        tree: (CollectiveOperation, usize),
+        kind: CollectiveOperation,
+        algorithm: NativeAlgorithm,
+        place: &PhaseMembers,
         size: u64,
         clockwise: bool,
-    ) -> Option<Algo> {
+    ) -> Option<RunningAlgorithm> {
         match place {
-            &Place::Tree { n, start, stride } => {
+            &PhaseMembers::Tree { n, start, stride } => {
                 let uses = self.npus[npu].trees.entry(tree).or_default();
                 *uses += 1;
                 let root_is_last = *uses % 2 == 1;
-                let tree = tree::Tree::new(npu, n, start, stride, root_is_last, size)?;
-                Some(Algo::Tree(tree))
+                let tree = tree::TreeAlgorithm::new(npu, n, start, stride, root_is_last, size)?;
+                Some(RunningAlgorithm::Tree(tree))
             }
-            Place::Ring(peers) => {
+            PhaseMembers::Ring(peers) => {
                 let peers = peers.clone();
                 let style = algorithm.style;
-                credits::Credits::new(kind, style, peers, clockwise, size).map(Algo::Credits)
+                credits::CreditAlgorithm::new(kind, style, peers, clockwise, size)
+                    .map(RunningAlgorithm::Credits)
             }
         }
     }
 
     /// Numbers a chunk, and adds it to its first queue. The counter for chunks of all NPUs also counts chunks of
     /// groups. `set` has a bit for each dimension that does not take part.
-    fn stream(
+    fn enqueue_chunk(
         &mut self,
         npu: usize,
         dataset: usize,
         (group, set): (u64, u64),
         priority: i64,
-        phases: VecDeque<Phase>,
+        phases: VecDeque<ChunkPhase>,
     ) {
         let numbers = &mut self.npus[npu].numbers;
         let set = match self.numbering {
-            Numbering::Original => 0,
-            Numbering::Apart => set,
+            ChunkNumbering::Original => 0,
+            ChunkNumbering::Apart => set,
         };
-        if self.numbering == Numbering::Original && group != 0 {
+        if self.numbering == ChunkNumbering::Original && group != 0 {
             *numbers.entry((0, 0)).or_default() += 1;
         }
         let count = numbers.entry((group, set)).or_default();
         let id = group * 1_000_000 + set * 100_000 + *count;
         *count += 1;
-        self.streams.push(Stream {
+        self.streams.push(ChunkStream {
             npu,
             dataset,
             tag: tag_of(id),
@@ -240,6 +245,6 @@ impl Sim<'_> {
             current: None,
             started: false,
         });
-        self.proceed(self.streams.len() - 1);
+        self.proceed_to_next_phase(self.streams.len() - 1);
     }
 }

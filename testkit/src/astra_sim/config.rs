@@ -1,11 +1,11 @@
 //! The simulated system: the parsed inputs of ASTRA-sim 2.x.
 
-use super::algorithms::Algorithm;
+use super::algorithms::NativeAlgorithm;
 use std::collections::BTreeMap;
 
 /// The analytical network that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Network {
+pub enum NetworkModel {
     /// Congestion-aware: messages share links, and each device on the path stores whole messages before it
     /// forwards them.
     Aware,
@@ -15,7 +15,7 @@ pub enum Network {
 
 /// Topology of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum NetworkShape {
     Ring,
     FullyConnected,
     Switch,
@@ -23,8 +23,8 @@ pub enum Shape {
 
 /// One dimension of the network; the first dimension is the innermost.
 #[derive(Clone, Debug)]
-pub struct Dim {
-    pub shape: Shape,
+pub struct NetworkDimension {
+    pub shape: NetworkShape,
     pub n: usize,
     /// Bandwidth, in units of 2^30 bytes per second.
     pub bw: f64,
@@ -34,7 +34,7 @@ pub struct Dim {
 
 /// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum CollectiveOperation {
     AllReduce,
     AllGather,
     ReduceScatter,
@@ -43,7 +43,7 @@ pub enum Kind {
 
 /// How the priorities of successive collectives are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum PriorityPolicy {
     Lifo,
     Fifo,
     Explicit,
@@ -51,7 +51,7 @@ pub enum Policy {
 
 /// The LogGP parameters of the shared bus.
 #[derive(Clone, Copy, Debug)]
-pub struct Bus {
+pub struct BusParameters {
     pub l: u64,
     pub o: u64,
     pub g: u64,
@@ -59,35 +59,35 @@ pub struct Bus {
 }
 
 /// A custom algorithm: one trace per position.
-pub type Custom = Vec<Vec<Node>>;
+pub type CustomAlgorithm = Vec<Vec<TraceNode>>;
 
 /// Contents of the system file.
 #[derive(Clone, Debug)]
-pub struct System {
-    pub policy: Policy,
+pub struct SystemConfig {
+    pub policy: PriorityPolicy,
     pub local_bw_aware: bool,
     /// Endpoint delay in ns, if the file states one. Otherwise it is 10 ns, and is not scaled.
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,
     /// Algorithms for each kind of collective, one per dimension.
-    pub algorithms: BTreeMap<Kind, Vec<Algorithm>>,
-    pub custom: BTreeMap<Kind, Custom>,
+    pub algorithms: BTreeMap<CollectiveOperation, Vec<NativeAlgorithm>>,
+    pub custom: BTreeMap<CollectiveOperation, CustomAlgorithm>,
     /// Custom algorithms by the node's id in the workload.
-    pub custom_nodes: BTreeMap<u64, Custom>,
+    pub custom_nodes: BTreeMap<u64, CustomAlgorithm>,
     /// Bandwidth of the local memory in 10^9 bytes per second.
     pub local_mem_bw: f64,
     /// Peak performance in 10^12 operations per second.
     pub peak_perf: f64,
     pub roofline: bool,
     pub replay_only: bool,
-    pub bus: Option<Bus>,
+    pub bus: Option<BusParameters>,
     pub reduction_delay: u64,
 }
 
 /// How memory servers are assigned to NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attachment {
+pub enum ServerAttachment {
     None,
     PerNpu,
     Pool,
@@ -97,8 +97,8 @@ pub enum Attachment {
 
 /// Contents of the remote memory file.
 #[derive(Clone, Copy, Debug)]
-pub struct Memory {
-    pub attachment: Attachment,
+pub struct MemoryConfig {
+    pub attachment: ServerAttachment,
     pub latency: u64,
     /// Bandwidth in whole bytes per ns.
     pub bw: u64,
@@ -106,7 +106,7 @@ pub struct Memory {
 
 /// Operation of a node of a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Work {
+pub enum NodeWork {
     /// Nodes of the types INVALID and METADATA.
     Nothing,
     /// Load or store.
@@ -129,7 +129,7 @@ pub enum Work {
         tag: u64,
     },
     Collective {
-        kind: Kind,
+        kind: CollectiveOperation,
         bytes: u64,
         /// Group id; 0 means all NPUs.
         group: u64,
@@ -143,37 +143,37 @@ pub enum Work {
 
 /// A node of a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct TraceNode {
     pub id: u64,
     pub deps: Vec<u64>,
     pub cpu: bool,
     pub micros: u64,
-    pub work: Work,
+    pub work: NodeWork,
 }
 
 /// The complete input of a simulation.
 #[derive(Clone, Debug)]
-pub struct Config {
-    pub network: Network,
-    pub dims: Vec<Dim>,
-    pub system: System,
-    pub memory: Memory,
+pub struct SimulationConfig {
+    pub network: NetworkModel,
+    pub dims: Vec<NetworkDimension>,
+    pub system: SystemConfig,
+    pub memory: MemoryConfig,
     /// Members of each group, in file order.
     pub groups: BTreeMap<u64, Vec<usize>>,
     pub rendezvous: bool,
     pub injection_scale: f64,
     pub queues_per_dim: usize,
-    pub ranks: Vec<Vec<Node>>,
+    pub ranks: Vec<Vec<TraceNode>>,
 }
 
-impl Config {
+impl SimulationConfig {
     /// Returns the number of NPUs of the network.
-    pub fn npus(&self) -> usize {
+    pub fn npu_count(&self) -> usize {
         self.dims.iter().map(|d| d.n).product()
     }
 
     /// Returns the endpoint delay in ns, which is scaled only if the file states it.
-    pub fn delay(&self) -> u64 {
+    pub fn endpoint_delay_ns(&self) -> u64 {
         match self.system.endpoint_delay {
             Some(ns) => (ns as f64 * self.injection_scale) as u64,
             None => 10,

@@ -1,8 +1,9 @@
 //! Reads a case from its files.
 
-use super::algorithms::Algorithm;
+use super::algorithms::NativeAlgorithm;
 use super::config::{
-    Attachment, Bus, Config, Custom, Dim, Kind, Memory, Network, Policy, Shape, System,
+    BusParameters, CollectiveOperation, CustomAlgorithm, MemoryConfig, NetworkDimension,
+    NetworkModel, NetworkShape, PriorityPolicy, ServerAttachment, SimulationConfig, SystemConfig,
 };
 use super::trace;
 use serde_json::Value;
@@ -10,23 +11,26 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Kinds of collectives, each with its key in system files.
-pub const KEYS: [(Kind, &str); 4] = [
-    (Kind::AllReduce, "all-reduce-implementation"),
-    (Kind::AllGather, "all-gather-implementation"),
-    (Kind::ReduceScatter, "reduce-scatter-implementation"),
-    (Kind::AllToAll, "all-to-all-implementation"),
+pub const KEYS: [(CollectiveOperation, &str); 4] = [
+    (CollectiveOperation::AllReduce, "all-reduce-implementation"),
+    (CollectiveOperation::AllGather, "all-gather-implementation"),
+    (
+        CollectiveOperation::ReduceScatter,
+        "reduce-scatter-implementation",
+    ),
+    (CollectiveOperation::AllToAll, "all-to-all-implementation"),
 ];
 
 /// Function that returns the contents of the file at a path; `None` if there is no such file.
-pub type Files<'f> = dyn Fn(&str) -> Option<Vec<u8>> + 'f;
+pub type FileLoader<'f> = dyn Fn(&str) -> Option<Vec<u8>> + 'f;
 
 /// Loads a case from a folder.
-pub fn load(folder: &Path) -> Config {
+pub fn load_case(folder: &Path) -> SimulationConfig {
     parse(&|file| std::fs::read(folder.join(file)).ok())
 }
 
 /// Parses a case from its files.
-pub fn parse(files: &Files<'_>) -> Config {
+pub fn parse(files: &FileLoader<'_>) -> SimulationConfig {
     let text = |file: &str| -> Option<String> { String::from_utf8(files(file)?).ok() };
     let json = |file: &str| -> Option<Value> { serde_json::from_str(&text(file)?).ok() };
     let args = text("args.txt").unwrap_or_default();
@@ -34,30 +38,30 @@ pub fn parse(files: &Files<'_>) -> Config {
         let mut words = args.split_whitespace();
         words.find_map(|w| w.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('='))
     };
-    let dims = dims(&text("network.yml").expect("a network"));
+    let dims = parse_dims(&text("network.yml").expect("a network"));
     let npus: usize = dims.iter().map(|d| d.n).product();
     let groups = match arg("comm-group-configuration") {
-        Some(file) if !file.contains("empty") => groups(&json(file).expect("groups")),
+        Some(file) if !file.contains("empty") => parse_groups(&json(file).expect("groups")),
         _ => BTreeMap::new(),
     };
-    let traces = |prefix: &str, n: usize| -> Custom {
+    let traces = |prefix: &str, n: usize| -> CustomAlgorithm {
         let file = |rank| files(&format!("{prefix}.{rank}.et")).unwrap_or_default();
-        (0..n).map(|rank| trace::read(&file(rank))).collect()
+        (0..n).map(|rank| trace::read_nodes(&file(rank))).collect()
     };
     let number = |name: &str, default: f64| match arg(name) {
         Some(text) => text.parse().expect("a number"),
         None => default,
     };
-    Config {
+    SimulationConfig {
         network: match args.starts_with("aware") {
-            true => Network::Aware,
-            false => Network::Unaware,
+            true => NetworkModel::Aware,
+            false => NetworkModel::Unaware,
         },
         dims,
-        system: system(&json("system.json").expect("a system"), &|p| {
+        system: parse_system(&json("system.json").expect("a system"), &|p| {
             traces(p, npus)
         }),
-        memory: memory(&json("memory.json").expect("a memory")),
+        memory: parse_memory(&json("memory.json").expect("a memory")),
         groups,
         rendezvous: arg("rendezvous-protocol").is_some_and(|v| v == "true" || v == "1"),
         injection_scale: number("injection-scale", 1.0),
@@ -66,7 +70,7 @@ pub fn parse(files: &Files<'_>) -> Config {
     }
 }
 
-fn dims(text: &str) -> Vec<Dim> {
+fn parse_dims(text: &str) -> Vec<NetworkDimension> {
     let list = |key: &str| -> Vec<String> {
         let line = text.lines().find_map(|l| l.strip_prefix(key));
         let line = line
@@ -76,11 +80,11 @@ fn dims(text: &str) -> Vec<Dim> {
     };
     let (sizes, bws, lats) = (list("npus_count:"), list("bandwidth:"), list("latency:"));
     let shape = |name: &String| match name.as_str() {
-        "Ring" => Shape::Ring,
-        "Switch" => Shape::Switch,
-        _ => Shape::FullyConnected,
+        "Ring" => NetworkShape::Ring,
+        "Switch" => NetworkShape::Switch,
+        _ => NetworkShape::FullyConnected,
     };
-    let dim = |(i, name): (usize, &String)| Dim {
+    let dim = |(i, name): (usize, &String)| NetworkDimension {
         shape: shape(name),
         n: sizes[i].parse().expect("a size"),
         bw: bws[i].parse().expect("a bandwidth"),
@@ -89,7 +93,7 @@ fn dims(text: &str) -> Vec<Dim> {
     list("topology:").iter().enumerate().map(dim).collect()
 }
 
-fn groups(json: &Value) -> BTreeMap<u64, Vec<usize>> {
+fn parse_groups(json: &Value) -> BTreeMap<u64, Vec<usize>> {
     let member = |npu: &Value| npu.as_u64().expect("a rank") as usize;
     let group = |(name, list): (&String, &Value)| {
         let list = list.as_array().expect("members").iter().map(member);
@@ -102,7 +106,7 @@ fn groups(json: &Value) -> BTreeMap<u64, Vec<usize>> {
         .collect()
 }
 
-fn system(json: &Value, traces: &dyn Fn(&str) -> Custom) -> System {
+fn parse_system(json: &Value, traces: &dyn Fn(&str) -> CustomAlgorithm) -> SystemConfig {
     let float = |key: &str| json[key].as_f64().unwrap_or(0.0);
     let flag = |key: &str| float(key) != 0.0;
     let whole = |key: &str| float(key) as u64;
@@ -110,18 +114,19 @@ fn system(json: &Value, traces: &dyn Fn(&str) -> Custom) -> System {
         let name = |v: &Value| v.as_str().unwrap_or_default().to_owned();
         Some(json.get(key)?.as_array()?.iter().map(name).collect())
     };
-    let algorithm = |name: &String| Algorithm::parse(name).expect("an algorithm");
-    let native =
-        |&(kind, key): &(Kind, &str)| Some((kind, names(key)?.iter().map(algorithm).collect()));
-    let custom = |&(kind, key): &(Kind, &str)| {
+    let algorithm = |name: &String| NativeAlgorithm::parse(name).expect("an algorithm");
+    let native = |&(kind, key): &(CollectiveOperation, &str)| {
+        Some((kind, names(key)?.iter().map(algorithm).collect()))
+    };
+    let custom = |&(kind, key): &(CollectiveOperation, &str)| {
         let prefix = names(&format!("{key}-custom"))?;
         Some((kind, traces(&prefix[0])))
     };
-    System {
+    SystemConfig {
         policy: match json["scheduling-policy"].as_str() {
-            Some("FIFO") => Policy::Fifo,
-            Some("EXPLICIT") => Policy::Explicit,
-            _ => Policy::Lifo,
+            Some("FIFO") => PriorityPolicy::Fifo,
+            Some("EXPLICIT") => PriorityPolicy::Explicit,
+            _ => PriorityPolicy::Lifo,
         },
         local_bw_aware: json["collective-optimization"] == "localBWAware",
         endpoint_delay: json["endpoint-delay"].as_u64(),
@@ -134,7 +139,7 @@ fn system(json: &Value, traces: &dyn Fn(&str) -> Custom) -> System {
         peak_perf: float("peak-perf"),
         roofline: flag("roofline-enabled"),
         replay_only: flag("replay-only"),
-        bus: flag("model-shared-bus").then(|| Bus {
+        bus: flag("model-shared-bus").then(|| BusParameters {
             l: whole("L"),
             o: whole("o"),
             g: whole("g"),
@@ -144,16 +149,16 @@ fn system(json: &Value, traces: &dyn Fn(&str) -> Custom) -> System {
     }
 }
 
-fn memory(json: &Value) -> Memory {
+fn parse_memory(json: &Value) -> MemoryConfig {
     let whole = |key: &str| json[key].as_f64().unwrap_or(0.0) as u64;
-    Memory {
+    MemoryConfig {
         attachment: match json["memory-type"].as_str() {
-            Some("PER_NPU_MEMORY_EXPANSION") => Attachment::PerNpu,
-            Some("MEMORY_POOL") => Attachment::Pool,
+            Some("PER_NPU_MEMORY_EXPANSION") => ServerAttachment::PerNpu,
+            Some("MEMORY_POOL") => ServerAttachment::Pool,
             Some("PER_NODE_MEMORY_EXPANSION") => {
-                Attachment::PerNode(whole("num-npus-per-node") as usize)
+                ServerAttachment::PerNode(whole("num-npus-per-node") as usize)
             }
-            _ => Attachment::None,
+            _ => ServerAttachment::None,
         },
         latency: whole("remote-mem-latency"),
         bw: whole("remote-mem-bw"),

@@ -4,49 +4,49 @@
 //! ASTRA-sim 2.x: at the end of a request, the NPU's workload continues first, and then the server starts the next
 //! request.
 
-use super::Sim;
-use super::agenda::Call;
-use super::config::Attachment;
+use super::OracleSimulator;
+use super::agenda::DelayedCall;
+use super::config::ServerAttachment;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A server with a queue.
 #[derive(Debug, Default)]
-pub struct Server {
+pub struct MemoryServer {
     busy: bool,
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<MemoryRequest>,
 }
 
 /// A load or store.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct MemoryRequest {
     npu: usize,
     node: u64,
     bytes: u64,
 }
 
 /// The servers, by the index of their node.
-pub type Servers = BTreeMap<usize, Server>;
+pub type MemoryServers = BTreeMap<usize, MemoryServer>;
 
-impl Sim<'_> {
+impl OracleSimulator<'_> {
     /// Requests a load or store.
-    pub fn access(&mut self, npu: usize, node: u64, bytes: u64) {
-        let request = Request { npu, node, bytes };
+    pub fn request_access(&mut self, npu: usize, node: u64, bytes: u64) {
+        let request = MemoryRequest { npu, node, bytes };
         let server = match self.config.memory.attachment {
             // Here ASTRA-sim aborts with a message, whereas this simulator never ends the node.
-            Attachment::None => return,
-            Attachment::PerNpu => {
+            ServerAttachment::None => return,
+            ServerAttachment::PerNpu => {
                 let ns = self.access_time(bytes);
-                self.agenda.delay(npu, ns, Call::NodeEnds(node));
+                self.agenda.add_delay(npu, ns, DelayedCall::NodeEnds(node));
                 return;
             }
-            Attachment::Pool => 0,
-            Attachment::PerNode(size) => npu / size.max(1),
+            ServerAttachment::Pool => 0,
+            ServerAttachment::PerNode(size) => npu / size.max(1),
         };
         if self.servers.entry(server).or_default().busy {
             let queue = &mut self.servers.entry(server).or_default().waiting;
             queue.push_back(request);
         } else {
-            self.serve(server, request);
+            self.serve_access(server, request);
         }
     }
 
@@ -55,19 +55,20 @@ impl Sim<'_> {
         memory.latency + (bytes as f64 / memory.bw as f64) as u64
     }
 
-    fn serve(&mut self, server: usize, request: Request) {
+    fn serve_access(&mut self, server: usize, request: MemoryRequest) {
         self.servers.entry(server).or_default().busy = true;
         let ns = self.access_time(request.bytes);
         self.agenda
-            .delay(request.npu, ns, Call::NodeEnds(request.node));
-        self.agenda.delay(request.npu, ns, Call::MemoryNext(server));
+            .add_delay(request.npu, ns, DelayedCall::NodeEnds(request.node));
+        self.agenda
+            .add_delay(request.npu, ns, DelayedCall::MemoryNext(server));
     }
 
     /// Serves the request that has waited longest.
     pub fn memory_next(&mut self, server: usize) {
         let waiting = &mut self.servers.entry(server).or_default().waiting;
         match waiting.pop_front() {
-            Some(request) => self.serve(server, request),
+            Some(request) => self.serve_access(server, request),
             None => self.servers.entry(server).or_default().busy = false,
         }
     }

@@ -4,13 +4,13 @@
 //! ASTRA-sim 2.x: when a message arrives, the sender's handler runs first. Then the receiver's handler runs, if the
 //! receive is already posted. A receive that is posted later completes by an event in the tick in which it is posted.
 
-use super::Sim;
-use super::agenda::Event;
+use super::OracleSimulator;
+use super::agenda::AgendaEvent;
 use std::collections::BTreeMap;
 
 /// Identity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct MessageKey {
     pub tag: u64,
     pub src: usize,
     pub dst: usize,
@@ -20,7 +20,7 @@ pub struct Key {
 
 /// What happens when a message arrives.
 #[derive(Clone, Debug)]
-pub enum Handler {
+pub enum ArrivalHandler {
     /// No action.
     Nothing,
     /// A stream receives the message.
@@ -30,14 +30,14 @@ pub enum Handler {
     /// A node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },
     /// The receiver is ready, so the sender may send the data.
-    DataMayLeave(Message, Box<Handler>),
+    DataMayLeave(MessageEnvelope, Box<ArrivalHandler>),
     /// The sender knows that the receiver is ready, so the receive is posted.
-    PostReceive(Message, Box<Handler>),
+    PostReceive(MessageEnvelope, Box<ArrivalHandler>),
 }
 
 /// Identity of a message, without its index among messages with the same identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Message {
+pub struct MessageEnvelope {
     pub tag: u64,
     pub src: usize,
     pub dst: usize,
@@ -45,18 +45,18 @@ pub struct Message {
 }
 
 #[derive(Debug, Default)]
-struct Meeting {
-    send: Option<Handler>,
-    receive: Option<Handler>,
+struct SendReceivePair {
+    send: Option<ArrivalHandler>,
+    receive: Option<ArrivalHandler>,
     arrived: bool,
 }
 
 /// Messages in flight, and posted receives.
 #[derive(Debug, Default)]
-pub struct Post {
+pub struct MessageMatching {
     /// Number of sends and number of receives so far, for each identity.
-    counts: BTreeMap<Message, (u64, u64)>,
-    meetings: BTreeMap<Key, Meeting>,
+    counts: BTreeMap<MessageEnvelope, (u64, u64)>,
+    meetings: BTreeMap<MessageKey, SendReceivePair>,
     /// Number of messages sent over the network.
     pub messages: u64,
 }
@@ -67,18 +67,18 @@ const RANGE: u64 = 500_000_000;
 const HANDSHAKE: u64 = 8192;
 
 /// Returns the tag of a send or receive in a trace.
-pub fn native(tag: u64) -> u64 {
+pub fn encode_native_tag(tag: u64) -> u64 {
     tag % RANGE
 }
 
 /// Returns the tag of a collective's stream.
-pub fn collective(id: u64) -> u64 {
+pub fn encode_collective_tag(id: u64) -> u64 {
     RANGE + id % RANGE
 }
 
 /// Returns the message by which the receiver of `message` signals that it is ready.
-fn handshake(message: Message) -> Message {
-    Message {
+fn handshake_of(message: MessageEnvelope) -> MessageEnvelope {
+    MessageEnvelope {
         tag: message.tag + 2 * RANGE,
         src: message.dst,
         dst: message.src,
@@ -86,8 +86,8 @@ fn handshake(message: Message) -> Message {
     }
 }
 
-fn keyed(message: Message, number: u64) -> Key {
-    Key {
+fn with_number(message: MessageEnvelope, number: u64) -> MessageKey {
+    MessageKey {
         tag: message.tag,
         src: message.src,
         dst: message.dst,
@@ -96,75 +96,77 @@ fn keyed(message: Message, number: u64) -> Key {
     }
 }
 
-impl Sim<'_> {
+impl OracleSimulator<'_> {
     /// Sends a message. With rendezvous, the message leaves only when the receiver is ready.
-    pub fn send(&mut self, message: Message, handler: Handler) {
+    pub fn send_message(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
         if self.config.rendezvous {
-            let then = Handler::DataMayLeave(message, Box::new(handler));
-            self.receive_now(handshake(message), then);
+            let then = ArrivalHandler::DataMayLeave(message, Box::new(handler));
+            self.receive_now(handshake_of(message), then);
         } else {
             self.send_now(message, handler);
         }
     }
 
     /// Posts a receive. With rendezvous, the receiver first signals that it is ready.
-    pub fn receive(&mut self, message: Message, handler: Handler) {
+    pub fn post_receive(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
         if self.config.rendezvous {
-            let then = Handler::PostReceive(message, Box::new(handler));
-            self.send_now(handshake(message), then);
+            let then = ArrivalHandler::PostReceive(message, Box::new(handler));
+            self.send_now(handshake_of(message), then);
         } else {
             self.receive_now(message, handler);
         }
     }
 
-    fn send_now(&mut self, message: Message, handler: Handler) {
+    fn send_now(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
         let count = self.post.counts.entry(message).or_default();
-        let key = keyed(message, count.0);
+        let key = with_number(message, count.0);
         count.0 += 1;
         self.post.meetings.entry(key).or_default().send = Some(handler);
         self.post.messages += 1;
-        self.network.send(key, &mut self.agenda);
+        self.network.send_message(key, &mut self.agenda);
     }
 
-    fn receive_now(&mut self, message: Message, handler: Handler) {
+    fn receive_now(&mut self, message: MessageEnvelope, handler: ArrivalHandler) {
         let count = self.post.counts.entry(message).or_default();
-        let key = keyed(message, count.1);
+        let key = with_number(message, count.1);
         count.1 += 1;
         let meeting = self.post.meetings.entry(key).or_default();
         if meeting.arrived {
             self.post.meetings.remove(&key);
-            self.agenda.event(0, Event::Received(handler));
+            self.agenda.add_event(0, AgendaEvent::Received(handler));
         } else {
             meeting.receive = Some(handler);
         }
     }
 
     /// Handles a message that has arrived at its destination.
-    pub fn arrived(&mut self, key: Key) {
+    pub fn on_arrived(&mut self, key: MessageKey) {
         let meeting = self.post.meetings.entry(key).or_default();
         let send = meeting.send.take();
         let receive = meeting.receive.take();
         if receive.is_some() {
-            self.handle(send.unwrap_or(Handler::Nothing));
-            self.handle(receive.unwrap_or(Handler::Nothing));
+            self.run_handler(send.unwrap_or(ArrivalHandler::Nothing));
+            self.run_handler(receive.unwrap_or(ArrivalHandler::Nothing));
             self.post.meetings.remove(&key);
         } else {
             // The handler may post receives, but not this one, because its index is already assigned.
-            self.handle(send.unwrap_or(Handler::Nothing));
+            self.run_handler(send.unwrap_or(ArrivalHandler::Nothing));
             self.post.meetings.entry(key).or_default().arrived = true;
         }
     }
 
     /// Executes the action of a handler.
-    pub fn handle(&mut self, handler: Handler) {
-        use super::algorithm::Input;
+    pub fn run_handler(&mut self, handler: ArrivalHandler) {
+        use super::algorithm::AlgorithmInput;
         match handler {
-            Handler::Nothing => {}
-            Handler::Stream(stream) => self.step(stream, Input::Received),
-            Handler::NodeEnds { npu, node } => self.node_ends(npu, node),
-            Handler::CustomEnds { stream, node } => self.step(stream, Input::Ended(node)),
-            Handler::DataMayLeave(message, then) => self.send_now(message, *then),
-            Handler::PostReceive(message, then) => self.receive_now(message, *then),
+            ArrivalHandler::Nothing => {}
+            ArrivalHandler::Stream(stream) => self.step_stream(stream, AlgorithmInput::Received),
+            ArrivalHandler::NodeEnds { npu, node } => self.node_ends(npu, node),
+            ArrivalHandler::CustomEnds { stream, node } => {
+                self.step_stream(stream, AlgorithmInput::Ended(node))
+            }
+            ArrivalHandler::DataMayLeave(message, then) => self.send_now(message, *then),
+            ArrivalHandler::PostReceive(message, then) => self.receive_now(message, *then),
         }
     }
 }

@@ -4,19 +4,19 @@
 //! running phases, and after waiting phases with at least its priority. The capacity limits the number of running
 //! phases.
 
-use super::Sim;
-use super::algorithm::Input;
+use super::OracleSimulator;
+use super::algorithm::AlgorithmInput;
 
 /// A queue of streams. The streams at its front are running.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct StreamQueue {
     list: Vec<usize>,
     running: u64,
 }
 
-impl Sim<'_> {
+impl OracleSimulator<'_> {
     /// Ends the current phase of a stream and starts the next, as far as they exist.
-    pub fn proceed(&mut self, stream: usize) {
+    pub fn proceed_to_next_phase(&mut self, stream: usize) {
         let npu = self.streams[stream].npu;
         let old = self.streams[stream].current.take().map(|phase| phase.queue);
         let last = self.streams[stream].phases.is_empty();
@@ -82,7 +82,7 @@ impl Sim<'_> {
                 return;
             };
             self.streams[stream].started = true;
-            self.step(stream, Input::Start);
+            self.step_stream(stream, AlgorithmInput::Start);
             self.npus[npu].queues[queue].running += 1;
         }
     }

@@ -4,21 +4,21 @@ mod job;
 mod machine;
 mod overlaps;
 
-use super::config::Config;
+use super::config::SimulationConfig;
 
 /// Pseudo-random numbers: xorshift with a multiplication.
-pub struct Dice(u64);
+pub struct RandomGenerator(u64);
 
-impl Dice {
+impl RandomGenerator {
     pub fn new(seed: u64) -> Self {
         let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
-            dice.roll();
+            dice.draw_bits();
         }
         dice
     }
 
-    fn roll(&mut self) -> u64 {
+    fn draw_bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -26,44 +26,44 @@ impl Dice {
     }
 
     /// Returns a number from `low` to `high`, inclusive.
-    pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.roll() % (high - low + 1)
+    pub fn draw_between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.draw_bits() % (high - low + 1)
     }
 
     /// Returns a size from `low` to `high` whose logarithm is uniformly distributed.
-    pub fn size(&mut self, low: u64, high: u64) -> u64 {
-        let bits = self.between(low.ilog2().into(), high.ilog2().into());
+    pub fn draw_size(&mut self, low: u64, high: u64) -> u64 {
+        let bits = self.draw_between(low.ilog2().into(), high.ilog2().into());
         let size = match self.one_in(3) {
             true => 1 << bits,
-            false => self.between(1 << bits, (2 << bits) - 1),
+            false => self.draw_between(1 << bits, (2 << bits) - 1),
         };
         size.clamp(low, high)
     }
 
     pub fn one_in(&mut self, n: u64) -> bool {
-        self.roll().is_multiple_of(n)
+        self.draw_bits().is_multiple_of(n)
     }
 
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.roll() as usize % from.len()]
+    pub fn pick_from<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.draw_bits() as usize % from.len()]
     }
 }
 
-/// Returns a random configuration like [`random`], but with overlapping groups, usually with several queues in a
+/// Returns a random configuration like [`create_random_config`], but with overlapping groups, usually with several queues in a
 /// dimension, and with collectives that only some NPUs of a dimension run. NPUs have therefore issued different
 /// numbers of collectives.
-pub fn overlapping(seed: u64) -> Config {
-    let mut dice = Dice::new(seed ^ 0x0e_7a11);
-    let mut config = machine::machine(&mut dice);
-    config.queues_per_dim = dice.pick(&[1, 2, 2, 3, 4]);
-    job::overlaps(&mut config, &mut dice);
+pub fn create_overlapping_config(seed: u64) -> SimulationConfig {
+    let mut dice = RandomGenerator::new(seed ^ 0x0e_7a11);
+    let mut config = machine::draw_machine(&mut dice);
+    config.queues_per_dim = dice.pick_from(&[1, 2, 2, 3, 4]);
+    job::add_overlapping_job(&mut config, &mut dice);
     config
 }
 
 /// Returns a random configuration. The same seed always gives the same configuration.
-pub fn random(seed: u64) -> Config {
-    let mut dice = Dice::new(seed);
-    let mut config = machine::machine(&mut dice);
-    job::job(&mut config, &mut dice);
+pub fn create_random_config(seed: u64) -> SimulationConfig {
+    let mut dice = RandomGenerator::new(seed);
+    let mut config = machine::draw_machine(&mut dice);
+    job::add_random_job(&mut config, &mut dice);
     config
 }

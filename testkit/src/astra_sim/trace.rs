@@ -1,35 +1,35 @@
 //! Reads and writes the nodes of trace files.
 
-use super::config::{Kind, Node, Work};
+use super::config::{CollectiveOperation, NodeWork, TraceNode};
 use super::message::{self, Attribute, Bools, Metadata, Value};
 use prost::Message as _;
 use std::collections::BTreeMap;
 
 /// Collectives, each with its number in files.
-const KINDS: [(i128, Kind); 4] = [
-    (0, Kind::AllReduce),
-    (2, Kind::AllGather),
-    (6, Kind::AllToAll),
-    (7, Kind::ReduceScatter),
+const KINDS: [(i128, CollectiveOperation); 4] = [
+    (0, CollectiveOperation::AllReduce),
+    (2, CollectiveOperation::AllGather),
+    (6, CollectiveOperation::AllToAll),
+    (7, CollectiveOperation::ReduceScatter),
 ];
 const BROADCAST: i128 = 5;
 
 /// Reads the nodes of a file until the first incomplete node.
-pub fn read(mut bytes: &[u8]) -> Vec<Node> {
+pub fn read_nodes(mut bytes: &[u8]) -> Vec<TraceNode> {
     let mut nodes = Vec::new();
     if Metadata::decode_length_delimited(&mut bytes).is_err() {
         return nodes;
     }
     while !bytes.is_empty() {
         match message::Node::decode_length_delimited(&mut bytes) {
-            Ok(message) => nodes.push(node(message)),
+            Ok(message) => nodes.push(decode_node(message)),
             Err(_) => break,
         }
     }
     nodes
 }
 
-fn number(value: &Value) -> Option<i128> {
+fn parse_number(value: &Value) -> Option<i128> {
     Some(match *value {
         Value::Int32(v) | Value::Sint32(v) | Value::Sfixed32(v) => v.into(),
         Value::Int64(v) | Value::Sint64(v) | Value::Sfixed64(v) => v.into(),
@@ -40,18 +40,18 @@ fn number(value: &Value) -> Option<i128> {
     })
 }
 
-fn node(message: message::Node) -> Node {
+fn decode_node(message: message::Node) -> TraceNode {
     let values: BTreeMap<&str, &Value> = message
         .attr
         .iter()
         .filter_map(|a| Some((a.name.as_str(), a.value.as_ref()?)))
         .collect();
-    let int = |name: &str| values.get(name).and_then(|v| number(v)).unwrap_or(0);
+    let int = |name: &str| values.get(name).and_then(|v| parse_number(v)).unwrap_or(0);
     let count = |name: &str| int(name) as u64;
     let npu = |name: &str| int(name) as usize;
     let group = match values.get("pg_name") {
         Some(Value::Text(text)) => text.parse().unwrap_or(0),
-        Some(other) => number(other).unwrap_or(0) as u64,
+        Some(other) => parse_number(other).unwrap_or(0) as u64,
         None => 0,
     };
     let dims = match values.get("involved_dim") {
@@ -60,38 +60,38 @@ fn node(message: message::Node) -> Node {
     };
     let (bytes, tag) = (count("comm_size"), count("comm_tag"));
     let work = match message.kind {
-        2 | 3 => Work::Memory {
+        2 | 3 => NodeWork::Memory {
             store: message.kind == 3,
             bytes: count("tensor_size"),
         },
-        4 => Work::Compute {
+        4 => NodeWork::Compute {
             ops: count("num_ops"),
             bytes: count("tensor_size"),
         },
-        5 => Work::Send {
+        5 => NodeWork::Send {
             dst: npu("comm_dst"),
             bytes,
             tag,
         },
-        6 => Work::Receive {
+        6 => NodeWork::Receive {
             src: npu("comm_src"),
             bytes,
             tag,
         },
-        7 if int("comm_type") == BROADCAST => Work::Broadcast,
+        7 if int("comm_type") == BROADCAST => NodeWork::Broadcast,
         7 => match KINDS.iter().find(|(n, _)| *n == int("comm_type")) {
-            Some(&(_, kind)) => Work::Collective {
+            Some(&(_, kind)) => NodeWork::Collective {
                 kind,
                 bytes,
                 group,
                 dims,
                 priority: int("comm_priority") as i64,
             },
-            None => Work::Unsupported,
+            None => NodeWork::Unsupported,
         },
-        _ => Work::Nothing,
+        _ => NodeWork::Nothing,
     };
-    Node {
+    TraceNode {
         id: message.id,
         cpu: int("is_cpu_op") != 0,
         micros: message.duration_micros,
@@ -101,44 +101,44 @@ fn node(message: message::Node) -> Node {
 }
 
 /// Encodes nodes as a trace file.
-pub fn write(nodes: &[Node]) -> Vec<u8> {
+pub fn write_nodes(nodes: &[TraceNode]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let start = Metadata {
         version: "0.0.4".to_owned(),
     };
     bytes.extend(start.encode_length_delimited_to_vec());
     for node in nodes {
-        bytes.extend(message(node).encode_length_delimited_to_vec());
+        bytes.extend(encode_node(node).encode_length_delimited_to_vec());
     }
     bytes
 }
 
-fn message(node: &Node) -> message::Node {
+fn encode_node(node: &TraceNode) -> message::Node {
     let mut values = vec![("is_cpu_op", Value::Bool(node.cpu))];
     let size = |bytes: u64| ("comm_size", Value::Int64(bytes as i64));
     let rank = |npu: usize| Value::Int32(npu as i32);
     let kind = match node.work {
-        Work::Nothing => 0,
-        Work::Memory { store, bytes } => {
+        NodeWork::Nothing => 0,
+        NodeWork::Memory { store, bytes } => {
             values.push(("tensor_size", Value::Uint64(bytes)));
             if store { 3 } else { 2 }
         }
-        Work::Compute { ops, bytes } => {
+        NodeWork::Compute { ops, bytes } => {
             values.push(("num_ops", Value::Int64(ops as i64)));
             values.push(("tensor_size", Value::Uint64(bytes)));
             4
         }
-        Work::Send { dst, bytes, tag } => {
+        NodeWork::Send { dst, bytes, tag } => {
             values.extend([("comm_dst", rank(dst)), size(bytes)]);
             values.push(("comm_tag", Value::Int32(tag as i32)));
             5
         }
-        Work::Receive { src, bytes, tag } => {
+        NodeWork::Receive { src, bytes, tag } => {
             values.extend([("comm_src", rank(src)), size(bytes)]);
             values.push(("comm_tag", Value::Int32(tag as i32)));
             6
         }
-        Work::Collective {
+        NodeWork::Collective {
             kind,
             bytes,
             group,
@@ -159,12 +159,12 @@ fn message(node: &Node) -> message::Node {
             }
             7
         }
-        Work::Broadcast => {
+        NodeWork::Broadcast => {
             values.push(("comm_type", Value::Int64(BROADCAST as i64)));
             values.push(size(1));
             7
         }
-        Work::Unsupported => {
+        NodeWork::Unsupported => {
             values.push(("comm_type", Value::Int64(9)));
             7
         }

@@ -4,34 +4,34 @@
 //! ids, and issues each node whose slot is free. A node that ends immediately may make other nodes ready, but these
 //! are considered only when the next node ends.
 
-use super::Sim;
-use super::agenda::Call;
-use super::config::{Node, Work};
-use super::post::{Handler, Message, native};
+use super::OracleSimulator;
+use super::agenda::DelayedCall;
+use super::config::{NodeWork, TraceNode};
+use super::post::{ArrivalHandler, MessageEnvelope, encode_native_tag};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Resource that a node occupies while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Slot {
+enum NodeResource {
     Host,
     Compute,
     /// All other nodes, even nodes that do nothing, count as communication.
     Communication,
 }
 
-fn slot(node: &Node) -> Option<Slot> {
+fn slot_of_node(node: &TraceNode) -> Option<NodeResource> {
     match node.work {
-        _ if node.cpu => Some(Slot::Host),
-        Work::Compute { .. } => Some(Slot::Compute),
-        Work::Receive { .. } => None,
-        _ => Some(Slot::Communication),
+        _ if node.cpu => Some(NodeResource::Host),
+        NodeWork::Compute { .. } => Some(NodeResource::Compute),
+        NodeWork::Receive { .. } => None,
+        _ => Some(NodeResource::Communication),
     }
 }
 
 /// A trace, with its ready and its running nodes.
 #[derive(Debug, Default)]
-pub struct Graph<'c> {
-    pub nodes: BTreeMap<u64, &'c Node>,
+pub struct NpuGraph<'c> {
+    pub nodes: BTreeMap<u64, &'c TraceNode>,
     /// For each waiting node, its open dependencies; `waiters` contains the dependents of each node.
     waits: BTreeMap<u64, BTreeSet<u64>>,
     waiters: BTreeMap<u64, Vec<u64>>,
@@ -39,9 +39,9 @@ pub struct Graph<'c> {
     pub ongoing: BTreeSet<u64>,
 }
 
-impl<'c> Graph<'c> {
+impl<'c> NpuGraph<'c> {
     /// Builds the graph of `nodes`. If several nodes have the same id, only the last is used.
-    pub fn new(nodes: &'c [Node]) -> Self {
+    pub fn new(nodes: &'c [TraceNode]) -> Self {
         let mut graph = Self::default();
         for node in nodes {
             graph.nodes.insert(node.id, node);
@@ -60,13 +60,13 @@ impl<'c> Graph<'c> {
         graph
     }
 
-    pub fn take(&mut self, id: u64) {
+    pub fn take_node(&mut self, id: u64) {
         self.ready.remove(&id);
         self.ongoing.insert(id);
     }
 
     /// Ends a node, and releases the dependents that have no other open dependency.
-    pub fn end(&mut self, id: u64) {
+    pub fn end_node(&mut self, id: u64) {
         self.ongoing.remove(&id);
         for waiter in self.waiters.remove(&id).unwrap_or_default() {
             let deps = self.waits.entry(waiter).or_default();
@@ -85,29 +85,29 @@ impl<'c> Graph<'c> {
 
 /// The workload of an NPU.
 #[derive(Debug, Default)]
-pub struct Workload<'c> {
-    pub graph: Graph<'c>,
-    occupied: BTreeSet<Slot>,
+pub struct NpuWorkload<'c> {
+    pub graph: NpuGraph<'c>,
+    occupied: BTreeSet<NodeResource>,
     /// Total compute time of nodes on the device, from which the exposed communication is derived.
     computed: u64,
     /// Finish time, and its part without compute.
     pub finish: Option<(u64, u64)>,
 }
 
-impl<'c> Workload<'c> {
-    pub fn new(trace: &'c [Node]) -> Self {
+impl<'c> NpuWorkload<'c> {
+    pub fn new(trace: &'c [TraceNode]) -> Self {
         Self {
-            graph: Graph::new(trace),
+            graph: NpuGraph::new(trace),
             ..Self::default()
         }
     }
 }
 
-impl Sim<'_> {
+impl OracleSimulator<'_> {
     /// Starts the workload of an NPU.
-    pub fn fire(&mut self, npu: usize) {
+    pub fn start_workload(&mut self, npu: usize) {
         if self.issue_ready(npu) {
-            self.finish(npu);
+            self.finish_npu(npu);
         }
     }
 
@@ -117,16 +117,16 @@ impl Sim<'_> {
         if workload.finish.is_some() {
             return;
         }
-        if let Some(slot) = slot(workload.graph.nodes[&id]) {
+        if let Some(slot) = slot_of_node(workload.graph.nodes[&id]) {
             workload.occupied.remove(&slot);
         }
-        workload.graph.end(id);
+        workload.graph.end_node(id);
         if self.issue_ready(npu) {
-            self.finish(npu);
+            self.finish_npu(npu);
         }
     }
 
-    fn finish(&mut self, npu: usize) {
+    fn finish_npu(&mut self, npu: usize) {
         let workload = &mut self.npus[npu].workload;
         if workload.graph.is_over() && workload.occupied.is_empty() && workload.finish.is_none() {
             let now = self.agenda.now;
@@ -146,89 +146,92 @@ impl Sim<'_> {
         for id in snapshot {
             let workload = &mut self.npus[npu].workload;
             let node = workload.graph.nodes[&id];
-            let slot = slot(node);
+            let slot = slot_of_node(node);
             if slot.is_some_and(|slot| workload.occupied.contains(&slot)) {
                 continue;
             }
-            workload.graph.take(id);
+            workload.graph.take_node(id);
             workload.occupied.extend(slot);
-            if !self.issue(npu, node) {
+            if !self.issue_node(npu, node) {
                 return false;
             }
         }
         true
     }
 
-    fn issue(&mut self, npu: usize, node: &Node) -> bool {
+    fn issue_node(&mut self, npu: usize, node: &TraceNode) -> bool {
         let system = &self.config.system;
         if system.replay_only {
-            self.replay(npu, node);
+            self.replay_node(npu, node);
             return true;
         }
         match node.work {
-            Work::Nothing => self.skip(npu, node),
-            Work::Memory { bytes, .. } => self.access(npu, node.id, bytes),
-            Work::Compute { bytes: 0, .. } if system.roofline && !node.cpu => self.skip(npu, node),
-            Work::Compute { ops, bytes } if system.roofline && !node.cpu => {
-                let ns = roofline(ops, bytes, system.local_mem_bw, system.peak_perf);
-                self.compute(npu, node, ns);
+            NodeWork::Nothing => self.skip_node(npu, node),
+            NodeWork::Memory { bytes, .. } => self.request_access(npu, node.id, bytes),
+            NodeWork::Compute { bytes: 0, .. } if system.roofline && !node.cpu => {
+                self.skip_node(npu, node)
             }
-            Work::Compute { .. } => self.replay(npu, node),
-            Work::Send { dst, bytes, tag } => {
-                let tag = native(tag);
-                let message = Message {
+            NodeWork::Compute { ops, bytes } if system.roofline && !node.cpu => {
+                let ns = roofline_ns(ops, bytes, system.local_mem_bw, system.peak_perf);
+                self.compute_node(npu, node, ns);
+            }
+            NodeWork::Compute { .. } => self.replay_node(npu, node),
+            NodeWork::Send { dst, bytes, tag } => {
+                let tag = encode_native_tag(tag);
+                let message = MessageEnvelope {
                     tag,
                     src: npu,
                     dst,
                     bytes,
                 };
-                self.send(message, Handler::NodeEnds { npu, node: node.id });
+                self.send_message(message, ArrivalHandler::NodeEnds { npu, node: node.id });
             }
-            Work::Receive { src, bytes, tag } => {
-                let tag = native(tag);
-                let message = Message {
+            NodeWork::Receive { src, bytes, tag } => {
+                let tag = encode_native_tag(tag);
+                let message = MessageEnvelope {
                     tag,
                     src,
                     dst: npu,
                     bytes,
                 };
-                self.receive(message, Handler::NodeEnds { npu, node: node.id });
+                self.post_receive(message, ArrivalHandler::NodeEnds { npu, node: node.id });
             }
-            Work::Collective { .. } => return self.collective(npu, node),
-            Work::Broadcast => {
-                let call = Call::BroadcastEnds(node.id);
-                self.agenda.delay(npu, recorded(node), call);
+            NodeWork::Collective { .. } => return self.issue_collective(npu, node),
+            NodeWork::Broadcast => {
+                let call = DelayedCall::BroadcastEnds(node.id);
+                self.agenda.add_delay(npu, recorded_ns(node), call);
             }
-            Work::Unsupported => return false,
+            NodeWork::Unsupported => return false,
         }
         true
     }
 
     /// Ends a node immediately, without another search for ready nodes.
-    fn skip(&mut self, npu: usize, node: &Node) {
+    fn skip_node(&mut self, npu: usize, node: &TraceNode) {
         let workload = &mut self.npus[npu].workload;
-        workload.graph.end(node.id);
-        if let Some(slot) = slot(node) {
+        workload.graph.end_node(node.id);
+        if let Some(slot) = slot_of_node(node) {
             workload.occupied.remove(&slot);
         }
     }
 
-    fn replay(&mut self, npu: usize, node: &Node) {
-        self.compute(npu, node, recorded(node));
+    fn replay_node(&mut self, npu: usize, node: &TraceNode) {
+        self.compute_node(npu, node, recorded_ns(node));
     }
 
-    fn compute(&mut self, npu: usize, node: &Node, ns: u64) {
+    fn compute_node(&mut self, npu: usize, node: &TraceNode, ns: u64) {
         if !node.cpu {
             let computed = &mut self.npus[npu].workload.computed;
             *computed = computed.wrapping_add(ns);
         }
-        self.agenda.delay(npu, ns, Call::NodeEnds(node.id));
+        self.agenda
+            .add_delay(npu, ns, DelayedCall::NodeEnds(node.id));
     }
 }
 
 /// Converts the recorded duration from whole microseconds to ns. Without a recorded duration, returns 1
 /// ns.
-pub fn recorded(node: &Node) -> u64 {
+pub fn recorded_ns(node: &TraceNode) -> u64 {
     match node.micros {
         0 => 1,
         micros => micros * 1000,
@@ -236,7 +239,7 @@ pub fn recorded(node: &Node) -> u64 {
 }
 
 /// Returns trunc(ops / min(bandwidth · ops / bytes, peak)) in ns; 0 / 0 gives 2^63.
-fn roofline(ops: u64, bytes: u64, gbps: f64, tflops: f64) -> u64 {
+fn roofline_ns(ops: u64, bytes: u64, gbps: f64, tflops: f64) -> u64 {
     let intensity = ops as f64 / bytes as f64;
     let perf = (gbps * 1e9 * intensity).min(tflops * 1e12);
     let ns = ops as f64 / perf * 1e9;

@@ -1,18 +1,20 @@
 //! Writes a configuration as the files of a case, so that other simulators can run on the same
 //! input.
 
-use super::config::{Attachment, Config, Network, Policy, Shape};
+use super::config::{
+    NetworkModel, NetworkShape, PriorityPolicy, ServerAttachment, SimulationConfig,
+};
 use super::load::KEYS;
 use super::trace;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-impl Config {
+impl SimulationConfig {
     /// Writes `args.txt`, the files that it refers to, and the traces.
-    pub fn write(&self, folder: &Path) -> std::io::Result<()> {
+    pub fn write_case(&self, folder: &Path) -> std::io::Result<()> {
         let put = |file: &str, text: String| std::fs::write(folder.join(file), text);
         std::fs::create_dir_all(folder.join("wl"))?;
-        put("args.txt", self.args().join(" "))?;
+        put("args.txt", self.command_args().join(" "))?;
         put("system.json", self.system_json().to_string())?;
         put("network.yml", self.network_yml())?;
         put("memory.json", self.memory_json().to_string())?;
@@ -23,13 +25,13 @@ impl Config {
         }
         for (rank, nodes) in self.ranks.iter().enumerate() {
             let file = folder.join(format!("wl/wl.{rank}.et"));
-            std::fs::write(file, trace::write(nodes))?;
+            std::fs::write(file, trace::write_nodes(nodes))?;
         }
         for (kind, key) in KEYS {
             let traces = self.system.custom.get(&kind).into_iter().flatten();
             for (position, nodes) in traces.enumerate() {
                 let file = folder.join(format!("{key}.{position}.et"));
-                std::fs::write(file, trace::write(nodes))?;
+                std::fs::write(file, trace::write_nodes(nodes))?;
             }
         }
         Ok(())
@@ -37,10 +39,10 @@ impl Config {
 
     /// Returns the network and the options for ASTRA-sim's command line; paths are relative to the working
     /// folder.
-    pub fn args(&self) -> Vec<String> {
+    pub fn command_args(&self) -> Vec<String> {
         let network = match self.network {
-            Network::Aware => "aware",
-            Network::Unaware => "unaware",
+            NetworkModel::Aware => "aware",
+            NetworkModel::Unaware => "unaware",
         };
         let mut args = vec![
             network.to_owned(),
@@ -70,9 +72,9 @@ impl Config {
             format!("[ {} ]", words.join(", "))
         };
         let shape = |i: usize| match self.dims[i].shape {
-            Shape::Ring => "Ring".to_owned(),
-            Shape::FullyConnected => "FullyConnected".to_owned(),
-            Shape::Switch => "Switch".to_owned(),
+            NetworkShape::Ring => "Ring".to_owned(),
+            NetworkShape::FullyConnected => "FullyConnected".to_owned(),
+            NetworkShape::Switch => "Switch".to_owned(),
         };
         format!(
             "topology: {}\nnpus_count: {}\nbandwidth: {}  # GB/s\nlatency: {}  # ns\n",
@@ -87,9 +89,9 @@ impl Config {
         let system = &self.system;
         let mut json = json!({
             "scheduling-policy": match system.policy {
-                Policy::Lifo => "LIFO",
-                Policy::Fifo => "FIFO",
-                Policy::Explicit => "EXPLICIT",
+                PriorityPolicy::Lifo => "LIFO",
+                PriorityPolicy::Fifo => "FIFO",
+                PriorityPolicy::Explicit => "EXPLICIT",
             },
             "active-chunks-per-dimension": system.active_chunks,
             "preferred-dataset-splits": system.splits,
@@ -127,19 +129,19 @@ impl Config {
 
     fn memory_json(&self) -> Value {
         let kind = match self.memory.attachment {
-            Attachment::None => "NO_MEMORY_EXPANSION",
-            Attachment::PerNpu => "PER_NPU_MEMORY_EXPANSION",
-            Attachment::Pool => "MEMORY_POOL",
-            Attachment::PerNode(_) => "PER_NODE_MEMORY_EXPANSION",
+            ServerAttachment::None => "NO_MEMORY_EXPANSION",
+            ServerAttachment::PerNpu => "PER_NPU_MEMORY_EXPANSION",
+            ServerAttachment::Pool => "MEMORY_POOL",
+            ServerAttachment::PerNode(_) => "PER_NODE_MEMORY_EXPANSION",
         };
         let mut json = json!({
             "memory-type": kind,
             "remote-mem-latency": self.memory.latency,
             "remote-mem-bw": self.memory.bw,
         });
-        if let Attachment::PerNode(size) = self.memory.attachment {
+        if let ServerAttachment::PerNode(size) = self.memory.attachment {
             json["num-npus-per-node"] = json!(size);
-            json["num-nodes"] = json!(self.npus().div_ceil(size));
+            json["num-nodes"] = json!(self.npu_count().div_ceil(size));
         }
         json
     }

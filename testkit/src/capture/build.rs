@@ -1,33 +1,36 @@
 //! Builds a rank's program, which consists of operators around work and meetings. A meeting is a
 //! collective or a message.
 
-use super::cost::{self, Exchange, PYTHON};
-use super::layout::Layout;
-use super::program::{Axis, Copy, Instr, Meet, Op, Program, Role};
-use super::schema::schema;
-use super::tensor::{self, Arg, Kind, Tensor, dense};
+use super::cost::{self, ExchangeKind, PYTHON};
+use super::layout::JobLayout;
+use super::program::{
+    AutogradRole, CopyDirection, GroupAxis, MeetingMember, ProgramOperator, StepProgram,
+    ThreadInstruction,
+};
+use super::schema::schema_of_operator;
+use super::tensor::{self, ElementType, OperatorOperand, ProgramTensor, dense_strides};
 use super::{Device, Options};
 use std::fmt::Write;
 
 /// A program under construction.
-pub(super) struct Builder<'o> {
-    pub program: Program,
+pub(super) struct StepProgramBuilder<'o> {
+    pub program: StepProgram,
     pub options: &'o Options,
-    pub layout: &'o Layout,
+    pub layout: &'o JobLayout,
     pub rank: u32,
     /// Meetings of the program: kind, bytes, and the number of earlier meetings of the same group.
-    pub asked: Vec<(Exchange, u64, u32)>,
+    pub asked: Vec<(ExchangeKind, u64, u32)>,
     /// Operators that get the number of the last meeting along an axis, each with the axis.
-    numbered: Vec<(u32, Axis)>,
+    numbered: Vec<(u32, GroupAxis)>,
     counts: [u32; 3],
     device: String,
 }
 
 /// An operator's name and its role in autograd.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct OperatorCall<'a> {
     pub name: &'a str,
-    pub role: Role,
+    pub role: AutogradRole,
     pub seq: Option<u32>,
     pub flow: bool,
     pub number: (u32, u32),
@@ -36,10 +39,10 @@ pub(super) struct Call<'a> {
 }
 
 /// Returns the call of an operator outside autograd.
-pub(super) fn plain(name: &str) -> Call<'_> {
-    Call {
+pub(super) fn operator_call(name: &str) -> OperatorCall<'_> {
+    OperatorCall {
         name,
-        role: Role::Plain,
+        role: AutogradRole::Plain,
         seq: None,
         flow: false,
         number: (0, 0),
@@ -48,26 +51,26 @@ pub(super) fn plain(name: &str) -> Call<'_> {
 }
 
 /// Returns the call of an annotation.
-pub(super) fn annotation(name: &str) -> Call<'_> {
-    Call {
-        role: Role::Annotation,
-        ..plain(name)
+pub(super) fn annotation_call(name: &str) -> OperatorCall<'_> {
+    OperatorCall {
+        role: AutogradRole::Annotation,
+        ..operator_call(name)
     }
 }
 
 /// Returns the call of an operator of the forward pass.
-pub(super) fn forward(name: &str, seq: u32) -> Call<'_> {
-    Call {
-        role: Role::Forward,
+pub(super) fn forward_call(name: &str, seq: u32) -> OperatorCall<'_> {
+    OperatorCall {
+        role: AutogradRole::Forward,
         seq: Some(seq),
-        ..plain(name)
+        ..operator_call(name)
     }
 }
 
-impl<'o> Builder<'o> {
-    pub(super) fn new(options: &'o Options, layout: &'o Layout, rank: u32) -> Self {
+impl<'o> StepProgramBuilder<'o> {
+    pub(super) fn new(options: &'o Options, layout: &'o JobLayout, rank: u32) -> Self {
         Self {
-            program: Program::default(),
+            program: StepProgram::default(),
             options,
             layout,
             rank,
@@ -83,28 +86,28 @@ impl<'o> Builder<'o> {
     }
 
     /// Ends the program, and returns it with its meetings.
-    pub(super) fn finish(mut self) -> (Program, Vec<(Exchange, u64, u32)>) {
+    pub(super) fn finish_program(mut self) -> (StepProgram, Vec<(ExchangeKind, u64, u32)>) {
         for (op, axis) in self.numbered {
             self.program.ops[op as usize].number.1 = self.counts[axis as usize];
         }
         (self.program, self.asked)
     }
 
-    pub(super) fn cuda(&self) -> bool {
+    pub(super) fn is_on_cuda(&self) -> bool {
         self.options.device == Device::Cuda
     }
 
-    fn slot(&mut self, root: Option<u32>, kept: bool) -> u32 {
+    fn add_slot(&mut self, root: Option<u32>, kept: bool) -> u32 {
         let slot = self.program.slots.len() as u32;
         self.program.slots.push((root.unwrap_or(slot), kept));
         slot
     }
 
-    fn tensor(&mut self, shape: &[u64], kind: Kind, kept: bool) -> Tensor {
-        Tensor {
-            slot: self.slot(None, kept),
+    fn add_tensor(&mut self, shape: &[u64], kind: ElementType, kept: bool) -> ProgramTensor {
+        ProgramTensor {
+            slot: self.add_slot(None, kept),
             kind,
-            strides: dense(shape),
+            strides: dense_strides(shape),
             shape: shape.to_vec(),
             offset: 0,
             host: false,
@@ -112,34 +115,34 @@ impl<'o> Builder<'o> {
     }
 
     /// Creates a tensor that is new in every step.
-    pub(super) fn fresh(&mut self, shape: &[u64]) -> Tensor {
-        self.tensor(shape, Kind::Float, false)
+    pub(super) fn create_temporary(&mut self, shape: &[u64]) -> ProgramTensor {
+        self.add_tensor(shape, ElementType::Float, false)
     }
 
     /// Creates a tensor that outlives the step.
-    pub(super) fn kept(&mut self, shape: &[u64]) -> Tensor {
-        self.tensor(shape, Kind::Float, true)
+    pub(super) fn create_kept_tensor(&mut self, shape: &[u64]) -> ProgramTensor {
+        self.add_tensor(shape, ElementType::Float, true)
     }
 
     /// Creates a scalar in host memory.
-    pub(super) fn scalar(&mut self) -> Tensor {
-        Tensor {
+    pub(super) fn create_scalar(&mut self) -> ProgramTensor {
+        ProgramTensor {
             host: true,
-            ..self.tensor(&[], Kind::Double, false)
+            ..self.add_tensor(&[], ElementType::Double, false)
         }
     }
 
     /// Creates another tensor that shares the storage of `of`.
-    pub(super) fn alias(
+    pub(super) fn create_alias(
         &mut self,
-        of: &Tensor,
+        of: &ProgramTensor,
         shape: &[u64],
         strides: &[u64],
         offset: u64,
-    ) -> Tensor {
+    ) -> ProgramTensor {
         let (root, kept) = self.program.slots[of.slot as usize];
-        Tensor {
-            slot: self.slot(Some(root), kept),
+        ProgramTensor {
+            slot: self.add_slot(Some(root), kept),
             shape: shape.to_vec(),
             strides: strides.to_vec(),
             offset,
@@ -148,26 +151,26 @@ impl<'o> Builder<'o> {
     }
 
     /// Returns the sequence number of autograd's next node.
-    pub(super) fn seq(&mut self) -> u32 {
+    pub(super) fn next_sequence(&mut self) -> u32 {
         self.program.seqs += 1;
         self.program.seqs - 1
     }
 
     /// Adds an operator to the program's list, but does not start it.
-    pub(super) fn declare(
+    pub(super) fn declare_operator(
         &mut self,
-        call: Call<'_>,
-        inputs: &[Arg<'_>],
-        outputs: &[Arg<'_>],
+        call: OperatorCall<'_>,
+        inputs: &[OperatorOperand<'_>],
+        outputs: &[OperatorOperand<'_>],
     ) -> u32 {
         let args = self.program.args.len() as u32;
         let mut host = String::from("\"inputs\": ");
-        tensor::host(&mut host, inputs, &self.device, &mut self.program.args);
+        tensor::write_host_lists(&mut host, inputs, &self.device, &mut self.program.args);
         let count = self.program.args.len() as u32 - args;
         host.push_str(",\n        \"outputs\": ");
-        tensor::host(&mut host, outputs, &self.device, &mut self.program.args);
+        tensor::write_host_lists(&mut host, outputs, &self.device, &mut self.program.args);
         let all = self.program.args.len() as u32 - args;
-        let schema = schema(call.name);
+        let schema = schema_of_operator(call.name);
         let mut attrs = String::new();
         for (name, value) in [
             ("op_schema", schema),
@@ -184,15 +187,15 @@ impl<'o> Builder<'o> {
         attrs.push_str(call.more[0]);
         let mut kineto = String::new();
         if !inputs.is_empty() {
-            tensor::kineto(&mut kineto, inputs);
+            tensor::write_kineto_inputs(&mut kineto, inputs);
             if !call.more[1].is_empty() {
                 kineto.push_str(", ");
             }
         }
         kineto.push_str(call.more[1]);
         let texts = [call.name, &host, &attrs, &kineto];
-        let template = self.program.template(call.role, texts);
-        self.program.ops.push(Op {
+        let template = self.program.intern_template(call.role, texts);
+        self.program.ops.push(ProgramOperator {
             template,
             args,
             inputs: count as u16,
@@ -205,34 +208,39 @@ impl<'o> Builder<'o> {
     }
 
     /// Adds an operator that encloses everything that `body` adds.
-    pub(super) fn op(
+    pub(super) fn add_operator(
         &mut self,
-        call: Call<'_>,
-        inputs: &[Arg<'_>],
-        outputs: &[Arg<'_>],
+        call: OperatorCall<'_>,
+        inputs: &[OperatorOperand<'_>],
+        outputs: &[OperatorOperand<'_>],
         body: impl FnOnce(&mut Self),
     ) {
-        let op = self.declare(call, inputs, outputs);
-        self.program.instrs.push(Instr::Enter(op));
+        let op = self.declare_operator(call, inputs, outputs);
+        self.program.instrs.push(ThreadInstruction::Enter(op));
         body(self);
-        self.program.instrs.push(Instr::Exit);
+        self.program.instrs.push(ThreadInstruction::Exit);
     }
 
     /// Adds an operator without children.
-    pub(super) fn leaf(&mut self, name: &str, inputs: &[Arg<'_>], outputs: &[Arg<'_>]) {
-        self.op(plain(name), inputs, outputs, |_| {});
+    pub(super) fn add_leaf(
+        &mut self,
+        name: &str,
+        inputs: &[OperatorOperand<'_>],
+        outputs: &[OperatorOperand<'_>],
+    ) {
+        self.add_operator(operator_call(name), inputs, outputs, |_| {});
     }
 
     /// Adds the time that Python takes before the next operator.
-    pub(super) fn python(&mut self) {
-        self.program.instrs.push(Instr::Busy(PYTHON));
+    pub(super) fn add_python_time(&mut self) {
+        self.program.instrs.push(ThreadInstruction::Busy(PYTHON));
     }
 
     /// Adds the computation of an operator, either on the thread itself or as a kernel.
-    pub(super) fn work(&mut self, kernel: &str, flops: u128, bytes: u128) {
-        let ns = cost::kernel(self.options, flops, bytes);
-        if !self.cuda() {
-            self.program.instrs.push(Instr::Busy(ns));
+    pub(super) fn add_work(&mut self, kernel: &str, flops: u128, bytes: u128) {
+        let ns = cost::price_kernel(self.options, flops, bytes);
+        if !self.is_on_cuda() {
+            self.program.instrs.push(ThreadInstruction::Busy(ns));
             return;
         }
         let grid = (bytes / 1024).clamp(1, 65_535);
@@ -247,18 +255,18 @@ impl<'o> Builder<'o> {
             grid * 4 % 132 * 1_000_000 / 132,
             (grid * 100 / 132 / 16).min(100),
         );
-        let kernel = self.program.kernel(kernel, ns, &args, None);
-        self.program.instrs.push(Instr::Launch(kernel));
+        let kernel = self.program.intern_kernel(kernel, ns, &args, None);
+        self.program.instrs.push(ThreadInstruction::Launch(kernel));
     }
 
     /// Adds a copy between the host and the device, if there is a device.
-    pub(super) fn copy(&mut self, copy: Copy, bytes: u64) {
-        if !self.cuda() {
+    pub(super) fn add_device_copy(&mut self, copy: CopyDirection, bytes: u64) {
+        if !self.is_on_cuda() {
             return;
         }
         let name = match copy {
-            Copy::ToDevice => "Memcpy HtoD (Pinned -> Device)",
-            Copy::ToHost => "Memcpy DtoH (Device -> Pinned)",
+            CopyDirection::ToDevice => "Memcpy HtoD (Pinned -> Device)",
+            CopyDirection::ToHost => "Memcpy DtoH (Device -> Pinned)",
         };
         // Copies run at 20 GB/s.
         let ns = 1_000 + bytes.div_ceil(20);
@@ -266,16 +274,22 @@ impl<'o> Builder<'o> {
         let (whole, part) = (rate / 1000, rate % 1000);
         let args =
             format!("\n      \"bytes\": {bytes}, \"memory bandwidth (GB/s)\": {whole}.{part:03}");
-        let kernel = self.program.kernel(name, ns, &args, Some(copy));
-        self.program.instrs.push(Instr::Launch(kernel));
+        let kernel = self.program.intern_kernel(name, ns, &args, Some(copy));
+        self.program.instrs.push(ThreadInstruction::Launch(kernel));
     }
 
     /// Adds a meeting with the annotation `op`. The caller adds the start of the meeting.
-    pub(super) fn meet(&mut self, exchange: Exchange, axis: Axis, bytes: u64, op: u32) -> u32 {
+    pub(super) fn add_exchange(
+        &mut self,
+        exchange: ExchangeKind,
+        axis: GroupAxis,
+        bytes: u64,
+        op: u32,
+    ) -> u32 {
         let nth = self.counts[axis as usize];
         self.counts[axis as usize] += 1;
         self.asked.push((exchange, bytes, nth));
-        self.program.meets.push(Meet {
+        self.program.meets.push(MeetingMember {
             global: 0,
             axis,
             op,
@@ -285,20 +299,20 @@ impl<'o> Builder<'o> {
     }
 
     /// Assigns the number of the next meeting along `axis` to the next operator, and returns this number.
-    pub(super) fn number(&mut self, axis: Axis) -> (u32, u32) {
+    pub(super) fn assign_group_and_number(&mut self, axis: GroupAxis) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
         (self.counts[axis as usize], 0)
     }
 
     /// Assigns the number of an earlier meeting along `axis` to the next operator.
-    pub(super) fn same_number(&mut self, axis: Axis) {
+    pub(super) fn same_number(&mut self, axis: GroupAxis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
     }
 
     /// Adds an instruction as it is.
-    pub(super) fn instr(&mut self, instr: Instr) {
+    pub(super) fn push_instruction(&mut self, instr: ThreadInstruction) {
         self.program.instrs.push(instr);
     }
 }

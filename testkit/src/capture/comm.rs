@@ -1,33 +1,33 @@
 //! Adds collectives and messages in the form in which each backend records them.
 
 use super::Device;
-use super::build::{Builder, Call, annotation, plain};
+use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};
 use super::cost::CollectiveKind;
-use super::cost::Exchange;
+use super::cost::ExchangeKind;
 use super::layout::record_name;
-use super::program::{Axis, Instr};
-use super::tensor::{Arg, NUMBER, Tensor};
+use super::program::{GroupAxis, ThreadInstruction};
+use super::tensor::{NUMBER, OperatorOperand, ProgramTensor};
 
 /// A collective that a program requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'t> {
+pub(super) struct RequestedCollective<'t> {
     pub kind: CollectiveKind,
-    pub axis: Axis,
-    pub input: &'t Tensor,
-    pub output: &'t Tensor,
+    pub axis: GroupAxis,
+    pub input: &'t ProgramTensor,
+    pub output: &'t ProgramTensor,
 }
 
-impl Builder<'_> {
+impl StepProgramBuilder<'_> {
     /// Adds the start of the collective inside `c10d`'s operator.
-    pub(super) fn start(&mut self, ask: Ask<'_>) -> u32 {
-        let Ask {
+    pub(super) fn start_collective(&mut self, ask: RequestedCollective<'_>) -> u32 {
+        let RequestedCollective {
             kind,
             axis,
             input,
             output,
         } = ask;
-        let bytes = input.bytes().max(output.bytes());
-        let exchange = Exchange::Collective(kind);
+        let bytes = input.byte_count().max(output.byte_count());
+        let exchange = ExchangeKind::Collective(kind);
         if self.options.device == Device::Cpu {
             // Gloo implements a reduce-scatter as an all-reduce.
             let name = match kind {
@@ -35,22 +35,29 @@ impl Builder<'_> {
                 CollectiveKind::AllGather => "gloo:all_gather",
                 _ => "gloo:broadcast",
             };
-            let op = self.declare(annotation(name), &[Arg::Tensor(input)], &[]);
-            let meet = self.meet(exchange, axis, bytes, op);
-            self.instr(Instr::Issue(meet));
+            let op = self.declare_operator(
+                annotation_call(name),
+                &[OperatorOperand::Tensor(input)],
+                &[],
+            );
+            let meet = self.add_exchange(exchange, axis, bytes, op);
+            self.push_instruction(ThreadInstruction::Issue(meet));
             return meet;
         }
-        self.nccl(ask, bytes)
+        self.start_nccl(ask, bytes)
     }
 
-    fn nccl(&mut self, ask: Ask<'_>, bytes: u64) -> u32 {
-        let (group, root) = (self.layout.group(ask.axis, self.rank).clone(), self.rank);
+    fn start_nccl(&mut self, ask: RequestedCollective<'_>, bytes: u64) -> u32 {
+        let (group, root) = (
+            self.layout.group_of_rank(ask.axis, self.rank).clone(),
+            self.rank,
+        );
         let size = group.ranks.len();
         let start = group.ranks[0];
         let stride = group.ranks.get(1).map_or(1, |second| second - start);
         let ranks = format!("{:?}", group.ranks);
         let (name, pg, desc) = (record_name(ask.kind), &group.name, group.description);
-        let (sent, received) = (ask.input.elements(), ask.output.elements());
+        let (sent, received) = (ask.input.element_count(), ask.output.element_count());
         let mut attrs = String::new();
         for (key, kind, value) in [
             ("collective_name", "string", format!("\"{name}\"")),
@@ -79,10 +86,10 @@ impl Builder<'_> {
             "{comms}, \"Global rank start\": {start}, \"Global rank stride\": {stride}, \
              \"Rank\": {root}, \"Seq\": {NUMBER}"
         );
-        let call = Call {
-            number: self.number(ask.axis),
+        let call = OperatorCall {
+            number: self.assign_group_and_number(ask.axis),
             more: [&attrs, &recorded],
-            ..plain("record_param_comms")
+            ..operator_call("record_param_comms")
         };
         let place = group.ranks.binary_search(&root).unwrap_or(0);
         let own = match ask.kind {
@@ -90,21 +97,21 @@ impl Builder<'_> {
             _ => place as i64,
         };
         let mut meet = 0;
-        self.op(
+        self.add_operator(
             call,
             &[
-                Arg::Tensors(&[ask.input]),
-                Arg::Number,
-                Arg::Pair(pg, desc),
-                Arg::Int(own),
-                Arg::Text(name),
-                Arg::Ints(&[]),
-                Arg::Ints(&[]),
-                Arg::Int(start.into()),
-                Arg::Int(stride.into()),
-                Arg::Int(size as i64),
+                OperatorOperand::Tensors(&[ask.input]),
+                OperatorOperand::Number,
+                OperatorOperand::Pair(pg, desc),
+                OperatorOperand::Int(own),
+                OperatorOperand::Text(name),
+                OperatorOperand::Ints(&[]),
+                OperatorOperand::Ints(&[]),
+                OperatorOperand::Int(start.into()),
+                OperatorOperand::Int(stride.into()),
+                OperatorOperand::Int(size as i64),
             ],
-            &[Arg::Tensors(&[ask.output])],
+            &[OperatorOperand::Tensors(&[ask.output])],
             |b| {
                 let (frame, kernel) = match ask.kind {
                     CollectiveKind::AllReduce => {
@@ -119,14 +126,14 @@ impl Builder<'_> {
                     ),
                     _ => ("nccl:broadcast", "ncclDevKernel_Broadcast_RING_LL"),
                 };
-                let number = b.number(ask.axis);
-                let frame = Call {
+                let number = b.assign_group_and_number(ask.axis);
+                let frame = OperatorCall {
                     number,
-                    ..annotation(frame)
+                    ..annotation_call(frame)
                 };
-                b.op(frame, &[Arg::Tensor(ask.input)], &[], |b| {
+                b.add_operator(frame, &[OperatorOperand::Tensor(ask.input)], &[], |b| {
                     let op = (b.program.ops.len() - 1) as u32;
-                    meet = b.meet(Exchange::Collective(ask.kind), ask.axis, bytes, op);
+                    meet = b.add_exchange(ExchangeKind::Collective(ask.kind), ask.axis, bytes, op);
                     let name = format!(
                         "{kernel}(ncclDevComm*, unsigned long, ncclWork*)"
                     );
@@ -136,9 +143,9 @@ impl Builder<'_> {
                          \"grid\": [24, 1, 1],\n      \"block\": [544, 1, 1],\n      \
                          \"est. achieved occupancy %\": 0,\n      {comms}, \"Seq\": {NUMBER}"
                     );
-                    let kernel = b.program.kernel(&name, 0, &args, None);
+                    let kernel = b.program.intern_kernel(&name, 0, &args, None);
                     b.program.meets[meet as usize].kernel = Some(kernel);
-                    b.instr(Instr::Collective(meet));
+                    b.push_instruction(ThreadInstruction::Collective(meet));
                 });
             },
         );
@@ -147,9 +154,9 @@ impl Builder<'_> {
 
     /// Adds the wait for `meet`, as in `work.wait()`: with Gloo on the thread, with NCCL on the compute
     /// stream.
-    pub(super) fn wait(&mut self, meet: u32) {
+    pub(super) fn wait_for_meeting(&mut self, meet: u32) {
         if self.options.device == Device::Cpu {
-            self.instr(Instr::Block(meet));
+            self.push_instruction(ThreadInstruction::Block(meet));
             return;
         }
         let attrs: String = [
@@ -169,83 +176,99 @@ impl Builder<'_> {
         let recorded = "\"Collective name\": \"wait\", \"In msg nelems\": 0, \"Out msg nelems\": 0, \
                         \"Group size\": 1, \"dtype\": \"Byte\", \"In split size\": \"[]\", \
                         \"Out split size\": \"[]\", \"Process Group Ranks\": \"[]\"";
-        let call = Call {
+        let call = OperatorCall {
             number: self.program.ops[self.program.meets[meet as usize].op as usize].number,
             more: [&attrs, recorded],
-            ..plain("record_param_comms")
+            ..operator_call("record_param_comms")
         };
         self.same_number(self.program.meets[meet as usize].axis);
-        self.op(
+        self.add_operator(
             call,
             &[
-                Arg::Number,
-                Arg::Pair("", ""),
-                Arg::Int(0),
-                Arg::Text("wait"),
-                Arg::Ints(&[]),
-                Arg::Ints(&[]),
-                Arg::Int(-1),
-                Arg::Int(-1),
-                Arg::Int(1),
+                OperatorOperand::Number,
+                OperatorOperand::Pair("", ""),
+                OperatorOperand::Int(0),
+                OperatorOperand::Text("wait"),
+                OperatorOperand::Ints(&[]),
+                OperatorOperand::Ints(&[]),
+                OperatorOperand::Int(-1),
+                OperatorOperand::Int(-1),
+                OperatorOperand::Int(1),
             ],
             &[],
-            |b| b.instr(Instr::StreamWait(meet)),
+            |b| b.push_instruction(ThreadInstruction::StreamWait(meet)),
         );
     }
 
     /// Adds a collective as `torch.distributed` calls it. If `asynchronous` is true, the caller must add the
     /// wait.
-    pub(super) fn c10d(&mut self, ask: Ask<'_>, asynchronous: bool) -> u32 {
-        let (input, output) = (Arg::Tensor(ask.input), Arg::Tensor(ask.output));
-        let (asynchronous, forever) = (Arg::Bool(asynchronous), Arg::Int(-1));
+    pub(super) fn add_c10d_collective(
+        &mut self,
+        ask: RequestedCollective<'_>,
+        asynchronous: bool,
+    ) -> u32 {
+        let (input, output) = (
+            OperatorOperand::Tensor(ask.input),
+            OperatorOperand::Tensor(ask.output),
+        );
+        let (asynchronous, forever) = (
+            OperatorOperand::Bool(asynchronous),
+            OperatorOperand::Int(-1),
+        );
         let list = [ask.output];
-        let list = Arg::Tensors(&list);
+        let list = OperatorOperand::Tensors(&list);
         let mut meet = 0;
-        let body = |b: &mut Self| meet = b.start(ask);
+        let body = |b: &mut Self| meet = b.start_collective(ask);
         match ask.kind {
-            CollectiveKind::AllReduce => self.op(
-                plain("c10d::allreduce_"),
+            CollectiveKind::AllReduce => self.add_operator(
+                operator_call("c10d::allreduce_"),
                 &[
                     list,
-                    Arg::Object,
-                    Arg::Object,
-                    Arg::None,
+                    OperatorOperand::Object,
+                    OperatorOperand::Object,
+                    OperatorOperand::None,
                     asynchronous,
                     forever,
                 ],
-                &[list, Arg::Object],
+                &[list, OperatorOperand::Object],
                 body,
             ),
-            CollectiveKind::AllGather => self.op(
-                plain("c10d::_allgather_base_"),
-                &[output, input, Arg::Object, asynchronous, forever],
-                &[output, Arg::Object],
-                body,
-            ),
-            CollectiveKind::ReduceScatter => self.op(
-                plain("c10d::_reduce_scatter_base_"),
+            CollectiveKind::AllGather => self.add_operator(
+                operator_call("c10d::_allgather_base_"),
                 &[
                     output,
                     input,
-                    Arg::Object,
-                    Arg::Object,
+                    OperatorOperand::Object,
                     asynchronous,
                     forever,
                 ],
-                &[output, Arg::Object],
+                &[output, OperatorOperand::Object],
                 body,
             ),
-            _ => self.op(
-                plain("c10d::broadcast_"),
+            CollectiveKind::ReduceScatter => self.add_operator(
+                operator_call("c10d::_reduce_scatter_base_"),
                 &[
-                    list,
-                    Arg::Object,
-                    Arg::Int(0),
-                    Arg::Int(0),
+                    output,
+                    input,
+                    OperatorOperand::Object,
+                    OperatorOperand::Object,
                     asynchronous,
                     forever,
                 ],
-                &[list, Arg::Object],
+                &[output, OperatorOperand::Object],
+                body,
+            ),
+            _ => self.add_operator(
+                operator_call("c10d::broadcast_"),
+                &[
+                    list,
+                    OperatorOperand::Object,
+                    OperatorOperand::Int(0),
+                    OperatorOperand::Int(0),
+                    asynchronous,
+                    forever,
+                ],
+                &[list, OperatorOperand::Object],
                 body,
             ),
         }
@@ -253,59 +276,74 @@ impl Builder<'_> {
     }
 
     /// Adds a collective as the functional interface calls it, without the wait.
-    pub(super) fn functional(&mut self, ask: Ask<'_>) -> u32 {
-        let group = self.layout.group(ask.axis, self.rank);
+    pub(super) fn add_functional_collective(&mut self, ask: RequestedCollective<'_>) -> u32 {
+        let group = self.layout.group_of_rank(ask.axis, self.rank);
         let (pg, size) = (group.name.clone(), group.ranks.len() as i64);
-        let (input, output) = (Arg::Tensor(ask.input), Arg::Tensor(ask.output));
+        let (input, output) = (
+            OperatorOperand::Tensor(ask.input),
+            OperatorOperand::Tensor(ask.output),
+        );
         let (from, to) = ([ask.input], [ask.output]);
-        let (from, to) = (Arg::Tensors(&from), Arg::Tensors(&to));
-        let (pg, size) = (Arg::Text(&pg), Arg::Int(size));
+        let (from, to) = (
+            OperatorOperand::Tensors(&from),
+            OperatorOperand::Tensors(&to),
+        );
+        let (pg, size) = (OperatorOperand::Text(&pg), OperatorOperand::Int(size));
         let mut meet = 0;
         match ask.kind {
             CollectiveKind::AllReduce => {
-                let args = [input, Arg::Text("sum"), pg];
-                let call = plain("_c10d_functional::all_reduce");
-                self.op(call, &args, &[output], |b| {
-                    b.op(
-                        plain("aten::clone"),
-                        &[input, Arg::Int(0)],
+                let args = [input, OperatorOperand::Text("sum"), pg];
+                let call = operator_call("_c10d_functional::all_reduce");
+                self.add_operator(call, &args, &[output], |b| {
+                    b.add_operator(
+                        operator_call("aten::clone"),
+                        &[input, OperatorOperand::Int(0)],
                         &[output],
                         |b| {
                             b.empty_like(ask.input, ask.output);
-                            b.copy_(ask.output, ask.input);
+                            b.add_copy_operator(ask.output, ask.input);
                         },
                     );
-                    let inside = Ask {
+                    let inside = RequestedCollective {
                         input: ask.output,
                         ..ask
                     };
-                    meet = b.c10d(inside, true);
+                    meet = b.add_c10d_collective(inside, true);
                 });
             }
             CollectiveKind::AllGather => {
-                let call = plain("_c10d_functional::all_gather_into_tensor");
-                self.op(call, &[input, size, pg], &[output], |b| {
-                    b.empty(ask.output);
-                    let call = plain("c10d::allgather_into_tensor_coalesced_");
-                    let args = [to, from, Arg::Object, Arg::Bool(true)];
-                    b.op(call, &args, &[Arg::Object], |b| meet = b.start(ask));
-                });
-            }
-            _ => {
-                let call = plain("_c10d_functional::reduce_scatter_tensor");
-                let args = [input, Arg::Text("sum"), size, pg];
-                self.op(call, &args, &[output], |b| {
-                    b.empty(ask.output);
-                    let call = plain("c10d::reduce_scatter_tensor_coalesced_");
+                let call = operator_call("_c10d_functional::all_gather_into_tensor");
+                self.add_operator(call, &[input, size, pg], &[output], |b| {
+                    b.add_empty(ask.output);
+                    let call = operator_call("c10d::allgather_into_tensor_coalesced_");
                     let args = [
                         to,
                         from,
-                        Arg::Object,
-                        Arg::Object,
-                        Arg::Bool(true),
-                        Arg::Int(-1),
+                        OperatorOperand::Object,
+                        OperatorOperand::Bool(true),
                     ];
-                    b.op(call, &args, &[Arg::Object], |b| meet = b.start(ask));
+                    b.add_operator(call, &args, &[OperatorOperand::Object], |b| {
+                        meet = b.start_collective(ask)
+                    });
+                });
+            }
+            _ => {
+                let call = operator_call("_c10d_functional::reduce_scatter_tensor");
+                let args = [input, OperatorOperand::Text("sum"), size, pg];
+                self.add_operator(call, &args, &[output], |b| {
+                    b.add_empty(ask.output);
+                    let call = operator_call("c10d::reduce_scatter_tensor_coalesced_");
+                    let args = [
+                        to,
+                        from,
+                        OperatorOperand::Object,
+                        OperatorOperand::Object,
+                        OperatorOperand::Bool(true),
+                        OperatorOperand::Int(-1),
+                    ];
+                    b.add_operator(call, &args, &[OperatorOperand::Object], |b| {
+                        meet = b.start_collective(ask)
+                    });
                 });
             }
         }
@@ -313,19 +351,19 @@ impl Builder<'_> {
     }
 
     /// Adds the wait for a functional collective.
-    pub(super) fn wait_tensor(&mut self, meet: u32, tensor: &Tensor) {
-        let tensor = [Arg::Tensor(tensor)];
-        let call = plain("_c10d_functional::wait_tensor");
-        self.op(call, &tensor, &tensor, |b| b.wait(meet));
+    pub(super) fn wait_tensor(&mut self, meet: u32, tensor: &ProgramTensor) {
+        let tensor = [OperatorOperand::Tensor(tensor)];
+        let call = operator_call("_c10d_functional::wait_tensor");
+        self.add_operator(call, &tensor, &tensor, |b| b.wait_for_meeting(meet));
     }
 
     /// Adds the start of a message to or from the neighbour `peer`. `global` is the message's index in the step.
-    pub(super) fn message(
+    pub(super) fn start_message(
         &mut self,
         receive: bool,
         peer: u32,
         global: u32,
-        tensor: &Tensor,
+        tensor: &ProgramTensor,
     ) -> u32 {
         let (outer, inner) = match receive {
             false => ("c10d::send", "gloo:send"),
@@ -333,18 +371,32 @@ impl Builder<'_> {
         };
         let list = [tensor];
         let args = [
-            Arg::Tensors(&list),
-            Arg::Object,
-            Arg::Int(peer.into()),
-            Arg::Int(0),
+            OperatorOperand::Tensors(&list),
+            OperatorOperand::Object,
+            OperatorOperand::Int(peer.into()),
+            OperatorOperand::Int(0),
         ];
         let mut meet = 0;
-        self.op(plain(outer), &args, &[Arg::Object], |b| {
-            let op = b.declare(annotation(inner), &[Arg::Tensor(tensor)], &[]);
-            meet = b.meet(Exchange::Message, Axis::Pair, tensor.bytes(), op);
-            b.program.meets[meet as usize].global = global;
-            b.instr(Instr::Issue(meet));
-        });
+        self.add_operator(
+            operator_call(outer),
+            &args,
+            &[OperatorOperand::Object],
+            |b| {
+                let op = b.declare_operator(
+                    annotation_call(inner),
+                    &[OperatorOperand::Tensor(tensor)],
+                    &[],
+                );
+                meet = b.add_exchange(
+                    ExchangeKind::Message,
+                    GroupAxis::Pair,
+                    tensor.byte_count(),
+                    op,
+                );
+                b.program.meets[meet as usize].global = global;
+                b.push_instruction(ThreadInstruction::Issue(meet));
+            },
+        );
         meet
     }
 }

@@ -36,7 +36,7 @@ fn at_rate(amount: u128, per_us: u128) -> u64 {
 }
 
 /// Returns the duration of a kernel with this work, which runs on the CPU's thread or on a stream.
-pub(super) fn kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
+pub(super) fn price_kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     match (options.device, options.bound) {
         // The CPU computes 100 GFLOP/s, and reads and writes 10 GB/s.
         (Device::Cpu, _) => at_rate(flops, 100_000).max(at_rate(bytes, 10_000)),
@@ -50,11 +50,16 @@ pub(super) fn kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
 }
 
 /// Returns the duration from the last member's start to the end. `bytes` is the larger of input and output.
-pub(super) fn transfer(kind: Exchange, bytes: u64, members: u32, bytes_per_second: u64) -> u64 {
+pub(super) fn price_transfer(
+    kind: ExchangeKind,
+    bytes: u64,
+    members: u32,
+    bytes_per_second: u64,
+) -> u64 {
     let (bytes, n) = (u128::from(bytes), u128::from(members.max(1)));
     let carried = match kind {
-        Exchange::Collective(CollectiveKind::AllReduce) => bytes * 2 * (n - 1) / n,
-        Exchange::Collective(CollectiveKind::AllGather | CollectiveKind::ReduceScatter) => {
+        ExchangeKind::Collective(CollectiveKind::AllReduce) => bytes * 2 * (n - 1) / n,
+        ExchangeKind::Collective(CollectiveKind::AllGather | CollectiveKind::ReduceScatter) => {
             bytes * (n - 1) / n
         }
         _ => bytes,
@@ -73,7 +78,7 @@ pub(super) enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    fn name(self) -> &'static str {
+    fn kind_name(self) -> &'static str {
         match self {
             Self::AllReduce => "all-reduce",
             Self::AllGather => "all-gather",
@@ -85,25 +90,25 @@ impl CollectiveKind {
 
 /// Operations in which several members take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Exchange {
+pub(super) enum ExchangeKind {
     /// A collective.
     Collective(CollectiveKind),
     /// A message from the first member to the second.
     Message,
 }
 
-impl Exchange {
+impl ExchangeKind {
     /// Returns the name of the operation in the truth.
-    pub(super) fn name(self) -> String {
+    pub(super) fn operation_name(self) -> String {
         match self {
-            Self::Collective(kind) => kind.name().to_owned(),
+            Self::Collective(kind) => kind.kind_name().to_owned(),
             Self::Message => "message".to_owned(),
         }
     }
 }
 
 /// Returns a pseudo-random number that depends on all of `parts`, computed by SplitMix64.
-pub(super) fn draw(parts: [u64; 3]) -> u64 {
+pub(super) fn hash_parts(parts: [u64; 3]) -> u64 {
     parts.iter().fold(0, |state: u64, part| {
         let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,15 +1,15 @@
 //! Writes the parts of Kineto's file that are not host operators: head and tail, calls, and streams.
 
-use super::kineto::File;
-use super::out::number;
-use super::program::{Copy, Kernel};
-use super::records::{Gpu, Records};
-use super::simulate::{COMPUTE, Call, Device};
+use super::kineto::KinetoFileWriter;
+use super::out::number_of_hole;
+use super::program::{CopyDirection, ProgramKernel};
+use super::records::{GpuRecord, StepRecords};
+use super::simulate::{COMPUTE, RuntimeCall, StreamWork};
 use super::{Device as Kind, step};
 use std::io::{Result, Write};
 
 /// Writes everything before the first event, and the names of processes and threads.
-pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
+pub(super) fn write_head(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32) {
     let options = &file.capture.options;
     let cuda = options.device == Kind::Cuda;
     let mut configs = Vec::new();
@@ -19,7 +19,7 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
              \"pg_size\": {}, \"ranks\": {:?}}}",
             group.name,
             group.description,
-            options.device.backends(),
+            options.device.list_backends(),
             group.ranks.len(),
             group.ranks
         ));
@@ -58,10 +58,10 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
         configs.join(", "),
         super::BASE,
     );
-    file.out.str(&text);
+    file.out.write_str(&text);
     let pid = file.pid;
-    let name = |file: &mut File<'_, _>, what, tid: u64, key: &str, value: String| {
-        meta(file, what, pid, tid, key, &value);
+    let name = |file: &mut KinetoFileWriter<'_, _>, what, tid: u64, key: &str, value: String| {
+        write_metadata(file, what, pid, tid, key, &value);
     };
     name(file, "process_name", 0, "name", "\"python\"".to_owned());
     name(file, "process_labels", 0, "labels", "\"CPU\"".to_owned());
@@ -71,10 +71,10 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
     let autograd = u8::from(cuda);
     let threads = (0..1 + autograd).map(|thread| (thread, "python"));
     for (thread, title) in threads.chain((2..2 + workers).map(|t| (t, "pt_gloo_runloop"))) {
-        let tid = file.tid(thread);
+        let tid = file.thread_id(thread);
         let label = format!("\"thread {tid} ({title})\"");
-        meta(file, "thread_name", pid, tid, "name", &label);
-        meta(
+        write_metadata(file, "thread_name", pid, tid, "name", &label);
+        write_metadata(
             file,
             "thread_sort_index",
             pid,
@@ -87,8 +87,8 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
         return;
     }
     let device = u64::from(rank % 8);
-    meta(file, "process_name", device, 0, "name", "\"python\"");
-    meta(
+    write_metadata(file, "process_name", device, 0, "name", "\"python\"");
+    write_metadata(
         file,
         "process_labels",
         device,
@@ -96,7 +96,7 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
         "labels",
         &format!("\"GPU {device}\""),
     );
-    meta(
+    write_metadata(
         file,
         "process_sort_index",
         device,
@@ -106,8 +106,8 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
     );
     for stream in [COMPUTE, 20, 24] {
         let label = format!("\"stream {stream} \"");
-        meta(file, "thread_name", device, stream.into(), "name", &label);
-        meta(
+        write_metadata(file, "thread_name", device, stream.into(), "name", &label);
+        write_metadata(
             file,
             "thread_sort_index",
             device,
@@ -118,54 +118,62 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
     }
 }
 
-fn meta(file: &mut File<'_, impl Write>, what: &str, pid: u64, tid: u64, key: &str, value: &str) {
-    file.out.str("  {\n    \"ph\": \"M\",\n    \"name\": \"");
-    file.out.str(what);
-    file.out.str("\",\n    \"ts\": ");
-    file.at(0);
+fn write_metadata(
+    file: &mut KinetoFileWriter<'_, impl Write>,
+    what: &str,
+    pid: u64,
+    tid: u64,
+    key: &str,
+    value: &str,
+) {
+    file.out
+        .write_str("  {\n    \"ph\": \"M\",\n    \"name\": \"");
+    file.out.write_str(what);
+    file.out.write_str("\",\n    \"ts\": ");
+    file.write_time(0);
     let rest = format!(
         ",\n    \"pid\": {pid},\n    \"tid\": {tid},\n    \"args\": {{\n      \"{key}\": {value}\n    }}\n  }},\n"
     );
-    file.out.str(&rest);
+    file.out.write_str(&rest);
 }
 
 /// Writes the last events, and the end of the file.
-pub(super) fn tail(file: &mut File<'_, impl Write>, rank: u32, last: u64) {
-    file.out.str(
+pub(super) fn write_tail(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32, last: u64) {
+    file.out.write_str(
         "  {\n    \"ph\": \"X\",\n    \"cat\": \"Trace\",\n    \"name\": \"PyTorch Profiler (0)\",\n    \
          \"pid\": \"Spans\",\n    \"tid\": \"PyTorch Profiler\",\n    \"ts\": ",
     );
-    file.at(0);
-    file.out.str(",\n    \"dur\": ");
-    file.out.us(last);
-    file.out.str(
+    file.write_time(0);
+    file.out.write_str(",\n    \"dur\": ");
+    file.out.write_us(last);
+    file.out.write_str(
         "\n    ,\n    \"args\": {\n      \"Op count\": 0\n    }\n  },\n  {\n    \"ph\": \"M\",\n    \
          \"name\": \"process_sort_index\",\n    \"ts\": ",
     );
-    file.at(0);
-    file.out.str(
+    file.write_time(0);
+    file.out.write_str(
         ",\n    \"pid\": \"Spans\",\n    \"tid\": 0,\n    \"args\": {\n      \
          \"sort_index\": 536870912\n    }\n  },\n",
     );
-    file.out.str(
+    file.out.write_str(
         "  {\n    \"ph\": \"i\",\n    \n    \"s\": \"g\",\n    \
          \"name\": \"Iteration Start: PyTorch Profiler\",\n    \"pid\": \"Traces\",\n    \
          \"tid\": \"Trace PyTorch Profiler\",\n    \"ts\": ",
     );
-    file.at(0);
-    file.out.str(
+    file.write_time(0);
+    file.out.write_str(
         "\n    \n  },\n  {\n    \"ph\": \"i\",\n    \n    \"s\": \"g\",\n    \
          \"name\": \"Record Window End\",\n    \"pid\": \"\",\n    \"tid\": \"\",\n    \"ts\": ",
     );
-    file.at(last + 1_000_000);
+    file.write_time(last + 1_000_000);
     let name = format!("\n    \n  }}\n  ],\"traceName\": \"/tmp/traces/kineto.{rank}.json\" }}");
-    file.out.str(&name);
+    file.out.write_str(&name);
 }
 
 /// Writes a step's calls, and their kernels and copies.
-pub(super) fn step(
-    file: &mut File<'_, impl Write>,
-    records: &Records<'_>,
+pub(super) fn write_step(
+    file: &mut KinetoFileWriter<'_, impl Write>,
+    records: &StepRecords<'_>,
     rank: u32,
     nth: u32,
 ) -> Result<()> {
@@ -173,7 +181,7 @@ pub(super) fn step(
     let mut computing: Option<(u64, u64)> = None;
     for event in &records.gpu {
         match *event {
-            Gpu::Call {
+            GpuRecord::Call {
                 call,
                 thread,
                 at,
@@ -182,28 +190,28 @@ pub(super) fn step(
                 external,
             } => {
                 let (name, number) = match call {
-                    Call::Launch => ("cudaLaunchKernel", 211),
-                    Call::LaunchCollective => ("cudaLaunchKernelExC", 430),
-                    Call::Copy => ("cudaMemcpyAsync", 41),
-                    Call::RecordEvent => ("cudaEventRecord", 135),
-                    Call::WaitEvent => ("cudaStreamWaitEvent", 147),
-                    Call::Synchronize => ("cudaStreamSynchronize", 131),
+                    RuntimeCall::Launch => ("cudaLaunchKernel", 211),
+                    RuntimeCall::LaunchCollective => ("cudaLaunchKernelExC", 430),
+                    RuntimeCall::Copy => ("cudaMemcpyAsync", 41),
+                    RuntimeCall::RecordEvent => ("cudaEventRecord", 135),
+                    RuntimeCall::WaitEvent => ("cudaStreamWaitEvent", 147),
+                    RuntimeCall::Synchronize => ("cudaStreamSynchronize", 131),
                 };
-                let (pid, tid) = (file.pid, file.tid(thread));
-                file.open("cuda_runtime", name);
-                file.place(pid, tid, at, ns);
-                file.out.str("\"External id\": ");
-                file.out.number(external);
-                file.out.str(", \"cbid\": ");
-                file.out.number(number);
-                file.out.str(", \"correlation\": ");
-                file.out.number(correlation);
-                file.close();
-                if !matches!(call, Call::RecordEvent | Call::WaitEvent) {
-                    file.flow("ac2g", false, correlation, pid, tid, at);
+                let (pid, tid) = (file.pid, file.thread_id(thread));
+                file.open_event("cuda_runtime", name);
+                file.write_place(pid, tid, at, ns);
+                file.out.write_str("\"External id\": ");
+                file.out.write_number(external);
+                file.out.write_str(", \"cbid\": ");
+                file.out.write_number(number);
+                file.out.write_str(", \"correlation\": ");
+                file.out.write_number(correlation);
+                file.close_event();
+                if !matches!(call, RuntimeCall::RecordEvent | RuntimeCall::WaitEvent) {
+                    file.write_flow("ac2g", false, correlation, pid, tid, at);
                 }
             }
-            Gpu::Device {
+            GpuRecord::Device {
                 what,
                 stream,
                 at,
@@ -212,132 +220,140 @@ pub(super) fn step(
                 external,
                 frame,
             } => {
-                let ids = Ids {
+                let ids = StreamEventIds {
                     device,
                     stream: stream.into(),
                     correlation,
                     external,
                 };
                 match what {
-                    Device::Kernel(kernel) => {
+                    StreamWork::Kernel(kernel) => {
                         let known = &file.program.kernels[kernel as usize];
-                        ids.kernel(file, known, at, ns, 0);
+                        ids.write_kernel(file, known, at, ns, 0);
                         let first = computing.map_or(at, |(first, _)| first);
                         computing = Some((first, at + ns));
                     }
-                    Device::Collective(m) => {
+                    StreamWork::Collective(m) => {
                         let meet = &file.program.meets[m as usize];
                         let op = &file.program.ops[meet.op as usize];
                         let kernel = meet.kernel.expect("it is one of NCCL");
                         let known = &file.program.kernels[kernel as usize];
-                        ids.kernel(file, known, at, ns, number(op, nth));
+                        ids.write_kernel(file, known, at, ns, number_of_hole(op, nth));
                         let frame_name = &file.program.templates[op.template as usize].name[0].0;
-                        file.open("gpu_user_annotation", frame_name);
-                        file.place(device, stream.into(), at, ns);
-                        file.out.str("\"External id\": ");
-                        file.out.number(frame);
-                        file.close();
+                        file.open_event("gpu_user_annotation", frame_name);
+                        file.write_place(device, stream.into(), at, ns);
+                        file.out.write_str("\"External id\": ");
+                        file.out.write_number(frame);
+                        file.close_event();
                     }
-                    Device::WaitEvent { recorded, on, .. } => {
+                    StreamWork::WaitEvent { recorded, on, .. } => {
                         ids.wait_event(file, recorded, on, at, ns);
                     }
-                    Device::Synchronize => ids.synchronize(file, at, ns),
+                    StreamWork::Synchronize => ids.write_synchronize(file, at, ns),
                 }
             }
         }
-        file.out.pass()?;
+        file.out.flush_full_chunk()?;
     }
     if let (Some((first, last)), Some(frame)) = (computing, records.list.first()) {
-        file.open(
+        file.open_event(
             "gpu_user_annotation",
             &format!("ProfilerStep#{}", step::FIRST_STEP + nth),
         );
-        file.place(device, COMPUTE.into(), first, last - first);
-        file.out.str("\"External id\": ");
-        file.out.number(frame.external);
-        file.close();
+        file.write_place(device, COMPUTE.into(), first, last - first);
+        file.out.write_str("\"External id\": ");
+        file.out.write_number(frame.external);
+        file.close_event();
     }
     Ok(())
 }
 
 /// Ids of an event on a stream.
 #[derive(Clone, Copy)]
-struct Ids {
+struct StreamEventIds {
     device: u64,
     stream: u64,
     correlation: u64,
     external: u64,
 }
 
-impl Ids {
-    fn kernel(
+impl StreamEventIds {
+    fn write_kernel(
         self,
-        file: &mut File<'_, impl Write>,
-        kernel: &Kernel,
+        file: &mut KinetoFileWriter<'_, impl Write>,
+        kernel: &ProgramKernel,
         at: u64,
         ns: u64,
         number: u64,
     ) {
         let category = match kernel.copy {
-            Some(Copy::ToDevice | Copy::ToHost) => "gpu_memcpy",
+            Some(CopyDirection::ToDevice | CopyDirection::ToHost) => "gpu_memcpy",
             None => "kernel",
         };
-        file.open(category, &kernel.name);
-        file.place(self.device, self.stream, at, ns);
-        file.out.str("\"External id\": ");
-        file.out.number(self.external);
+        file.open_event(category, &kernel.name);
+        file.write_place(self.device, self.stream, at, ns);
+        file.out.write_str("\"External id\": ");
+        file.out.write_number(self.external);
         if kernel.copy.is_none() {
-            file.out.str(", \"queued\": 0");
+            file.out.write_str(", \"queued\": 0");
         }
-        file.out.str(", \"device\": ");
-        file.out.number(self.device);
-        file.out.str(", \"context\": 1,\n      \"stream\": ");
-        file.out.number(self.stream);
-        file.out.str(", \"correlation\": ");
-        file.out.number(self.correlation);
-        file.out.str(",");
-        file.out.numbered(&kernel.args, number);
-        file.close();
-        file.flow("ac2g", true, self.correlation, self.device, self.stream, at);
+        file.out.write_str(", \"device\": ");
+        file.out.write_number(self.device);
+        file.out.write_str(", \"context\": 1,\n      \"stream\": ");
+        file.out.write_number(self.stream);
+        file.out.write_str(", \"correlation\": ");
+        file.out.write_number(self.correlation);
+        file.out.write_str(",");
+        file.out.write_numbered(&kernel.args, number);
+        file.close_event();
+        file.write_flow("ac2g", true, self.correlation, self.device, self.stream, at);
     }
 
-    fn sync(self, file: &mut File<'_, impl Write>, kind: &str, at: u64, ns: u64) {
-        file.open("cuda_sync", kind);
-        file.place(self.device, self.stream, at, ns);
-        file.out.str("\"External id\": ");
-        file.out.number(self.external);
-        file.out.str(", \"cuda_sync_kind\": \"");
-        file.out.str(kind);
-        file.out.str("\",\n      ");
+    fn write_sync(self, file: &mut KinetoFileWriter<'_, impl Write>, kind: &str, at: u64, ns: u64) {
+        file.open_event("cuda_sync", kind);
+        file.write_place(self.device, self.stream, at, ns);
+        file.out.write_str("\"External id\": ");
+        file.out.write_number(self.external);
+        file.out.write_str(", \"cuda_sync_kind\": \"");
+        file.out.write_str(kind);
+        file.out.write_str("\",\n      ");
     }
 
-    fn rest(self, file: &mut File<'_, impl Write>) {
-        file.out.str("\"stream\": ");
-        file.out.number(self.stream);
-        file.out.str(", \"correlation\": ");
-        file.out.number(self.correlation);
-        file.out.str(",\n      \"device\": ");
-        file.out.number(self.device);
-        file.out.str(", \"context\": 1");
-        file.close();
+    fn write_rest(self, file: &mut KinetoFileWriter<'_, impl Write>) {
+        file.out.write_str("\"stream\": ");
+        file.out.write_number(self.stream);
+        file.out.write_str(", \"correlation\": ");
+        file.out.write_number(self.correlation);
+        file.out.write_str(",\n      \"device\": ");
+        file.out.write_number(self.device);
+        file.out.write_str(", \"context\": 1");
+        file.close_event();
     }
 
-    fn wait_event(self, file: &mut File<'_, impl Write>, recorded: u64, on: u32, at: u64, ns: u64) {
-        self.sync(file, "Stream Wait Event", at, ns);
-        file.out.str("\"wait_on_stream\": ");
-        file.out.number(on.into());
-        file.out.str(", \"wait_on_cuda_event_record_corr_id\": ");
-        file.out.number(recorded);
-        file.out.str(", \"wait_on_cuda_event_id\": ");
+    fn wait_event(
+        self,
+        file: &mut KinetoFileWriter<'_, impl Write>,
+        recorded: u64,
+        on: u32,
+        at: u64,
+        ns: u64,
+    ) {
+        self.write_sync(file, "Stream Wait Event", at, ns);
+        file.out.write_str("\"wait_on_stream\": ");
+        file.out.write_number(on.into());
+        file.out
+            .write_str(", \"wait_on_cuda_event_record_corr_id\": ");
+        file.out.write_number(recorded);
+        file.out.write_str(", \"wait_on_cuda_event_id\": ");
         // Each CUDA event is recorded once, so the id of the recording call serves as the event's id.
-        file.out.number(recorded);
-        file.out.str(", ");
-        self.rest(file);
+        file.out.write_number(recorded);
+        file.out.write_str(", ");
+        self.write_rest(file);
     }
 
-    fn synchronize(self, file: &mut File<'_, impl Write>, at: u64, ns: u64) {
-        self.sync(file, "Stream Sync", at, ns);
-        self.rest(file);
-        file.flow("ac2g", true, self.correlation, self.device, self.stream, at);
+    fn write_synchronize(self, file: &mut KinetoFileWriter<'_, impl Write>, at: u64, ns: u64) {
+        self.write_sync(file, "Stream Sync", at, ns);
+        self.write_rest(file);
+        file.write_flow("ac2g", true, self.correlation, self.device, self.stream, at);
     }
 }

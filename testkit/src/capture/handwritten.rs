@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// An event with a duration, with or without a host node.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub struct HandwrittenEvent {
     pub category: &'static str,
     pub name: String,
     pub tid: u64,
@@ -19,8 +19,15 @@ pub struct Event {
     pub inputs: (String, String),
 }
 
-pub fn event(category: &'static str, name: &str, tid: u64, start: i64, ns: u64, id: u64) -> Event {
-    Event {
+pub fn create_event(
+    category: &'static str,
+    name: &str,
+    tid: u64,
+    start: i64,
+    ns: u64,
+    id: u64,
+) -> HandwrittenEvent {
+    HandwrittenEvent {
         category,
         name: name.to_owned(),
         tid,
@@ -32,17 +39,17 @@ pub fn event(category: &'static str, name: &str, tid: u64, start: i64, ns: u64, 
     }
 }
 
-pub fn op(name: &str, start: i64, ns: u64, id: u64) -> Event {
-    event("cpu_op", name, 1, start, ns, id)
+pub fn create_operator_event(name: &str, start: i64, ns: u64, id: u64) -> HandwrittenEvent {
+    create_event("cpu_op", name, 1, start, ns, id)
 }
 
-impl Event {
-    pub fn on(self, tid: u64) -> Self {
+impl HandwrittenEvent {
+    pub fn on_thread(self, tid: u64) -> Self {
         Self { tid, ..self }
     }
 
     /// Removes the event from the host's file, so that only Kineto has it.
-    pub fn unseen(self) -> Self {
+    pub fn hide_from_host(self) -> Self {
         Self {
             on_host: false,
             ..self
@@ -51,14 +58,20 @@ impl Event {
 }
 
 /// Returns an all-reduce of 256 floats that begins at `start`: its operator and its annotation.
-pub fn all_reduce(asynchronous: bool, worker: u64, start: i64, ns: u64, id: u64) -> [Event; 2] {
+pub fn all_reduce(
+    asynchronous: bool,
+    worker: u64,
+    start: i64,
+    ns: u64,
+    id: u64,
+) -> [HandwrittenEvent; 2] {
     let values = format!(
         "[[[{id},{id},0,256,4,\"cpu\"]],\"<Object>\",\"<Object>\",\"<None>\",{asynchronous},-1]"
     );
     let types = r#"["GenericList[Tensor(float)]","Object","Object","None","Bool","Int"]"#;
-    let mut asks = op("c10d::allreduce_", start, 100, id);
+    let mut asks = create_operator_event("c10d::allreduce_", start, 100, id);
     asks.inputs = (values, types.to_owned());
-    let flight = event(
+    let flight = create_event(
         "user_annotation",
         "gloo:all_reduce",
         worker,
@@ -70,17 +83,17 @@ pub fn all_reduce(asynchronous: bool, worker: u64, start: i64, ns: u64, id: u64)
 }
 
 /// One rank of a job.
-pub struct Rank<'a> {
+pub struct HandwrittenRank<'a> {
     pub rank: u32,
     pub world: u32,
     /// Names and members of groups.
     pub groups: &'a [(&'a str, &'a [u32])],
-    pub events: &'a [Event],
+    pub events: &'a [HandwrittenEvent],
 }
 
 /// Returns a rank that is the only one of its job, with these events.
-pub fn alone(events: &[Event]) -> Rank<'_> {
-    Rank {
+pub fn create_single_rank(events: &[HandwrittenEvent]) -> HandwrittenRank<'_> {
+    HandwrittenRank {
         rank: 0,
         world: 1,
         groups: &[("0", &[0])],
@@ -88,8 +101,8 @@ pub fn alone(events: &[Event]) -> Rank<'_> {
     }
 }
 
-impl Rank<'_> {
-    pub fn host(&self) -> String {
+impl HandwrittenRank<'_> {
+    pub fn render_host_json(&self) -> String {
         let mut out =
             String::from("{\"schema\": \"1.1.1-chakra.0.0.4\", \"pid\": 1, \"nodes\": [\n");
         let groups = self.groups.iter();
@@ -101,14 +114,14 @@ impl Rank<'_> {
             .collect();
         let groups = serde_json::Value::from(groups).to_string();
         let groups = serde_json::Value::from(vec![groups]).to_string();
-        node(
+        write_node(
             &mut out,
             2,
             "[pytorch|profiler|execution_trace|thread]",
             0,
             ("[]", "[]"),
         );
-        node(
+        write_node(
             &mut out,
             3,
             "## process_group:init ##",
@@ -117,7 +130,7 @@ impl Rank<'_> {
         );
         for event in self.events.iter().filter(|event| event.on_host) {
             let inputs = (&*event.inputs.0, &*event.inputs.1);
-            node(&mut out, event.id + 10, &event.name, event.id, inputs);
+            write_node(&mut out, event.id + 10, &event.name, event.id, inputs);
         }
         let last = out.trim_end_matches(",\n").len();
         out.truncate(last);
@@ -125,7 +138,7 @@ impl Rank<'_> {
         out
     }
 
-    pub fn kineto(&self) -> String {
+    pub fn render_kineto_json(&self) -> String {
         let groups = self.groups.iter();
         let groups: Vec<_> = groups
             .map(|(name, ranks)| serde_json::json!({"pg_name": name, "pg_size": ranks.len(), "ranks": ranks}))
@@ -165,16 +178,16 @@ impl Rank<'_> {
     }
 
     /// Writes both files into `folder`.
-    pub fn write(&self, folder: &Path) -> [PathBuf; 2] {
+    pub fn write_files(&self, folder: &Path) -> [PathBuf; 2] {
         let paths =
             ["host", "kineto"].map(|what| folder.join(format!("{what}.{}.json", self.rank)));
-        std::fs::write(&paths[0], self.host()).unwrap();
-        std::fs::write(&paths[1], self.kineto()).unwrap();
+        std::fs::write(&paths[0], self.render_host_json()).unwrap();
+        std::fs::write(&paths[1], self.render_kineto_json()).unwrap();
         paths
     }
 }
 
-fn node(out: &mut String, id: u64, name: &str, rf_id: u64, (values, types): (&str, &str)) {
+fn write_node(out: &mut String, id: u64, name: &str, rf_id: u64, (values, types): (&str, &str)) {
     let count = serde_json::from_str::<Vec<serde_json::Value>>(values)
         .unwrap()
         .len();

@@ -1,35 +1,35 @@
 //! Writes Kineto's file: first the threads, one after another, then the device.
 
-use super::host::sequence;
-use super::meet::Again;
-use super::out::{Out, number};
-use super::program::{Program, Role};
-use super::records::{ROOT, Record, Records};
-use super::{Capture, Device, EPOCH, PID, gpu};
+use super::host::sequence_number_of;
+use super::meet::HistoryReplay;
+use super::out::{BufferedOutput, number_of_hole};
+use super::program::{AutogradRole, StepProgram};
+use super::records::{HostRecord, ROOT, StepRecords};
+use super::{Device, EPOCH, PID, SimulatedCapture, gpu};
 use std::io::{Result, Write};
 
 /// Maximum number of host threads: two threads of the program, and four workers.
 const THREADS: usize = 6;
 
 /// A file under construction.
-pub(super) struct File<'c, W: Write> {
-    pub out: Out<W>,
-    pub capture: &'c Capture,
-    pub program: &'c Program,
+pub(super) struct KinetoFileWriter<'c, W: Write> {
+    pub out: BufferedOutput<W>,
+    pub capture: &'c SimulatedCapture,
+    pub program: &'c StepProgram,
     pub pid: u64,
     /// Clock offset of the rank, ns.
     pub clock: u64,
     events: u64,
 }
 
-impl<W: Write> File<'_, W> {
+impl<W: Write> KinetoFileWriter<'_, W> {
     /// Writes a time of the job in the file's clock and unit.
-    pub(super) fn at(&mut self, ns: u64) {
-        self.out.us(self.clock + ns);
+    pub(super) fn write_time(&mut self, ns: u64) {
+        self.out.write_us(self.clock + ns);
     }
 
     /// Returns the operating system's id of a thread.
-    pub(super) fn tid(&self, thread: u8) -> u64 {
+    pub(super) fn thread_id(&self, thread: u8) -> u64 {
         // The job creates tensor-parallel groups first, and a group starts its workers when it is created.
         let order = [0, 1, 4, 5, 2, 3];
         match thread {
@@ -39,143 +39,156 @@ impl<W: Write> File<'_, W> {
     }
 
     /// Writes the beginning of an event, up to and including its name.
-    pub(super) fn open(&mut self, category: &str, name: &str) {
-        self.out.str("  {\n    \"ph\": \"X\",\n    \"cat\": \"");
-        self.out.str(category);
-        self.out.str("\",\n    \"name\": \"");
-        self.out.str(name);
+    pub(super) fn open_event(&mut self, category: &str, name: &str) {
+        self.out
+            .write_str("  {\n    \"ph\": \"X\",\n    \"cat\": \"");
+        self.out.write_str(category);
+        self.out.write_str("\",\n    \"name\": \"");
+        self.out.write_str(name);
     }
 
     /// Writes the part of an event from its name to its arguments.
-    pub(super) fn place(&mut self, pid: u64, tid: u64, start: u64, ns: u64) {
-        self.out.str("\",\n    \"pid\": ");
-        self.out.number(pid);
-        self.out.str(",\n    \"tid\": ");
-        self.out.number(tid);
-        self.out.str(",\n    \"ts\": ");
-        self.at(start);
-        self.out.str(",\n    \"dur\": ");
-        self.out.us(ns);
-        self.out.str("\n    ,\n    \"args\": {\n      ");
+    pub(super) fn write_place(&mut self, pid: u64, tid: u64, start: u64, ns: u64) {
+        self.out.write_str("\",\n    \"pid\": ");
+        self.out.write_number(pid);
+        self.out.write_str(",\n    \"tid\": ");
+        self.out.write_number(tid);
+        self.out.write_str(",\n    \"ts\": ");
+        self.write_time(start);
+        self.out.write_str(",\n    \"dur\": ");
+        self.out.write_us(ns);
+        self.out.write_str("\n    ,\n    \"args\": {\n      ");
     }
 
     /// Writes the end of an event.
-    pub(super) fn close(&mut self) {
-        self.out.str("\n    }\n  },\n");
+    pub(super) fn close_event(&mut self) {
+        self.out.write_str("\n    }\n  },\n");
     }
 
     /// Writes one end of a flow arrow.
-    pub(super) fn flow(&mut self, category: &str, end: bool, id: u64, pid: u64, tid: u64, at: u64) {
+    pub(super) fn write_flow(
+        &mut self,
+        category: &str,
+        end: bool,
+        id: u64,
+        pid: u64,
+        tid: u64,
+        at: u64,
+    ) {
         let phase = if end { "f" } else { "s" };
-        self.out.str("  {\n    \"ph\": \"");
-        self.out.str(phase);
-        self.out.str("\",\n    \"id\": ");
-        self.out.number(id);
-        self.out.str(",\n    \"pid\": ");
-        self.out.number(pid);
-        self.out.str(",\n    \"tid\": ");
-        self.out.number(tid);
-        self.out.str(",\n    \"ts\": ");
-        self.at(at);
+        self.out.write_str("  {\n    \"ph\": \"");
+        self.out.write_str(phase);
+        self.out.write_str("\",\n    \"id\": ");
+        self.out.write_number(id);
+        self.out.write_str(",\n    \"pid\": ");
+        self.out.write_number(pid);
+        self.out.write_str(",\n    \"tid\": ");
+        self.out.write_number(tid);
+        self.out.write_str(",\n    \"ts\": ");
+        self.write_time(at);
         for title in [",\n    \"cat\": \"", "\",\n    \"name\": \""] {
-            self.out.str(title);
-            self.out.str(category);
+            self.out.write_str(title);
+            self.out.write_str(category);
         }
-        self.out.str("\"\n    ");
+        self.out.write_str("\"\n    ");
         if end {
-            self.out.str(", \"bp\": \"e\"");
+            self.out.write_str(", \"bp\": \"e\"");
         }
-        self.out.str("\n  },\n");
+        self.out.write_str("\n  },\n");
     }
 
     /// Writes an operator's fields from autograd.
-    fn sequence(&mut self, before: &str, seq: Option<u64>, forward: bool) {
+    fn write_sequence(&mut self, before: &str, seq: Option<u64>, forward: bool) {
         let Some(seq) = seq else { return };
-        self.out.str(before);
-        self.out.str("\"Sequence number\": ");
-        self.out.number(seq);
-        self.out.str(", \"Fwd thread id\": ");
-        self.out.number(u64::from(!forward));
+        self.out.write_str(before);
+        self.out.write_str("\"Sequence number\": ");
+        self.out.write_number(seq);
+        self.out.write_str(", \"Fwd thread id\": ");
+        self.out.write_number(u64::from(!forward));
     }
 
-    fn record(&mut self, record: &Record, step: u32) {
+    fn write_record(&mut self, record: &HostRecord, step: u32) {
         let program = self.program;
         let op = &program.ops[record.op as usize];
         let template = &program.templates[op.template as usize];
-        let number = number(op, step);
+        let number = number_of_hole(op, step);
         let category = match template.role {
-            Role::Annotation => "user_annotation",
+            AutogradRole::Annotation => "user_annotation",
             _ => "cpu_op",
         };
-        self.open(category, "");
-        self.out.numbered(&template.name, number);
-        let tid = self.tid(record.thread);
-        self.place(self.pid, tid, record.start, record.end - record.start);
-        self.out.str("\"External id\": ");
-        self.out.number(record.external);
-        let seq = op.seq.map(|seq| sequence(program, seq, step));
-        let forward = template.role == Role::Forward;
+        self.open_event(category, "");
+        self.out.write_numbered(&template.name, number);
+        let tid = self.thread_id(record.thread);
+        self.write_place(self.pid, tid, record.start, record.end - record.start);
+        self.out.write_str("\"External id\": ");
+        self.out.write_number(record.external);
+        let seq = op.seq.map(|seq| sequence_number_of(program, seq, step));
+        let forward = template.role == AutogradRole::Forward;
         // Events with inputs and events without have a different order of arguments.
         if template.kineto[0].0.is_empty() {
-            self.out.str(",\"Record function id\": ");
-            self.out.number(record.rf);
-            self.sequence(", ", seq, forward);
+            self.out.write_str(",\"Record function id\": ");
+            self.out.write_number(record.rf);
+            self.write_sequence(", ", seq, forward);
         } else {
-            self.sequence(",", seq, forward);
-            self.out.str(match seq {
+            self.write_sequence(",", seq, forward);
+            self.out.write_str(match seq {
                 Some(_) => ", \"Record function id\": ",
                 None => ",\"Record function id\": ",
             });
-            self.out.number(record.rf);
-            self.out.str(", ");
-            self.out.numbered(&template.kineto, number);
+            self.out.write_number(record.rf);
+            self.out.write_str(", ");
+            self.out.write_numbered(&template.kineto, number);
         }
-        self.out.str(", \"Ev Idx\": ");
-        self.out.number(self.events);
+        self.out.write_str(", \"Ev Idx\": ");
+        self.out.write_number(self.events);
         self.events += 1;
-        self.close();
+        self.close_event();
         if op.flow {
             let seq = op.seq.expect("what flows has a number");
             // The backward pass visits nodes in reverse order, so the last forward node comes first.
             let seqs = u64::from(program.seqs);
             let id = u64::from(step) * seqs + seqs - u64::from(seq);
-            let end = template.role == Role::Backward;
-            self.flow("fwdbwd", end, id, self.pid, tid, record.start);
+            let end = template.role == AutogradRole::Backward;
+            self.write_flow("fwdbwd", end, id, self.pid, tid, record.start);
         }
     }
 }
 
 /// Writes the file of `rank`.
-pub(super) fn write(capture: &Capture, rank: u32, sink: impl Write) -> Result<()> {
-    let program = &capture.program(rank);
-    let mut file = File {
-        out: Out::new(sink),
+pub(super) fn write_kineto_file(
+    capture: &SimulatedCapture,
+    rank: u32,
+    sink: impl Write,
+) -> Result<()> {
+    let program = &capture.named_program(rank);
+    let mut file = KinetoFileWriter {
+        out: BufferedOutput::new(sink),
         capture,
         program,
         pid: PID + u64::from(rank),
-        clock: EPOCH.saturating_add_signed(capture.offset(rank)),
+        clock: EPOCH.saturating_add_signed(capture.clock_offset_ns(rank)),
         events: 0,
     };
-    gpu::head(&mut file, rank);
+    gpu::write_head(&mut file, rank);
     let cuda = capture.options.device == Device::Cuda;
-    let mut workers: [Vec<(Record, u32)>; THREADS] = Default::default();
+    let mut workers: [Vec<(HostRecord, u32)>; THREADS] = Default::default();
     // Repeat the run for every thread with many records, so that only a few records are in memory.
     for pass in 0..1 + 2 * u8::from(cuda) {
-        let mut records = Records::new(program, pass == 2);
-        let mut clock = capture.clock(rank);
-        let mut again = Again(&capture.outcome.histories[rank as usize]);
+        let mut records = StepRecords::new(program, pass == 2);
+        let mut clock = capture.clock_of_rank(rank);
+        let mut again = HistoryReplay(&capture.outcome.histories[rank as usize]);
         for step in 0..capture.options.steps {
             assert!(clock.run(program, &mut again, &mut records));
-            records.finish();
+            records.finish_step();
             if pass == 2 {
-                gpu::step(&mut file, &records, rank, step)?;
+                gpu::write_step(&mut file, &records, rank, step)?;
                 records.clear();
                 continue;
             }
             for record in records.list.iter().filter(|record| record.op != ROOT) {
                 if record.thread == pass {
-                    file.record(record, step);
-                    file.out.pass()?;
+                    file.write_record(record, step);
+                    file.out.flush_full_chunk()?;
                 } else if pass == 0 && record.thread > 1 {
                     workers[usize::from(record.thread)].push((*record, step));
                 }
@@ -184,12 +197,12 @@ pub(super) fn write(capture: &Capture, rank: u32, sink: impl Write) -> Result<()
         }
         if pass == 0 {
             for (record, step) in workers.iter().flatten() {
-                file.record(record, *step);
-                file.out.pass()?;
+                file.write_record(record, *step);
+                file.out.flush_full_chunk()?;
             }
         }
     }
     let last = capture.outcome.tallies[rank as usize].last;
-    gpu::tail(&mut file, rank, last);
-    file.out.finish()
+    gpu::write_tail(&mut file, rank, last);
+    file.out.flush_rest()
 }

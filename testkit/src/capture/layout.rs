@@ -1,13 +1,13 @@
 //! Members of groups, and the meetings of a step.
 
 use super::cost::CollectiveKind;
-use super::cost::Exchange;
-use super::program::{Axis, Meet, Meeting, Program};
+use super::cost::ExchangeKind;
+use super::program::{CommonMeeting, GroupAxis, MeetingMember, StepProgram};
 use super::{Options, Style};
 
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct LayoutGroup {
     /// Name in PyTorch.
     pub name: String,
     pub description: &'static str,
@@ -16,15 +16,15 @@ pub(super) struct Group {
 
 /// Groups and meetings, which are common to all ranks.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct JobLayout {
     /// The group of all ranks, then the tensor-parallel groups, then the data-parallel groups.
-    pub groups: Vec<Group>,
-    pub meetings: Vec<Meeting>,
+    pub groups: Vec<LayoutGroup>,
+    pub meetings: Vec<CommonMeeting>,
     /// Number of tensor-parallel groups, and number of ranks in each of these groups.
     tensor: (u32, u32),
 }
 
-impl Layout {
+impl JobLayout {
     /// Computes the groups. The list of meetings is still empty.
     pub(super) fn new(options: &Options) -> Self {
         let (ranks, tp) = (options.ranks, options.tensor_parallel);
@@ -40,7 +40,7 @@ impl Layout {
         let groups = lists
             .into_iter()
             .enumerate()
-            .map(|(i, (description, ranks))| Group {
+            .map(|(i, (description, ranks))| LayoutGroup {
                 name: i.to_string(),
                 description,
                 ranks,
@@ -54,49 +54,49 @@ impl Layout {
 
     /// Returns the groups along an axis: the index of the first group, the number of groups, and the index of the
     /// group that contains `rank`.
-    fn along(&self, axis: Axis, rank: u32) -> (u32, u32, u32) {
+    fn group_along_axis(&self, axis: GroupAxis, rank: u32) -> (u32, u32, u32) {
         let (groups, tp) = self.tensor;
         match axis {
-            Axis::Data | Axis::Pair if tp == 1 => (0, 1, 0),
-            Axis::Data | Axis::Pair => (1 + groups, tp, rank % tp),
-            Axis::Tensor => (1, groups, rank / tp),
+            GroupAxis::Data | GroupAxis::Pair if tp == 1 => (0, 1, 0),
+            GroupAxis::Data | GroupAxis::Pair => (1 + groups, tp, rank % tp),
+            GroupAxis::Tensor => (1, groups, rank / tp),
         }
     }
 
     /// Returns the group of `rank` along `axis`.
-    pub(super) fn group(&self, axis: Axis, rank: u32) -> &Group {
-        let (first, _, nth) = self.along(axis, rank);
+    pub(super) fn group_of_rank(&self, axis: GroupAxis, rank: u32) -> &LayoutGroup {
+        let (first, _, nth) = self.group_along_axis(axis, rank);
         &self.groups[(first + nth) as usize]
     }
 
     /// Returns all groups that contain `rank`.
-    pub(super) fn groups_of(&self, rank: u32) -> impl Iterator<Item = &Group> {
+    pub(super) fn groups_of(&self, rank: u32) -> impl Iterator<Item = &LayoutGroup> {
         self.groups
             .iter()
             .filter(move |group| group.ranks.binary_search(&rank).is_ok())
     }
 
     /// Converts the meeting `meet` of `rank` to its index in the list for all ranks.
-    pub(super) fn global(&self, meet: &Meet, rank: u32) -> u32 {
+    pub(super) fn global_index(&self, meet: &MeetingMember, rank: u32) -> u32 {
         match meet.axis {
-            Axis::Pair => meet.global,
-            axis => meet.global + self.along(axis, rank).2,
+            GroupAxis::Pair => meet.global,
+            axis => meet.global + self.group_along_axis(axis, rank).2,
         }
     }
 
     /// Lists the meetings of a step, and stores the indices of each program's meetings in the program.
-    pub(super) fn settle(
+    pub(super) fn settle_meetings(
         &mut self,
         options: &Options,
-        program: &mut Program,
-        asked: &[(Exchange, u64, u32)],
+        program: &mut StepProgram,
+        asked: &[(ExchangeKind, u64, u32)],
     ) {
         if options.style == Style::Pipeline {
             let bytes = u64::from(options.tokens) * u64::from(options.hidden) * 4;
             let stages = options.ranks - 1;
             for nth in 0..stages * options.microbatches * 2 {
-                self.meetings.push(Meeting {
-                    exchange: Exchange::Message,
+                self.meetings.push(CommonMeeting {
+                    exchange: ExchangeKind::Message,
                     group: 0,
                     nth: nth / 2 % options.microbatches,
                     bytes,
@@ -106,8 +106,8 @@ impl Layout {
         }
         for (meet, (exchange, bytes, nth)) in program.meets.iter_mut().zip(asked) {
             meet.global = self.meetings.len() as u32;
-            let (first, count, _) = self.along(meet.axis, 0);
-            self.meetings.extend((0..count).map(|group| Meeting {
+            let (first, count, _) = self.group_along_axis(meet.axis, 0);
+            self.meetings.extend((0..count).map(|group| CommonMeeting {
                 exchange: *exchange,
                 group: first + group,
                 nth: *nth,

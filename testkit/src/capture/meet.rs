@@ -2,54 +2,54 @@
 //! members.
 
 use super::Options;
-use super::cost::{draw, transfer};
-use super::layout::Layout;
-use super::program::Program;
-use super::simulate::{Clock, Meetings, Pace, Recorder, Waiter};
+use super::cost::{hash_parts, price_transfer};
+use super::layout::JobLayout;
+use super::program::StepProgram;
+use super::simulate::{EventRecorder, MeetingAccess, RankClock, RankPace, WaiterKind};
 
 /// One member's part in a meeting; times in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct MeetingPart {
     pub start: u64,
     pub end: u64,
-    pub waited: Option<(Waiter, u64, u64)>,
+    pub waited: Option<(WaiterKind, u64, u64)>,
 }
 
 /// A rank's parts in meetings, by step and in program order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct History {
-    pub parts: Vec<Part>,
+pub(super) struct RankHistory {
+    pub parts: Vec<MeetingPart>,
     per_step: usize,
 }
 
-impl History {
-    fn at(&self, step: u32, m: u32) -> usize {
+impl RankHistory {
+    fn part_index(&self, step: u32, m: u32) -> usize {
         step as usize * self.per_step + m as usize
     }
 
     /// Returns the parts of one step.
-    pub(super) fn step(&self, step: u32) -> &[Part] {
-        &self.parts[self.at(step, 0)..self.at(step + 1, 0)]
+    pub(super) fn parts_of_step(&self, step: u32) -> &[MeetingPart] {
+        &self.parts[self.part_index(step, 0)..self.part_index(step + 1, 0)]
     }
 }
 
 /// Answers a rank's questions from its history, so that its run can be repeated.
-pub(super) struct Again<'h>(pub &'h History);
+pub(super) struct HistoryReplay<'h>(pub &'h RankHistory);
 
-impl Meetings for Again<'_> {
-    fn arrive(&mut self, step: u32, m: u32, start: u64) {
-        let known = self.0.parts[self.0.at(step, m)].start;
+impl MeetingAccess for HistoryReplay<'_> {
+    fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64) {
+        let known = self.0.parts[self.0.part_index(step, m)].start;
         assert_eq!(known, start, "a rank does the same when it is asked again");
     }
-    fn end(&self, step: u32, m: u32) -> Option<u64> {
-        Some(self.0.parts[self.0.at(step, m)].end)
+    fn meeting_end(&self, step: u32, m: u32) -> Option<u64> {
+        Some(self.0.parts[self.0.part_index(step, m)].end)
     }
-    fn waited(&mut self, _: u32, _: u32, _: Waiter, _: u64, _: u64) {}
+    fn record_wait(&mut self, _: u32, _: u32, _: WaiterKind, _: u64, _: u64) {}
 }
 
 /// Counts of a rank's events, with the first start and the last end.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct EventTally {
     pub ops: u64,
     pub calls: u64,
     pub kernels: u64,
@@ -59,37 +59,44 @@ pub(super) struct Tally {
 }
 
 /// Counts events. The start and end of a step are those of its outermost operator.
-struct Counting<'a>(&'a mut Tally, &'a Program, &'a mut Vec<(u64, u64)>);
+struct EventCounter<'a>(&'a mut EventTally, &'a StepProgram, &'a mut Vec<(u64, u64)>);
 
-impl Recorder for Counting<'_> {
-    fn enter(&mut self, _: u32, at: u64) {
+impl EventRecorder for EventCounter<'_> {
+    fn enter_operator(&mut self, _: u32, at: u64) {
         if self.0.depth == 0 {
             self.2.push((at, at));
         }
         self.0.depth += 1;
         self.0.ops += 1;
     }
-    fn exit(&mut self, at: u64) {
+    fn exit_operator(&mut self, at: u64) {
         self.0.depth -= 1;
         if let (0, Some(step)) = (self.0.depth, self.2.last_mut()) {
             step.1 = at;
         }
         self.0.last = self.0.last.max(at);
     }
-    fn meet(&mut self, _: u32, _: Option<u8>, _: u64, _: u64) {
+    fn record_meeting(&mut self, _: u32, _: Option<u8>, _: u64, _: u64) {
         self.0.ops += 1;
     }
-    fn call(&mut self, _: super::simulate::Call, at: u64, ns: u64, _: u64) {
+    fn record_call(&mut self, _: super::simulate::RuntimeCall, at: u64, ns: u64, _: u64) {
         self.0.calls += 1;
         self.0.last = self.0.last.max(at + ns);
     }
-    fn device(&mut self, what: super::simulate::Device, _: u32, at: u64, ns: u64, _: u64) {
-        use super::simulate::Device;
+    fn record_device_work(
+        &mut self,
+        what: super::simulate::StreamWork,
+        _: u32,
+        at: u64,
+        ns: u64,
+        _: u64,
+    ) {
+        use super::simulate::StreamWork;
         match what {
-            Device::Kernel(kernel) if self.1.kernels[kernel as usize].copy.is_some() => {
+            StreamWork::Kernel(kernel) if self.1.kernels[kernel as usize].copy.is_some() => {
                 self.0.copies += 1;
             }
-            Device::Kernel(_) | Device::Collective(_) => self.0.kernels += 1,
+            StreamWork::Kernel(_) | StreamWork::Collective(_) => self.0.kernels += 1,
             _ => {}
         }
         self.0.last = self.0.last.max(at + ns);
@@ -98,24 +105,24 @@ impl Recorder for Counting<'_> {
 
 /// Result of a simulation: histories, tallies and steps of all ranks.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    pub histories: Vec<History>,
-    pub tallies: Vec<Tally>,
+pub(super) struct SimulationOutcome {
+    pub histories: Vec<RankHistory>,
+    pub tallies: Vec<EventTally>,
     /// Start and end of each step, by rank, then by step.
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
 /// Members of a meeting that have arrived in the current step, and the last start.
 #[derive(Clone, Default)]
-struct Gathering {
+struct OpenMeeting {
     arrived: u32,
     last: u64,
 }
 
 /// Returns the speed of `rank`.
-pub(super) fn pace(options: &Options, rank: u32) -> Pace {
+pub(super) fn draw_pace(options: &Options, rank: u32) -> RankPace {
     let found = options.stragglers.iter().rev().find(|(r, _)| *r == rank);
-    Pace {
+    RankPace {
         seed: options.seed,
         rank,
         straggle: found.map_or(1000, |(_, factor)| *factor),
@@ -124,84 +131,88 @@ pub(super) fn pace(options: &Options, rank: u32) -> Pace {
 }
 
 /// Returns the simulation of `rank` before the first step.
-pub(super) fn clock(options: &Options, rank: u32) -> Clock {
+pub(super) fn create_clock(options: &Options, rank: u32) -> RankClock {
     let late = options.late.iter().rev().find(|(r, _)| *r == rank);
-    Clock::new(pace(options, rank), late.map_or(0, |(_, ns)| *ns))
+    RankClock::new(draw_pace(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
 
 /// One rank's view of the meetings while some ends are still unknown.
-struct Live<'a> {
-    history: &'a mut History,
+struct LiveMeetings<'a> {
+    history: &'a mut RankHistory,
     rank: u32,
-    layout: &'a Layout,
-    program: &'a Program,
-    gatherings: &'a mut [Gathering],
+    layout: &'a JobLayout,
+    program: &'a StepProgram,
+    gatherings: &'a mut [OpenMeeting],
     arrived: &'a mut Vec<u32>,
 }
 
-impl Meetings for Live<'_> {
-    fn arrive(&mut self, step: u32, m: u32, start: u64) {
-        let at = self.history.at(step, m);
-        self.history.parts[at] = Part {
+impl MeetingAccess for LiveMeetings<'_> {
+    fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64) {
+        let at = self.history.part_index(step, m);
+        self.history.parts[at] = MeetingPart {
             start,
             end: u64::MAX,
             waited: None,
         };
         let global = self
             .layout
-            .global(&self.program.meets[m as usize], self.rank);
+            .global_index(&self.program.meets[m as usize], self.rank);
         let gathering = &mut self.gatherings[global as usize];
         gathering.arrived += 1;
         gathering.last = gathering.last.max(start);
         self.arrived.push(global);
     }
-    fn end(&self, step: u32, m: u32) -> Option<u64> {
-        let end = self.history.parts[self.history.at(step, m)].end;
+    fn meeting_end(&self, step: u32, m: u32) -> Option<u64> {
+        let end = self.history.parts[self.history.part_index(step, m)].end;
         (end != u64::MAX).then_some(end)
     }
-    fn waited(&mut self, step: u32, m: u32, by: Waiter, from: u64, until: u64) {
-        let at = self.history.at(step, m);
+    fn record_wait(&mut self, step: u32, m: u32, by: WaiterKind, from: u64, until: u64) {
+        let at = self.history.part_index(step, m);
         self.history.parts[at].waited = Some((by, from, until));
     }
 }
 
 /// Runs all ranks through the whole job.
-pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program]) -> Outcome {
+pub(super) fn simulate_job(
+    options: &Options,
+    layout: &JobLayout,
+    programs: &[StepProgram],
+) -> SimulationOutcome {
     let ranks = options.ranks as usize;
     // In the generated job, either all ranks share one program, or each rank has its own.
     let program = |rank: usize| &programs[rank.min(programs.len() - 1)];
     let mut clocks: Vec<_> = (0..options.ranks)
-        .map(|rank| clock(options, rank))
+        .map(|rank| create_clock(options, rank))
         .collect();
-    let mut outcome = Outcome {
+    let mut outcome = SimulationOutcome {
         histories: (0..ranks)
             .map(|rank| {
                 let per_step = program(rank).meets.len();
-                let none = Part {
+                let none = MeetingPart {
                     start: 0,
                     end: u64::MAX,
                     waited: None,
                 };
-                History {
+                RankHistory {
                     parts: vec![none; per_step * options.steps as usize],
                     per_step,
                 }
             })
             .collect(),
-        tallies: vec![Tally::default(); ranks],
+        tallies: vec![EventTally::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
     // For each meeting, its members; each has the meeting's index in the member's program.
     let mut members: Vec<Vec<(u32, u32)>> = vec![Vec::new(); layout.meetings.len()];
     for rank in 0..options.ranks {
         for (m, meet) in program(rank as usize).meets.iter().enumerate() {
-            let global = layout.global(meet, rank);
+            let global = layout.global_index(meet, rank);
             members[global as usize].push((rank, m as u32));
         }
     }
     let mut arrived = Vec::new();
     for step in 0..options.steps {
-        let mut gatherings = vec![Gathering::default(); layout.meetings.len()];
+        let mut gatherings = vec![OpenMeeting::default(); layout.meetings.len()];
         let mut ready: Vec<u32> = (0..options.ranks).rev().collect();
         let mut done = vec![false; ranks];
         while let Some(rank) = ready.pop() {
@@ -210,7 +221,7 @@ pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program])
                 continue;
             }
             arrived.clear();
-            let mut live = Live {
+            let mut live = LiveMeetings {
                 history: &mut outcome.histories[rank],
                 rank: rank as u32,
                 layout,
@@ -218,7 +229,7 @@ pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program])
                 gatherings: &mut gatherings,
                 arrived: &mut arrived,
             };
-            let mut counting = Counting(
+            let mut counting = EventCounter(
                 &mut outcome.tallies[rank],
                 program(rank),
                 &mut outcome.steps[rank],
@@ -233,13 +244,13 @@ pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program])
                 let meeting = &layout.meetings[global as usize];
                 let count = layout.groups[meeting.group as usize].ranks.len() as u32;
                 let bandwidth = options.bandwidth;
-                let ns = transfer(meeting.exchange, meeting.bytes, count, bandwidth);
+                let ns = price_transfer(meeting.exchange, meeting.bytes, count, bandwidth);
                 for (member, m) in who {
                     let key = u64::from(step) << 32 | u64::from(global);
-                    let late = draw([options.seed ^ 0xe4d, (*member).into(), key]);
+                    let late = hash_parts([options.seed ^ 0xe4d, (*member).into(), key]);
                     let late = late % (u64::from(options.jitter) + 1);
                     let history = &mut outcome.histories[*member as usize];
-                    let at = history.at(step, *m);
+                    let at = history.part_index(step, *m);
                     history.parts[at].end = gathering.last + ns + late;
                     outcome.tallies[*member as usize].last = outcome.tallies[*member as usize]
                         .last

@@ -4,118 +4,129 @@
 //! a reduce-scatter follows the second.
 
 use super::Style;
-use super::build::{Builder, Call, forward, plain};
-use super::comm::Ask;
+use super::build::{OperatorCall, StepProgramBuilder, forward_call, operator_call};
+use super::comm::RequestedCollective;
 use super::cost::CollectiveKind;
-use super::ops::Linear;
-use super::program::Axis;
-use super::reducer::Reducer;
-use super::tensor::{Arg, Tensor};
+use super::ops::LinearResult;
+use super::program::GroupAxis;
+use super::reducer::GradientReducer;
+use super::tensor::{OperatorOperand, ProgramTensor};
 
 /// A layer's parameters: the gain and bias of the normalization, then the weights and biases of the matrices.
 #[derive(Clone, Debug)]
-pub(super) struct Layer {
-    pub params: [Tensor; 6],
+pub(super) struct LayerParameters {
+    pub params: [ProgramTensor; 6],
 }
 
 /// Results of a layer's forward pass that the backward pass needs.
 #[derive(Debug)]
-pub(super) struct Saved {
-    x: Tensor,
-    statistics: [Tensor; 2],
+pub(super) struct SavedActivations {
+    x: ProgramTensor,
+    statistics: [ProgramTensor; 2],
     norm: u32,
     gather: Option<u32>,
-    first: Linear,
+    first: LinearResult,
     gelu: u32,
-    second: Linear,
+    second: LinearResult,
     scatter: Option<u32>,
     add: u32,
 }
 
-impl Builder<'_> {
+impl StepProgramBuilder<'_> {
     /// Creates the parameters of `count` layers.
-    pub(super) fn layers(&mut self, count: u32) -> Vec<Layer> {
+    pub(super) fn create_layers(&mut self, count: u32) -> Vec<LayerParameters> {
         let h = u64::from(self.options.hidden);
         let wide = 4 * h / u64::from(self.options.tensor_parallel);
         let shapes: [&[u64]; 6] = [&[h], &[h], &[wide, h], &[wide], &[h, wide], &[h]];
         (0..count)
-            .map(|_| Layer {
-                params: shapes.map(|shape| self.kept(shape)),
+            .map(|_| LayerParameters {
+                params: shapes.map(|shape| self.create_kept_tensor(shape)),
             })
             .collect()
     }
 
-    fn sharded(&self) -> bool {
+    fn is_sharded(&self) -> bool {
         self.options.tensor_parallel > 1
     }
 
     /// Adds an all-gather or reduce-scatter along the first dimension, and the wait for it.
-    fn reshard(&mut self, kind: CollectiveKind, input: &Tensor) -> Tensor {
+    fn add_reshard(&mut self, kind: CollectiveKind, input: &ProgramTensor) -> ProgramTensor {
         let tp = u64::from(self.options.tensor_parallel);
         let rows = match kind {
             CollectiveKind::AllGather => input.shape[0] * tp,
             _ => input.shape[0] / tp,
         };
-        let output = self.fresh(&[rows, input.shape[1]]);
-        let ask = Ask {
+        let output = self.create_temporary(&[rows, input.shape[1]]);
+        let ask = RequestedCollective {
             kind,
-            axis: Axis::Tensor,
+            axis: GroupAxis::Tensor,
             input,
             output: &output,
         };
         if self.options.style == Style::Functional {
-            let meet = self.functional(ask);
+            let meet = self.add_functional_collective(ask);
             self.wait_tensor(meet, &output);
         } else {
-            self.empty(&output);
-            let meet = self.c10d(ask, false);
-            self.wait(meet);
+            self.add_empty(&output);
+            let meet = self.add_c10d_collective(ask, false);
+            self.wait_for_meeting(meet);
         }
         output
     }
 
-    /// Adds [`Builder::reshard`] as an autograd function.
-    fn reshard_forward(&mut self, kind: CollectiveKind, input: &Tensor) -> (Tensor, u32) {
+    /// Adds [`StepProgramBuilder::add_reshard`] as an autograd function.
+    fn reshard_forward(
+        &mut self,
+        kind: CollectiveKind,
+        input: &ProgramTensor,
+    ) -> (ProgramTensor, u32) {
         let name = match kind {
             CollectiveKind::AllGather => "_AllGather",
             _ => "_ReduceScatter",
         };
-        let seq = self.seq();
+        let seq = self.next_sequence();
         let mut output = None;
-        self.python();
-        let call = Call {
+        self.add_python_time();
+        let call = OperatorCall {
             flow: true,
-            ..forward(name, seq)
+            ..forward_call(name, seq)
         };
-        self.op(call, &[Arg::Tensor(input)], &[], |b| {
-            output = Some(b.reshard(kind, input));
+        self.add_operator(call, &[OperatorOperand::Tensor(input)], &[], |b| {
+            output = Some(b.add_reshard(kind, input));
         });
         (output.expect("it was made"), seq)
     }
 
     /// Adds a layer's forward pass.
-    pub(super) fn layer(&mut self, layer: &Layer, x: &Tensor) -> (Tensor, Saved) {
+    pub(super) fn add_layer_forward(
+        &mut self,
+        layer: &LayerParameters,
+        x: &ProgramTensor,
+    ) -> (ProgramTensor, SavedActivations) {
         let [gain, shift, w1, b1, w2, b2] = &layer.params;
         let (normal, statistics, norm) = self.layer_norm(x, gain, shift);
-        let (input, gather) = match self.sharded() {
+        let (input, gather) = match self.is_sharded() {
             true => {
                 let (whole, seq) = self.reshard_forward(CollectiveKind::AllGather, &normal);
                 (whole, Some(seq))
             }
             false => (normal, None),
         };
-        let first = self.linear(&input, w1, b1);
-        let gelu = self.seq();
-        let bent = self.fresh(&first.y.shape);
-        self.python();
-        let call = Call {
+        let first = self.add_linear(&input, w1, b1);
+        let gelu = self.next_sequence();
+        let bent = self.create_temporary(&first.y.shape);
+        self.add_python_time();
+        let call = OperatorCall {
             flow: true,
-            ..forward("aten::gelu", gelu)
+            ..forward_call("aten::gelu", gelu)
         };
-        let args = [Arg::Tensor(&first.y), Arg::Text("none")];
-        self.pointwise(call, &args, &bent, 8);
-        let second = self.linear(&bent, w2, b2);
-        let (output, scatter) = match self.sharded() {
+        let args = [
+            OperatorOperand::Tensor(&first.y),
+            OperatorOperand::Text("none"),
+        ];
+        self.add_pointwise(call, &args, &bent, 8);
+        let second = self.add_linear(&bent, w2, b2);
+        let (output, scatter) = match self.is_sharded() {
             true => {
                 let kind = CollectiveKind::ReduceScatter;
                 let (shard, seq) = self.reshard_forward(kind, &second.y);
@@ -123,16 +134,20 @@ impl Builder<'_> {
             }
             false => (second.y.clone(), None),
         };
-        let add = self.seq();
-        let sum = self.fresh(&x.shape);
-        self.python();
-        let call = Call {
+        let add = self.next_sequence();
+        let sum = self.create_temporary(&x.shape);
+        self.add_python_time();
+        let call = OperatorCall {
             flow: true,
-            ..forward("aten::add", add)
+            ..forward_call("aten::add", add)
         };
-        let args = [Arg::Tensor(x), Arg::Tensor(&output), Arg::Int(1)];
-        self.pointwise(call, &args, &sum, 1);
-        let saved = Saved {
+        let args = [
+            OperatorOperand::Tensor(x),
+            OperatorOperand::Tensor(&output),
+            OperatorOperand::Int(1),
+        ];
+        self.add_pointwise(call, &args, &sum, 1);
+        let saved = SavedActivations {
             x: x.clone(),
             statistics,
             norm,
@@ -148,43 +163,49 @@ impl Builder<'_> {
 
     fn layer_norm(
         &mut self,
-        x: &Tensor,
-        gain: &Tensor,
-        shift: &Tensor,
-    ) -> (Tensor, [Tensor; 2], u32) {
+        x: &ProgramTensor,
+        gain: &ProgramTensor,
+        shift: &ProgramTensor,
+    ) -> (ProgramTensor, [ProgramTensor; 2], u32) {
         let (rows, h) = (x.shape[0], x.shape[1]);
-        let y = self.fresh(&x.shape);
-        let statistics = [0; 2].map(|_| self.fresh(&[rows, 1]));
-        let seq = self.seq();
-        let small = Arg::Double("0.000010", "1.0000000000000001e-05");
+        let y = self.create_temporary(&x.shape);
+        let statistics = [0; 2].map(|_| self.create_temporary(&[rows, 1]));
+        let seq = self.next_sequence();
+        let small = OperatorOperand::Double("0.000010", "1.0000000000000001e-05");
         let shape = [h];
         let args = [
-            Arg::Tensor(x),
-            Arg::Ints(&shape),
-            Arg::Tensor(gain),
-            Arg::Tensor(shift),
+            OperatorOperand::Tensor(x),
+            OperatorOperand::Ints(&shape),
+            OperatorOperand::Tensor(gain),
+            OperatorOperand::Tensor(shift),
             small,
-            Arg::Bool(true),
+            OperatorOperand::Bool(true),
         ];
-        self.python();
-        self.op(
-            forward("aten::layer_norm", seq),
+        self.add_python_time();
+        self.add_operator(
+            forward_call("aten::layer_norm", seq),
             &args,
-            &[Arg::Tensor(&y)],
+            &[OperatorOperand::Tensor(&y)],
             |b| {
                 let results = [&y, &statistics[0], &statistics[1]];
-                let call = Call {
+                let call = OperatorCall {
                     flow: true,
-                    ..forward("aten::native_layer_norm", seq)
+                    ..forward_call("aten::native_layer_norm", seq)
                 };
-                b.op(call, &args[..5], &results.map(Arg::Tensor), |b| {
-                    for tensor in results {
-                        b.empty(tensor);
-                    }
-                    let bytes = u128::from(y.bytes()) * 2;
-                    let kernel = "void at::native::vectorized_layer_norm_kernel<float, float>()";
-                    b.work(kernel, u128::from(y.elements()) * 5, bytes);
-                });
+                b.add_operator(
+                    call,
+                    &args[..5],
+                    &results.map(OperatorOperand::Tensor),
+                    |b| {
+                        for tensor in results {
+                            b.add_empty(tensor);
+                        }
+                        let bytes = u128::from(y.byte_count()) * 2;
+                        let kernel =
+                            "void at::native::vectorized_layer_norm_kernel<float, float>()";
+                        b.add_work(kernel, u128::from(y.element_count()) * 5, bytes);
+                    },
+                );
             },
         );
         (y, statistics, seq)
@@ -194,28 +215,28 @@ impl Builder<'_> {
     pub(super) fn layer_backward(
         &mut self,
         nth: usize,
-        layer: &Layer,
-        saved: &Saved,
-        grad: &Tensor,
-        reducer: &mut Reducer,
-    ) -> Tensor {
+        layer: &LayerParameters,
+        saved: &SavedActivations,
+        grad: &ProgramTensor,
+        reducer: &mut GradientReducer,
+    ) -> ProgramTensor {
         let [gain, shift, ..] = &layer.params;
         let param = 6 * nth;
-        self.backward("AddBackward0", Some(saved.add), grad, |_| {}, |_| {});
+        self.add_backward_node("AddBackward0", Some(saved.add), grad, |_| {}, |_| {});
         let wide = self.reshard_backward(saved.scatter, CollectiveKind::AllGather, grad);
         let bent = self.linear_backward(&saved.second, &wide, param + 4, reducer);
-        let inner = self.fresh(&bent.shape);
-        self.backward(
+        let inner = self.create_temporary(&bent.shape);
+        self.add_backward_node(
             "GeluBackward0",
             Some(saved.gelu),
             &bent,
             |b| {
                 let args = [
-                    Arg::Tensor(&bent),
-                    Arg::Tensor(&saved.first.y),
-                    Arg::Text("none"),
+                    OperatorOperand::Tensor(&bent),
+                    OperatorOperand::Tensor(&saved.first.y),
+                    OperatorOperand::Text("none"),
                 ];
-                b.pointwise(plain("aten::gelu_backward"), &args, &inner, 16);
+                b.add_pointwise(operator_call("aten::gelu_backward"), &args, &inner, 16);
             },
             |_| {},
         );
@@ -223,11 +244,11 @@ impl Builder<'_> {
         let normal = self.reshard_backward(saved.gather, CollectiveKind::ReduceScatter, &normal);
         let h = gain.shape[0];
         let (dx, dgain, dshift) = (
-            self.fresh(&saved.x.shape),
-            self.fresh(&[h]),
-            self.fresh(&[h]),
+            self.create_temporary(&saved.x.shape),
+            self.create_temporary(&[h]),
+            self.create_temporary(&[h]),
         );
-        self.backward(
+        self.add_backward_node(
             "NativeLayerNormBackward0",
             Some(saved.norm),
             &normal,
@@ -235,30 +256,30 @@ impl Builder<'_> {
                 let shape = [h];
                 let [mean, rstd] = &saved.statistics;
                 let args = [
-                    Arg::Tensor(&normal),
-                    Arg::Tensor(&saved.x),
-                    Arg::Ints(&shape),
-                    Arg::Tensor(mean),
-                    Arg::Tensor(rstd),
-                    Arg::Tensor(gain),
-                    Arg::Tensor(shift),
-                    Arg::Bools(3),
+                    OperatorOperand::Tensor(&normal),
+                    OperatorOperand::Tensor(&saved.x),
+                    OperatorOperand::Ints(&shape),
+                    OperatorOperand::Tensor(mean),
+                    OperatorOperand::Tensor(rstd),
+                    OperatorOperand::Tensor(gain),
+                    OperatorOperand::Tensor(shift),
+                    OperatorOperand::Bools(3),
                 ];
                 let results = [&dx, &dgain, &dshift];
-                let call = plain("aten::native_layer_norm_backward");
-                b.op(call, &args, &results.map(Arg::Tensor), |b| {
+                let call = operator_call("aten::native_layer_norm_backward");
+                b.add_operator(call, &args, &results.map(OperatorOperand::Tensor), |b| {
                     b.empty_like(&saved.x, &dx);
                     b.empty_like(gain, &dgain);
                     b.empty_like(shift, &dshift);
-                    let bytes = u128::from(dx.bytes()) * 3;
+                    let bytes = u128::from(dx.byte_count()) * 3;
                     let kernel = "void at::native::layer_norm_grad_input_kernel<float, float>()";
-                    b.work(kernel, u128::from(dx.elements()) * 10, bytes);
+                    b.add_work(kernel, u128::from(dx.element_count()) * 10, bytes);
                 });
             },
             |_| {},
         );
-        self.accumulate(param, &dgain, reducer);
-        self.accumulate(param + 1, &dshift, reducer);
+        self.add_accumulation(param, &dgain, reducer);
+        self.add_accumulation(param + 1, &dshift, reducer);
         dx
     }
 
@@ -266,8 +287,8 @@ impl Builder<'_> {
         &mut self,
         seq: Option<u32>,
         kind: CollectiveKind,
-        grad: &Tensor,
-    ) -> Tensor {
+        grad: &ProgramTensor,
+    ) -> ProgramTensor {
         let Some(seq) = seq else {
             return grad.clone();
         };
@@ -276,7 +297,7 @@ impl Builder<'_> {
             CollectiveKind::AllGather => "_ReduceScatterBackward",
             _ => "_AllGatherBackward",
         };
-        self.backward(name, Some(seq), grad, |b| b.reshard(kind, grad), |_| {})
+        self.add_backward_node(name, Some(seq), grad, |b| b.add_reshard(kind, grad), |_| {})
             .0
     }
 
@@ -284,16 +305,16 @@ impl Builder<'_> {
     /// parameter.
     fn linear_backward(
         &mut self,
-        of: &Linear,
-        grad: &Tensor,
+        of: &LinearResult,
+        grad: &ProgramTensor,
         param: usize,
-        reducer: &mut Reducer,
-    ) -> Tensor {
+        reducer: &mut GradientReducer,
+    ) -> ProgramTensor {
         let [dx, dw, db] = self.addmm_backward(of, grad);
-        self.accumulate(param + 1, &db, reducer);
-        let turn = |b: &mut Self| b.t(plain("aten::t"), &dw);
-        let (dw, ()) = self.backward("TBackward0", Some(of.seqs[0]), &dw, turn, |_| {});
-        self.accumulate(param, &dw, reducer);
+        self.add_accumulation(param + 1, &db, reducer);
+        let turn = |b: &mut Self| b.add_transpose(operator_call("aten::t"), &dw);
+        let (dw, ()) = self.add_backward_node("TBackward0", Some(of.seqs[0]), &dw, turn, |_| {});
+        self.add_accumulation(param, &dw, reducer);
         dx
     }
 }

@@ -16,13 +16,13 @@ impl Display for OptionError {
 
 impl std::error::Error for OptionError {}
 
-fn refused(option: &str, found: impl Display, expected: impl Display) -> OptionError {
+fn refuse_option(option: &str, found: impl Display, expected: impl Display) -> OptionError {
     OptionError(format!("`{option}` is {found}; expected {expected}"))
 }
 
 fn check_at_least(option: &str, value: u32, least: u32) -> Result<(), OptionError> {
     if value < least {
-        return Err(refused(option, value, format!("{least} or more")));
+        return Err(refuse_option(option, value, format!("{least} or more")));
     }
     Ok(())
 }
@@ -46,7 +46,7 @@ pub enum Device {
 }
 
 impl Device {
-    pub(super) fn backends(self) -> &'static str {
+    pub(super) fn list_backends(self) -> &'static str {
         match self {
             Self::Cpu => "cpu:gloo,cuda:gloo",
             Self::Cuda => "cuda:nccl",
@@ -121,10 +121,10 @@ pub struct Options {
     #[arg(long, default_value_t = 200, value_name = "NS")]
     pub jitter: u32,
     /// A rank that takes FACTOR times as long for everything, kept in thousandths; may be repeated
-    #[arg(long = "straggler", value_name = "RANK=FACTOR", value_parser = straggler)]
+    #[arg(long = "straggler", value_name = "RANK=FACTOR", value_parser = parse_straggler)]
     pub stragglers: Vec<(u32, u32)>,
     /// A rank that begins this many nanoseconds after the others; may be repeated
-    #[arg(long, value_name = "RANK=NS", value_parser = late)]
+    #[arg(long, value_name = "RANK=NS", value_parser = parse_late)]
     pub late: Vec<(u32, u64)>,
     /// Clocks of ranks other than 0 are off by up to this many nanoseconds
     #[arg(long, default_value_t = 0, value_name = "NS")]
@@ -142,7 +142,7 @@ fn of_rank<T: std::str::FromStr>(text: &str, value: &str) -> Result<(u32, T), St
     parsed.ok_or_else(|| format!("expected RANK={value}"))
 }
 
-fn straggler(text: &str) -> Result<(u32, u32), String> {
+fn parse_straggler(text: &str) -> Result<(u32, u32), String> {
     let (rank, factor) = of_rank::<f64>(text, "FACTOR, for example 3=1.5")?;
     if !(0.001..=1000.0).contains(&factor) {
         return Err("expected a factor from 0.001 to 1000".to_owned());
@@ -150,7 +150,7 @@ fn straggler(text: &str) -> Result<(u32, u32), String> {
     Ok((rank, (factor * 1000.0).round() as u32))
 }
 
-fn late(text: &str) -> Result<(u32, u64), String> {
+fn parse_late(text: &str) -> Result<(u32, u64), String> {
     of_rank(text, "NS, for example 3=10000000")
 }
 
@@ -180,7 +180,7 @@ impl Options {
     }
 
     /// Fails if an option or a combination of options is invalid.
-    pub fn validate(&self) -> Result<(), OptionError> {
+    pub fn validate_options(&self) -> Result<(), OptionError> {
         for (option, value) in [
             ("ranks", self.ranks),
             ("tp", self.tensor_parallel),
@@ -210,30 +210,42 @@ impl Options {
         }
         let (ranks, tp) = (self.ranks, self.tensor_parallel);
         if !ranks.is_multiple_of(tp) {
-            return Err(refused("tp", tp, format!("a divisor of the {ranks} ranks")));
+            return Err(refuse_option(
+                "tp",
+                tp,
+                format!("a divisor of the {ranks} ranks"),
+            ));
         }
         for (option, value) in [("hidden", self.hidden * 4), ("tokens", self.tokens)] {
             if !value.is_multiple_of(tp) {
                 let expected = format!("a multiple of the {tp} ranks that share a layer");
-                return Err(refused(option, value, expected));
+                return Err(refuse_option(option, value, expected));
             }
         }
         if self.bandwidth < 1000 {
             let found = format!("{} B/s", self.bandwidth);
-            return Err(refused("bandwidth", found, "1 kB/s or more"));
+            return Err(refuse_option("bandwidth", found, "1 kB/s or more"));
         }
         for (rank, factor) in &self.stragglers {
             if *rank >= ranks {
-                return Err(refused("straggler", rank, format!("a rank below {ranks}")));
+                return Err(refuse_option(
+                    "straggler",
+                    rank,
+                    format!("a rank below {ranks}"),
+                ));
             }
             if !(1..=1_000_000).contains(factor) {
                 let found = f64::from(*factor) / 1000.0;
-                return Err(refused("straggler", found, "a factor from 0.001 to 1000"));
+                return Err(refuse_option(
+                    "straggler",
+                    found,
+                    "a factor from 0.001 to 1000",
+                ));
             }
         }
         for (rank, late) in &self.late {
             if *rank >= ranks {
-                return Err(refused("late", rank, format!("a rank below {ranks}")));
+                return Err(refuse_option("late", rank, format!("a rank below {ranks}")));
             }
             check_limit(
                 "how late a rank is, in ns,",
@@ -244,7 +256,7 @@ impl Options {
         }
         if self.clock_skew > EPOCH / 2 {
             let found = format!("{} ns", self.clock_skew);
-            return Err(refused("clock_skew", found, "three weeks at most"));
+            return Err(refuse_option("clock_skew", found, "three weeks at most"));
         }
         if self.style == Style::Pipeline {
             self.validate_pipeline()?;
@@ -254,15 +266,19 @@ impl Options {
 
     fn validate_pipeline(&self) -> Result<(), OptionError> {
         if self.device == Device::Cuda {
-            return Err(refused("style", "pipeline", "ddp or functional on cuda"));
+            return Err(refuse_option(
+                "style",
+                "pipeline",
+                "ddp or functional on cuda",
+            ));
         }
         check_at_least("ranks", self.ranks, 2)?;
         if self.tensor_parallel > 1 {
-            return Err(refused("tp", self.tensor_parallel, "1 in a pipeline"));
+            return Err(refuse_option("tp", self.tensor_parallel, "1 in a pipeline"));
         }
         if !self.layers.is_multiple_of(self.ranks) {
             let expected = format!("a multiple of the {} stages", self.ranks);
-            return Err(refused("layers", self.layers, expected));
+            return Err(refuse_option("layers", self.layers, expected));
         }
         Ok(())
     }

@@ -1,18 +1,18 @@
 //! Buffered output to a sink.
 
-use super::program::{Hole, Op, Program, Text};
+use super::program::{ProgramOperator, StepProgram, TemplateHole, TemplateText};
 use std::io::{Result, Write};
 
 /// Buffers bytes, and writes them in large chunks.
 #[derive(Debug)]
-pub(super) struct Out<W: Write> {
+pub(super) struct BufferedOutput<W: Write> {
     sink: W,
     bytes: Vec<u8>,
 }
 
 const PIECE: usize = 1 << 18;
 
-impl<W: Write> Out<W> {
+impl<W: Write> BufferedOutput<W> {
     pub(super) fn new(sink: W) -> Self {
         Self {
             sink,
@@ -20,11 +20,11 @@ impl<W: Write> Out<W> {
         }
     }
 
-    pub(super) fn str(&mut self, text: &str) {
+    pub(super) fn write_str(&mut self, text: &str) {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    pub(super) fn number(&mut self, mut value: u64) {
+    pub(super) fn write_number(&mut self, mut value: u64) {
         let mut digits = [0; 20];
         let mut at = digits.len();
         loop {
@@ -39,8 +39,8 @@ impl<W: Write> Out<W> {
     }
 
     /// Writes ns as microseconds with three decimals.
-    pub(super) fn us(&mut self, ns: u64) {
-        self.number(ns / 1000);
+    pub(super) fn write_us(&mut self, ns: u64) {
+        self.write_number(ns / 1000);
         let part = ns % 1000;
         let digit = |n: u64| b'0' + (n % 10) as u8;
         let rest = [b'.', digit(part / 100), digit(part / 10), digit(part)];
@@ -48,35 +48,41 @@ impl<W: Write> Out<W> {
     }
 
     /// Writes a text without tensors.
-    pub(super) fn numbered(&mut self, text: &Text, number: u64) {
+    pub(super) fn write_numbered(&mut self, text: &TemplateText, number: u64) {
         for (part, hole) in text {
-            self.str(part);
-            if *hole == Hole::Number {
-                self.number(number);
+            self.write_str(part);
+            if *hole == TemplateHole::Number {
+                self.write_number(number);
             }
         }
     }
 
     /// Writes a text. Its holes are filled with the ids of the operator's tensors and storages.
-    pub(super) fn filled(&mut self, text: &Text, slots: &[u32], ids: [&[u64]; 2], number: u64) {
+    pub(super) fn write_filled(
+        &mut self,
+        text: &TemplateText,
+        slots: &[u32],
+        ids: [&[u64]; 2],
+        number: u64,
+    ) {
         let mut slots = slots.iter();
         for (part, hole) in text {
-            self.str(part);
+            self.write_str(part);
             match hole {
-                Hole::End => {}
-                Hole::Number => self.number(number),
-                Hole::Tensor => {
+                TemplateHole::End => {}
+                TemplateHole::Number => self.write_number(number),
+                TemplateHole::Tensor => {
                     let slot = slots.next().expect("every tensor has a slot");
-                    self.number(ids[0][*slot as usize]);
-                    self.str(",");
-                    self.number(ids[1][*slot as usize]);
+                    self.write_number(ids[0][*slot as usize]);
+                    self.write_str(",");
+                    self.write_number(ids[1][*slot as usize]);
                 }
             }
         }
     }
 
     /// Writes a chunk if the buffer contains at least one.
-    pub(super) fn pass(&mut self) -> Result<()> {
+    pub(super) fn flush_full_chunk(&mut self) -> Result<()> {
         if self.bytes.len() >= PIECE {
             self.sink.write_all(&self.bytes)?;
             self.bytes.clear();
@@ -85,19 +91,19 @@ impl<W: Write> Out<W> {
     }
 
     /// Writes the rest of the buffer.
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(super) fn flush_rest(mut self) -> Result<()> {
         self.sink.write_all(&self.bytes)?;
         self.sink.flush()
     }
 }
 
-/// Returns the value of an operator's [`Hole::Number`] in a step.
-pub(super) fn number(op: &Op, step: u32) -> u64 {
+/// Returns the value of an operator's [`TemplateHole::Number`] in a step.
+pub(super) fn number_of_hole(op: &ProgramOperator, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }
 
 /// Returns the slots of an operator's tensors.
-pub(super) fn slots<'p>(program: &'p Program, op: &Op) -> &'p [u32] {
+pub(super) fn slots_of_operator<'p>(program: &'p StepProgram, op: &ProgramOperator) -> &'p [u32] {
     let from = op.args as usize;
     &program.args[from..from + usize::from(op.inputs) + usize::from(op.outputs)]
 }

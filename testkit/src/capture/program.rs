@@ -1,12 +1,12 @@
 //! A rank's program for one step: instructions, and the texts that the instructions record.
 
-use super::cost::Exchange;
+use super::cost::ExchangeKind;
 use super::tensor::{NUMBER, TENSOR};
 use std::collections::BTreeMap;
 
 /// An action of a thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Instr {
+pub(super) enum ThreadInstruction {
     /// An operator starts.
     Enter(u32),
     /// The innermost operator of the thread ends.
@@ -31,26 +31,26 @@ pub(super) enum Instr {
 
 /// Value that fills the hole after a part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hole {
+pub(super) enum TemplateHole {
     Tensor,
     Number,
     End,
 }
 
 /// A text with holes.
-pub(super) type Text = Box<[(Box<str>, Hole)]>;
+pub(super) type TemplateText = Box<[(Box<str>, TemplateHole)]>;
 
 /// Splits a text at its placeholders.
-pub(super) fn text(mut rest: &str) -> Text {
+pub(super) fn parse_template(mut rest: &str) -> TemplateText {
     let mut parts = Vec::new();
     loop {
         let Some(at) = rest.find([TENSOR, NUMBER]) else {
-            parts.push((rest.into(), Hole::End));
+            parts.push((rest.into(), TemplateHole::End));
             return parts.into();
         };
         let hole = match rest.as_bytes()[at] {
-            1 => Hole::Tensor,
-            _ => Hole::Number,
+            1 => TemplateHole::Tensor,
+            _ => TemplateHole::Number,
         };
         parts.push((rest[..at].into(), hole));
         rest = &rest[at + 1..];
@@ -59,7 +59,7 @@ pub(super) fn text(mut rest: &str) -> Text {
 
 /// Role of an operator in autograd; it determines the operator's category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Role {
+pub(super) enum AutogradRole {
     /// An operator outside autograd.
     Plain,
     /// An operator of the forward pass, with a sequence number.
@@ -74,22 +74,22 @@ pub(super) enum Role {
 
 /// The part that operators with the same texts have in common.
 #[derive(Debug)]
-pub(super) struct Template {
-    pub role: Role,
-    pub name: Text,
+pub(super) struct OperatorTemplate {
+    pub role: AutogradRole,
+    pub name: TemplateText,
     /// `inputs` and `outputs` of the host node.
-    pub host: Text,
+    pub host: TemplateText,
     /// Last part of the host node's attributes, from the schema on.
-    pub attrs: Text,
+    pub attrs: TemplateText,
     /// Arguments of the Kineto event after its ids; may be empty.
-    pub kineto: Text,
+    pub kineto: TemplateText,
 }
 
 /// One operator of a generated program.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Op {
+pub(super) struct ProgramOperator {
     pub template: u32,
-    /// Index of the operator's tensors in [`Program::args`]: inputs, then outputs.
+    /// Index of the operator's tensors in [`StepProgram::args`]: inputs, then outputs.
     pub args: u32,
     pub inputs: u16,
     pub outputs: u16,
@@ -97,33 +97,33 @@ pub(super) struct Op {
     pub seq: Option<u32>,
     /// `true` if a flow arrow from the forward to the backward pass starts or ends at this operator.
     pub flow: bool,
-    /// Value of [`Hole::Number`]: the first number, plus the second number times the step.
+    /// Value of [`TemplateHole::Number`]: the first number, plus the second number times the step.
     pub number: (u32, u32),
 }
 
 /// A kernel or copy.
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(super) struct ProgramKernel {
     pub name: Box<str>,
     pub ns: u64,
     /// Arguments of the event after its ids.
-    pub args: Text,
-    pub copy: Option<Copy>,
+    pub args: TemplateText,
+    pub copy: Option<CopyDirection>,
 }
 
 /// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copy {
+pub(super) enum CopyDirection {
     ToDevice,
     ToHost,
 }
 
 /// One member's part in a collective or message.
 #[derive(Debug)]
-pub(super) struct Meet {
+pub(super) struct MeetingMember {
     /// Index of the meeting in the step's list of all ranks' meetings.
     pub global: u32,
-    pub axis: Axis,
+    pub axis: GroupAxis,
     /// Gloo's annotation, or NCCL's surrounding record.
     pub op: u32,
     /// NCCL's kernel.
@@ -132,7 +132,7 @@ pub(super) struct Meet {
 
 /// Axis along which a group's ranks meet. Each axis has its own workers or its own stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Axis {
+pub(super) enum GroupAxis {
     Data,
     Tensor,
     Pair,
@@ -140,8 +140,8 @@ pub(super) enum Axis {
 
 /// Facts of a meeting that are common to all members.
 #[derive(Clone, Debug)]
-pub(super) struct Meeting {
-    pub exchange: Exchange,
+pub(super) struct CommonMeeting {
+    pub exchange: ExchangeKind,
     /// Index of the group in the job's list.
     pub group: u32,
     /// Number of earlier meetings of the group in this step.
@@ -152,29 +152,29 @@ pub(super) struct Meeting {
 
 /// A step of one rank.
 #[derive(Debug, Default)]
-pub(super) struct Program {
-    pub instrs: Vec<Instr>,
-    pub ops: Vec<Op>,
+pub(super) struct StepProgram {
+    pub instrs: Vec<ThreadInstruction>,
+    pub ops: Vec<ProgramOperator>,
     pub args: Vec<u32>,
-    pub templates: Vec<Template>,
-    pub kernels: Vec<Kernel>,
-    pub meets: Vec<Meet>,
+    pub templates: Vec<OperatorTemplate>,
+    pub kernels: Vec<ProgramKernel>,
+    pub meets: Vec<MeetingMember>,
     /// For each slot: the slot whose storage it shares (possibly itself), and `true` if it outlives the step.
     pub slots: Vec<(u32, bool)>,
     /// Number of autograd's sequence numbers in a step; each has a flow arrow.
     pub seqs: u32,
-    known: BTreeMap<(Role, String), u32>,
+    known: BTreeMap<(AutogradRole, String), u32>,
     known_kernels: BTreeMap<String, u32>,
 }
 
-impl Program {
+impl StepProgram {
     /// Returns the index of the template with these texts; adds it if it is new.
-    pub(super) fn template(&mut self, role: Role, texts: [&str; 4]) -> u32 {
+    pub(super) fn intern_template(&mut self, role: AutogradRole, texts: [&str; 4]) -> u32 {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;
         *self.known.entry(key).or_insert_with(|| {
-            let [name, host, attrs, kineto] = texts.map(text);
-            templates.push(Template {
+            let [name, host, attrs, kineto] = texts.map(parse_template);
+            templates.push(OperatorTemplate {
                 role,
                 name,
                 host,
@@ -186,14 +186,20 @@ impl Program {
     }
 
     /// Returns the index of the kernel with this name, duration and texts; adds it if it is new.
-    pub(super) fn kernel(&mut self, name: &str, ns: u64, args: &str, copy: Option<Copy>) -> u32 {
+    pub(super) fn intern_kernel(
+        &mut self,
+        name: &str,
+        ns: u64,
+        args: &str,
+        copy: Option<CopyDirection>,
+    ) -> u32 {
         let kernels = &mut self.kernels;
         let key = format!("{name}\u{3}{ns}\u{3}{args}");
         *self.known_kernels.entry(key).or_insert_with(|| {
-            kernels.push(Kernel {
+            kernels.push(ProgramKernel {
                 name: name.into(),
                 ns,
-                args: text(args),
+                args: parse_template(args),
                 copy,
             });
             (kernels.len() - 1) as u32

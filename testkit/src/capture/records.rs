@@ -3,12 +3,12 @@
 //! Both files of a rank are written from these records, so they agree. A rank's ids depend only on the order in
 //! which its threads start and end operators.
 
-use super::program::{Axis, Program, Role};
-use super::simulate::{Call, Device, Recorder};
+use super::program::{AutogradRole, GroupAxis, StepProgram};
+use super::simulate::{EventRecorder, RuntimeCall, StreamWork};
 
 /// An operator or annotation of the host, or the root of a thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
+pub(super) struct HostRecord {
     /// Index of the operator in the program; [`ROOT`] for a thread's root.
     pub op: u32,
     /// Kineto's thread: 0 is the program's thread, 1 is autograd's, and 2 and above are workers.
@@ -25,7 +25,7 @@ pub(super) struct Record {
 /// Value of `op` for the root of a thread.
 pub(super) const ROOT: u32 = u32::MAX;
 
-impl Record {
+impl HostRecord {
     /// The thread's id in the host file.
     pub(super) fn host_thread(&self) -> u8 {
         if self.thread == 1 { 2 } else { 1 }
@@ -34,9 +34,9 @@ impl Record {
 
 /// A runtime call, or its kernel, copy or wait on a stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Gpu {
+pub(super) enum GpuRecord {
     Call {
-        call: Call,
+        call: RuntimeCall,
         thread: u8,
         at: u64,
         ns: u64,
@@ -44,7 +44,7 @@ pub(super) enum Gpu {
         external: u64,
     },
     Device {
-        what: Device,
+        what: StreamWork,
         stream: u32,
         at: u64,
         ns: u64,
@@ -57,7 +57,7 @@ pub(super) enum Gpu {
 
 /// A worker's annotation that has not started, or has not ended.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct PendingAnnotation {
     at: u64,
     m: u32,
     thread: u8,
@@ -69,13 +69,13 @@ struct Pending {
 
 /// The records of the current step.
 #[derive(Debug)]
-pub(super) struct Records<'p> {
-    program: &'p Program,
+pub(super) struct StepRecords<'p> {
+    program: &'p StepProgram,
     /// Records, in the order of starts on each thread.
-    pub list: Vec<Record>,
+    pub list: Vec<HostRecord>,
     /// Indices into `list`, in the order of ends.
     pub done: Vec<u32>,
-    pub gpu: Vec<Gpu>,
+    pub gpu: Vec<GpuRecord>,
     pub with_gpu: bool,
     /// Tensor ids by slot.
     pub tensors: Vec<u64>,
@@ -88,15 +88,15 @@ pub(super) struct Records<'p> {
     /// For each thread, the next external id and the number of ids left in its block.
     external: [(u64, u64); 6],
     blocks: u64,
-    starting: Vec<Pending>,
+    starting: Vec<PendingAnnotation>,
     ending: Vec<(u64, u32)>,
 }
 
 /// Number of external ids in a block. A thread gets a new block when it needs one.
 const BLOCK: u64 = 512;
 
-impl<'p> Records<'p> {
-    pub(super) fn new(program: &'p Program, with_gpu: bool) -> Self {
+impl<'p> StepRecords<'p> {
+    pub(super) fn new(program: &'p StepProgram, with_gpu: bool) -> Self {
         let slots = program.slots.len();
         Self {
             program,
@@ -121,7 +121,7 @@ impl<'p> Records<'p> {
     }
 
     /// Ends the step and all open operators.
-    pub(super) fn finish(&mut self) {
+    pub(super) fn finish_step(&mut self) {
         self.catch_up(u64::MAX);
     }
 
@@ -138,12 +138,12 @@ impl<'p> Records<'p> {
         }
     }
 
-    fn id(&mut self) -> u64 {
+    fn next_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id - 1
     }
 
-    fn external(&mut self, thread: u8) -> u64 {
+    fn external_id(&mut self, thread: u8) -> u64 {
         let (next, left) = &mut self.external[usize::from(thread)];
         if *left == 0 {
             (*next, *left) = (self.blocks * BLOCK + 1, BLOCK);
@@ -155,24 +155,24 @@ impl<'p> Records<'p> {
     }
 
     /// Assigns ids to those tensors of an operator that have none.
-    fn name(&mut self, from: u32, count: u16) {
+    fn assign_ids(&mut self, from: u32, count: u16) {
         let (program, from) = (self.program, from as usize);
         for slot in &program.args[from..from + usize::from(count)] {
             let slot = *slot as usize;
             if self.tensors[slot] != 0 {
                 continue;
             }
-            self.tensors[slot] = self.id();
+            self.tensors[slot] = self.next_id();
             let root = program.slots[slot].0 as usize;
             if self.storages[root] == 0 {
-                self.storages[root] = self.id();
+                self.storages[root] = self.next_id();
             }
             self.storages[slot] = self.storages[root];
         }
     }
 
     /// Returns the innermost open operator of the thread, or its root.
-    fn top(&self, thread: u8) -> u64 {
+    fn innermost_open(&self, thread: u8) -> u64 {
         let stack = &self.stacks[usize::from(thread)];
         match stack.last() {
             Some(top) => self.list[*top as usize].id,
@@ -180,26 +180,32 @@ impl<'p> Records<'p> {
         }
     }
 
-    fn number(&mut self) -> u64 {
+    fn next_number(&mut self) -> u64 {
         self.next_rf += 1;
         self.next_rf - 1
     }
 
     /// Starts an operator. `threads` are Kineto's thread, and the thread on whose host stack the operator is.
-    fn begin(&mut self, op: u32, threads: (u8, u8), (start, end): (u64, u64), rf: u64) -> u32 {
+    fn begin_operator(
+        &mut self,
+        op: u32,
+        threads: (u8, u8),
+        (start, end): (u64, u64),
+        rf: u64,
+    ) -> u32 {
         let (thread, on) = threads;
-        let parent = self.top(on);
-        let id = self.id();
+        let parent = self.innermost_open(on);
+        let id = self.next_id();
         let known = self.program.ops[op as usize];
-        self.name(known.args, known.inputs);
+        self.assign_ids(known.args, known.inputs);
         let role = self.program.templates[known.template as usize].role;
         let fw_parent = match (role, on) {
-            (Role::Backward, 0) => parent,
-            (Role::Backward, _) => self.top(0),
+            (AutogradRole::Backward, 0) => parent,
+            (AutogradRole::Backward, _) => self.innermost_open(0),
             _ => 0,
         };
-        let external = self.external(thread);
-        self.list.push(Record {
+        let external = self.external_id(thread);
+        self.list.push(HostRecord {
             op,
             thread,
             start,
@@ -223,9 +229,10 @@ impl<'p> Records<'p> {
             match (start, end) {
                 (Some(start), end) if end.is_none_or(|end| start.0 <= end.0) => {
                     let pending = self.starting.remove(start.1);
-                    let Pending { at, m, end, .. } = pending;
+                    let PendingAnnotation { at, m, end, .. } = pending;
                     let op = self.program.meets[m as usize].op;
-                    let record = self.begin(op, (pending.thread, 0), (at, end), pending.rf);
+                    let record =
+                        self.begin_operator(op, (pending.thread, 0), (at, end), pending.rf);
                     self.ending.push((end, record));
                 }
                 (_, Some(end)) => {
@@ -238,15 +245,15 @@ impl<'p> Records<'p> {
     }
 }
 
-impl Recorder for Records<'_> {
-    fn enter(&mut self, op: u32, at: u64) {
+impl EventRecorder for StepRecords<'_> {
+    fn enter_operator(&mut self, op: u32, at: u64) {
         self.catch_up(at);
         let thread = usize::from(self.thread);
         if self.rooted[thread] == 0 {
-            let id = self.id();
+            let id = self.next_id();
             self.rooted[thread] = id;
             self.done.push(self.list.len() as u32);
-            self.list.push(Record {
+            self.list.push(HostRecord {
                 op: ROOT,
                 thread: self.thread,
                 start: at,
@@ -258,30 +265,30 @@ impl Recorder for Records<'_> {
                 fw_parent: 0,
             });
         }
-        let rf = self.number();
-        let record = self.begin(op, (self.thread, self.thread), (at, at), rf);
+        let rf = self.next_number();
+        let record = self.begin_operator(op, (self.thread, self.thread), (at, at), rf);
         self.stacks[thread].push(record);
     }
 
-    fn exit(&mut self, at: u64) {
+    fn exit_operator(&mut self, at: u64) {
         self.catch_up(at);
         let record = self.stacks[usize::from(self.thread)].pop();
         let record = record.expect("what ends has begun");
         self.list[record as usize].end = at;
         let op = self.program.ops[self.list[record as usize].op as usize];
-        self.name(op.args + u32::from(op.inputs), op.outputs);
+        self.assign_ids(op.args + u32::from(op.inputs), op.outputs);
         self.done.push(record);
     }
 
-    fn thread(&mut self, thread: u8) {
+    fn start_thread(&mut self, thread: u8) {
         self.thread = thread;
     }
 
-    fn meet(&mut self, m: u32, worker: Option<u8>, start: u64, end: u64) {
+    fn record_meeting(&mut self, m: u32, worker: Option<u8>, start: u64, end: u64) {
         let thread = worker.map_or(self.thread, |worker| worker + 2);
-        debug_assert!(worker.is_some() || self.program.meets[m as usize].axis == Axis::Pair);
-        let rf = self.number();
-        self.starting.push(Pending {
+        debug_assert!(worker.is_some() || self.program.meets[m as usize].axis == GroupAxis::Pair);
+        let rf = self.next_number();
+        self.starting.push(PendingAnnotation {
             rf,
             at: start,
             m,
@@ -293,10 +300,10 @@ impl Recorder for Records<'_> {
         }
     }
 
-    fn call(&mut self, call: Call, at: u64, ns: u64, correlation: u64) {
+    fn record_call(&mut self, call: RuntimeCall, at: u64, ns: u64, correlation: u64) {
         if self.with_gpu {
-            let external = self.within(None);
-            self.gpu.push(Gpu::Call {
+            let external = self.enclosing_id(None);
+            self.gpu.push(GpuRecord::Call {
                 call,
                 thread: self.thread,
                 at,
@@ -307,10 +314,20 @@ impl Recorder for Records<'_> {
         }
     }
 
-    fn device(&mut self, what: Device, stream: u32, at: u64, ns: u64, correlation: u64) {
+    fn record_device_work(
+        &mut self,
+        what: StreamWork,
+        stream: u32,
+        at: u64,
+        ns: u64,
+        correlation: u64,
+    ) {
         if self.with_gpu {
-            let (external, frame) = (self.within(None), self.within(Some(Role::Annotation)));
-            self.gpu.push(Gpu::Device {
+            let (external, frame) = (
+                self.enclosing_id(None),
+                self.enclosing_id(Some(AutogradRole::Annotation)),
+            );
+            self.gpu.push(GpuRecord::Device {
                 what,
                 stream,
                 at,
@@ -323,10 +340,10 @@ impl Recorder for Records<'_> {
     }
 }
 
-impl Records<'_> {
+impl StepRecords<'_> {
     /// Returns the external id of the innermost open record; 0 if there is none. The record is an annotation if
     /// `role` is given, otherwise an operator that is not an annotation.
-    fn within(&self, role: Option<Role>) -> u64 {
+    fn enclosing_id(&self, role: Option<AutogradRole>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack
             .iter()
@@ -334,7 +351,8 @@ impl Records<'_> {
             .map(|i| &self.list[*i as usize])
             .find(|record| {
                 let op = self.program.ops[record.op as usize];
-                let is = self.program.templates[op.template as usize].role == Role::Annotation;
+                let is =
+                    self.program.templates[op.template as usize].role == AutogradRole::Annotation;
                 is == role.is_some()
             });
         found.map_or(0, |record| record.external)

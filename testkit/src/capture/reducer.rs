@@ -1,47 +1,51 @@
 //! Adds up gradients, and reduces them in buckets over the data-parallel group.
 
 use super::Style;
-use super::build::{Builder, plain};
-use super::comm::Ask;
+use super::build::{StepProgramBuilder, operator_call};
+use super::comm::RequestedCollective;
 use super::cost::CollectiveKind;
-use super::model::Layer;
-use super::program::Axis;
-use super::tensor::{Arg, Tensor};
+use super::model::LayerParameters;
+use super::program::GroupAxis;
+use super::tensor::{OperatorOperand, ProgramTensor};
 
 /// The gradients of a rank, in one step.
 #[derive(Debug)]
-pub(super) struct Reducer {
-    params: Vec<Param>,
-    buckets: Vec<Bucket>,
+pub(super) struct GradientReducer {
+    params: Vec<ReducedParameter>,
+    buckets: Vec<ReducerBucket>,
     /// Number of parameters whose gradients are still missing.
     left: usize,
 }
 
 #[derive(Debug)]
-struct Param {
-    value: Tensor,
-    grad: Option<Tensor>,
+struct ReducedParameter {
+    value: ProgramTensor,
+    grad: Option<ProgramTensor>,
     /// Bucket of the gradient, and offset in it; `None` if gradients are not shared.
     bucket: Option<(usize, u64)>,
 }
 
 #[derive(Debug)]
-struct Bucket {
-    tensor: Tensor,
+struct ReducerBucket {
+    tensor: ProgramTensor,
     params: Vec<usize>,
     left: usize,
-    meet: Option<(u32, Tensor)>,
+    meet: Option<(u32, ProgramTensor)>,
 }
 
 /// Order of a layer's parameters in the backward pass.
 const BACKWARD: [usize; 6] = [5, 4, 3, 2, 0, 1];
 
-impl Reducer {
+impl GradientReducer {
     /// Creates the reducer of `layers`, with buckets if gradients are `shared`.
-    pub(super) fn new(builder: &mut Builder<'_>, layers: &[Layer], shared: bool) -> Self {
+    pub(super) fn new(
+        builder: &mut StepProgramBuilder<'_>,
+        layers: &[LayerParameters],
+        shared: bool,
+    ) -> Self {
         let values = layers.iter().flat_map(|layer| layer.params.iter());
         let mut params: Vec<_> = values
-            .map(|value| Param {
+            .map(|value| ReducedParameter {
                 value: value.clone(),
                 grad: None,
                 bucket: None,
@@ -60,10 +64,10 @@ impl Reducer {
             let (members, elements) = &mut buckets[nth];
             params[param].bucket = Some((nth, *elements));
             members.push(param);
-            *elements += params[param].value.elements();
+            *elements += params[param].value.element_count();
         }
-        let buckets = buckets.into_iter().map(|(params, elements)| Bucket {
-            tensor: builder.kept(&[elements]),
+        let buckets = buckets.into_iter().map(|(params, elements)| ReducerBucket {
+            tensor: builder.create_kept_tensor(&[elements]),
             left: params.len(),
             params,
             meet: None,
@@ -76,35 +80,49 @@ impl Reducer {
     }
 
     /// Returns the parameters, each with its gradient.
-    pub(super) fn gradients(&self) -> impl Iterator<Item = (&Tensor, &Tensor)> {
+    pub(super) fn iter_gradients(&self) -> impl Iterator<Item = (&ProgramTensor, &ProgramTensor)> {
         self.params
             .iter()
             .filter_map(|param| Some((&param.value, param.grad.as_ref()?)))
     }
 }
 
-impl Builder<'_> {
+impl StepProgramBuilder<'_> {
     /// Adds the node that adds `grad` to the gradient of `param`, including its hook.
-    pub(super) fn accumulate(&mut self, param: usize, grad: &Tensor, reducer: &mut Reducer) {
+    pub(super) fn add_accumulation(
+        &mut self,
+        param: usize,
+        grad: &ProgramTensor,
+        reducer: &mut GradientReducer,
+    ) {
         let known = reducer.params[param].grad.clone();
         let name = "torch::autograd::AccumulateGrad";
-        let (kept, ()) = self.backward(
+        let (kept, ()) = self.add_backward_node(
             name,
             None,
             grad,
             |b| match known {
                 Some(known) => {
-                    let args = [Arg::Tensor(&known), Arg::Tensor(grad), Arg::Int(1)];
-                    b.pointwise(plain("aten::add_"), &args, &known, 1);
+                    let args = [
+                        OperatorOperand::Tensor(&known),
+                        OperatorOperand::Tensor(grad),
+                        OperatorOperand::Int(1),
+                    ];
+                    b.add_pointwise(operator_call("aten::add_"), &args, &known, 1);
                     known
                 }
                 None => {
                     let shape = &grad.shape;
-                    let kept = b.alias(grad, shape, &grad.strides, 0);
-                    let args = [Arg::Tensor(grad)];
-                    b.op(plain("aten::detach"), &args, &[Arg::Tensor(&kept)], |b| {
-                        b.leaf("detach", &args, &[]);
-                    });
+                    let kept = b.create_alias(grad, shape, &grad.strides, 0);
+                    let args = [OperatorOperand::Tensor(grad)];
+                    b.add_operator(
+                        operator_call("aten::detach"),
+                        &args,
+                        &[OperatorOperand::Tensor(&kept)],
+                        |b| {
+                            b.add_leaf("detach", &args, &[]);
+                        },
+                    );
                     kept
                 }
             },
@@ -116,53 +134,64 @@ impl Builder<'_> {
         };
         // The hook runs inside the record that has just ended, so remove its end to open it again.
         let exit = self.program.instrs.pop();
-        self.hook(&kept, offset, nth, reducer);
+        self.add_hook(&kept, offset, nth, reducer);
         self.program.instrs.extend(exit);
     }
 
     /// Adds the copy of a gradient into its bucket. If the bucket is then complete, adds its reduction.
-    fn hook(&mut self, grad: &Tensor, offset: u64, nth: usize, reducer: &mut Reducer) {
+    fn add_hook(
+        &mut self,
+        grad: &ProgramTensor,
+        offset: u64,
+        nth: usize,
+        reducer: &mut GradientReducer,
+    ) {
         let bucket = reducer.buckets[nth].tensor.clone();
         let view = self.view_of_bucket(&bucket, grad, offset);
         if self.options.style == Style::Functional {
-            self.copy_(&view, grad);
+            self.add_copy_operator(&view, grad);
         } else {
             let name = "torch::distributed::reducer::mul_out";
-            self.op(plain(name), &[Arg::Tensor(&view)], &[], |b| {
-                let scale = b.scalar();
-                let args = [grad, &scale, &view].map(Arg::Tensor);
-                b.pointwise(plain("aten::mul"), &args, &view, 1);
-            });
+            self.add_operator(
+                operator_call(name),
+                &[OperatorOperand::Tensor(&view)],
+                &[],
+                |b| {
+                    let scale = b.create_scalar();
+                    let args = [grad, &scale, &view].map(OperatorOperand::Tensor);
+                    b.add_pointwise(operator_call("aten::mul"), &args, &view, 1);
+                },
+            );
         }
         reducer.left -= 1;
         reducer.buckets[nth].left -= 1;
         if reducer.buckets[nth].left == 0 {
-            let ask = |output| Ask {
+            let ask = |output| RequestedCollective {
                 kind: CollectiveKind::AllReduce,
-                axis: Axis::Data,
+                axis: GroupAxis::Data,
                 input: &bucket,
                 output,
             };
             reducer.buckets[nth].meet = Some(match self.options.style {
                 Style::Functional => {
-                    let sum = self.fresh(&bucket.shape);
-                    (self.functional(ask(&sum)), sum)
+                    let sum = self.create_temporary(&bucket.shape);
+                    (self.add_functional_collective(ask(&sum)), sum)
                 }
-                _ => (self.c10d(ask(&bucket), true), bucket.clone()),
+                _ => (self.add_c10d_collective(ask(&bucket), true), bucket.clone()),
             });
         }
         if reducer.left == 0 {
-            self.finalize(reducer);
+            self.add_finalization(reducer);
         }
     }
 
     /// For every bucket, adds the wait and the copy back into the gradients.
-    fn finalize(&mut self, reducer: &Reducer) {
+    fn add_finalization(&mut self, reducer: &GradientReducer) {
         for bucket in &reducer.buckets {
             let (meet, sum) = bucket.meet.as_ref().expect("every bucket is complete");
             match self.options.style {
                 Style::Functional => self.wait_tensor(*meet, sum),
-                _ => self.wait(*meet),
+                _ => self.wait_for_meeting(*meet),
             }
             let views: Vec<_> = bucket
                 .params
@@ -180,10 +209,15 @@ impl Builder<'_> {
                 let grad = known.grad.as_ref().expect("it was accumulated");
                 let name = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
                 match self.options.style {
-                    Style::Functional => self.copy_(grad, &view),
-                    _ => self.op(plain(name), &[Arg::Tensor(&known.value)], &[], |b| {
-                        b.copy_(grad, &view);
-                    }),
+                    Style::Functional => self.add_copy_operator(grad, &view),
+                    _ => self.add_operator(
+                        operator_call(name),
+                        &[OperatorOperand::Tensor(&known.value)],
+                        &[],
+                        |b| {
+                            b.add_copy_operator(grad, &view);
+                        },
+                    ),
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The schemas of the operators, as in PyTorch 2.15.
 
 /// Returns the schema of an operator, escaped for JSON; empty if PyTorch has none.
-pub(super) fn schema(name: &str) -> &'static str {
+pub(super) fn schema_of_operator(name: &str) -> &'static str {
     let found = SCHEMAS.iter().find(|(known, _)| *known == name);
     found.map_or("", |(_, schema)| *schema)
 }

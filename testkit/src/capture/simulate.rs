@@ -4,23 +4,23 @@
 //! reports an event twice.
 
 use super::cost::{
-    BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, draw,
+    BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, hash_parts,
 };
-use super::program::{Axis, Instr, Program};
+use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 
 /// What a clock needs to know about meetings with other ranks.
-pub(super) trait Meetings {
+pub(super) trait MeetingAccess {
     /// Records that this rank starts its part of the meeting `m` in `step`.
-    fn arrive(&mut self, step: u32, m: u32, start: u64);
+    fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64);
     /// Returns the end of the meeting on this rank; `None` if it is still unknown.
-    fn end(&self, step: u32, m: u32) -> Option<u64>;
+    fn meeting_end(&self, step: u32, m: u32) -> Option<u64>;
     /// Records that a thread or stream of this rank waits for the meeting.
-    fn waited(&mut self, step: u32, m: u32, by: Waiter, from: u64, until: u64);
+    fn record_wait(&mut self, step: u32, m: u32, by: WaiterKind, from: u64, until: u64);
 }
 
 /// Kind of waiter for a meeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiter {
+pub enum WaiterKind {
     /// The thread that requested the meeting.
     Host,
     /// The compute stream.
@@ -29,7 +29,7 @@ pub enum Waiter {
 
 /// A call of the device's runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum RuntimeCall {
     Launch,
     LaunchCollective,
     Copy,
@@ -40,7 +40,7 @@ pub(super) enum Call {
 
 /// Work on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Device {
+pub(super) enum StreamWork {
     Kernel(u32),
     Collective(u32),
     /// A stream waits for the event that the call with this correlation id recorded.
@@ -53,38 +53,46 @@ pub(super) enum Device {
 }
 
 /// Receives events. Times are in ns of the job's clock.
-pub(super) trait Recorder {
-    fn enter(&mut self, _op: u32, _at: u64) {}
-    fn exit(&mut self, _at: u64) {}
-    fn thread(&mut self, _thread: u8) {}
+pub(super) trait EventRecorder {
+    fn enter_operator(&mut self, _op: u32, _at: u64) {}
+    fn exit_operator(&mut self, _at: u64) {}
+    fn start_thread(&mut self, _thread: u8) {}
     /// Receives a meeting `m` that Gloo executes on the thread of `worker`, or, if it is a message, on the
     /// requesting thread.
-    fn meet(&mut self, _m: u32, _worker: Option<u8>, _start: u64, _end: u64) {}
-    fn call(&mut self, _call: Call, _at: u64, _ns: u64, _correlation: u64) {}
-    fn device(&mut self, _what: Device, _stream: u32, _at: u64, _ns: u64, _correlation: u64) {}
+    fn record_meeting(&mut self, _m: u32, _worker: Option<u8>, _start: u64, _end: u64) {}
+    fn record_call(&mut self, _call: RuntimeCall, _at: u64, _ns: u64, _correlation: u64) {}
+    fn record_device_work(
+        &mut self,
+        _what: StreamWork,
+        _stream: u32,
+        _at: u64,
+        _ns: u64,
+        _correlation: u64,
+    ) {
+    }
 }
 
 /// Id of the compute stream for CUDA and in Kineto.
 pub(super) const COMPUTE: u32 = 7;
 
 /// Returns the stream of the groups along an axis.
-pub(super) fn stream(axis: Axis) -> u32 {
+pub(super) fn stream_of_axis(axis: GroupAxis) -> u32 {
     match axis {
-        Axis::Data => 20,
+        GroupAxis::Data => 20,
         _ => 24,
     }
 }
 
 /// A Gloo worker or a stream. It is free from a time on, or after its current meeting has ended.
 #[derive(Clone, Copy, Debug, Default)]
-struct Worker {
+struct GlooWorker {
     free: u64,
     within: Option<u32>,
 }
 
 /// Speed of a rank.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct RankPace {
     pub seed: u64,
     pub rank: u32,
     /// Factor of all durations, in thousandths.
@@ -95,30 +103,30 @@ pub(super) struct Pace {
 
 /// State of a rank during the job.
 #[derive(Clone, Debug)]
-pub(super) struct Clock {
-    pace: Pace,
+pub(super) struct RankClock {
+    pace: RankPace,
     draws: u64,
     now: u64,
     step: u32,
     next: usize,
     /// Workers by axis.
-    workers: [[Worker; 2]; 2],
-    comm: [Worker; 2],
+    workers: [[GlooWorker; 2]; 2],
+    comm: [GlooWorker; 2],
     compute_free: u64,
     correlation: u64,
     /// For each meeting of the step, the call that recorded the end of the meeting's kernel.
     recorded: Vec<u64>,
 }
 
-fn of(axis: Axis) -> usize {
+fn index_of_axis(axis: GroupAxis) -> usize {
     match axis {
-        Axis::Data => 0,
-        Axis::Tensor | Axis::Pair => 1,
+        GroupAxis::Data => 0,
+        GroupAxis::Tensor | GroupAxis::Pair => 1,
     }
 }
 
-impl Clock {
-    pub(super) fn new(pace: Pace, now: u64) -> Self {
+impl RankClock {
+    pub(super) fn new(pace: RankPace, now: u64) -> Self {
         Self {
             pace,
             draws: 0,
@@ -134,12 +142,12 @@ impl Clock {
     }
 
     /// Returns the thread's current time in ns.
-    pub(super) fn now(&self) -> u64 {
+    pub(super) fn current_time(&self) -> u64 {
         self.now
     }
 
-    fn stretched(&mut self, ns: u64) -> u64 {
-        let Pace {
+    fn stretch_duration(&mut self, ns: u64) -> u64 {
+        let RankPace {
             seed,
             rank,
             straggle,
@@ -147,7 +155,7 @@ impl Clock {
         } = self.pace;
         let mut ns = ns.saturating_mul(u64::from(straggle)) / 1000;
         if skew > 0 {
-            let more = draw([seed, rank.into(), self.draws]) % (u64::from(skew) + 1);
+            let more = hash_parts([seed, rank.into(), self.draws]) % (u64::from(skew) + 1);
             self.draws += 1;
             ns += (u128::from(ns) * u128::from(more) / 1000) as u64;
         }
@@ -155,16 +163,16 @@ impl Clock {
     }
 
     /// Advances the thread by `ns`, scaled by the rank's speed. Returns the start and the scaled duration.
-    fn spend(&mut self, ns: u64) -> (u64, u64) {
-        let (at, ns) = (self.now, self.stretched(ns));
+    fn spend_time(&mut self, ns: u64) -> (u64, u64) {
+        let (at, ns) = (self.now, self.stretch_duration(ns));
         self.now += ns;
         (at, ns)
     }
 
-    fn call(&mut self, call: Call, ns: u64, out: &mut impl Recorder) -> u64 {
-        let (at, ns) = self.spend(ns);
+    fn make_call(&mut self, call: RuntimeCall, ns: u64, out: &mut impl EventRecorder) -> u64 {
+        let (at, ns) = self.spend_time(ns);
         self.correlation += 1;
-        out.call(call, at, ns, self.correlation);
+        out.record_call(call, at, ns, self.correlation);
         self.now += BETWEEN;
         self.correlation
     }
@@ -173,12 +181,12 @@ impl Clock {
     /// Returns `true` if the step has ended.
     pub(super) fn run(
         &mut self,
-        program: &Program,
-        meetings: &mut impl Meetings,
-        out: &mut impl Recorder,
+        program: &StepProgram,
+        meetings: &mut impl MeetingAccess,
+        out: &mut impl EventRecorder,
     ) -> bool {
         while let Some(instr) = program.instrs.get(self.next) {
-            if !self.one(program, *instr, meetings, out) {
+            if !self.run_instruction(program, *instr, meetings, out) {
                 return false;
             }
             self.next += 1;
@@ -186,7 +194,7 @@ impl Clock {
         // Meetings are numbered per step, so resolve all references to this step's meetings before it ends.
         let open = self.workers.iter_mut().flatten().chain(&mut self.comm);
         for worker in open {
-            if !settle(worker, self.step, meetings) {
+            if !settle_worker(worker, self.step, meetings) {
                 return false;
             }
         }
@@ -196,94 +204,101 @@ impl Clock {
     }
 
     /// Executes `instr`. Does nothing if `instr` needs an unknown end of a meeting.
-    fn one(
+    fn run_instruction(
         &mut self,
-        program: &Program,
-        instr: Instr,
-        meetings: &mut impl Meetings,
-        out: &mut impl Recorder,
+        program: &StepProgram,
+        instr: ThreadInstruction,
+        meetings: &mut impl MeetingAccess,
+        out: &mut impl EventRecorder,
     ) -> bool {
         match instr {
-            Instr::Enter(op) => {
-                out.enter(op, self.now);
-                self.spend(HEAD);
+            ThreadInstruction::Enter(op) => {
+                out.enter_operator(op, self.now);
+                self.spend_time(HEAD);
             }
-            Instr::Exit => {
-                self.spend(TAIL);
-                out.exit(self.now);
+            ThreadInstruction::Exit => {
+                self.spend_time(TAIL);
+                out.exit_operator(self.now);
                 self.now += BETWEEN;
             }
-            Instr::Busy(ns) => {
-                self.spend(ns);
+            ThreadInstruction::Busy(ns) => {
+                self.spend_time(ns);
             }
-            Instr::Thread(thread) => out.thread(thread),
-            Instr::Issue(m) => {
+            ThreadInstruction::Thread(thread) => out.start_thread(thread),
+            ThreadInstruction::Issue(m) => {
                 let meet = &program.meets[m as usize];
                 let (start, worker) = match meet.axis {
-                    Axis::Pair => (self.now, None),
+                    GroupAxis::Pair => (self.now, None),
                     axis => {
-                        let workers = &mut self.workers[of(axis)];
+                        let workers = &mut self.workers[index_of_axis(axis)];
                         for worker in &mut *workers {
-                            if !settle(worker, self.step, meetings) {
+                            if !settle_worker(worker, self.step, meetings) {
                                 return false;
                             }
                         }
                         let which = usize::from(workers[1].free < workers[0].free);
                         let start = (self.now + QUEUE).max(workers[which].free);
                         workers[which].within = Some(m);
-                        (start, Some((2 * of(axis) + which) as u8))
+                        (start, Some((2 * index_of_axis(axis) + which) as u8))
                     }
                 };
-                meetings.arrive(self.step, m, start);
-                let end = meetings.end(self.step, m).unwrap_or(start);
-                out.meet(m, worker, start, end);
+                meetings.arrive_at_meeting(self.step, m, start);
+                let end = meetings.meeting_end(self.step, m).unwrap_or(start);
+                out.record_meeting(m, worker, start, end);
             }
-            Instr::Block(m) => {
-                let Some(end) = meetings.end(self.step, m) else {
+            ThreadInstruction::Block(m) => {
+                let Some(end) = meetings.meeting_end(self.step, m) else {
                     return false;
                 };
                 if end > self.now {
                     let until = end + WAKE;
-                    meetings.waited(self.step, m, Waiter::Host, self.now, until);
+                    meetings.record_wait(self.step, m, WaiterKind::Host, self.now, until);
                     self.now = until;
                 }
             }
-            Instr::Launch(kernel) => {
+            ThreadInstruction::Launch(kernel) => {
                 let known = &program.kernels[kernel as usize];
-                let call = known.copy.map_or(Call::Launch, |_| Call::Copy);
-                let id = self.call(call, LAUNCH, out);
+                let call = known
+                    .copy
+                    .map_or(RuntimeCall::Launch, |_| RuntimeCall::Copy);
+                let id = self.make_call(call, LAUNCH, out);
                 let start = (self.now - BETWEEN + REACH).max(self.compute_free);
-                let ns = self.stretched(known.ns);
-                out.device(Device::Kernel(kernel), COMPUTE, start, ns, id);
+                let ns = self.stretch_duration(known.ns);
+                out.record_device_work(StreamWork::Kernel(kernel), COMPUTE, start, ns, id);
                 self.compute_free = start + ns + STREAM_GAP;
             }
-            Instr::Collective(m) => {
+            ThreadInstruction::Collective(m) => {
                 let axis = program.meets[m as usize].axis;
-                if !settle(&mut self.comm[of(axis)], self.step, meetings) {
+                if !settle_worker(&mut self.comm[index_of_axis(axis)], self.step, meetings) {
                     return false;
                 }
-                self.collective(m, axis, meetings, out);
+                self.launch_collective(m, axis, meetings, out);
             }
-            Instr::StreamWait(m) => {
-                let Some(end) = meetings.end(self.step, m) else {
+            ThreadInstruction::StreamWait(m) => {
+                let Some(end) = meetings.meeting_end(self.step, m) else {
                     return false;
                 };
                 let axis = program.meets[m as usize].axis;
-                self.wait_event(self.recorded[m as usize], stream(axis), COMPUTE, out);
+                self.wait_event(
+                    self.recorded[m as usize],
+                    stream_of_axis(axis),
+                    COMPUTE,
+                    out,
+                );
                 if end > self.compute_free {
                     let until = end + STREAM_GAP;
                     let from = self.compute_free;
-                    meetings.waited(self.step, m, Waiter::Stream, from, until);
+                    meetings.record_wait(self.step, m, WaiterKind::Stream, from, until);
                     self.compute_free = until;
                 }
             }
-            Instr::Synchronize => {
-                let (at, ns) = self.spend(RUNTIME);
+            ThreadInstruction::Synchronize => {
+                let (at, ns) = self.spend_time(RUNTIME);
                 let until = (at + ns).max(self.compute_free);
                 self.correlation += 1;
                 let id = self.correlation;
-                out.call(Call::Synchronize, at, until - at, id);
-                out.device(Device::Synchronize, COMPUTE, at, until - at, id);
+                out.record_call(RuntimeCall::Synchronize, at, until - at, id);
+                out.record_device_work(StreamWork::Synchronize, COMPUTE, at, until - at, id);
                 self.now = until + BETWEEN;
             }
         }
@@ -291,44 +306,50 @@ impl Clock {
     }
 
     /// Launches a meeting's kernel. Like NCCL, starts it after the compute stream's current work.
-    fn collective(
+    fn launch_collective(
         &mut self,
         m: u32,
-        axis: Axis,
-        meetings: &mut impl Meetings,
-        out: &mut impl Recorder,
+        axis: GroupAxis,
+        meetings: &mut impl MeetingAccess,
+        out: &mut impl EventRecorder,
     ) {
         let ready = self.compute_free;
-        let id = self.call(Call::RecordEvent, RUNTIME, out);
-        self.wait_event(id, COMPUTE, stream(axis), out);
-        let id = self.call(Call::LaunchCollective, LAUNCH, out);
-        let comm = &mut self.comm[of(axis)];
+        let id = self.make_call(RuntimeCall::RecordEvent, RUNTIME, out);
+        self.wait_event(id, COMPUTE, stream_of_axis(axis), out);
+        let id = self.make_call(RuntimeCall::LaunchCollective, LAUNCH, out);
+        let comm = &mut self.comm[index_of_axis(axis)];
         let start = (self.now - BETWEEN + REACH).max(comm.free).max(ready);
         comm.within = Some(m);
-        meetings.arrive(self.step, m, start);
-        let ns = meetings.end(self.step, m).unwrap_or(start) - start;
-        out.device(Device::Collective(m), stream(axis), start, ns, id);
-        let record = self.call(Call::RecordEvent, RUNTIME, out);
+        meetings.arrive_at_meeting(self.step, m, start);
+        let ns = meetings.meeting_end(self.step, m).unwrap_or(start) - start;
+        out.record_device_work(
+            StreamWork::Collective(m),
+            stream_of_axis(axis),
+            start,
+            ns,
+            id,
+        );
+        let record = self.make_call(RuntimeCall::RecordEvent, RUNTIME, out);
         let recorded = &mut self.recorded;
         recorded.resize(recorded.len().max(m as usize + 1), 0);
         recorded[m as usize] = record;
     }
 
-    fn wait_event(&mut self, recorded: u64, on: u32, by: u32, out: &mut impl Recorder) {
+    fn wait_event(&mut self, recorded: u64, on: u32, by: u32, out: &mut impl EventRecorder) {
         let at = self.now;
-        let id = self.call(Call::WaitEvent, RUNTIME, out);
+        let id = self.make_call(RuntimeCall::WaitEvent, RUNTIME, out);
         let ns = self.now - BETWEEN - at;
-        out.device(Device::WaitEvent { recorded, by, on }, by, at, ns, id);
+        out.record_device_work(StreamWork::WaitEvent { recorded, by, on }, by, at, ns, id);
     }
 }
 
 /// Updates the time from which a worker or stream is free. Returns `true` if this time is known.
-fn settle(worker: &mut Worker, step: u32, meetings: &impl Meetings) -> bool {
+fn settle_worker(worker: &mut GlooWorker, step: u32, meetings: &impl MeetingAccess) -> bool {
     if let Some(m) = worker.within {
-        let Some(end) = meetings.end(step, m) else {
+        let Some(end) = meetings.meeting_end(step, m) else {
             return false;
         };
-        *worker = Worker {
+        *worker = GlooWorker {
             free: end + WORKER_GAP,
             within: None,
         };

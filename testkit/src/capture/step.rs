@@ -1,14 +1,14 @@
 //! Adds a training step: data, forward pass, backward pass and optimizer; in a pipeline, its microbatches.
 
-use super::build::{Builder, Call, annotation, plain};
-use super::comm::Ask;
+use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};
+use super::comm::RequestedCollective;
 use super::cost::CollectiveKind;
-use super::cost::Exchange;
-use super::layout::Layout;
-use super::model::{Layer, Saved};
-use super::program::{Axis, Copy, Instr, Program};
-use super::reducer::Reducer;
-use super::tensor::{Arg, NUMBER, Tensor};
+use super::cost::ExchangeKind;
+use super::layout::JobLayout;
+use super::model::{LayerParameters, SavedActivations};
+use super::program::{CopyDirection, GroupAxis, StepProgram, ThreadInstruction};
+use super::reducer::GradientReducer;
+use super::tensor::{NUMBER, OperatorOperand, ProgramTensor};
 use super::{Options, Style};
 use std::collections::VecDeque;
 
@@ -16,106 +16,127 @@ use std::collections::VecDeque;
 pub(super) const FIRST_STEP: u32 = 2;
 
 /// A microbatch after its forward pass and before its backward pass.
-struct Flying {
-    saved: Vec<Saved>,
+struct InFlightMicroBatch {
+    saved: Vec<SavedActivations>,
     /// The loss and its autograd node, on the last stage.
-    loss: Option<(Tensor, u32)>,
+    loss: Option<(ProgramTensor, u32)>,
 }
 
 /// Builds the program of `rank`, and the list of its meetings.
-pub(super) fn program(
+pub(super) fn build_program(
     options: &Options,
-    layout: &Layout,
+    layout: &JobLayout,
     rank: u32,
-) -> (Program, Vec<(Exchange, u64, u32)>) {
-    let mut b = Builder::new(options, layout, rank);
+) -> (StepProgram, Vec<(ExchangeKind, u64, u32)>) {
+    let mut b = StepProgramBuilder::new(options, layout, rank);
     let name = format!("ProfilerStep#{NUMBER}");
-    let call = Call {
+    let call = OperatorCall {
         number: (FIRST_STEP, 1),
-        ..annotation(&name)
+        ..annotation_call(&name)
     };
-    b.python();
-    b.op(call, &[], &[], |b| match options.style {
-        Style::Pipeline => b.stage(),
-        _ => b.replica(),
+    b.add_python_time();
+    b.add_operator(call, &[], &[], |b| match options.style {
+        Style::Pipeline => b.add_stage_step(),
+        _ => b.add_replica_step(),
     });
-    b.finish()
+    b.finish_program()
 }
 
-impl Builder<'_> {
+impl StepProgramBuilder<'_> {
     /// Adds a step of a rank that has all layers, or a shard of each layer.
-    fn replica(&mut self) {
-        let layers = self.layers(self.options.layers);
-        let group = self.layout.group(Axis::Data, self.rank).ranks.len();
+    fn add_replica_step(&mut self) {
+        let layers = self.create_layers(self.options.layers);
+        let group = self
+            .layout
+            .group_of_rank(GroupAxis::Data, self.rank)
+            .ranks
+            .len();
         let shared = group > 1;
-        let mut reducer = Reducer::new(self, &layers, shared);
-        let mut x = self.data();
+        let mut reducer = GradientReducer::new(self, &layers, shared);
+        let mut x = self.add_input_data();
         let shape = x.shape.clone();
         let mut saved = Vec::new();
         if shared && self.options.style == Style::Ddp {
             let name = "DistributedDataParallel.forward";
-            self.python();
-            self.op(annotation(name), &[], &[], |b| {
-                b.buffers();
-                x = b.forward(&layers, &x, &mut saved);
+            self.add_python_time();
+            self.add_operator(annotation_call(name), &[], &[], |b| {
+                b.add_buffer_broadcast();
+                x = b.add_forward(&layers, &x, &mut saved);
             });
         } else {
-            x = self.forward(&layers, &x, &mut saved);
+            x = self.add_forward(&layers, &x, &mut saved);
         }
-        let (loss, seq) = self.loss(&x);
+        let (loss, seq) = self.add_loss(&x);
         let ones = self.ones_like(&loss);
         self.begin_backward();
         let grad = self.loss_backward(&ones, seq, &shape);
         self.layers_backward(&layers, &saved, grad, &mut reducer);
         self.end_backward();
-        self.optimize(&reducer);
-        self.read(&loss);
+        self.add_optimizer(&reducer);
+        self.read_loss(&loss);
     }
 
     fn begin_backward(&mut self) {
-        if self.cuda() {
-            self.python();
-            self.instr(Instr::Thread(1));
+        if self.is_on_cuda() {
+            self.add_python_time();
+            self.push_instruction(ThreadInstruction::Thread(1));
         }
     }
 
     fn end_backward(&mut self) {
-        if self.cuda() {
-            self.instr(Instr::Thread(0));
+        if self.is_on_cuda() {
+            self.push_instruction(ThreadInstruction::Thread(0));
         }
     }
 
     /// Adds the step's input. If there is a device, the input is copied from the host.
-    fn data(&mut self) -> Tensor {
+    fn add_input_data(&mut self) -> ProgramTensor {
         let rows = self.options.tokens / self.options.tensor_parallel;
-        let x = self.fresh(&[rows.into(), self.options.hidden.into()]);
-        let (result, none) = ([Arg::Tensor(&x)], Arg::None);
-        self.python();
-        if !self.cuda() {
-            let shape = Arg::Ints(&x.shape);
-            let args = [shape, none, none, Arg::Device, Arg::Bool(false)];
-            self.op(plain("aten::randn"), &args, &result, |b| {
-                b.empty(&x);
-                let (zero, one) = (Arg::Double("0.000000", "0."), Arg::Double("1.000000", "1."));
-                let args = [Arg::Tensor(&x), zero, one, none];
-                b.pointwise(plain("aten::normal_"), &args, &x, 10);
+        let x = self.create_temporary(&[rows.into(), self.options.hidden.into()]);
+        let (result, none) = ([OperatorOperand::Tensor(&x)], OperatorOperand::None);
+        self.add_python_time();
+        if !self.is_on_cuda() {
+            let shape = OperatorOperand::Ints(&x.shape);
+            let args = [
+                shape,
+                none,
+                none,
+                OperatorOperand::Device,
+                OperatorOperand::Bool(false),
+            ];
+            self.add_operator(operator_call("aten::randn"), &args, &result, |b| {
+                b.add_empty(&x);
+                let (zero, one) = (
+                    OperatorOperand::Double("0.000000", "0."),
+                    OperatorOperand::Double("1.000000", "1."),
+                );
+                let args = [OperatorOperand::Tensor(&x), zero, one, none];
+                b.add_pointwise(operator_call("aten::normal_"), &args, &x, 10);
             });
             return x;
         }
-        let pinned = Tensor {
+        let pinned = ProgramTensor {
             host: true,
-            ..self.kept(&x.shape)
+            ..self.create_kept_tensor(&x.shape)
         };
-        let (from, float, layout) = (Arg::Tensor(&pinned), Arg::Int(6), Arg::Int(0));
-        let (device, yes, no) = (Arg::Device, Arg::Bool(true), Arg::Bool(false));
+        let (from, float, layout) = (
+            OperatorOperand::Tensor(&pinned),
+            OperatorOperand::Int(6),
+            OperatorOperand::Int(0),
+        );
+        let (device, yes, no) = (
+            OperatorOperand::Device,
+            OperatorOperand::Bool(true),
+            OperatorOperand::Bool(false),
+        );
         let args = [from, float, layout, device, none, yes, no, none];
-        self.op(plain("aten::to"), &args, &result, |b| {
+        self.add_operator(operator_call("aten::to"), &args, &result, |b| {
             let args = [from, float, layout, device, none, yes, none];
-            b.op(plain("aten::_to_copy"), &args, &result, |b| {
+            b.add_operator(operator_call("aten::_to_copy"), &args, &result, |b| {
                 b.empty_strided(&x);
-                let args = [Arg::Tensor(&x), from, yes];
-                b.op(plain("aten::copy_"), &args, &result, |b| {
-                    b.copy(Copy::ToDevice, x.bytes());
+                let args = [OperatorOperand::Tensor(&x), from, yes];
+                b.add_operator(operator_call("aten::copy_"), &args, &result, |b| {
+                    b.add_device_copy(CopyDirection::ToDevice, x.byte_count());
                 });
             });
         });
@@ -123,23 +144,28 @@ impl Builder<'_> {
     }
 
     /// Adds the broadcast of the first rank's buffers, which DDP makes before a forward pass.
-    fn buffers(&mut self) {
-        let buffer = self.kept(&[self.options.hidden.into()]);
-        let ask = Ask {
+    fn add_buffer_broadcast(&mut self) {
+        let buffer = self.create_kept_tensor(&[self.options.hidden.into()]);
+        let ask = RequestedCollective {
             kind: CollectiveKind::Broadcast,
-            axis: Axis::Data,
+            axis: GroupAxis::Data,
             input: &buffer,
             output: &buffer,
         };
-        self.python();
-        let meet = self.c10d(ask, true);
-        self.wait(meet);
+        self.add_python_time();
+        let meet = self.add_c10d_collective(ask, true);
+        self.wait_for_meeting(meet);
     }
 
-    fn forward(&mut self, layers: &[Layer], x: &Tensor, saved: &mut Vec<Saved>) -> Tensor {
+    fn add_forward(
+        &mut self,
+        layers: &[LayerParameters],
+        x: &ProgramTensor,
+        saved: &mut Vec<SavedActivations>,
+    ) -> ProgramTensor {
         let mut x = x.clone();
         for layer in layers {
-            let (y, kept) = self.layer(layer, &x);
+            let (y, kept) = self.add_layer_forward(layer, &x);
             saved.push(kept);
             x = y;
         }
@@ -148,30 +174,34 @@ impl Builder<'_> {
 
     fn layers_backward(
         &mut self,
-        layers: &[Layer],
-        saved: &[Saved],
-        grad: Tensor,
-        reducer: &mut Reducer,
-    ) -> Tensor {
+        layers: &[LayerParameters],
+        saved: &[SavedActivations],
+        grad: ProgramTensor,
+        reducer: &mut GradientReducer,
+    ) -> ProgramTensor {
         let both = layers.iter().zip(saved).enumerate().rev();
         both.fold(grad, |grad, (nth, (layer, saved))| {
             self.layer_backward(nth, layer, saved, &grad, reducer)
         })
     }
 
-    fn optimize(&mut self, reducer: &Reducer) {
-        self.python();
-        self.op(annotation("Optimizer.step#SGD.step"), &[], &[], |b| {
-            for (value, grad) in reducer.gradients() {
-                let rate = Arg::Double("-0.010000", "-0.01");
-                let args = [Arg::Tensor(value), Arg::Tensor(grad), rate];
-                b.python();
-                b.pointwise(plain("aten::add_"), &args, value, 2);
+    fn add_optimizer(&mut self, reducer: &GradientReducer) {
+        self.add_python_time();
+        self.add_operator(annotation_call("Optimizer.step#SGD.step"), &[], &[], |b| {
+            for (value, grad) in reducer.iter_gradients() {
+                let rate = OperatorOperand::Double("-0.010000", "-0.01");
+                let args = [
+                    OperatorOperand::Tensor(value),
+                    OperatorOperand::Tensor(grad),
+                    rate,
+                ];
+                b.add_python_time();
+                b.add_pointwise(operator_call("aten::add_"), &args, value, 2);
             }
         });
-        self.python();
-        self.op(
-            annotation("Optimizer.zero_grad#SGD.zero_grad"),
+        self.add_python_time();
+        self.add_operator(
+            annotation_call("Optimizer.zero_grad#SGD.zero_grad"),
             &[],
             &[],
             |_| {},
@@ -179,28 +209,36 @@ impl Builder<'_> {
     }
 
     /// Adds the reading of the loss, for which the host waits for the device.
-    fn read(&mut self, loss: &Tensor) {
-        let (args, result) = ([Arg::Tensor(loss)], [Arg::Double("1.000000", "1.")]);
-        self.python();
-        self.op(plain("aten::item"), &args, &result, |b| {
-            b.op(plain("aten::_local_scalar_dense"), &args, &result, |b| {
-                if b.cuda() {
-                    b.copy(Copy::ToHost, 4);
-                    b.instr(Instr::Synchronize);
-                }
-            });
+    fn read_loss(&mut self, loss: &ProgramTensor) {
+        let (args, result) = (
+            [OperatorOperand::Tensor(loss)],
+            [OperatorOperand::Double("1.000000", "1.")],
+        );
+        self.add_python_time();
+        self.add_operator(operator_call("aten::item"), &args, &result, |b| {
+            b.add_operator(
+                operator_call("aten::_local_scalar_dense"),
+                &args,
+                &result,
+                |b| {
+                    if b.is_on_cuda() {
+                        b.add_device_copy(CopyDirection::ToHost, 4);
+                        b.push_instruction(ThreadInstruction::Synchronize);
+                    }
+                },
+            );
         });
     }
 
     /// Adds a step of one stage. When the pipeline is full, the stage alternates between one forward pass and one
     /// backward pass.
-    fn stage(&mut self) {
+    fn add_stage_step(&mut self) {
         let (stage, stages) = (self.rank, self.options.ranks);
         let count = self.options.microbatches;
-        let layers = self.layers(self.options.layers / stages);
-        let mut reducer = Reducer::new(self, &layers, false);
+        let layers = self.create_layers(self.options.layers / stages);
+        let mut reducer = GradientReducer::new(self, &layers, false);
         let shape = [u64::from(self.options.tokens), self.options.hidden.into()];
-        let mut flying: VecDeque<Flying> = VecDeque::new();
+        let mut flying: VecDeque<InFlightMicroBatch> = VecDeque::new();
         let mut sent = Vec::new();
         let number = |from: u32, nth: u32, back: u32| (from * count + nth) * 2 + back;
         let ahead = (stages - stage - 1).min(count);
@@ -212,49 +250,50 @@ impl Builder<'_> {
         for (nth, is_forward) in turns {
             if is_forward {
                 let x = match stage {
-                    0 => self.data(),
-                    _ => self.receive(stage - 1, number(stage - 1, nth, 0), &shape),
+                    0 => self.add_input_data(),
+                    _ => self.add_receive(stage - 1, number(stage - 1, nth, 0), &shape),
                 };
                 let mut saved = Vec::new();
-                let y = self.forward(&layers, &x, &mut saved);
+                let y = self.add_forward(&layers, &x, &mut saved);
                 let loss = match stage + 1 == stages {
-                    true => Some(self.loss(&y)),
+                    true => Some(self.add_loss(&y)),
                     false => {
-                        self.python();
-                        sent.push(self.message(false, stage + 1, number(stage, nth, 0), &y));
+                        self.add_python_time();
+                        sent.push(self.start_message(false, stage + 1, number(stage, nth, 0), &y));
                         None
                     }
                 };
-                flying.push_back(Flying { saved, loss });
+                flying.push_back(InFlightMicroBatch { saved, loss });
                 continue;
             }
-            let Flying { saved, loss } = flying.pop_front().expect("what goes back went forward");
+            let InFlightMicroBatch { saved, loss } =
+                flying.pop_front().expect("what goes back went forward");
             let grad = match loss {
                 Some((loss, seq)) => {
                     let ones = self.ones_like(&loss);
                     self.loss_backward(&ones, seq, &shape)
                 }
-                None => self.receive(stage + 1, number(stage, nth, 1), &shape),
+                None => self.add_receive(stage + 1, number(stage, nth, 1), &shape),
             };
             let grad = self.layers_backward(&layers, &saved, grad, &mut reducer);
             if stage > 0 {
-                self.python();
-                sent.push(self.message(false, stage - 1, number(stage - 1, nth, 1), &grad));
+                self.add_python_time();
+                sent.push(self.start_message(false, stage - 1, number(stage - 1, nth, 1), &grad));
             }
         }
         for meet in sent {
-            self.wait(meet);
+            self.wait_for_meeting(meet);
         }
-        self.optimize(&reducer);
+        self.add_optimizer(&reducer);
     }
 
     /// Adds a message from a neighbour, and the wait for it.
-    fn receive(&mut self, from: u32, number: u32, shape: &[u64]) -> Tensor {
-        let tensor = self.fresh(shape);
-        self.python();
-        self.empty(&tensor);
-        let meet = self.message(true, from, number, &tensor);
-        self.wait(meet);
+    fn add_receive(&mut self, from: u32, number: u32, shape: &[u64]) -> ProgramTensor {
+        let tensor = self.create_temporary(shape);
+        self.add_python_time();
+        self.add_empty(&tensor);
+        let meet = self.start_message(true, from, number, &tensor);
+        self.wait_for_meeting(meet);
         tensor
     }
 }

@@ -4,20 +4,20 @@ use std::fmt::Write;
 
 /// The number format of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ElementType {
     Float,
     Double,
 }
 
-impl Kind {
-    pub(super) fn bytes(self) -> u64 {
+impl ElementType {
+    pub(super) fn element_bytes(self) -> u64 {
         match self {
             Self::Float => 4,
             Self::Double => 8,
         }
     }
 
-    fn name(self) -> &'static str {
+    fn kind_name(self) -> &'static str {
         match self {
             Self::Float => "float",
             Self::Double => "double",
@@ -27,9 +27,9 @@ impl Kind {
 
 /// A tensor of a step's program. In a run, the writer replaces `slot` by ids.
 #[derive(Clone, Debug)]
-pub(super) struct Tensor {
+pub(super) struct ProgramTensor {
     pub slot: u32,
-    pub kind: Kind,
+    pub kind: ElementType,
     pub shape: Vec<u64>,
     pub strides: Vec<u64>,
     /// Offset of the tensor in its storage, in elements.
@@ -38,18 +38,18 @@ pub(super) struct Tensor {
     pub host: bool,
 }
 
-impl Tensor {
-    pub(super) fn elements(&self) -> u64 {
+impl ProgramTensor {
+    pub(super) fn element_count(&self) -> u64 {
         self.shape.iter().product()
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        self.elements() * self.kind.bytes()
+    pub(super) fn byte_count(&self) -> u64 {
+        self.element_count() * self.kind.element_bytes()
     }
 }
 
 /// Returns the strides of a contiguous tensor of this shape.
-pub(super) fn dense(shape: &[u64]) -> Vec<u64> {
+pub(super) fn dense_strides(shape: &[u64]) -> Vec<u64> {
     let mut strides = vec![1; shape.len()];
     for d in (1..shape.len()).rev() {
         strides[d - 1] = strides[d] * shape[d];
@@ -59,9 +59,9 @@ pub(super) fn dense(shape: &[u64]) -> Vec<u64> {
 
 /// An argument or a result of an operator.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Arg<'a> {
-    Tensor(&'a Tensor),
-    Tensors(&'a [&'a Tensor]),
+pub(super) enum OperatorOperand<'a> {
+    Tensor(&'a ProgramTensor),
+    Tensors(&'a [&'a ProgramTensor]),
     Int(i64),
     Ints(&'a [u64]),
     Bool(bool),
@@ -83,14 +83,19 @@ pub(super) const TENSOR: char = '\u{1}';
 pub(super) const NUMBER: char = '\u{2}';
 
 /// Function that writes one argument. Its last parameter is the device's name.
-type Render = fn(&mut String, &Arg<'_>, &str);
+type ArgumentWriter = fn(&mut String, &OperatorOperand<'_>, &str);
 
 /// Writes the four lists that describe a host node's inputs or outputs. Appends their slots to `slots`.
-pub(super) fn host(out: &mut String, args: &[Arg<'_>], device: &str, slots: &mut Vec<u32>) {
-    let lists: [(&str, Render); 4] = [
-        ("{\"values\": ", value),
+pub(super) fn write_host_lists(
+    out: &mut String,
+    args: &[OperatorOperand<'_>],
+    device: &str,
+    slots: &mut Vec<u32>,
+) {
+    let lists: [(&str, ArgumentWriter); 4] = [
+        ("{\"values\": ", write_value),
         (", \"shapes\": ", |out, arg, _| {
-            sizes(out, arg, |t| &t.shape)
+            write_host_sizes(out, arg, |t| &t.shape)
         }),
         (", \"types\": ", |out, arg, _| {
             out.push('"');
@@ -98,51 +103,56 @@ pub(super) fn host(out: &mut String, args: &[Arg<'_>], device: &str, slots: &mut
             out.push('"');
         }),
         (", \"strides\": ", |out, arg, _| {
-            sizes(out, arg, |t| &t.strides);
+            write_host_sizes(out, arg, |t| &t.strides);
         }),
     ];
     for (title, render) in lists {
         out.push_str(title);
-        list(out, args, ",", |out, arg| render(out, arg, device));
+        write_list(out, args, ",", |out, arg| render(out, arg, device));
     }
     out.push('}');
     for arg in args {
         match arg {
-            Arg::Tensor(tensor) => slots.push(tensor.slot),
-            Arg::Tensors(tensors) => slots.extend(tensors.iter().map(|t| t.slot)),
+            OperatorOperand::Tensor(tensor) => slots.push(tensor.slot),
+            OperatorOperand::Tensors(tensors) => slots.extend(tensors.iter().map(|t| t.slot)),
             _ => {}
         }
     }
 }
 
 /// Writes Kineto's description of the inputs.
-pub(super) fn kineto(out: &mut String, args: &[Arg<'_>]) {
+pub(super) fn write_kineto_inputs(out: &mut String, args: &[OperatorOperand<'_>]) {
     out.push_str("\"Concrete Inputs\": ");
-    list(out, args, ", ", |out, arg| {
+    write_list(out, args, ", ", |out, arg| {
         out.push('"');
-        concrete(out, arg);
+        write_concrete(out, arg);
         out.push('"');
     });
     out.push_str(", \"Input type\": ");
-    list(out, args, ", ", |out, arg| {
+    write_list(out, args, ", ", |out, arg| {
         let name = match arg {
-            Arg::Tensor(tensor) => tensor.kind.name(),
-            Arg::Tensors(_) => "TensorList",
-            Arg::Int(_) | Arg::Bool(_) | Arg::Double(..) | Arg::Number => "Scalar",
-            Arg::Ints(_) | Arg::Bools(_) => "ScalarList",
+            OperatorOperand::Tensor(tensor) => tensor.kind.kind_name(),
+            OperatorOperand::Tensors(_) => "TensorList",
+            OperatorOperand::Int(_)
+            | OperatorOperand::Bool(_)
+            | OperatorOperand::Double(..)
+            | OperatorOperand::Number => "Scalar",
+            OperatorOperand::Ints(_) | OperatorOperand::Bools(_) => "ScalarList",
             _ => "",
         };
         write!(out, "\"{name}\"").expect("a string grows");
     });
     out.push_str(", \"Input Strides\": ");
-    list(out, args, ", ", |out, arg| {
-        extents(out, arg, |t| &t.strides)
+    write_list(out, args, ", ", |out, arg| {
+        write_extents(out, arg, |t| &t.strides)
     });
     out.push_str(", \"Input Dims\": ");
-    list(out, args, ", ", |out, arg| extents(out, arg, |t| &t.shape));
+    write_list(out, args, ", ", |out, arg| {
+        write_extents(out, arg, |t| &t.shape)
+    });
 }
 
-fn list<T>(out: &mut String, items: &[T], between: &str, render: impl Fn(&mut String, &T)) {
+fn write_list<T>(out: &mut String, items: &[T], between: &str, render: impl Fn(&mut String, &T)) {
     out.push('[');
     for (i, item) in items.iter().enumerate() {
         if i > 0 {
@@ -153,93 +163,104 @@ fn list<T>(out: &mut String, items: &[T], between: &str, render: impl Fn(&mut St
     out.push(']');
 }
 
-fn numbers(out: &mut String, values: &[u64], between: &str) {
-    list(out, values, between, |out, value| {
+fn write_numbers(out: &mut String, values: &[u64], between: &str) {
+    write_list(out, values, between, |out, value| {
         write!(out, "{value}").expect("a string grows");
     });
 }
 
-fn value(out: &mut String, arg: &Arg<'_>, device: &str) {
-    let tensor = |out: &mut String, t: &Tensor| {
+fn write_value(out: &mut String, arg: &OperatorOperand<'_>, device: &str) {
+    let tensor = |out: &mut String, t: &ProgramTensor| {
         let place = if t.host { "cpu" } else { device };
-        let (offset, count, size) = (t.offset, t.elements(), t.kind.bytes());
+        let (offset, count, size) = (t.offset, t.element_count(), t.kind.element_bytes());
         write!(out, "[{TENSOR},{offset},{count},{size},\"{place}\"]").expect("a string grows");
     };
     match *arg {
-        Arg::Tensor(t) => tensor(out, t),
-        Arg::Tensors(tensors) => list(out, tensors, ",", |out, t| tensor(out, t)),
-        Arg::Int(number) => write!(out, "{number}").expect("a string grows"),
-        Arg::Ints(values) => numbers(out, values, ","),
-        Arg::Bool(yes) => out.push_str(if yes { "true" } else { "false" }),
-        Arg::Bools(count) => list(out, &vec![true; count], ",", |out, _| out.push_str("true")),
-        Arg::Double(text, _) => out.push_str(text),
-        Arg::None => out.push_str("\"<None>\""),
-        Arg::Object => out.push_str("\"<Object>\""),
-        Arg::Device => write!(out, "\"{device}\"").expect("a string grows"),
-        Arg::Text(text) => write!(out, "\"{text}\"").expect("a string grows"),
-        Arg::Pair(a, b) => write!(out, "[\"{a}\",\"{b}\"]").expect("a string grows"),
-        Arg::Number => out.push(NUMBER),
+        OperatorOperand::Tensor(t) => tensor(out, t),
+        OperatorOperand::Tensors(tensors) => write_list(out, tensors, ",", |out, t| tensor(out, t)),
+        OperatorOperand::Int(number) => write!(out, "{number}").expect("a string grows"),
+        OperatorOperand::Ints(values) => write_numbers(out, values, ","),
+        OperatorOperand::Bool(yes) => out.push_str(if yes { "true" } else { "false" }),
+        OperatorOperand::Bools(count) => {
+            write_list(out, &vec![true; count], ",", |out, _| out.push_str("true"))
+        }
+        OperatorOperand::Double(text, _) => out.push_str(text),
+        OperatorOperand::None => out.push_str("\"<None>\""),
+        OperatorOperand::Object => out.push_str("\"<Object>\""),
+        OperatorOperand::Device => write!(out, "\"{device}\"").expect("a string grows"),
+        OperatorOperand::Text(text) => write!(out, "\"{text}\"").expect("a string grows"),
+        OperatorOperand::Pair(a, b) => write!(out, "[\"{a}\",\"{b}\"]").expect("a string grows"),
+        OperatorOperand::Number => out.push(NUMBER),
     }
 }
 
-fn type_name(out: &mut String, arg: &Arg<'_>) {
+fn type_name(out: &mut String, arg: &OperatorOperand<'_>) {
     let mut generic = |name: &str, count: usize| {
         write!(out, "GenericList[{}]", vec![name; count].join(",")).expect("a string grows");
     };
     match *arg {
-        Arg::Tensor(t) => write!(out, "Tensor({})", t.kind.name()).expect("a string grows"),
-        Arg::Tensors(tensors) => {
+        OperatorOperand::Tensor(t) => {
+            write!(out, "Tensor({})", t.kind.kind_name()).expect("a string grows")
+        }
+        OperatorOperand::Tensors(tensors) => {
             let name = format!(
                 "Tensor({})",
-                tensors.first().map_or("float", |t| t.kind.name())
+                tensors.first().map_or("float", |t| t.kind.kind_name())
             );
             generic(&name, tensors.len());
         }
-        Arg::Ints(values) => generic("Int", values.len()),
-        Arg::Bools(count) => generic("Bool", count),
-        Arg::Int(_) | Arg::Number => out.push_str("Int"),
-        Arg::Bool(_) => out.push_str("Bool"),
-        Arg::Double(..) => out.push_str("Double"),
-        Arg::None => out.push_str("None"),
-        Arg::Object => out.push_str("Object"),
-        Arg::Device => out.push_str("Device"),
-        Arg::Text(_) => out.push_str("String"),
-        Arg::Pair(..) => out.push_str("Tuple[String,String]"),
+        OperatorOperand::Ints(values) => generic("Int", values.len()),
+        OperatorOperand::Bools(count) => generic("Bool", count),
+        OperatorOperand::Int(_) | OperatorOperand::Number => out.push_str("Int"),
+        OperatorOperand::Bool(_) => out.push_str("Bool"),
+        OperatorOperand::Double(..) => out.push_str("Double"),
+        OperatorOperand::None => out.push_str("None"),
+        OperatorOperand::Object => out.push_str("Object"),
+        OperatorOperand::Device => out.push_str("Device"),
+        OperatorOperand::Text(_) => out.push_str("String"),
+        OperatorOperand::Pair(..) => out.push_str("Tuple[String,String]"),
     }
 }
 
 /// Writes shapes or strides for the host file, in which a list of scalars has an empty list for each
 /// scalar.
-fn sizes(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
-    let empty =
-        |out: &mut String, count| list(out, &vec![(); count], ",", |out, ()| out.push_str("[]"));
+fn write_host_sizes(out: &mut String, arg: &OperatorOperand<'_>, of: fn(&ProgramTensor) -> &[u64]) {
+    let empty = |out: &mut String, count| {
+        write_list(out, &vec![(); count], ",", |out, ()| out.push_str("[]"))
+    };
     match *arg {
-        Arg::Tensor(t) => numbers(out, of(t), ","),
-        Arg::Tensors(tensors) => list(out, tensors, ",", |out, t| numbers(out, of(t), ",")),
-        Arg::Ints(values) => empty(out, values.len()),
-        Arg::Bools(count) => empty(out, count),
-        Arg::Pair(..) => empty(out, 2),
+        OperatorOperand::Tensor(t) => write_numbers(out, of(t), ","),
+        OperatorOperand::Tensors(tensors) => {
+            write_list(out, tensors, ",", |out, t| write_numbers(out, of(t), ","))
+        }
+        OperatorOperand::Ints(values) => empty(out, values.len()),
+        OperatorOperand::Bools(count) => empty(out, count),
+        OperatorOperand::Pair(..) => empty(out, 2),
         _ => out.push_str("[]"),
     }
 }
 
 /// Writes shapes or strides for Kineto's file.
-fn extents(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
+fn write_extents(out: &mut String, arg: &OperatorOperand<'_>, of: fn(&ProgramTensor) -> &[u64]) {
     match *arg {
-        Arg::Tensor(t) => numbers(out, of(t), ", "),
-        Arg::Tensors(tensors) => list(out, tensors, ", ", |out, t| numbers(out, of(t), ", ")),
+        OperatorOperand::Tensor(t) => write_numbers(out, of(t), ", "),
+        OperatorOperand::Tensors(tensors) => {
+            write_list(out, tensors, ", ", |out, t| write_numbers(out, of(t), ", "))
+        }
         _ => out.push_str("[]"),
     }
 }
 
-fn concrete(out: &mut String, arg: &Arg<'_>) {
+fn write_concrete(out: &mut String, arg: &OperatorOperand<'_>) {
     match *arg {
-        Arg::Int(number) => write!(out, "{number}").expect("a string grows"),
-        Arg::Ints(values) => numbers(out, values, ", "),
-        Arg::Bool(yes) => out.push_str(if yes { "True" } else { "False" }),
-        Arg::Bools(count) => list(out, &vec![true; count], ", ", |out, _| out.push_str("True")),
-        Arg::Double(_, text) => out.push_str(text),
-        Arg::Number => out.push(NUMBER),
+        OperatorOperand::Int(number) => write!(out, "{number}").expect("a string grows"),
+        OperatorOperand::Ints(values) => write_numbers(out, values, ", "),
+        OperatorOperand::Bool(yes) => out.push_str(if yes { "True" } else { "False" }),
+        OperatorOperand::Bools(count) => {
+            write_list(out, &vec![true; count], ", ", |out, _| out.push_str("True"))
+        }
+        OperatorOperand::Double(_, text) => out.push_str(text),
+        OperatorOperand::Number => out.push(NUMBER),
         _ => {}
     }
 }

@@ -7,7 +7,7 @@ fn times(meeting: &MeetingTruth) -> Vec<[u64; 4]> {
     meeting.members.iter().map(of).collect()
 }
 
-fn waits(meeting: &MeetingTruth) -> Vec<(Waiter, u64, u64)> {
+fn waits(meeting: &MeetingTruth) -> Vec<(WaiterKind, u64, u64)> {
     let of = |m: &MemberTruth| m.waited.map(|w| (w.by, w.from_ns, w.until_ns));
     meeting.members.iter().filter_map(of).collect()
 }
@@ -23,7 +23,7 @@ fn a_layer_on_two_ranks_by_hand() {
         stragglers: vec![(1, 2000)],
         ..Options::new(Device::Cpu, Style::Ddp, 2)
     };
-    let truth = generate(&options).unwrap().truth();
+    let truth = generate_capture(&options).unwrap().compute_truth();
     let [broadcast, reduce] = &truth.collectives[..] else {
         panic!("{:?}", truth.collectives);
     };
@@ -47,7 +47,10 @@ fn a_layer_on_two_ranks_by_hand() {
     let until = 121_508;
     assert_eq!(
         waits(broadcast),
-        [(Waiter::Host, 38_002, until), (Waiter::Host, 74_004, until)]
+        [
+            (WaiterKind::Host, 38_002, until),
+            (WaiterKind::Host, 74_004, until)
+        ]
     );
     // From there to the all-reduce's request, the following operators run. The numbers include their children:
     //
@@ -79,8 +82,8 @@ fn a_layer_on_two_ranks_by_hand() {
     assert_eq!(
         waits(reduce),
         [
-            (Waiter::Host, asked[0] + 1_500, end + 10_000),
-            (Waiter::Host, asked[1] + 2_500, end + 10_000),
+            (WaiterKind::Host, asked[0] + 1_500, end + 10_000),
+            (WaiterKind::Host, asked[1] + 2_500, end + 10_000),
         ]
     );
     assert_eq!(truth.ranks[0].steps[0][0], 5_000);
@@ -92,7 +95,7 @@ fn options_that_make_no_sense_are_refused() {
     let why = |change: fn(&mut Options)| {
         let mut options = Options::new(Device::Cpu, Style::Ddp, 4);
         change(&mut options);
-        generate(&options).unwrap_err().to_string()
+        generate_capture(&options).unwrap_err().to_string()
     };
     for (text, part) in [
         (why(|o| o.ranks = 0), "`ranks` is 0; expected 1 or more"),

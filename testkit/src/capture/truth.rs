@@ -1,15 +1,15 @@
 //! True times of a generated job. They serve to check readers of the job's captures.
 
-use super::meet::Part;
-use super::simulate::Waiter;
-use super::{Capture, cost::Exchange, pace};
+use super::meet::MeetingPart;
+use super::simulate::WaiterKind;
+use super::{SimulatedCapture, cost::ExchangeKind, draw_pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A job's true times. All times are whole ns of a clock that all ranks share. Its 0 is
-/// [`Truth::epoch_ns`] after 1970; in a rank's Kineto file, the rank's offset is added.
+/// [`JobTruth::epoch_ns`] after 1970; in a rank's Kineto file, the rank's offset is added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Truth {
+pub struct JobTruth {
     /// Version of this format: 1.
     pub version: u32,
     /// The shared clock's 0, in ns since 1970.
@@ -93,18 +93,18 @@ pub struct MemberTruth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitTruth {
     /// Kind of waiter.
-    pub by: Waiter,
+    pub by: WaiterKind,
     /// Start of the wait.
     pub from_ns: u64,
     /// End of the wait: from then on, the thread runs again, or the stream may start its next kernel.
     pub until_ns: u64,
 }
 
-impl Capture {
+impl SimulatedCapture {
     /// Returns the job's true times.
-    pub fn truth(&self) -> Truth {
+    pub fn compute_truth(&self) -> JobTruth {
         let steps = (0..self.options.steps).flat_map(|step| self.step_truth(step));
-        Truth {
+        JobTruth {
             version: 1,
             epoch_ns: super::BASE + super::EPOCH,
             collectives: steps.collect(),
@@ -123,20 +123,21 @@ impl Capture {
         let steps_run = u64::from(self.options.steps);
         let mut counts = [0; 3];
         for meet in &program.meets {
-            let which = match self.layout.meetings[self.layout.global(meet, rank) as usize].exchange
+            let which = match self.layout.meetings[self.layout.global_index(meet, rank) as usize]
+                .exchange
             {
-                Exchange::Collective(_) => 0,
-                Exchange::Message => 1 + usize::from(!self.sends(meet.global, rank)),
+                ExchangeKind::Collective(_) => 0,
+                ExchangeKind::Message => 1 + usize::from(!self.sends_message(meet.global, rank)),
             };
             counts[which] += steps_run;
         }
         RankTruth {
             rank,
-            clock_offset_ns: self.offset(rank),
+            clock_offset_ns: self.clock_offset_ns(rank),
             first_ns: steps.first().map_or(0, |step| step.0),
             last_ns: tally.last,
             steps: steps.iter().map(|(start, end)| [*start, *end]).collect(),
-            straggle_permille: pace(&self.options, rank).straggle,
+            straggle_permille: draw_pace(&self.options, rank).straggle,
             host_ops: tally.ops,
             runtime_calls: tally.calls,
             kernels: tally.kernels,
@@ -149,7 +150,7 @@ impl Capture {
 
     /// Returns the sending and the receiving stage of a message, which follow from the numbering in
     /// [`super::step`].
-    fn ends(&self, global: u32) -> [u32; 2] {
+    fn stages_of_message(&self, global: u32) -> [u32; 2] {
         let stage = global / 2 / self.options.microbatches;
         match global % 2 {
             0 => [stage, stage + 1],
@@ -157,26 +158,26 @@ impl Capture {
         }
     }
 
-    fn sends(&self, global: u32, rank: u32) -> bool {
-        self.ends(global)[0] == rank
+    fn sends_message(&self, global: u32, rank: u32) -> bool {
+        self.stages_of_message(global)[0] == rank
     }
 
     fn step_truth(&self, step: u32) -> Vec<MeetingTruth> {
         let meetings = &self.layout.meetings;
-        let mut parts: Vec<Vec<(u32, Part)>> = vec![Vec::new(); meetings.len()];
+        let mut parts: Vec<Vec<(u32, MeetingPart)>> = vec![Vec::new(); meetings.len()];
         for rank in 0..self.options.ranks {
             let history = &self.outcome.histories[rank as usize];
             let program = self.shared_program(rank);
-            for (meet, part) in program.meets.iter().zip(history.step(step)) {
-                parts[self.layout.global(meet, rank) as usize].push((rank, *part));
+            for (meet, part) in program.meets.iter().zip(history.parts_of_step(step)) {
+                parts[self.layout.global_index(meet, rank) as usize].push((rank, *part));
             }
         }
         // `counts` contains, for a step, the number of collectives of each group and of messages of each
         // pair of ranks.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
-            Exchange::Message => (0, self.ends(global as u32)),
-            Exchange::Collective(_) => (meetings[global].group, [0; 2]),
+            ExchangeKind::Message => (0, self.stages_of_message(global as u32)),
+            ExchangeKind::Collective(_) => (meetings[global].group, [0; 2]),
         };
         for global in 0..meetings.len() {
             *counts.entry(key(global)).or_default() += 1;
@@ -185,14 +186,17 @@ impl Capture {
         list.map(|(global, (meeting, parts))| {
             let group = &self.layout.groups[meeting.group as usize];
             let ranks = match meeting.exchange {
-                Exchange::Message => self.ends(global as u32).to_vec(),
-                Exchange::Collective(_) => group.ranks.clone(),
+                ExchangeKind::Message => self.stages_of_message(global as u32).to_vec(),
+                ExchangeKind::Collective(_) => group.ranks.clone(),
             };
             let last = parts.iter().map(|(_, part)| part.start).max().unwrap_or(0);
-            let mut members: Vec<_> = parts.iter().map(|part| member(*part, last)).collect();
+            let mut members: Vec<_> = parts
+                .iter()
+                .map(|part| truth_of_member(*part, last))
+                .collect();
             members.sort_by_key(|m| ranks.iter().position(|rank| *rank == m.rank));
             MeetingTruth {
-                kind: meeting.exchange.name(),
+                kind: meeting.exchange.operation_name(),
                 step,
                 group: group.name.clone(),
                 sequence: u64::from(step) * counts[&key(global)] + u64::from(meeting.nth),
@@ -205,7 +209,7 @@ impl Capture {
     }
 }
 
-fn member((rank, part): (u32, Part), last: u64) -> MemberTruth {
+fn truth_of_member((rank, part): (u32, MeetingPart), last: u64) -> MemberTruth {
     MemberTruth {
         rank,
         start_ns: part.start,
@@ -220,7 +224,7 @@ fn member((rank, part): (u32, Part), last: u64) -> MemberTruth {
     }
 }
 
-impl Serialize for Waiter {
+impl Serialize for WaiterKind {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(match self {
             Self::Host => "host",

@@ -5,7 +5,7 @@ use chakram::archive::Archive;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-fn command(corpus: &Corpus, words: &[&str]) -> Command {
+fn equivalent_command(corpus: &Corpus, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     let words = words.iter().map(|word| match word.strip_prefix('@') {
         Some(path) => corpus.name(path),
@@ -21,7 +21,7 @@ fn command(corpus: &Corpus, words: &[&str]) -> Command {
 /// Runs a command and kills it after `micros` microseconds; returns `false` if the command had
 /// ended by then.
 fn kill(corpus: &Corpus, words: &[&str], micros: u64) -> bool {
-    let mut child = command(corpus, words).spawn().unwrap();
+    let mut child = equivalent_command(corpus, words).spawn().unwrap();
     std::thread::sleep(Duration::from_micros(micros));
     let done = child.try_wait().unwrap().is_some();
     let _ = child.kill();
@@ -98,7 +98,10 @@ fn kill_adds(kills: u64) {
             let found = names(&path);
             assert!(dead || found.contains(&name), "{found:?}");
             assert!(there.iter().all(|name| found.contains(name)), "{found:?}");
-            let verdict = Archive::open(&path).unwrap().verify(&|| ()).unwrap();
+            let verdict = Archive::open_archive(&path)
+                .unwrap()
+                .verify_all(&|| ())
+                .unwrap();
             assert!(verdict.is_sound(), "{verdict:?}");
             there = found;
         }
@@ -147,9 +150,9 @@ fn kill_collections_and_merges(kills: u64) {
             );
             assert!(dead || found.contains(&"other".to_owned()) != there);
             assert!(
-                Archive::open(&path)
+                Archive::open_archive(&path)
                     .unwrap()
-                    .verify(&|| ())
+                    .verify_all(&|| ())
                     .unwrap()
                     .is_sound()
             );
@@ -179,15 +182,15 @@ fn adds_at_the_same_time_are_all_there() {
         let all = ["a", "b", "c", "d", "e", "f"];
         let children: Vec<_> = all
             .iter()
-            .map(|name| command(&corpus, &words(name)).spawn().unwrap())
+            .map(|name| equivalent_command(&corpus, &words(name)).spawn().unwrap())
             .collect();
         let path = corpus.at(&archive[1..]);
         // A concurrent reader sees some of the workloads, each of them complete.
         for _ in 0..20 {
             assert!(
-                Archive::open(&path)
+                Archive::open_archive(&path)
                     .unwrap()
-                    .verify(&|| ())
+                    .verify_all(&|| ())
                     .unwrap()
                     .is_sound()
             );
@@ -268,7 +271,7 @@ fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {
         for folder in folders.iter().filter(|path| path.is_dir()) {
             set_mode(folder, 0o555);
         }
-        let mut add = command(
+        let mut add = equivalent_command(
             &corpus,
             &["archive", "add", archive, "@first/job", "--name", "second"],
         );

@@ -8,7 +8,7 @@ use std::path::Path;
 /// Returns `true` if commands report the archive at `path` as damaged. A panic or a hang does not count, nor does the
 /// tail of an interrupted command.
 fn is_noticed(path: &Path) -> bool {
-    let verdict = Archive::open(path).and_then(|archive| archive.verify(&|| ()));
+    let verdict = Archive::open_archive(path).and_then(|archive| archive.verify_all(&|| ()));
     verdict.map_or(true, |verdict| !verdict.is_sound())
 }
 
@@ -124,16 +124,16 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
     let whole = std::fs::read(&path).unwrap();
     for length in before..whole.len() {
         std::fs::write(&path, &whole[..length]).unwrap();
-        let archive = Archive::open(&path).unwrap();
+        let archive = Archive::open_archive(&path).unwrap();
         assert_eq!(
             archive.workloads().keys().collect::<Vec<_>>(),
             ["first"],
             "{length}"
         );
-        let tail = archive.tail().map_or(0, |tail| tail.bytes);
+        let tail = archive.uncommitted_tail().map_or(0, |tail| tail.bytes);
         assert_eq!(tail, (length - before) as u64);
         if (length - before).is_multiple_of(97) || length + 100 > whole.len() {
-            let verdict = archive.verify(&|| ()).unwrap();
+            let verdict = archive.verify_all(&|| ()).unwrap();
             assert!(verdict.is_sound());
             assert_eq!(verdict.is_unfinished(), length > before, "{length}");
             let told = verdict.tail.map_or(String::new(), |tail| tail.to_string());
@@ -270,9 +270,9 @@ fn an_archive_within_a_tail_ends_no_segment() {
     corpus.ok(&with);
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
-    let archive = Archive::open(&path).unwrap();
+    let archive = Archive::open_archive(&path).unwrap();
     assert_eq!(archive.stored_bytes(), before as u64);
-    assert!(archive.verify(&|| ()).unwrap().is_unfinished());
+    assert!(archive.verify_all(&|| ()).unwrap().is_unfinished());
 }
 
 /// A folder's writer was interrupted after a pack, before it wrote the manifest that names the pack.

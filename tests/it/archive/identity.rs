@@ -1,7 +1,7 @@
 //! Tests that packed files are extracted byte for byte.
 
 use super::{Corpus, files};
-use crate::corpus::{corpus, one_of_each};
+use crate::corpus::{corpus_path, one_of_each};
 use std::io::Read;
 
 const LEVELS: &[&str] = &["plain", "default", "best"];
@@ -82,7 +82,7 @@ fn captures_come_back_from_every_level() {
 /// Archives and extracts one of every `n` captures in a folder of the corpus, and requires that at least `at_least` of
 /// them can be converted.
 fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) {
-    let Some(captures) = corpus(folder) else {
+    let Some(captures) = corpus_path(folder) else {
         return;
     };
     let mut folders: Vec<_> = std::fs::read_dir(captures)

@@ -1,7 +1,7 @@
 //! Tests that this program and a reader in Python read archives of every version of the format.
 
 use super::{Corpus, files, names};
-use crate::corpus::corpus as shared;
+use crate::corpus::corpus_path as shared;
 use std::path::Path;
 use std::process::Command;
 

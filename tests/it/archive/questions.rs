@@ -59,13 +59,13 @@ proptest! {
             2 => (format!("not ({ta} or {tb}) and {tc}"), !(a || b) && c),
             _ => (format!("not {ta} or not {tb} and {tc}"), !a || !b && c),
         };
-        prop_assert_eq!(MetadataQuery::parse(&text).unwrap().holds(&workload), wanted, "{}", text);
+        prop_assert_eq!(MetadataQuery::parse(&text).unwrap().matches(&workload), wanted, "{}", text);
     }
 
     #[test]
     fn any_question_is_answered_or_refused(text in "[a-c=<>!()~ '\"0-9.andornt]{0,40}") {
         if let Ok(query) = MetadataQuery::parse(&text) {
-            query.holds(&entry(&[("a", "1".to_owned())]));
+            query.matches(&entry(&[("a", "1".to_owned())]));
         }
     }
 }
@@ -180,7 +180,7 @@ impl AskedQuestion {
     }
 }
 
-fn question() -> impl Strategy<Value = AskedQuestion> {
+fn open_question() -> impl Strategy<Value = AskedQuestion> {
     let leaf = (0..VALUES.len(), 0..SIGNS.len(), 0usize..60)
         .prop_map(|(key, sign, value)| AskedQuestion::Compare(key, sign, value));
     leaf.prop_recursive(4, 16, 2, |inner| {
@@ -203,7 +203,7 @@ proptest! {
     fn random_questions_about_random_metadata_are_answered_as_a_plain_filter_does(
         values in prop::collection::vec(prop::option::of(0usize..60), 5),
         ranks in 0u32..4,
-        asked in question(),
+        asked in open_question(),
     ) {
         let mut own = BTreeMap::new();
         let mut given = Vec::new();
@@ -231,10 +231,10 @@ proptest! {
         own.insert("ranks", ranks.to_string());
         let text = asked.text(0);
         let query = MetadataQuery::parse(&text).unwrap();
-        prop_assert_eq!(query.holds(&workload), asked.holds(&own), "{} {:?}", text, own);
+        prop_assert_eq!(query.matches(&workload), asked.holds(&own), "{} {:?}", text, own);
         let line = serde_json::to_string(&workload).unwrap();
         let listed: ListedWorkload<'_> = serde_json::from_str(&line).unwrap();
-        prop_assert_eq!(query.holds(&listed), asked.holds(&own), "{} {:?}", text, own);
+        prop_assert_eq!(query.matches(&listed), asked.holds(&own), "{} {:?}", text, own);
         prop_assert_eq!((listed.amounts.ranks, listed.amounts.bytes), (ranks.into(), 7 * u64::from(ranks)));
     }
 }

@@ -8,7 +8,7 @@ use crate::corpus::one_of_each;
 use serde_json::Value;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use testkit::astra_sim::{self as oracle, overlapping, random};
+use testkit::astra_sim::{self as oracle, create_overlapping_config, create_random_config};
 
 /// The program's note on a job that the original never finishes.
 const NEVER: &str = "note: the original would never finish this job: ";
@@ -28,7 +28,7 @@ fn compare(seeds: impl Iterator<Item = u64> + Send) {
     let [equal, finished, answered] = [const { AtomicU64::new(0) }; 3];
     let faults = Mutex::new(Vec::new());
     product::each(seeds, |seed| {
-        let config = random(seed);
+        let config = create_random_config(seed);
         let expected = oracle::run(&config);
         let [closed, stepwise] = product::run_both(&config);
         let done = expected.finish.iter().all(Option::is_some);
@@ -72,10 +72,10 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
     let [finished, answered, stuck, differ] = [const { AtomicU64::new(0) }; 4];
     let faults = Mutex::new(Vec::new());
     product::each(seeds, |seed| {
-        let config = overlapping(seed);
+        let config = create_overlapping_config(seed);
         let original = oracle::run(&config);
         let apart = oracle::run_numbered_apart(&config);
-        let done = |answer: &oracle::Answer| answer.finish.iter().all(Option::is_some);
+        let done = |answer: &oracle::SimulationAnswer| answer.finish.iter().all(Option::is_some);
         let [closed, stepwise] = product::run_both(&config);
         let mut why = match closed == stepwise {
             true => product::difference(&closed, &apart),
@@ -266,13 +266,13 @@ fn many_random_configurations_answer_alike() {
 fn one_random_configuration() {
     let seed = number("CHAKRAM_SEED", 0);
     let config = match std::env::var("CHAKRAM_OVERLAPPING") {
-        Ok(_) => overlapping(seed),
-        Err(_) => random(seed),
+        Ok(_) => create_overlapping_config(seed),
+        Err(_) => create_random_config(seed),
     };
     let folder = std::env::var("CHAKRAM_FOLDER").expect("a folder");
     let folder = std::path::Path::new(&folder);
-    config.write(folder).expect("it is written");
+    config.write_case(folder).expect("it is written");
     println!("{config:#?}");
-    println!("{:?}", product::run(folder, &config.args(), &[]));
+    println!("{:?}", product::run(folder, &config.command_args(), &[]));
     println!("{:?}", oracle::run(&config));
 }

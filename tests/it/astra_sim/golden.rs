@@ -6,37 +6,38 @@ mod table;
 
 use super::product;
 use crate::corpus::one_of_each;
-use Kind::{AllGather, AllReduce, AllToAll, ReduceScatter};
-use Network::{Aware, Unaware};
-use Shape::{FullyConnected, Ring, Switch};
+use CollectiveOperation::{AllGather, AllReduce, AllToAll, ReduceScatter};
+use NetworkModel::{Aware, Unaware};
+use NetworkShape::{FullyConnected, Ring, Switch};
 use std::collections::BTreeMap;
-use testkit::astra_sim::algorithms::Algorithm;
+use testkit::astra_sim::algorithms::NativeAlgorithm;
 use testkit::astra_sim::config::{
-    Attachment, Config, Dim, Kind, Memory, Network, Node, Policy, Shape, System, Work,
+    CollectiveOperation, MemoryConfig, NetworkDimension, NetworkModel, NetworkShape, NodeWork,
+    PriorityPolicy, ServerAttachment, SimulationConfig, SystemConfig, TraceNode,
 };
-use testkit::astra_sim::{self as oracle, Answer};
+use testkit::astra_sim::{self as oracle, SimulationAnswer};
 
 const MIB: u64 = 1 << 20;
 
 /// Returns one collective of all NPUs, in four chunks, on dimensions of (shape, size, bandwidth,
 /// latency).
 pub fn one(
-    network: Network,
-    dims: &[(Shape, usize, f64, f64)],
-    kind: Kind,
+    network: NetworkModel,
+    dims: &[(NetworkShape, usize, f64, f64)],
+    kind: CollectiveOperation,
     names: &[&str],
     bytes: u64,
-) -> Config {
-    let dim = |&(shape, n, bw, lat): &_| Dim { shape, n, bw, lat };
-    let dims: Vec<Dim> = dims.iter().map(dim).collect();
+) -> SimulationConfig {
+    let dim = |&(shape, n, bw, lat): &_| NetworkDimension { shape, n, bw, lat };
+    let dims: Vec<NetworkDimension> = dims.iter().map(dim).collect();
     let npus = dims.iter().map(|d| d.n).product();
-    let algorithm = |name: &&str| Algorithm::parse(name).expect("an algorithm");
-    let node = Node {
+    let algorithm = |name: &&str| NativeAlgorithm::parse(name).expect("an algorithm");
+    let node = TraceNode {
         id: 1,
         deps: Vec::new(),
         cpu: false,
         micros: 0,
-        work: Work::Collective {
+        work: NodeWork::Collective {
             kind,
             bytes,
             group: 0,
@@ -44,11 +45,11 @@ pub fn one(
             priority: 0,
         },
     };
-    Config {
+    SimulationConfig {
         network,
         dims,
-        system: System {
-            policy: Policy::Lifo,
+        system: SystemConfig {
+            policy: PriorityPolicy::Lifo,
             local_bw_aware: true,
             endpoint_delay: Some(10),
             active_chunks: 1,
@@ -63,8 +64,8 @@ pub fn one(
             bus: None,
             reduction_delay: 1,
         },
-        memory: Memory {
-            attachment: Attachment::None,
+        memory: MemoryConfig {
+            attachment: ServerAttachment::None,
             latency: 0,
             bw: 0,
         },
@@ -77,7 +78,7 @@ pub fn one(
 }
 
 /// Returns the answer of the simulator, which the program must match.
-fn run(config: &Config) -> Answer {
+fn run(config: &SimulationConfig) -> SimulationAnswer {
     let answer = oracle::run(config);
     let ran = product::run_config(config);
     assert_eq!(product::difference(&ran, &answer), None);
@@ -85,7 +86,7 @@ fn run(config: &Config) -> Answer {
 }
 
 /// Returns the times at which the first and the last NPU finish.
-fn ends(answer: &Answer) -> (u64, u64) {
+fn ends(answer: &SimulationAnswer) -> (u64, u64) {
     let finish = answer.finish.iter().map(|f| f.expect("it finishes"));
     let (first, last) = (finish.clone().min(), finish.max());
     (first.expect("an NPU"), last.expect("an NPU"))
@@ -146,14 +147,19 @@ fn double_binary_trees() {
 }
 
 /// Returns the arrival time of a message of 1 MiB from NPU `src` to NPU `dst`.
-fn message(network: Network, dims: &[(Shape, usize, f64, f64)], src: usize, dst: usize) -> u64 {
+fn message(
+    network: NetworkModel,
+    dims: &[(NetworkShape, usize, f64, f64)],
+    src: usize,
+    dst: usize,
+) -> u64 {
     let mut config = one(network, dims, AllReduce, &[], MIB);
     let (bytes, tag) = (MIB, 7);
     for rank in &mut config.ranks {
-        rank[0].work = Work::Compute { ops: 1, bytes: 1 };
+        rank[0].work = NodeWork::Compute { ops: 1, bytes: 1 };
     }
-    config.ranks[src][0].work = Work::Send { dst, bytes, tag };
-    config.ranks[dst][0].work = Work::Receive { src, bytes, tag };
+    config.ranks[src][0].work = NodeWork::Send { dst, bytes, tag };
+    config.ranks[dst][0].work = NodeWork::Receive { src, bytes, tag };
     let answer = run(&config);
     assert_eq!(answer.finish[src], answer.finish[dst]);
     assert_eq!(answer.messages, 1);

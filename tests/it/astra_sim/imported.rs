@@ -3,7 +3,7 @@
 
 use super::product::{self, each};
 use crate::commands::chakram;
-use crate::corpus::cases;
+use crate::corpus::unpack_cases;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -119,7 +119,7 @@ const OTHERWISE: [&str; 7] = [
 /// without the effects that the notes name: endpoint delays, reductions and quirks.
 #[test]
 fn notes_name_all_that_differs() {
-    let Some(cases) = cases() else { return };
+    let Some(cases) = unpack_cases() else { return };
     let [equal, noted] = [const { AtomicU32::new(0) }; 2];
     let faults = Mutex::new(Vec::new());
     each(cases.iter(), |(name, case)| {

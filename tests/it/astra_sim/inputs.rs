@@ -2,7 +2,7 @@
 //! corpus.
 
 use crate::commands::chakram;
-use crate::corpus::cases;
+use crate::corpus::unpack_cases;
 use crate::harness::astra_sim::parse_all;
 use chakram::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, PerNodeFile};
 use chakram::trace::{NodeExtras, NodeView, Op, Sink, TraceWriter};
@@ -53,7 +53,7 @@ fn folder() -> (tempfile::TempDir, Vec<String>) {
     for rank in 0..8 {
         let mut trace = TraceWriter::new(Vec::new()).expect("memory takes all");
         let node = NodeView::new(0, "host", Op::Host);
-        trace.node(&node, &[]).expect("memory takes all");
+        trace.receive_node(&node, &[]).expect("memory takes all");
         let file = folder.path().join(format!("wl.{rank}.et"));
         std::fs::write(file, trace.into_inner()).expect("there is room");
     }
@@ -203,7 +203,9 @@ fn dangling_dependencies_are_said() {
             control,
             ..NodeExtras::default()
         };
-        trace.write(&node, data, &extra).expect("memory takes all");
+        trace
+            .write_node(&node, data, &extra)
+            .expect("memory takes all");
         std::fs::write(folder.path().join("wl.3.et"), trace.into_inner()).expect("there is room");
     };
     let plain = astra_sim(&arguments, &[]);
@@ -314,7 +316,7 @@ const NOTED: &[&str] = &[
 
 #[test]
 fn cases_of_the_corpus_are_read() {
-    let Some(cases) = cases() else { return };
+    let Some(cases) = unpack_cases() else { return };
     let mut refused = Vec::new();
     let mut noted = BTreeSet::new();
     for (name, case) in &cases {
@@ -340,18 +342,18 @@ fn cases_of_the_corpus_are_read() {
                 .map(str::to_owned)
                 .ok_or_else(|| io::ErrorKind::NotFound.into())
         };
-        match AstraInputs::read(&flags, read) {
+        match AstraInputs::read_files(&flags, read) {
             Err(error) => {
                 let expected = get("expect.json").expect("each case has its answer");
                 let expected: Value = serde_json::from_str(expected).expect("it is JSON");
                 flags.lenient = true;
-                let read = AstraInputs::read(&flags, read).is_ok();
+                let read = AstraInputs::read_files(&flags, read).is_ok();
                 assert_eq!(read, expected["status"] == "ok", "{name}: {error}");
                 refused.push((name.clone(), error.to_string()));
             }
             Ok(inputs) => {
                 let ranks = case.keys().filter(|file| file.ends_with(".et")).count();
-                assert!(inputs.network.npus() as usize >= ranks, "{name}");
+                assert!(inputs.network.npu_count() as usize >= ranks, "{name}");
                 noted.extend(inputs.notes.into_iter().map(|note| note.key));
             }
         }

@@ -9,14 +9,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use testkit::astra_sim::config::{
-    Config,
-    Kind::{AllGather, AllReduce, AllToAll, ReduceScatter},
-    Network::{self, Aware, Unaware},
-    Node,
-    Shape::{FullyConnected, Ring, Switch},
-    Work,
+    CollectiveOperation::{AllGather, AllReduce, AllToAll, ReduceScatter},
+    NetworkModel::{self, Aware, Unaware},
+    NetworkShape::{FullyConnected, Ring, Switch},
+    NodeWork, SimulationConfig, TraceNode,
 };
-use testkit::astra_sim::random;
+use testkit::astra_sim::create_random_config;
 
 /// Printed and logged lines of a run under the original's name, and its numbers of analytical and of simulated
 /// collectives.
@@ -28,7 +26,7 @@ struct Transcript {
     collectives: Option<(u64, u64)>,
 }
 
-fn transcript(folder: &Path, network: Network, args: &[String], more: &[&str]) -> Transcript {
+fn transcript(folder: &Path, network: NetworkModel, args: &[String], more: &[&str]) -> Transcript {
     let name = match network {
         Unaware => "AstraSim_Analytical_Congestion_Unaware",
         Aware => "AstraSim_Analytical_Congestion_Aware",
@@ -60,14 +58,14 @@ fn transcript(folder: &Path, network: Network, args: &[String], more: &[&str]) -
 }
 
 /// Runs a job with closed forms and without, requires the same lines, and returns the number of analytical collectives.
-fn compare(config: &Config) -> u64 {
+fn compare(config: &SimulationConfig) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
-    config.write(folder.path()).expect("it is written");
+    config.write_case(folder.path()).expect("it is written");
     let system = folder.path().join("system.json");
     let text = std::fs::read_to_string(&system).expect("it was written");
     let traced = text.replacen('{', "{\"trace-enabled\": 1, ", 1);
     std::fs::write(system, traced).expect("there is room");
-    let args = &config.args()[1..];
+    let args = &config.command_args()[1..];
     let [closed, stepwise] = [&[][..], &["--stepwise"]]
         .map(|more| transcript(folder.path(), config.network, args, more));
     let found = closed.collectives.map_or(0, |(closed, _)| closed);
@@ -198,13 +196,13 @@ fn chunks_in_several_dimensions_keep_their_orders() {
     assert!(analytical > count / 2, "{analytical} of {count}");
 }
 
-fn kernel(id: u64, deps: &[u64], micros: u64) -> Node {
-    Node {
+fn kernel(id: u64, deps: &[u64], micros: u64) -> TraceNode {
+    TraceNode {
         id,
         deps: deps.to_vec(),
         cpu: false,
         micros,
-        work: Work::Compute { ops: 1, bytes: 1 },
+        work: NodeWork::Compute { ops: 1, bytes: 1 },
     }
 }
 
@@ -255,7 +253,7 @@ fn lines_are_the_same_with_closed_forms_and_without() {
         (config.system.splits, config.system.active_chunks) = (splits, active);
         for (rank, nodes) in config.ranks.iter_mut().enumerate() {
             let first = nodes[0].clone();
-            let again = Node {
+            let again = TraceNode {
                 id: 3,
                 deps: vec![2],
                 ..first.clone()
@@ -277,7 +275,7 @@ fn lines_are_the_same_with_closed_forms_and_without() {
 #[test]
 fn random_jobs_have_the_same_lines() {
     product::each(0..40, |seed| {
-        compare(&random(seed));
+        compare(&create_random_config(seed));
     });
 }
 
@@ -287,6 +285,6 @@ fn random_jobs_have_the_same_lines() {
 fn many_random_jobs_have_the_same_lines() {
     let seeds = std::env::var("CHAKRAM_SEEDS").map_or(2000, |text| text.parse().expect("a number"));
     product::each(40..seeds, |seed| {
-        compare(&random(seed));
+        compare(&create_random_config(seed));
     });
 }

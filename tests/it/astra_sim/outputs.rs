@@ -118,7 +118,7 @@ fn trace(nodes: &[Node]) -> Vec<u8> {
             attributes: &lists,
             ..NodeExtras::default()
         };
-        let written = writer.write(&view, node.deps, &extra);
+        let written = writer.write_node(&view, node.deps, &extra);
         written.expect("memory takes all");
     }
     writer.into_inner()
@@ -324,7 +324,7 @@ fn original(case: &Case, more: &[&str]) -> Output {
 }
 
 /// Prefixes each line with the time.
-fn timed(lines: &str) -> String {
+fn timed_op(lines: &str) -> String {
     let lines = lines.lines();
     let lines = lines.map(|line| format!("[1970-01-01 00:00:00.000] {line}\n"));
     lines.collect()
@@ -348,18 +348,18 @@ fn under_its_name_the_lines_are_the_originals() {
 ";
     let case = mixed(json!({}));
     let output = original(&case, &[]);
-    assert_eq!(text(&output.stdout), timed(printed));
+    assert_eq!(text(&output.stdout), timed_op(printed));
     assert_eq!((text(&output.stderr), output.status.code()), ("", Some(0)));
     let log = |case: &Case, path: &str| {
         std::fs::read_to_string(case.0.path().join(path)).expect("it was written")
     };
-    assert_eq!(log(&case, "log/log.log"), timed(printed));
+    assert_eq!(log(&case, "log/log.log"), timed_op(printed));
     // The node that does nothing produces no lines.
     let case = mixed(json!({"trace-enabled": 1}));
     let output = original(&case, &["--logging-folder=new/logs"]);
     assert_eq!(
         (text(&output.stdout), text(&output.stderr)),
-        (&timed(printed)[..], "")
+        (&timed_op(printed)[..], "")
     );
     let nodes = |lines: &[&str]| -> String {
         let lines = lines
@@ -388,7 +388,7 @@ fn under_its_name_the_lines_are_the_originals() {
         &nodes(&["callback,sys->id=1, tick=25031, node->id=1, node->name=b, node->type=4"]),
         &rest[2..].concat(),
     ];
-    assert_eq!(log(&case, "new/logs/log.log"), timed(&logged.concat()));
+    assert_eq!(log(&case, "new/logs/log.log"), timed_op(&logged.concat()));
 }
 
 /// The overlap of kernels and communication is their sum beyond the total time. NPUs are printed in the order in which

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
-use testkit::astra_sim::{Answer, Config};
+use testkit::astra_sim::{SimulationAnswer, SimulationConfig};
 
 /// Calls `work` on each item, on all cores.
 pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
@@ -32,7 +32,7 @@ pub struct Ran {
     pub error: String,
 }
 
-/// Runs the program on the files in `folder`. The first of `args` is the network, as in [`Config::args`].
+/// Runs the program on the files in `folder`. The first of `args` is the network, as in [`Config::command_args`].
 pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
     let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(folder)
@@ -51,15 +51,15 @@ pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
 }
 
 /// Writes the files of `config` into a temporary folder and runs the program on them, with closed forms and without.
-pub fn run_both(config: &Config) -> [Ran; 2] {
+pub fn run_both(config: &SimulationConfig) -> [Ran; 2] {
     let folder = tempfile::tempdir().expect("a folder");
-    config.write(folder.path()).expect("it is written");
-    [&[][..], &["--stepwise"]].map(|more| run(folder.path(), &config.args(), more))
+    config.write_case(folder.path()).expect("it is written");
+    [&[][..], &["--stepwise"]].map(|more| run(folder.path(), &config.command_args(), more))
 }
 
 /// Writes the files of `config` into a temporary folder and runs the program on them with closed
 /// forms only.
-pub fn run_config(config: &Config) -> Ran {
+pub fn run_config(config: &SimulationConfig) -> Ran {
     let [ran, _] = run_both(config);
     ran
 }
@@ -78,7 +78,7 @@ fn line(line: &str) -> Option<(usize, (u64, i64))> {
 
 /// Returns the differences from the original's answer, if any: in finish times, exposed communication, and whether the
 /// exit code reports that all NPUs finish.
-pub fn difference(ran: &Ran, expected: &Answer) -> Option<String> {
+pub fn difference(ran: &Ran, expected: &SimulationAnswer) -> Option<String> {
     let mut faults = Vec::new();
     let all = expected.finish.iter().all(Option::is_some);
     let code = Some(if all { 0 } else { 1 });

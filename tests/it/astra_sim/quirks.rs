@@ -7,21 +7,24 @@ mod said;
 
 use super::golden::groups::halves;
 use super::golden::one;
-use Kind::{AllGather, AllReduce, ReduceScatter};
-use Network::{Aware, Unaware};
-use Shape::{FullyConnected, Ring, Switch};
+use CollectiveOperation::{AllGather, AllReduce, ReduceScatter};
+use NetworkModel::{Aware, Unaware};
+use NetworkShape::{FullyConnected, Ring, Switch};
 use serde_json::Value;
 use std::process::Command;
-use testkit::astra_sim::config::{Attachment, Config, Kind, Network, Node, Shape, Work};
-use testkit::astra_sim::random;
+use testkit::astra_sim::config::{
+    CollectiveOperation, NetworkModel, NetworkShape, NodeWork, ServerAttachment, SimulationConfig,
+    TraceNode,
+};
+use testkit::astra_sim::create_random_config;
 
 const MIB: u64 = 1 << 20;
 
 /// Returns the report of a run of the program that must succeed.
-fn report(config: &Config, more: &[&str]) -> Value {
+fn report(config: &SimulationConfig, more: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a folder");
-    config.write(folder.path()).expect("it is written");
-    let args = config.args();
+    config.write_case(folder.path()).expect("it is written");
+    let args = config.command_args();
     let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(folder.path())
         .arg("astra-sim")
@@ -37,39 +40,43 @@ fn report(config: &Config, more: &[&str]) -> Value {
 }
 
 /// Returns the finish time of the last NPU, in ps.
-fn ps(config: &Config, quirks: &str) -> u64 {
+fn ps(config: &SimulationConfig, quirks: &str) -> u64 {
     let report = report(config, &["--quirks", quirks]);
     report["makespan_ps"].as_u64().expect("a number")
 }
 
 /// Returns the finish time of the last NPU in ns, which must be a whole number.
-fn ns(config: &Config, quirks: &str) -> u64 {
+fn ns(config: &SimulationConfig, quirks: &str) -> u64 {
     let ps = ps(config, quirks);
     assert_eq!(ps % 1000, 0, "{quirks}");
     ps / 1000
 }
 
 /// Makes reductions take no time.
-fn without_reductions(mut config: Config) -> Config {
+fn without_reductions(mut config: SimulationConfig) -> SimulationConfig {
     config.system.local_mem_bw = 1e9;
     config
 }
 
 /// Returns a message of 1 MiB from `src` to `dst`, as the only node.
-fn message(network: Network, dims: &[(Shape, usize, f64, f64)], ends: &[(usize, usize)]) -> Config {
+fn message(
+    network: NetworkModel,
+    dims: &[(NetworkShape, usize, f64, f64)],
+    ends: &[(usize, usize)],
+) -> SimulationConfig {
     let mut config = one(network, dims, AllReduce, &[], MIB);
-    config.ranks = vec![Vec::new(); config.npus()];
+    config.ranks = vec![Vec::new(); config.npu_count()];
     for (i, &(src, dst)) in ends.iter().enumerate() {
         let (bytes, tag) = (MIB, i as u64);
-        let node = |work| Node {
+        let node = |work| TraceNode {
             id: i as u64 + 1,
             deps: Vec::new(),
             cpu: false,
             micros: 0,
             work,
         };
-        config.ranks[src].push(node(Work::Send { dst, bytes, tag }));
-        config.ranks[dst].push(node(Work::Receive { src, bytes, tag }));
+        config.ranks[src].push(node(NodeWork::Send { dst, bytes, tag }));
+        config.ranks[dst].push(node(NodeWork::Receive { src, bytes, tag }));
     }
     config
 }
@@ -279,7 +286,7 @@ fn groups_go_through_the_dimensions_they_span() {
     config.groups = [(1, vec![0, 1, 4, 5]), (2, vec![2, 3, 6, 7])].into();
     for (group, members) in &config.groups {
         for &npu in members {
-            if let Work::Collective { group: of, .. } = &mut config.ranks[npu][0].work {
+            if let NodeWork::Collective { group: of, .. } = &mut config.ranks[npu][0].work {
                 *of = *group;
             }
         }
@@ -292,8 +299,8 @@ fn groups_go_through_the_dimensions_they_span() {
     config.groups = [(1, vec![1, 4, 6])].into();
     for (npu, rank) in config.ranks.iter_mut().enumerate() {
         match &mut rank[0].work {
-            Work::Collective { group, .. } if [1, 4, 6].contains(&npu) => *group = 1,
-            work => *work = Work::Compute { ops: 1, bytes: 1 },
+            NodeWork::Collective { group, .. } if [1, 4, 6].contains(&npu) => *group = 1,
+            work => *work = NodeWork::Compute { ops: 1, bytes: 1 },
         }
     }
     let ring = ns(&config, "all,-group-ring");
@@ -345,23 +352,23 @@ fn communication_overlaps() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
     (config.memory.latency, config.memory.bw) = (100, 25);
-    config.memory.attachment = Attachment::PerNpu;
-    let load = Work::Memory {
+    config.memory.attachment = ServerAttachment::PerNpu;
+    let load = NodeWork::Memory {
         store: false,
         bytes: MIB,
     };
     for rank in &mut config.ranks {
         let again = rank[0].clone();
-        rank.push(Node { id: 2, ..again });
+        rank.push(TraceNode { id: 2, ..again });
         let again = rank[0].clone();
         let work = load.clone();
-        rank.push(Node {
+        rank.push(TraceNode {
             id: 3,
             work,
             ..again
         });
         let again = rank[2].clone();
-        rank.push(Node { id: 4, ..again });
+        rank.push(TraceNode { id: 4, ..again });
     }
     // Loads still run one at a time.
     assert_eq!(ns(&config, "all"), 2 * 88_720 + 2 * 42_043);
@@ -382,7 +389,7 @@ fn overlapping_collectives_are_matched_in_program_order() {
     config.system.algorithms.insert(AllGather, list);
     for (npu, rank) in config.ranks.iter_mut().enumerate() {
         let first = rank.remove(0);
-        let node = |id, deps: &[u64], cpu, micros, work| Node {
+        let node = |id, deps: &[u64], cpu, micros, work| TraceNode {
             id,
             deps: deps.to_vec(),
             cpu,
@@ -390,9 +397,9 @@ fn overlapping_collectives_are_matched_in_program_order() {
             work,
         };
         let late = if npu == 1 { 900 } else { 1 };
-        let idle = Work::Compute { ops: 0, bytes: 0 };
+        let idle = NodeWork::Compute { ops: 0, bytes: 0 };
         let mut gather = first.work.clone();
-        if let Work::Collective { kind, .. } = &mut gather {
+        if let NodeWork::Collective { kind, .. } = &mut gather {
             *kind = AllGather;
         }
         *rank = vec![
@@ -433,19 +440,19 @@ fn units_and_rounding() {
     let mut config = one(Unaware, &[(Ring, 2, 1.0, 1.0)], AllReduce, &["ring"], MIB);
     (config.system.roofline, config.system.peak_perf) = (true, 2.0);
     (config.memory.latency, config.memory.bw) = (7, 3);
-    config.memory.attachment = Attachment::PerNpu;
+    config.memory.attachment = ServerAttachment::PerNpu;
     for rank in &mut config.ranks {
-        let compute = Work::Compute {
+        let compute = NodeWork::Compute {
             ops: 1_002,
             bytes: 1,
         };
-        let load = Work::Memory {
+        let load = NodeWork::Memory {
             store: false,
             bytes: 1_001,
         };
         rank[0].work = compute;
         let deps = vec![1];
-        rank.push(Node {
+        rank.push(TraceNode {
             id: 2,
             deps,
             work: load,

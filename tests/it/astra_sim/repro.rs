@@ -2,12 +2,12 @@
 //! original.
 
 use super::product::{self, Ran};
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use std::path::{Path, PathBuf};
 
 /// Returns a folder of the inputs. Without a corpus the test is counted as skipped.
 fn folder(name: &str) -> Option<PathBuf> {
-    corpus(format!("astra-sim/repro/{name}"))
+    corpus_path(format!("astra-sim/repro/{name}"))
 }
 
 /// Members of a ring that have issued different numbers of collectives use different queues, one that runs forward and

@@ -1,7 +1,7 @@
 //! Compares the plain simulator and the program with the answers of the original.
 
 use super::product::{self, Ran};
-use crate::corpus::{Case, cases, corpus};
+use crate::corpus::{CaseFiles, corpus_path, unpack_cases};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -56,7 +56,7 @@ const OTHERS: &[(&str, i32, &str)] = &[
 type Ends = Vec<Option<(u64, i64)>>;
 
 /// Returns the original's last line of results, if it finished.
-fn expected(case: &Case) -> Option<Value> {
+fn expected(case: &CaseFiles) -> Option<Value> {
     let expected: Value = serde_json::from_slice(&case["expect.json"]).expect("it is JSON");
     let status = expected["status"].as_str().expect("a status");
     (status == "ok" || status.starts_with("SILENT STOP")).then_some(expected)
@@ -92,7 +92,7 @@ fn difference(expected: &Value, ends: &Ends) -> Vec<String> {
 
 /// Returns the number of messages by row, for rows whose table has that column.
 fn messages() -> BTreeMap<String, u64> {
-    let path = corpus("astra-sim/reference.csv").expect("a folder");
+    let path = corpus_path("astra-sim/reference.csv").expect("a folder");
     let table = std::fs::read_to_string(path).unwrap_or_default();
     let mut lines = table.lines();
     let column = lines.next().unwrap_or_default();
@@ -112,7 +112,7 @@ fn messages() -> BTreeMap<String, u64> {
 
 #[test]
 fn every_row_of_the_reference() {
-    let Some(cases) = cases() else { return };
+    let Some(cases) = unpack_cases() else { return };
     let messages = messages();
     let (mut equal, mut skipped, mut faults) = (0, 0, Vec::new());
     for (name, case) in &cases {
@@ -142,7 +142,7 @@ fn every_row_of_the_reference() {
 }
 
 /// Runs the program on a case.
-fn program(case: &Case, more: &[&str]) -> Ran {
+fn program(case: &CaseFiles, more: &[&str]) -> Ran {
     let folder = tempfile::tempdir().expect("a folder");
     for (file, contents) in case {
         let path = folder.path().join(file);
@@ -155,13 +155,13 @@ fn program(case: &Case, more: &[&str]) -> Ran {
 }
 
 /// Returns the error in the program's output for a row, if any.
-fn fault(name: &str, case: &Case) -> Option<String> {
+fn fault(name: &str, case: &CaseFiles) -> Option<String> {
     let refused = |ran: &Ran, code: i32, reason: &str| {
         let as_said = ran.code == Some(code) && ran.error.contains(reason);
         (!as_said).then(|| format!("exit {:?} for {code}: {}", ran.code, ran.error))
     };
     let mut ran = program(case, &[]);
-    let npus = load::parse(&|file| case.get(file).cloned()).npus();
+    let npus = load::parse(&|file| case.get(file).cloned()).npu_count();
     if let Some((_, code, reason)) = OTHERS.iter().find(|other| other.0 == name) {
         let finished = *code != 0 || (0..npus).all(|npu| ran.finish.contains_key(&npu));
         let unfinished = (!finished).then(|| "not all finish".to_owned());
@@ -192,7 +192,7 @@ fn fault(name: &str, case: &Case) -> Option<String> {
 
 #[test]
 fn the_program_on_every_row_of_the_reference() {
-    let Some(cases) = cases() else { return };
+    let Some(cases) = unpack_cases() else { return };
     let faults = Mutex::new(Vec::new());
     product::each(cases.iter(), |(name, case)| {
         if let Some(fault) = fault(name, case) {

@@ -6,12 +6,10 @@ use super::product::{self, Ran};
 use std::path::Path;
 use std::process::{Command, Output};
 use testkit::astra_sim::config::{
-    Config,
-    Kind::{AllGather, AllReduce},
-    Network::Unaware,
-    Node,
-    Shape::{Ring, Switch},
-    Work,
+    CollectiveOperation::{AllGather, AllReduce},
+    NetworkModel::Unaware,
+    NetworkShape::{Ring, Switch},
+    NodeWork, SimulationConfig, TraceNode,
 };
 
 /// One message of 64 KiB between two NPUs on a switch, with endpoint delays of 1 ns and no collective.
@@ -59,10 +57,10 @@ fn scales_that_leave_no_endpoint_delay_to_messages_are_taken() {
     }
 }
 
-fn run(config: &Config, more: &[&str]) -> Ran {
+fn run(config: &SimulationConfig, more: &[&str]) -> Ran {
     let folder = tempfile::tempdir().expect("a folder");
-    config.write(folder.path()).expect("it is written");
-    product::run(folder.path(), &config.args(), more)
+    config.write_case(folder.path()).expect("it is written");
+    product::run(folder.path(), &config.command_args(), more)
 }
 
 /// The original aborts if a collective delays a message by 0 ns at time 0.
@@ -104,10 +102,10 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     // With a kernel before the collective.
     let mut late = config.clone();
     for nodes in &mut late.ranks {
-        let kernel = Node {
+        let kernel = TraceNode {
             id: 0,
             micros: 3,
-            work: Work::Compute { ops: 1, bytes: 1 },
+            work: NodeWork::Compute { ops: 1, bytes: 1 },
             ..nodes[0].clone()
         };
         nodes[0].deps = vec![0];
@@ -125,7 +123,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     (named.system.splits, named.injection_scale) = (1, 0.05);
     named.groups.insert(1, (0..6).collect());
     for nodes in &mut named.ranks {
-        if let Work::Collective { group, .. } = &mut nodes[0].work {
+        if let NodeWork::Collective { group, .. } = &mut nodes[0].work {
             *group = 1;
         }
     }
@@ -222,7 +220,7 @@ fn sizes_that_differ_are_called_that() {
         &["ring"],
         1 << 20,
     );
-    let node = |id, work| Node {
+    let node = |id, work| TraceNode {
         id,
         deps: Vec::new(),
         cpu: false,
@@ -234,7 +232,7 @@ fn sizes_that_differ_are_called_that() {
         let sends = (1..).zip(sent).map(|(id, &bytes)| {
             node(
                 id,
-                Work::Send {
+                NodeWork::Send {
                     dst: 1,
                     bytes,
                     tag: 3,
@@ -245,7 +243,7 @@ fn sizes_that_differ_are_called_that() {
         let receives = receives.map(|(id, &bytes)| {
             node(
                 id,
-                Work::Receive {
+                NodeWork::Receive {
                     src: 0,
                     bytes,
                     tag: 3,

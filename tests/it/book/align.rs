@@ -44,7 +44,7 @@ fn cost(shown: &str, printed: &str) -> u32 {
 
 /// Returns the alignment in which the fewest lines differ; printed lines that a cut covers are
 /// omitted.
-pub fn aligned<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
+pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
     let (n, m) = (shown.len(), printed.len());
     // costs[i][j]: least cost to align the lines shown from i on with the lines printed from j on.
     let mut costs = vec![vec![0_u32; m + 1]; n + 1];
@@ -95,11 +95,11 @@ pub fn aligned<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
 fn cuts_stand_for_lines_and_rests_of_lines() {
     let printed = ["a 1", "b 2", "c 3", "d 4"].map(str::to_owned);
     assert_eq!(
-        aligned(&["a …", "…", "d 4"], &printed),
+        align_steps(&["a …", "…", "d 4"], &printed),
         ["a …", "…", "d 4"].map(Line::Same)
     );
     // The second line changed, the third is unchanged, and the cut stays.
-    let lines = aligned(&["a 1", "b 7", "c 3", "…"], &printed);
+    let lines = align_steps(&["a 1", "b 7", "c 3", "…"], &printed);
     let expected = [
         Line::Same("a 1"),
         Line::Gone("b 7"),
@@ -108,9 +108,9 @@ fn cuts_stand_for_lines_and_rests_of_lines() {
         Line::Same("…"),
     ];
     assert_eq!(lines, expected);
-    assert_eq!(aligned(&[], &printed[..1]), [Line::New("a 1")]);
+    assert_eq!(align_steps(&[], &printed[..1]), [Line::New("a 1")]);
     assert_eq!(
-        aligned(&["a 1", "z"], &printed[..1]),
+        align_steps(&["a 1", "z"], &printed[..1]),
         [Line::Same("a 1"), Line::Gone("z")]
     );
 }

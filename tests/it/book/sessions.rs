@@ -1,6 +1,6 @@
 //! The commands of a page, run in order, and their output.
 
-use super::align::{Line, aligned};
+use super::align::{Line, align_steps};
 use super::{pages_of_right_commands, root, text};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -163,7 +163,7 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
                 shown = rest;
             }
             let (printed, sound) = run(&folder, &step.command);
-            let alignment = aligned(shown, &printed);
+            let alignment = align_steps(shown, &printed);
             let place = format!("{}:{}: $ {}", page.display(), step.line, step.command);
             if !sound {
                 let _ = writeln!(

@@ -251,9 +251,9 @@ fn brackets_nest_as_deep_as_they_like() {
 fn a_million_files_that_are_not_there_are_not_asked_for_one_by_one() {
     // The error names the first of them, and the others take no time.
     let folder = tempfile::tempdir().unwrap();
-    let named = chakram::internals::PrefixFiles::new(&folder.path().join("job"));
+    let named = chakram::internals::PrefixedTraceFiles::new(&folder.path().join("job"));
     let begun = std::time::Instant::now();
-    let there = (0..1_000_000).filter(|&rank| named.has(rank)).count();
+    let there = (0..1_000_000).filter(|&rank| named.has_rank(rank)).count();
     assert_eq!(there, 0);
     assert!(begun.elapsed().as_secs() < 5);
 }

@@ -18,16 +18,16 @@ fn number(field: usize, value: usize) -> Vec<u8> {
     [varint(field << 3), varint(value)].concat()
 }
 
-fn block(field: usize, value: &[u8]) -> Vec<u8> {
+fn parse_block(field: usize, value: &[u8]) -> Vec<u8> {
     [&varint(field << 3 | 2), &varint(value.len()), value].concat()
 }
 
 /// Writes a trace of one compute node on the host with this name.
 fn write_trace(path: &Path, name: &str) {
-    let attribute = [block(1, b"is_cpu_op"), number(27, 0)].concat();
-    let fields = [number(3, 4), number(7, 5), block(10, &attribute)].concat();
-    let node = [number(1, 1), block(2, name.as_bytes()), fields].concat();
-    let meta = block(1, b"0.0.4");
+    let attribute = [parse_block(1, b"is_cpu_op"), number(27, 0)].concat();
+    let fields = [number(3, 4), number(7, 5), parse_block(10, &attribute)].concat();
+    let node = [number(1, 1), parse_block(2, name.as_bytes()), fields].concat();
+    let meta = parse_block(1, b"0.0.4");
     let records = [meta, node].map(|record| [varint(record.len()), record].concat());
     std::fs::write(path, records.concat()).unwrap();
 }

@@ -1,7 +1,7 @@
 //! Links without record function ids, and inferences from clocks and absent ranks, on captures of real jobs.
 
 use super::rig::{Job, capture, convert, try_convert};
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, Options, Style};
@@ -80,7 +80,7 @@ fn links_that_are_not_sure_are_refused() {
 }
 
 fn dlrm(ranks: &[u32]) -> Option<Job> {
-    let folder = corpus("captures/gpu/dlrm_8gpu")?;
+    let folder = corpus_path("captures/gpu/dlrm_8gpu")?;
     let names = ["host", "kineto"];
     let paths = ranks.iter().flat_map(|rank| {
         let folder = folder.clone();
@@ -131,7 +131,7 @@ fn dlrm_waits_and_half_of_it_transfers_as_long() {
 /// Ranks on one host share a clock; messages alone do not shift it.
 #[test]
 fn clocks_of_pipelines_on_one_host_stay() {
-    let Some(captures) = corpus("captures") else {
+    let Some(captures) = corpus_path("captures") else {
         return;
     };
     for name in [

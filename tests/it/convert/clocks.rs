@@ -1,13 +1,13 @@
 //! Tests of the clocks of hosts, and of the capture's statements about the job and its machine.
 
 use super::rig::{convert, convert_files, replay_files, run_program};
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 
 /// Two hosts, the second of which has a clock 20 parts in a million fast: 60 all-reduces of 300 us over a minute, at
 /// which both ranks arrive together. No rank waits, and each transfers for 60 × 300 us = 18 ms.
 #[test]
 fn clocks_that_drift_are_no_waiting() {
-    let Some(folder) = corpus("faults/drift") else {
+    let Some(folder) = corpus_path("faults/drift") else {
         return;
     };
     let summary = convert(&folder).summary;
@@ -25,7 +25,7 @@ fn clocks_that_drift_are_no_waiting() {
 /// arrive together.
 #[test]
 fn hosts_are_told_by_the_names_that_profilers_give_files() {
-    let Some(folder) = corpus("faults/small-skew") else {
+    let Some(folder) = corpus_path("faults/small-skew") else {
         return;
     };
     for rank in convert(&folder).summary.ranks {
@@ -37,7 +37,7 @@ fn hosts_are_told_by_the_names_that_profilers_give_files() {
 /// The capture has one rank of 16 on a machine of 32.
 #[test]
 fn mirrored_jobs_are_as_large_as_the_capture_says() {
-    let Some(folder) = corpus("faults/absent-mirror-world") else {
+    let Some(folder) = corpus_path("faults/absent-mirror-world") else {
         return;
     };
     let job = convert_files(&folder);
@@ -48,7 +48,7 @@ fn mirrored_jobs_are_as_large_as_the_capture_says() {
 /// Reports name the hardware on which a job was captured, if its files state it.
 #[test]
 fn reports_say_what_the_job_was_captured_on() {
-    let Some(folder) = corpus("captures/gpu/dlrm_8gpu") else {
+    let Some(folder) = corpus_path("captures/gpu/dlrm_8gpu") else {
         return;
     };
     let job = convert_files(&folder);

@@ -4,18 +4,21 @@ use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 use std::time::Instant;
-use testkit::capture::handwritten::{Event, Rank, all_reduce, alone, event, op};
+use testkit::capture::handwritten::{
+    HandwrittenEvent, HandwrittenRank, all_reduce, create_event, create_operator_event,
+    create_single_rank,
+};
 
 /// Converts a job of one rank and checks two invariants of every conversion: dependencies have lower ids, and the
 /// replay ends when the capture did.
-fn hold(events: &[Event]) -> Job {
-    hold_all(&[alone(events)])
+fn hold(events: &[HandwrittenEvent]) -> Job {
+    hold_all(&[create_single_rank(events)])
 }
 
-fn hold_all(ranks: &[Rank<'_>]) -> Job {
+fn hold_all(ranks: &[HandwrittenRank<'_>]) -> Job {
     let folder = tempfile::tempdir().unwrap();
     for rank in ranks {
-        rank.write(folder.path());
+        rank.write_files(folder.path());
     }
     let started = Instant::now();
     let job = convert(folder.path());
@@ -35,7 +38,7 @@ fn hold_all(ranks: &[Rank<'_>]) -> Job {
 
 #[test]
 fn one_operator() {
-    let job = hold(&[op("aten::mm", 1000, 500, 1)]);
+    let job = hold(&[create_operator_event("aten::mm", 1000, 500, 1)]);
     let node = &job.traces[0].nodes[1];
     assert_eq!(
         (lasts(node), delay(node), &*node.name),
@@ -47,53 +50,62 @@ fn one_operator() {
 #[test]
 fn operators_without_length() {
     let job = hold(&[
-        op("a", 0, 0, 1),
-        op("b", 0, 0, 2),
-        op("c", 10, 0, 3),
-        op("d", 10, 0, 4),
+        create_operator_event("a", 0, 0, 1),
+        create_operator_event("b", 0, 0, 2),
+        create_operator_event("c", 10, 0, 3),
+        create_operator_event("d", 10, 0, 4),
     ]);
     assert_eq!(job.traces[0].nodes.len(), 5);
     assert_eq!(job.traces[0].captured_ns(), 10);
     // A capture with a single instant event.
-    assert_eq!(hold(&[op("a", 7, 0, 1)]).traces[0].captured_ns(), 0);
+    assert_eq!(
+        hold(&[create_operator_event("a", 7, 0, 1)]).traces[0].captured_ns(),
+        0
+    );
 }
 
 #[test]
 fn intervals_that_overlap_and_that_start_together() {
     hold(&[
-        op("a", 0, 100, 1),
-        op("b", 50, 100, 2),
-        op("c", 120, 100, 3),
+        create_operator_event("a", 0, 100, 1),
+        create_operator_event("b", 50, 100, 2),
+        create_operator_event("c", 120, 100, 3),
     ]);
     hold(&[
-        op("a", 0, 100, 1),
-        op("b", 0, 100, 2),
-        op("c", 0, 50, 3),
-        op("d", 0, 100, 4),
+        create_operator_event("a", 0, 100, 1),
+        create_operator_event("b", 0, 100, 2),
+        create_operator_event("c", 0, 50, 3),
+        create_operator_event("d", 0, 100, 4),
     ]);
     // Events that end before or after the event that encloses them.
     hold(&[
-        op("a", 0, 100, 1),
-        op("b", 10, 300, 2),
-        op("c", 20, 10, 3),
-        op("d", 150, 20, 4),
+        create_operator_event("a", 0, 100, 1),
+        create_operator_event("b", 10, 300, 2),
+        create_operator_event("c", 20, 10, 3),
+        create_operator_event("d", 150, 20, 4),
     ]);
 }
 
 #[test]
 fn times_before_the_base_and_days_apart() {
-    let job = hold(&[op("a", -5_000_500, 100, 1), op("b", -200, 300, 2)]);
+    let job = hold(&[
+        create_operator_event("a", -5_000_500, 100, 1),
+        create_operator_event("b", -200, 300, 2),
+    ]);
     assert_eq!(job.traces[0].captured_ns(), 5_000_600);
     let day = 86_400_000_000_000;
-    hold(&[op("a", 0, 100, 1), op("b", 30 * day, 300, 2)]);
+    hold(&[
+        create_operator_event("a", 0, 100, 1),
+        create_operator_event("b", 30 * day, 300, 2),
+    ]);
 }
 
 #[test]
 fn operators_that_only_one_file_has() {
     let unseen = [
-        op("a", 0, 100, 1),
-        op("b", 200, 100, 2).unseen(),
-        op("c", 400, 100, 0),
+        create_operator_event("a", 0, 100, 1),
+        create_operator_event("b", 200, 100, 2).hide_from_host(),
+        create_operator_event("c", 400, 100, 0),
     ];
     let job = hold(&unseen);
     assert_eq!(job.traces[0].nodes.len(), 4);
@@ -104,7 +116,12 @@ fn operators_that_only_one_file_has() {
 fn a_collective_of_one() {
     for asynchronous in [true, false] {
         let [asks, flight] = all_reduce(asynchronous, 2, 1000, 5000, 2);
-        let job = hold(&[op("a", 0, 500, 1), asks, flight, op("b", 8000, 500, 10)]);
+        let job = hold(&[
+            create_operator_event("a", 0, 500, 1),
+            asks,
+            flight,
+            create_operator_event("b", 8000, 500, 10),
+        ]);
         assert_eq!(job.summary.ranks[0].calls, (1, 0, 0));
         assert_eq!(job.summary.ranks[0].wait_ns, 0);
     }
@@ -126,12 +143,12 @@ fn groups_of_one_and_two_with_seconds_between_clocks() {
             flight,
             own,
             own_flight,
-            op("a", start + 700_000, 1000, 8),
+            create_operator_event("a", start + 700_000, 1000, 8),
         ]
     };
     let apart = 5_000_000_000;
     let (zero, one) = (events(0, 5000), events(1, 5000 + apart));
-    let of = |rank: u32, events| Rank {
+    let of = |rank: u32, events| HandwrittenRank {
         rank,
         world: 2,
         groups: if rank == 0 {
@@ -160,7 +177,8 @@ fn many_threads() {
         for nth in 0..10 {
             let start = nth * 1_000_000 + thread * 100;
             let id = (thread * 10 + nth + 1) as u64;
-            events.push(op("a", start, 500_000, id).on(thread as u64 + 1));
+            events
+                .push(create_operator_event("a", start, 500_000, id).on_thread(thread as u64 + 1));
         }
     }
     let job = hold(&events);
@@ -169,11 +187,11 @@ fn many_threads() {
 
 /// Checks that a four times larger input takes less than eight times the time (sixteen times would
 /// be quadratic); very short runs are not checked. On a busy machine the test gets three tries.
-fn linear(what: &str, make: &dyn Fn(u64) -> Vec<Event>, count: u64) {
+fn linear(what: &str, make: &dyn Fn(u64) -> Vec<HandwrittenEvent>, count: u64) {
     let time = |count: u64| {
         let events = make(count);
         let folder = tempfile::tempdir().unwrap();
-        alone(&events).write(folder.path());
+        create_single_rank(&events).write_files(folder.path());
         let started = Instant::now();
         let job = convert(folder.path());
         assert!(job.traces[0].nodes.len() as u64 > count / 2);
@@ -190,17 +208,21 @@ fn linear(what: &str, make: &dyn Fn(u64) -> Vec<Event>, count: u64) {
 #[test]
 fn nothing_is_quadratic() {
     let nested = |count: u64| {
-        let event = |i: u64| op("a", i as i64, 2 * count - 2 * i, i + 1);
+        let event = |i: u64| create_operator_event("a", i as i64, 2 * count - 2 * i, i + 1);
         (0..count).map(event).collect()
     };
     linear("operators within one another", &nested, 5_000);
     let flat = |count: u64| {
         (0..count)
-            .map(|i| op("aten::add", i as i64 * 100, 50, i + 1))
+            .map(|i| create_operator_event("aten::add", i as i64 * 100, 50, i + 1))
             .collect()
     };
     linear("operators after one another", &flat, 5_000);
-    let together = |count: u64| (0..count).map(|i| op("aten::add", 0, 50, i + 1)).collect();
+    let together = |count: u64| {
+        (0..count)
+            .map(|i| create_operator_event("aten::add", 0, 50, i + 1))
+            .collect()
+    };
     linear("operators at once", &together, 5_000);
     let calls = |count: u64| {
         let calls =
@@ -222,7 +244,9 @@ fn nothing_is_quadratic() {
     linear("calls in flight at once", &in_flight, 5_000);
     let threads = |count: u64| {
         (0..count)
-            .map(|i| op("a", i as i64 * 200_000, 50, i + 1).on(i % (count / 8)))
+            .map(|i| {
+                create_operator_event("a", i as i64 * 200_000, 50, i + 1).on_thread(i % (count / 8))
+            })
             .collect()
     };
     linear("threads", &threads, 5_000);
@@ -230,8 +254,8 @@ fn nothing_is_quadratic() {
         let pair = |i: u64| {
             let start = i as i64 * 1000;
             [
-                op("aten::add", start, 500, i + 1),
-                event(
+                create_operator_event("aten::add", start, 500, i + 1),
+                create_event(
                     "cuda_runtime",
                     "cudaStreamSynchronize",
                     1,
@@ -249,8 +273,8 @@ fn nothing_is_quadratic() {
 #[test]
 fn host_work_is_the_hosts() {
     let job = hold(&[
-        op("a", 0, 100, 1),
-        event("user_annotation", "step", 1, 0, 400, 2),
+        create_operator_event("a", 0, 100, 1),
+        create_event("user_annotation", "step", 1, 0, 400, 2),
     ]);
     let nodes = &job.traces[0].nodes;
     assert!(nodes.iter().skip(1).all(on_host));

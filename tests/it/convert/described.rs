@@ -2,7 +2,7 @@
 //! another machine can be predicted.
 
 use super::rig::{attribute, convert, convert_files, lasts, on_host, run_program, try_convert};
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use chakram::convert::ConvertOptions as Conversion;
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use std::process::Command;
 /// one whose kernels were launched by a graph.
 #[test]
 fn kernels_whose_operators_have_shapes_are_described() {
-    let Some(tracelens) = corpus("captures/gpu/tracelens") else {
+    let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
         return;
     };
     for (file, least) in [
@@ -132,7 +132,7 @@ fn kernels_without_an_operator_do_what_their_names_do() {
 /// capture is, and the interval must cover the measured step.
 #[test]
 fn steps_on_another_makers_device_are_within_their_interval() {
-    let Some(tracelens) = corpus("captures/gpu/tracelens") else {
+    let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn steps_on_another_makers_device_are_within_their_interval() {
 /// The report names the recorded device and the rates used for scaling.
 #[test]
 fn kernels_are_carried_to_another_device_of_their_maker() {
-    let Some(tracelens) = corpus("captures/gpu/tracelens") else {
+    let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
         return;
     };
     let model = "facebook_timesformer-base-finetuned-k400__1016002";

@@ -3,7 +3,7 @@
 
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
-use crate::corpus::{corpus, one_of_each, refusal};
+use crate::corpus::{corpus_path, one_of_each, refusal};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::trace::TraceContents;
@@ -146,7 +146,7 @@ fn replays_of_generated_captures_end_when_these_did() {
 
 #[test]
 fn replays_of_real_captures_end_when_these_did() {
-    let Some(corpus) = corpus("captures") else {
+    let Some(corpus) = corpus_path("captures") else {
         return;
     };
     let mut folders = Vec::new();

@@ -3,7 +3,7 @@
 
 use super::rig::{Job, attribute, json, try_convert};
 use crate::commands::chakram;
-use crate::corpus::{corpus, one_of_each};
+use crate::corpus::{corpus_path, one_of_each};
 use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn calls(job: &Job, i: usize) -> u64 {
 /// Tests one file of each schema that a public capture has.
 #[test]
 fn host_traces_of_every_schema_convert_alone() {
-    let Some(gpu) = corpus("captures/gpu") else {
+    let Some(gpu) = corpus_path("captures/gpu") else {
         return;
     };
     for (file, schema) in [
@@ -86,7 +86,7 @@ fn host_traces_of_every_schema_convert_alone() {
 /// Captures of whole jobs, without their Kineto traces: as much communication as with them, or an error that says why.
 #[test]
 fn host_traces_of_real_jobs_lose_no_communication() {
-    let Some(captures) = corpus("captures") else {
+    let Some(captures) = corpus_path("captures") else {
         return;
     };
     let (mut held, mut refused) = (0, Vec::new());

@@ -3,13 +3,13 @@
 
 use super::rig::{self, COLLECTIVE, Job, attribute, capture, convert, text, try_convert};
 use super::truth::jobs;
-use crate::corpus::{corpus, is_whole, one_of_each};
+use crate::corpus::{corpus_path, is_whole, one_of_each};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::trace::CollectiveKind;
 use chakram::workload::MissingRankPolicy;
 use std::path::Path;
-use testkit::capture::{Device, Options, Style, Truth};
+use testkit::capture::{Device, JobTruth, Options, Style};
 
 fn inferring(folder: &Path, ranks: u32) -> Result<Job, String> {
     let options = Conversion {
@@ -60,7 +60,7 @@ fn converted(job: &Job, rank: usize) -> Calls {
 }
 
 /// Returns the collectives of a rank, as the generated program requested them.
-fn asked(truth: &Truth, rank: u32) -> Calls {
+fn asked(truth: &JobTruth, rank: u32) -> Calls {
     let own = truth
         .collectives
         .iter()
@@ -130,7 +130,7 @@ fn half_of_the_ranks_are_inferred() {
 
 /// Returns the extra time of a rank's work after its last collective, compared to a rank that is no
 /// straggler.
-fn unseen(truth: &Truth, rank: u32) -> u64 {
+fn unseen(truth: &JobTruth, rank: u32) -> u64 {
     let own = &truth.ranks[rank as usize];
     let members = truth
         .collectives
@@ -220,7 +220,7 @@ fn begins(job: &Job) -> Vec<u64> {
 /// first start to the last end of a captured rank.
 #[test]
 fn half_of_real_jobs_are_inferred() {
-    let Some(captures) = corpus("captures") else {
+    let Some(captures) = corpus_path("captures") else {
         return;
     };
     let mut errors = Vec::new();

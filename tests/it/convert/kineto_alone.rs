@@ -1,12 +1,12 @@
 //! Tests of Kineto traces without host traces, and of host traces without Kineto: the existing
 //! files convert, no device time is lost, and replays end when the capture did.
 
-use super::plain_count::{Intervals, PlainCount, common, length, union};
+use super::plain_count::{Intervals, PlainCount, clamp_length, common, union};
 use super::rig::{
     COLLECTIVE, Job, Trace, attribute, capture, causes, convert, json, on_host, replay, try_convert,
 };
 use super::truth::jobs;
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
@@ -182,8 +182,8 @@ fn hold_alone(path: &Path) {
     let plain = PlainCount::of(path);
     let span = plain.last - plain.first;
     let (streams, blocked) = replayed(&job.traces[0]);
-    let kept: i64 = streams.values().map(|list| length(list)).sum();
-    let there: i64 = plain.streams.values().map(|list| length(list)).sum();
+    let kept: i64 = streams.values().map(|list| clamp_length(list)).sum();
+    let there: i64 = plain.streams.values().map(|list| clamp_length(list)).sum();
     assert!(
         kept * 100 >= there * 99,
         "{what}: {kept} ns of {there} on streams"
@@ -197,7 +197,7 @@ fn hold_alone(path: &Path) {
         plain.busy(),
     );
     let close = |one: i64, other: i64| (one - other).abs() * 100 <= span;
-    let (busy, expected) = (length(&own), length(&file));
+    let (busy, expected) = (clamp_length(&own), clamp_length(&file));
     assert!(
         close(busy, expected),
         "{what}: busy {busy} of {expected}, {span}"
@@ -215,7 +215,7 @@ fn hold_alone(path: &Path) {
 /// Only small files are tested; the test below covers the other files and takes minutes.
 #[test]
 fn real_kineto_traces_convert_alone() {
-    let Some(gpu) = corpus("captures/gpu") else {
+    let Some(gpu) = corpus_path("captures/gpu") else {
         return;
     };
     for file in [
@@ -238,7 +238,7 @@ fn real_kineto_traces_convert_alone() {
 #[test]
 #[ignore = "takes minutes; docs/validation/tests.md has the command"]
 fn every_kineto_trace_converts_alone() {
-    let Some(gpu) = corpus("captures/gpu") else {
+    let Some(gpu) = corpus_path("captures/gpu") else {
         return;
     };
     let mut count = 0;

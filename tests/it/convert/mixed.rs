@@ -4,7 +4,10 @@
 use super::rig::{capture, convert, try_convert};
 use chakram::convert::{ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_bytes};
 use std::path::Path;
-use testkit::capture::handwritten::{Event, Rank, all_reduce, alone, event, op};
+use testkit::capture::handwritten::{
+    HandwrittenEvent, HandwrittenRank, all_reduce, create_event, create_operator_event,
+    create_single_rank,
+};
 use testkit::capture::{Device, Options, Style};
 
 fn job(seed: u64) -> super::rig::Captured {
@@ -56,12 +59,12 @@ fn pair(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
         let start = 1_000_000 + i64::from(rank) * apart;
         let [asks, flight] = all_reduce(true, 20, start, 500_000, 2);
         let events = [
-            op("a", start - 1000, 500, 1),
+            create_operator_event("a", start - 1000, 500, 1),
             asks,
             flight,
-            op("b", start + 900_000, 10, 9),
+            create_operator_event("b", start + 900_000, 10, 9),
         ];
-        let rank = Rank {
+        let rank = HandwrittenRank {
             rank,
             world: 2,
             groups: &[("0", &[0, 1])],
@@ -72,8 +75,9 @@ fn pair(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
             host_names[rank.rank as usize]
         );
         (
-            rank.host(),
-            rank.kineto().replacen("\"traceEvents\"", &named, 1),
+            rank.render_host_json(),
+            rank.render_kineto_json()
+                .replacen("\"traceEvents\"", &named, 1),
         )
     })
 }
@@ -172,16 +176,20 @@ fn windows_that_open_at_different_calls_are_aligned() {
             let ns = 500_000 - u64::from(rank) * 20_000;
             let id = 10 + call as u64 * 4;
             let [asks, flight] = all_reduce(true, 20, start, ns, id);
-            [asks, flight, op("b", start + 600_000, 10, id + 2)]
+            [
+                asks,
+                flight,
+                create_operator_event("b", start + 600_000, 10, id + 2),
+            ]
         });
-        let events: Vec<Event> = events.collect();
-        let rank = Rank {
+        let events: Vec<HandwrittenEvent> = events.collect();
+        let rank = HandwrittenRank {
             rank,
             world: 2,
             groups: &[("0", &[0, 1])],
             events: &events,
         };
-        (rank.host(), rank.kineto())
+        (rank.render_host_json(), rank.render_kineto_json())
     };
     let whole = [rank(0, 0..6), rank(1, 0..6)];
     let cut = [rank(0, 1..6), rank(1, 0..4)];
@@ -290,22 +298,33 @@ fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
 /// One event far before the profiler's span would make a job of two months.
 #[test]
 fn events_outside_the_profilers_span_are_dropped() {
-    let events = [op("a", 1_000, 500, 1), op("b", 2_000, 500, 2)];
-    let strange = [
-        op("a", 1_000, 500, 1),
-        op("b", 2_000, 500, 2),
-        op("c", -900_000_000_000, 5, 3),
+    let events = [
+        create_operator_event("a", 1_000, 500, 1),
+        create_operator_event("b", 2_000, 500, 2),
     ];
-    let spanned = |events: &[Event]| {
+    let strange = [
+        create_operator_event("a", 1_000, 500, 1),
+        create_operator_event("b", 2_000, 500, 2),
+        create_operator_event("c", -900_000_000_000, 5, 3),
+    ];
+    let spanned = |events: &[HandwrittenEvent]| {
         let mut events = events.to_vec();
-        events.push(event("Trace", "PyTorch Profiler (0)", 9, 0, 10_000, 0));
-        let text = alone(&events).kineto();
+        events.push(create_event(
+            "Trace",
+            "PyTorch Profiler (0)",
+            9,
+            0,
+            10_000,
+            0,
+        ));
+        let text = create_single_rank(&events).render_kineto_json();
         text.replace(
             "\"baseTimeNanoseconds\": 1000000000",
             "\"baseTimeNanoseconds\": 4000000000000",
         )
     };
-    let read = |events: &[Event]| KinetoTrace::from_bytes(spanned(events).as_bytes()).unwrap();
+    let read =
+        |events: &[HandwrittenEvent]| KinetoTrace::from_bytes(spanned(events).as_bytes()).unwrap();
     assert_eq!(read(&events).outside, 0);
     let found = read(&strange);
     assert_eq!((found.outside, found.events.len()), (1, 2));
@@ -323,8 +342,11 @@ fn events_outside_the_profilers_span_are_dropped() {
 /// Texts as editors save them, and the event categories of 2021.
 #[test]
 fn other_encodings_and_old_categories_are_read() {
-    let events = [op("a", 1_000, 500, 1), op("b", 2_000, 500, 2)];
-    let text = alone(&events).kineto();
+    let events = [
+        create_operator_event("a", 1_000, 500, 1),
+        create_operator_event("b", 2_000, 500, 2),
+    ];
+    let text = create_single_rank(&events).render_kineto_json();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");
     let traces = |bytes: Vec<u8>| {
@@ -344,11 +366,15 @@ fn other_encodings_and_old_categories_are_read() {
 /// A version number in a file name is no rank.
 #[test]
 fn versions_in_names_are_no_ranks() {
-    let events = [op("a", 1_000, 500, 1)];
+    let events = [create_operator_event("a", 1_000, 500, 1)];
     let folder = tempfile::tempdir().unwrap();
-    let rank = alone(&events);
-    std::fs::write(folder.path().join("1.0.2-chakra.0.0.4.json"), rank.host()).unwrap();
-    std::fs::write(folder.path().join("trace.json"), rank.kineto()).unwrap();
+    let rank = create_single_rank(&events);
+    std::fs::write(
+        folder.path().join("1.0.2-chakra.0.0.4.json"),
+        rank.render_host_json(),
+    )
+    .unwrap();
+    std::fs::write(folder.path().join("trace.json"), rank.render_kineto_json()).unwrap();
     let job = convert(folder.path());
     assert_eq!((job.traces.len(), job.traces[0].rank), (1, 0));
 }

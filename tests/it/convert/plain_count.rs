@@ -34,7 +34,7 @@ pub fn union(mut list: Intervals) -> Intervals {
     out
 }
 
-pub fn length(list: &[(i64, i64)]) -> i64 {
+pub fn clamp_length(list: &[(i64, i64)]) -> i64 {
     list.iter().map(|(from, to)| to - from).sum()
 }
 

@@ -3,7 +3,7 @@
 use super::rig::{self, Trace, attribute, capture, convert, delay, lasts, on_host, replay};
 use super::truth::jobs;
 use crate::commands::chakram;
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
@@ -333,7 +333,7 @@ fn predicted_step(side: &Path, with_steps: bool, kineto: &str) -> StepPrediction
 #[test]
 #[ignore = "takes a minute; docs/validation/tests.md has the command"]
 fn unprofiled_steps_are_those_that_were_measured() {
-    let Some(pairs) = corpus("captures/interventions") else {
+    let Some(pairs) = corpus_path("captures/interventions") else {
         return;
     };
     let (mut within, mut count) = (0, 0);
@@ -376,7 +376,7 @@ fn unprofiled_steps_are_those_that_were_measured() {
 #[test]
 #[ignore = "takes a minute; docs/validation/tests.md has the command"]
 fn interventions_are_predicted_without_the_profiler() {
-    let Some(pairs) = corpus("captures/interventions") else {
+    let Some(pairs) = corpus_path("captures/interventions") else {
         return;
     };
     // `--compute scaled:F`: kernels of a CPU capture are operators.

@@ -3,7 +3,7 @@
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands;
-use crate::corpus::{corpus, one_of_each};
+use crate::corpus::{corpus_path, one_of_each};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -388,7 +388,7 @@ fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
 /// operators, to the picosecond, and the thread time.
 #[test]
 fn times_of_modules_sum_to_those_of_operators() {
-    let Some(tracelens) = corpus("captures/gpu/tracelens") else {
+    let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
         return;
     };
     let files = [
@@ -458,7 +458,7 @@ fn times_of_modules_sum_to_those_of_operators() {
 /// nodes except those outside steps, and each step takes the same time as in the full replay.
 #[test]
 fn steps_of_a_job_stay_steps() {
-    let Some(capture) = corpus("captures/pytorch/ddp_resnet18_3steps") else {
+    let Some(capture) = corpus_path("captures/pytorch/ddp_resnet18_3steps") else {
         return;
     };
     let job = convert_files(&capture);

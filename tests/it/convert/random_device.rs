@@ -256,7 +256,12 @@ impl RankFile {
 
 /// Sends a batch of messages between ranks. On each rank one launch, or two in succession, carries out all of the
 /// rank's messages.
-fn batch(files: &mut [RankFile], random: &mut Random, messages: &[(u64, u64, u64)], old: bool) {
+fn check_batch(
+    files: &mut [RankFile],
+    random: &mut Random,
+    messages: &[(u64, u64, u64)],
+    old: bool,
+) {
     let world = files.len() as u64;
     let mut starts = vec![None; files.len()];
     for file in &mut *files {
@@ -347,7 +352,7 @@ fn all_reduce(files: &mut [RankFile], random: &mut Random) {
 }
 
 /// Returns the file of each rank, which ends with the wait for the device, and the truth.
-fn finished(files: Vec<RankFile>) -> (Vec<String>, Vec<Truth>) {
+fn append_finished(files: Vec<RankFile>) -> (Vec<String>, Vec<Truth>) {
     let world = files.len();
     let finish = |mut file: RankFile| {
         let busy = file.truth.streams.values().flatten();
@@ -396,10 +401,10 @@ fn random_job(seed: u64) -> (Vec<String>, Vec<Truth>) {
                     messages.push((from, to, 4 * (1 + random.below(1 << 20))));
                 }
             }
-            batch(&mut files, &mut random, &messages, old);
+            check_batch(&mut files, &mut random, &messages, old);
         }
     }
-    finished(files)
+    append_finished(files)
 }
 
 /// Merges intervals that overlap or touch, and drops empty ones.
@@ -556,19 +561,19 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     const LATE: u64 = 1_000_000;
     let mut random = Random(77);
     let mut files: Vec<RankFile> = (0..3).map(RankFile::new).collect();
-    batch(
+    check_batch(
         &mut files,
         &mut random,
         &[(0, 1, 400_000), (0, 1, 800_000)],
         false,
     );
-    batch(
+    check_batch(
         &mut files,
         &mut random,
         &[(1, 2, 400_000), (1, 2, 800_000)],
         false,
     );
-    let (texts, _) = finished(files);
+    let (texts, _) = append_finished(files);
     let job = converted(&texts);
     let ends = |late: fn(u32) -> u64| {
         replay(
@@ -617,7 +622,7 @@ fn collectives_match_around_a_dropped_kernel() {
         .map(|(i, _)| i)
         .collect();
     files[1].events.remove(places[1]);
-    let (texts, truths) = finished(files);
+    let (texts, truths) = append_finished(files);
     let job = converted(&texts);
     assert_eq!(job.summary.collectives["all-reduce"], 2);
     assert_eq!(
@@ -664,7 +669,7 @@ fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
             let at = (launch.ready, 1_100_000);
             file.kernel(launch, UNKNOWN, name, at);
         }
-        let (texts, _) = finished(files);
+        let (texts, _) = append_finished(files);
         let texts: Vec<String> = texts
             .iter()
             .zip(0_u64..)
@@ -700,7 +705,7 @@ fn launches_without_kernels_are_counted_and_the_host_stays_the_host() {
     for _ in 0..20 {
         files[0].drop_kernel();
     }
-    let job = converted(&finished(files).0);
+    let job = converted(&append_finished(files).0);
     assert!(!job.summary.host_computes);
     assert_eq!(job.summary.ranks[0].dropped, 20);
     assert!(job.traces[0].nodes.iter().skip(1).all(on_host));

@@ -8,7 +8,7 @@ use chakram::trace::CompressedWriter;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testkit::capture::handwritten::{alone, op};
+use testkit::capture::handwritten::{create_operator_event, create_single_rank};
 use testkit::capture::{Device, Options, Style};
 
 fn job(style: Style, seed: u64, ranks: u32) -> Captured {
@@ -222,7 +222,7 @@ fn a_step_that_is_not_there_is_refused() {
     let text = error_of(&[job.folder.path().to_owned()], &options);
     has(&text, &["kineto.0.json", "no step 99", "[2]", "try:"]);
     let folder = tempfile::tempdir().unwrap();
-    alone(&[op("aten::mm", 0, 10, 1)]).write(folder.path());
+    create_single_rank(&[create_operator_event("aten::mm", 0, 10, 1)]).write_files(folder.path());
     has(
         &error_of(&[folder.path().to_owned()], &options),
         &["no event is named `ProfilerStep#N`"],

@@ -17,20 +17,20 @@ use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Wo
 use prost::Message;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-use testkit::capture::{Options, Truth, generate};
+use testkit::capture::{JobTruth, Options, generate_capture};
 
 /// The capture files of a generated job.
 pub struct Captured {
     pub folder: TempDir,
-    pub truth: Truth,
+    pub truth: JobTruth,
 }
 
 pub fn capture(options: &Options) -> Captured {
     let folder = tempfile::tempdir().unwrap();
-    let made = generate(options).unwrap();
-    made.write(folder.path()).unwrap();
+    let made = generate_capture(options).unwrap();
+    made.write_files(folder.path()).unwrap();
     Captured {
-        truth: made.truth(),
+        truth: made.compute_truth(),
         folder,
     }
 }
@@ -52,10 +52,10 @@ pub struct Job {
 pub fn try_convert(paths: &[PathBuf], options: &Conversion) -> Result<Job, TraceError> {
     let out = tempfile::tempdir().unwrap();
     let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
-    let pairs = convert::pairs(paths)?.pairs;
+    let pairs = convert::find_pairs(paths)?.pairs;
     let mut outputs = OutputSet::default();
-    let result = convert::convert(&pairs, options, &path, &mut outputs, &|_, _| {});
-    let result = result.and_then(|(summary, _)| outputs.commit().map(|()| summary));
+    let result = convert::convert_pairs(&pairs, options, &path, &mut outputs, &|_, _| {});
+    let result = result.and_then(|(summary, _)| outputs.commit_all().map(|()| summary));
     if result.is_err() {
         let left = std::fs::read_dir(out.path()).unwrap().count();
         assert_eq!(left, 0, "nothing appears unless all ranks convert");
@@ -197,13 +197,13 @@ impl Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).0 = now.0;
     }
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).1 = now.0;
     }
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 impl Log {
@@ -237,7 +237,7 @@ fn machine(ranks: u32) -> Machine {
         latency: Span::from_ns(500),
     };
     let topology = Topology::new(vec![dimension]).unwrap();
-    Machine::uniform(
+    Machine::with_uniform_class(
         "rig".to_owned(),
         topology,
         vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring)],
@@ -257,14 +257,16 @@ pub fn replay(
     let mut builder = WorkloadBuilder::default();
     for trace in traces {
         let (graph, binding) =
-            Graph::read(&trace.bytes(), trace.rank, DependencyPolicy::Both).unwrap();
-        let graph = builder.graph(graph);
+            Graph::read_graph(&trace.bytes(), trace.rank, DependencyPolicy::Both).unwrap();
+        let graph = builder.add_graph(graph);
         let at = Time(late(trace.rank) * 1000);
-        builder.rank(Rank(trace.rank), graph, binding, at).unwrap();
+        builder
+            .add_rank(Rank(trace.rank), graph, binding, at)
+            .unwrap();
     }
     let ranks = builder.ranks_seen();
-    let workload = builder.finish(Some(ranks), absent).unwrap();
-    let options = Replaying::with(|o| {
+    let workload = builder.finish_workload(Some(ranks), absent).unwrap();
+    let options = Replaying::with_changes(|o| {
         o.comm = comm;
         o.missing_ranks = absent;
     });

@@ -8,7 +8,7 @@ use super::schedule::schedule;
 use crate::corpus::one_of_each_list;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
-use testkit::capture::{Bound, Device, MeetingTruth, Options, Style, Truth, Waiter};
+use testkit::capture::{Bound, Device, JobTruth, MeetingTruth, Options, Style, WaiterKind};
 
 /// Time from the end of an awaited event until the waiting thread runs again; `WAKE` of the generator.
 const WAKE: u64 = 10_000;
@@ -58,7 +58,7 @@ pub fn jobs(turn: usize) -> Vec<(String, Options)> {
 }
 
 /// Returns the start of the job, which is time 0 of the replay.
-pub fn origin(truth: &Truth) -> u64 {
+pub fn origin(truth: &JobTruth) -> u64 {
     truth.ranks.iter().map(|rank| rank.first_ns).min().unwrap()
 }
 
@@ -302,7 +302,7 @@ fn no_delay_of_a_device_contains_waiting() {
         }
         let waits = captured.truth.collectives.iter().flat_map(|m| &m.members);
         let streams = waits
-            .filter(|m| m.waited.is_some_and(|w| w.by == Waiter::Stream))
+            .filter(|m| m.waited.is_some_and(|w| w.by == WaiterKind::Stream))
             .count();
         assert!(streams > 0, "{what}: streams wait in these jobs");
     }

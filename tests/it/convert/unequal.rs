@@ -2,7 +2,7 @@
 //! have the sizes that the split sizes give.
 
 use super::rig::{convert, json, text};
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn exchanges(file: &Path) -> Vec<[Vec<u64>; 2]> {
 
 #[test]
 fn captured_parts_are_those_of_the_split_sizes() {
-    let Some(folder) = corpus("captures/pytorch/t231_moe_a2a") else {
+    let Some(folder) = corpus_path("captures/pytorch/t231_moe_a2a") else {
         return;
     };
     let job = convert(&folder);

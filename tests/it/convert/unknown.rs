@@ -2,7 +2,7 @@
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands::chakram;
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use crate::page::check_facts;
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn without_shapes(trace: &mut Value) {
 /// A capture without shapes: collectives last as recorded on every network.
 #[test]
 fn collectives_of_unknown_size_keep_their_time() {
-    let Some(captures) = corpus("captures/interventions/ddp_accum_2/A") else {
+    let Some(captures) = corpus_path("captures/interventions/ddp_accum_2/A") else {
         return;
     };
     let folder = tempfile::tempdir().expect("there is room");
@@ -71,7 +71,7 @@ fn collectives_of_unknown_size_keep_their_time() {
 /// are completely unknown. All keep their recorded time, on any network and with any compute model.
 #[test]
 fn kernels_of_communication_without_records_keep_their_time() {
-    let Some(folder) = corpus("faults/unsized-collectives") else {
+    let Some(folder) = corpus_path("faults/unsized-collectives") else {
         return;
     };
     let job = convert_files(&folder);
@@ -265,7 +265,7 @@ fn lookups_move_the_rows_of_their_indices() {
 /// In a public capture of eight ranks, embedding lookups on V100 take at most 9 us for 8 MB. On H100 they take less.
 #[test]
 fn dlrm_does_not_get_slower_on_a_faster_device() {
-    let Some(capture) = corpus("captures/gpu/dlrm_8gpu") else {
+    let Some(capture) = corpus_path("captures/gpu/dlrm_8gpu") else {
         return;
     };
     let job = convert_files(&capture);

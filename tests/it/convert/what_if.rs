@@ -9,7 +9,7 @@ use crate::corpus::{one_of_each, one_of_each_list};
 use chakram::engine::CommTiming;
 use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
-use testkit::capture::{Bound, Device, Options, Style, Truth};
+use testkit::capture::{Bound, Device, JobTruth, Options, Style};
 
 /// Returns one job for each program by default, beginning with the program at index `turn`.
 fn jobs(turn: usize) -> Vec<(String, Options)> {
@@ -57,7 +57,7 @@ fn wrong_by(
     what: &str,
     traces: &[Trace],
     late: &dyn Fn(u32) -> u64,
-    truth: &Truth,
+    truth: &JobTruth,
     zero: u64,
     (most, queued): (u64, bool),
 ) {
@@ -115,7 +115,9 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
                 late: vec![(rank, late)],
                 ..options.clone()
             };
-            let truth = testkit::capture::generate(&changed).unwrap().truth();
+            let truth = testkit::capture::generate_capture(&changed)
+                .unwrap()
+                .compute_truth();
             let by = |r| if r == rank { late } else { 0 };
             let what = format!("{what}, rank {rank} {late} ns late");
             wrong_by(
@@ -149,7 +151,9 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
             bandwidth: options.bandwidth / 2,
             ..options.clone()
         };
-        let truth = testkit::capture::generate(&changed).unwrap().truth();
+        let truth = testkit::capture::generate_capture(&changed)
+            .unwrap()
+            .compute_truth();
         wrong_by(
             &format!("{what}, half the bandwidth"),
             &job.traces,
@@ -180,7 +184,9 @@ fn a_straggler_costs_as_much_as_predicted() {
             stragglers: vec![(2, 1500)],
             ..options.clone()
         };
-        let truth = testkit::capture::generate(&changed).unwrap().truth();
+        let truth = testkit::capture::generate_capture(&changed)
+            .unwrap()
+            .compute_truth();
         wrong_by(
             &format!("{what}, a straggler"),
             &job.traces,
@@ -216,7 +222,9 @@ fn streams_wait_for_what_they_use() {
             late: vec![(2, 10_000_000)],
             ..options
         };
-        let truth = testkit::capture::generate(&changed).unwrap().truth();
+        let truth = testkit::capture::generate_capture(&changed)
+            .unwrap()
+            .compute_truth();
         let late = |rank| if rank == 2 { 10_000_000 } else { 0 };
         wrong_by(
             &format!("{style:?} without synchronisation"),

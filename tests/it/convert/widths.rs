@@ -2,7 +2,7 @@
 //! hundreds of characters.
 
 use crate::commands::chakram;
-use crate::corpus::{corpus, one_of_each};
+use crate::corpus::{corpus_path, one_of_each};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,7 @@ fn captures(root: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn no_line_over_a_capture_is_wider_than_120_columns() {
-    let Some(root) = corpus("captures") else {
+    let Some(root) = corpus_path("captures") else {
         return;
     };
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,6 +1,6 @@
 //! Contents of the corpus's cases, and machines for them.
 
-use super::Case;
+use super::CaseFiles;
 use chakram::machine::{
     AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, MemoryAttachment, NpuClass,
     PeakRates, RemoteMemory,
@@ -17,7 +17,7 @@ pub fn rank_of(file: &str) -> Option<u32> {
 }
 
 /// Sizes of the dimensions, from the line `npus_count: [ 4, 8 ]`.
-pub fn sizes(case: &Case) -> Vec<u32> {
+pub fn sizes(case: &CaseFiles) -> Vec<u32> {
     let text = std::str::from_utf8(&case["network.yml"]).expect("it is text");
     let list = text
         .lines()
@@ -67,7 +67,7 @@ pub fn machine(sizes: &[u32]) -> Machine {
         through: None,
     };
     let algorithms = vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring); sizes.len()];
-    Machine::uniform(
+    Machine::with_uniform_class(
         "corpus".to_owned(),
         topology,
         algorithms,

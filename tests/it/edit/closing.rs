@@ -63,8 +63,9 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
     let mut meetings = CommunicationMatches::default();
     let cut = SliceTarget::Ids(0..=CUT - 1);
     let part =
-        RankSelection::select(&contents, 0, &cut, &DeclaredGroups::new(), &mut meetings).unwrap();
-    let (after, sliced) = part.write(&contents, part.first()).unwrap();
+        RankSelection::select_nodes(&contents, 0, &cut, &DeclaredGroups::new(), &mut meetings)
+            .unwrap();
+    let (after, sliced) = part.write_slice(&contents, part.earliest_start()).unwrap();
     let after = nodes(&after);
     for data in [false, true] {
         let (before, after) = (behind(whole_trace, data), behind(&after, data));

@@ -1,10 +1,10 @@
 //! Traces in the types generated from the schema, and runs of the program on them.
 
 use crate::commands::chakram;
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
-use chakram::trace::{TraceContents, discover};
+use chakram::trace::{TraceContents, discover_traces};
 use prost::Message;
 use std::path::{Path, PathBuf};
 
@@ -56,8 +56,13 @@ pub fn nodes(mut bytes: &[u8]) -> Vec<Node> {
 
 /// Returns the trace bytes of a job, by rank.
 pub fn job(path: &Path) -> Vec<Vec<u8>> {
-    let files = discover(path).unwrap_or_else(|e| panic!("{e}"));
-    let open = |path: &PathBuf| TraceContents::open(path).unwrap().as_slice().to_vec();
+    let files = discover_traces(path).unwrap_or_else(|e| panic!("{e}"));
+    let open = |path: &PathBuf| {
+        TraceContents::open_current_schema(path)
+            .unwrap()
+            .as_slice()
+            .to_vec()
+    };
     files.iter().map(|file| open(&file.path)).collect()
 }
 
@@ -97,7 +102,7 @@ pub fn case(name: &str) -> PathBuf {
 
 /// Returns the captures of the corpus, if there is one, each with its name.
 pub fn captures() -> Vec<(String, PathBuf)> {
-    let Some(folder) = corpus("captures/pytorch") else {
+    let Some(folder) = corpus_path("captures/pytorch") else {
         return Vec::new();
     };
     let mut found: Vec<_> = std::fs::read_dir(folder)

@@ -203,7 +203,7 @@ fn write(folder: &Path, name: &str, sizes: [u32; 3]) -> String {
 }
 
 /// Returns a job's nodes with groups given by members instead of names.
-fn unnamed(prefix: &str) -> Vec<Vec<Node>> {
+fn unnamed_group(prefix: &str) -> Vec<Vec<Node>> {
     let traces = job(Path::new(prefix));
     let rank = |trace: &Vec<u8>| {
         let mut list = nodes(trace);
@@ -246,7 +246,11 @@ fn grids_of_every_kind_scale_to_those_that_are_made_for_the_size() {
         ok(&[
             "scale", &small, "--grid", &grid, "--to", &wanted, "-o", scaled,
         ]);
-        assert_eq!(unnamed(scaled), unnamed(&large), "{from:?} to {to:?}");
+        assert_eq!(
+            unnamed_group(scaled),
+            unnamed_group(&large),
+            "{from:?} to {to:?}"
+        );
         let machine = "dgx-h100x8";
         let times = |traces| {
             let report = replay(traces, machine, &[]);

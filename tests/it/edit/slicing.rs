@@ -1,7 +1,7 @@
 //! Compares slices by step with conversions of the step alone.
 
 use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
-use crate::corpus::{corpus, one_of_each, refusal};
+use crate::corpus::{corpus_path, one_of_each, refusal};
 use chakram::internals::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -132,7 +132,7 @@ fn steps_are_those_that_are_converted_alone() {
             steps += compare(&name, &path);
         }
     }
-    assert_eq!(steps >= 3, corpus("").is_some(), "{steps} steps");
+    assert_eq!(steps >= 3, corpus_path("").is_some(), "{steps} steps");
 }
 
 #[test]
@@ -192,7 +192,9 @@ fn slices_go_through_pipes() {
     let contents = std::fs::read(trace).unwrap();
     let packed = [&["slice", "-"][..], &cut, &["-z", "gz"]].concat();
     let (code, from_pipe) = run(&packed, &contents);
-    let unpacked = chakram::trace::decompressed(&from_pipe).unwrap().unwrap();
+    let unpacked = chakram::trace::decompress_bytes(&from_pipe)
+        .unwrap()
+        .unwrap();
     assert_eq!((code, unpacked == from_file), (0, true));
     assert_eq!(run(&["audit", "--leaks", "-"], &from_pipe).0, 0);
     let error = refused(&["slice", "traces/data-parallel-8", "--to", "9", "-o", "-"]);

@@ -199,8 +199,8 @@ fn large_jobs_are_not_hashed_on_the_way_into_a_replay() {
             (VerifyLevel::Nothing, None),
         ] {
             let mut finder = TraceFinder::new(verify);
-            finder.add(&folder.at("a")).unwrap();
-            let seal = finder.finish().files[0].seal;
+            finder.add_path(&folder.at("a")).unwrap();
+            let seal = finder.finish_search().files[0].seal;
             assert_eq!(seal.map(|seal| seal.blake3.is_some()), expected);
         }
     }

@@ -44,8 +44,10 @@ fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
             attributes: &[(NAME, Field::Text(NAME))],
             ..NodeExtras::default()
         };
-        writer.write(&kernel, &[], &extra).unwrap();
-        writer.write(&call, &[1], &NodeExtras::default()).unwrap();
+        writer.write_node(&kernel, &[], &extra).unwrap();
+        writer
+            .write_node(&call, &[1], &NodeExtras::default())
+            .unwrap();
         folder.write(&format!("{prefix}.{rank}.et"), &writer.into_inner());
     }
 }

@@ -20,11 +20,11 @@ pub fn parse_all(text: &str) {
     for lenient in [false, true] {
         let _ = SystemFile::parse(text, "f", lenient).map_err(check);
         if let Ok((network, _)) = AstraNetworkFile::parse(text, "f", lenient).map_err(check) {
-            assert!(network.npus() >= 2 && network.npus() <= chakram::ids::MAX_NPUS);
+            assert!(network.npu_count() >= 2 && network.npu_count() <= chakram::ids::MAX_NPUS);
         }
         let _ = RemoteMemoryFile::parse(text, "f", lenient).map_err(check);
         let _ = CommGroupFile::parse(text, "f", lenient).map_err(check);
         let _ = PerNodeFile::parse(text, "f", lenient).map_err(check);
     }
-    let _ = logging::check(text, "f").map_err(check);
+    let _ = logging::check_logging(text, "f").map_err(check);
 }

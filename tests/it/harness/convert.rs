@@ -143,7 +143,7 @@ fn capture(rank: u32, bytes: &mut Bytes<'_>) -> (String, String) {
 struct Last(Vec<Time>);
 
 impl Observer for Last {
-    fn issued(
+    fn on_issued(
         &mut self,
         _: Time,
         _: InstanceId,
@@ -151,7 +151,7 @@ impl Observer for Last {
         _: chakram::workload::NodeKind,
     ) {
     }
-    fn completed(
+    fn on_completed(
         &mut self,
         now: Time,
         instance: InstanceId,
@@ -160,7 +160,7 @@ impl Observer for Last {
     ) {
         self.0[instance.index()] = self.0[instance.index()].max(now);
     }
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
 /// Runs the target on `data`.
@@ -185,18 +185,18 @@ pub fn run(data: &[u8]) {
     let mut builder = WorkloadBuilder::default();
     let mut ends = Vec::new();
     for (rank, trace) in &traces {
-        let (graph, binding) = Graph::read(trace, *rank, DependencyPolicy::Both)
+        let (graph, binding) = Graph::read_graph(trace, *rank, DependencyPolicy::Both)
             .expect("what was written can be read");
-        ends.push(graph.captured().expect("it says when it ended"));
-        let graph = builder.graph(graph);
-        let placed = builder.rank(Rank(*rank), graph, binding, Time::ZERO);
+        ends.push(graph.captured_end().expect("it says when it ended"));
+        let graph = builder.add_graph(graph);
+        let placed = builder.add_rank(Rank(*rank), graph, binding, Time::ZERO);
         placed.expect("each rank comes once");
     }
     let workload = builder
-        .finish(None, MissingRankPolicy::Refuse)
+        .finish_workload(None, MissingRankPolicy::Refuse)
         .expect("both ranks are there");
-    let machine = Machine::preset("dgx-h100").expect("it is a preset");
-    let options = Replay::with(|o| {
+    let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
+    let options = Replay::with_changes(|o| {
         o.comm = CommTiming::Captured;
     });
     // A job without communication, or with unmatched messages, may be rejected, but a replay never gets stuck.

@@ -18,11 +18,11 @@ pub fn run(data: &[u8]) {
         slice(data, &cut, whole.is_some());
     }
     let anonymiser = TraceAnonymiser::new(b"key", false, Vec::new());
-    match anonymiser.trace(data) {
+    match anonymiser.anonymise_trace(data) {
         Ok((after, done)) => {
-            let findings = TraceAudit::of(&after)
+            let findings = TraceAudit::search_trace(&after)
                 .expect("it was written whole")
-                .findings();
+                .into_findings();
             assert!(findings.is_empty(), "{findings:?}");
             if let Some(whole) = &whole {
                 let after = graph(&after).expect("it can be replayed as before");
@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    if let Err(error) = TraceAudit::of(data) {
+    if let Err(error) = TraceAudit::search_trace(data) {
         assert!(!error.to_string().is_empty());
     }
     for (to, sharded) in [(5, ShardScaling::KeepTotal), (1, ShardScaling::KeepShard)] {
@@ -40,28 +40,28 @@ pub fn run(data: &[u8]) {
 }
 
 fn graph(data: &[u8]) -> Option<Graph> {
-    Graph::read(data, 0, DependencyPolicy::Auto)
+    Graph::read_graph(data, 0, DependencyPolicy::Auto)
         .ok()
         .map(|read| read.0)
 }
 
 fn slice(data: &[u8], cut: &SliceTarget, whole: bool) {
     let mut meetings = CommunicationMatches::default();
-    let part = RankSelection::select(data, 0, cut, &DeclaredGroups::new(), &mut meetings);
+    let part = RankSelection::select_nodes(data, 0, cut, &DeclaredGroups::new(), &mut meetings);
     let Ok(part) = part else {
         return;
     };
     // Damage may turn a message into one from a rank to itself.
-    let unmatched = meetings.unmatched();
+    let unmatched = meetings.find_unmatched();
     let to_itself = |one: &String| one.contains("from rank 0 to rank 0 with");
     assert!(
         unmatched.first.iter().all(to_itself),
         "a rank alone parts from nobody: {:?}",
         unmatched.first
     );
-    let first = part.first();
+    let first = part.earliest_start();
     for start in [first, Span::ZERO] {
-        let (after, sliced) = part.write(data, start).expect("it was read before");
+        let (after, sliced) = part.write_slice(data, start).expect("it was read before");
         assert!(sliced.kept <= sliced.of);
         if whole {
             let graph = graph(&after).expect("a part of what can be replayed");
@@ -75,11 +75,11 @@ fn scale(data: &[u8], to: u32, sharded: ShardScaling) {
     let along = ScaledDimension::new(grid, "dp", to).expect("it is right");
     let mut scaling = JobScaling::new(along, sharded, DeclaredGroups::new()).expect("no group");
     let learnt = (0..4).try_for_each(|rank| scaling.scan_rank(rank, data));
-    if learnt.and_then(|()| scaling.check()).is_err() {
+    if learnt.and_then(|()| scaling.check_equal_ranks()).is_err() {
         return;
     }
-    for rank in 0..scaling.along().new_ranks() {
-        if let Ok(after) = scaling.write(rank, data) {
+    for rank in 0..scaling.scaled_dimension().new_ranks() {
+        if let Ok(after) = scaling.write_rank(rank, data) {
             let (before, after) = (nodes(data), nodes(&after));
             assert_eq!(before, after, "copies have the nodes of what they copy");
         }

@@ -4,22 +4,22 @@
 use chakram::inspect::{
     InspectedTrace, NodeFilter, NodeNeighbourhood, PathInput, RankInspection, critical_path,
 };
-use chakram::trace::decompressed;
+use chakram::trace::decompress_bytes;
 use chakram::units::{Span, Time};
 use chakram::workload::{DependencyPolicy, Graph};
 use std::path::Path;
 
 /// Runs the target on `data`.
 pub fn run(data: &[u8]) {
-    let unpacked = match decompressed(data) {
+    let unpacked = match decompress_bytes(data) {
         Some(Ok(unpacked)) if unpacked.len() <= 1 << 20 => Some(unpacked),
         Some(_) => return,
         None => None,
     };
     let contents = unpacked.as_deref().unwrap_or(data);
     let file = Path::new("fuzz.0.et");
-    let replayed = Graph::read(contents, 0, DependencyPolicy::Auto);
-    let trace = match InspectedTrace::read(0, contents, |e| e.in_file(file)) {
+    let replayed = Graph::read_graph(contents, 0, DependencyPolicy::Auto);
+    let trace = match InspectedTrace::read_trace(0, contents, |e| e.in_file(file)) {
         Ok(trace) => trace,
         Err(error) => {
             assert!(replayed.is_err() && !error.to_string().is_empty());
@@ -27,7 +27,7 @@ pub fn run(data: &[u8]) {
         }
     };
     if let Ok((graph, _)) = &replayed {
-        assert_eq!(trace.faults.count(), 0, "{:?}", trace.faults);
+        assert_eq!(trace.faults.fault_count(), 0, "{:?}", trace.faults);
         assert_eq!(trace.raw.nodes.len(), graph.len());
         assert_eq!(trace.times.run.ran, graph.len());
     }
@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
 /// Checks that all tables of a summary count the same nodes.
 fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
     let mut job = chakram::inspect::JobInspection::default();
-    job.add(RankInspection::new(
+    job.add_rank(RankInspection::new(
         trace,
         &NodeFilter::default(),
         file,
@@ -48,15 +48,19 @@ fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
     let nodes = trace.raw.nodes.len() as u64;
     let rank = &job.ranks[0];
     assert_eq!((rank.nodes, rank.selected), (nodes, nodes));
-    let totals = [job.types.total(), job.lanes.total(), job.operators.total()];
+    let totals = [
+        job.types.total_sums(),
+        job.lanes.total_sums(),
+        job.operators.total_sums(),
+    ];
     assert!(totals.iter().all(|total| *total == totals[0]), "{totals:?}");
     assert_eq!(totals[0].nodes, nodes);
     assert!(u64::from(rank.depth) <= nodes && u64::from(rank.width) <= nodes);
     assert!(rank.start <= rank.end);
     assert!(job.attributes.values().all(|&count| count <= nodes));
-    let mut listed = trace.by_start(None);
+    let mut listed = trace.order_by_start(None);
     listed.sort_unstable();
-    assert!(listed.into_iter().eq(trace.raw.all()));
+    assert!(listed.into_iter().eq(trace.raw.node_indices()));
 }
 
 /// Checks that neighbours name each other.
@@ -76,13 +80,13 @@ fn near(trace: &InspectedTrace<'_>) {
                 .iter()
                 .all(|(from, to, _)| ids.contains(from) && ids.contains(to))
         );
-        assert!(near.dot().starts_with("digraph {"));
+        assert!(near.render_dot().starts_with("digraph {"));
     }
 }
 
 /// Checks that the parts of the critical path follow one another from start to end.
 fn path(trace: InspectedTrace<'_>) {
-    let (_, end) = trace.times.extent();
+    let (_, end) = trace.times.first_start_and_last_end();
     let track = PathInput::new(trace).expect("names are short");
     let Some(path) = critical_path(&[track], true) else {
         return;
@@ -90,9 +94,9 @@ fn path(trace: InspectedTrace<'_>) {
     let mut at = Time::ZERO;
     for piece in &path.pieces {
         assert_eq!(piece.from, at);
-        at = at + piece.length();
+        at = at + piece.duration();
     }
     if end != Time::END {
-        assert_eq!((at, path.length()), (end, Span(end.0)));
+        assert_eq!((at, path.total_time()), (end, Span(end.0)));
     }
 }

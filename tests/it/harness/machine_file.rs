@@ -16,7 +16,7 @@ pub fn run(data: &[u8]) {
             return;
         }
     };
-    let npus = machine.topology().npus();
+    let npus = machine.topology().npu_count();
     assert!(npus >= 1);
     assert_eq!(
         machine.algorithms().len(),
@@ -26,12 +26,15 @@ pub fn run(data: &[u8]) {
     for (first, last, class) in machine.class_runs() {
         assert_eq!(first.0, next, "each NPU once");
         assert!(first <= last && class < machine.classes().len());
-        assert_eq!((machine.class(first), machine.class(last)), (class, class));
+        assert_eq!(
+            (machine.class_of_npu(first), machine.class_of_npu(last)),
+            (class, class)
+        );
         next = last.0 + 1;
     }
     assert_eq!(next, npus);
     if npus > 1 {
-        let path = machine.topology().path(Npu(0), Npu(npus - 1));
+        let path = machine.topology().path_between_npus(Npu(0), Npu(npus - 1));
         assert!(path.is_some_and(|p| p.bandwidth.bytes_per_second() > 0.0));
     }
 }

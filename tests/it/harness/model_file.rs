@@ -26,11 +26,11 @@ pub fn run(data: &[u8]) {
             let names: BTreeSet<_> = layer.operators.iter().map(|o| &o.name).collect();
             assert_eq!(names.len(), layer.operators.len());
             assert!(!names.is_empty() && layer.output_elements() > 0);
-            parameters += layer.parameters();
-            multiplications += layer.multiplications();
+            parameters += layer.parameter_count();
+            multiplications += layer.multiplication_count();
         }
-        assert_eq!(model.parameters(), parameters);
-        assert_eq!(model.multiplications(), multiplications);
+        assert_eq!(model.parameter_count(), parameters);
+        assert_eq!(model.multiplication_count(), multiplications);
         assert!(model.skippable_multiplications() <= multiplications);
         assert!(model.saved_bytes(2, true) < u64::MAX);
     }

@@ -11,17 +11,17 @@ pub fn run(data: &[u8]) {
     let Ok(algorithm) = MscclAlgorithm::parse(text) else {
         return;
     };
-    assert!(MscclAlgorithm::begins(data));
+    assert!(MscclAlgorithm::begins_as_msccl(data));
     let scripts = MscclScripts::new(&algorithm, 1_000_003).expect("it was parsed");
     let gpus = 0..algorithm.gpus.len() as u32;
-    let traces = gpus.map(|gpu| scripts.write(gpu, Vec::new()));
+    let traces = gpus.map(|gpu| scripts.write_gpu(gpu, Vec::new()));
     let traces = traces.map(|trace| trace.expect("memory takes everything").0);
     let traces: Vec<Vec<u8>> = traces.collect();
     // Steps may wait for one another in a cycle; such an algorithm cannot run.
-    let Ok(read) = custom_algorithm::read(&traces, ScriptTiming::Recorded) else {
+    let Ok(read) = custom_algorithm::read_algorithm(&traces, ScriptTiming::Recorded) else {
         return;
     };
-    if let Err(fault) = read.matched() {
+    if let Err(fault) = read.with_matched_labels() {
         assert!(format!("{fault:?}").starts_with("Cycle"), "{fault:?}");
     }
 }

@@ -204,7 +204,9 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     if work > MORE {
         return End::Long;
     }
-    let summary = training().summary().expect("what is a job has a summary");
+    let summary = training()
+        .summarize_plan()
+        .expect("what is a job has a summary");
     assert_eq!(summary.stages.len(), plan.pipeline as usize);
     // The bubble of these schedules has a formula, except for some with split backward passes.
     assert!(
@@ -221,7 +223,7 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
                     .fold(0, |sum, one| one.saturating_add(sum))
         );
     }
-    if work > LITTLE || plan.ranks() > RANKS {
+    if work > LITTLE || plan.rank_count() > RANKS {
         return End::Summed;
     }
     ranks(&job, plan, &summary);
@@ -250,7 +252,7 @@ struct One<'a> {
 }
 
 impl Sink for One<'_> {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         assert_eq!(node.id, self.last + 1, "ids ascend");
         self.last = node.id;
         assert!(data.is_sorted_by(|a, b| a < b), "{node:?}: {data:?}");
@@ -301,22 +303,23 @@ impl Sink for One<'_> {
 
 /// Compares the ranks of `job` with one another, and replays them.
 fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
-    let groups = job.groups();
+    let groups = job.declared_groups();
     let mut all = All::default();
-    for rank in 0..job.ranks() {
+    for rank in 0..job.rank_count() {
         let mut one = One {
             all: &mut all,
             groups: &groups,
-            ranks: job.ranks(),
+            ranks: job.rank_count(),
             rank,
             last: 0,
             used: [0; TensorClass::COUNT],
         };
-        job.nodes(rank, &mut one).expect("it takes every node");
+        job.emit_nodes(rank, &mut one).expect("it takes every node");
         assert_eq!(one.last, job.node_count(rank));
         // Memory that a pass uses temporarily is freed; only memory that is kept remains.
         assert_eq!(one.used[3..], [0, 0], "rank {rank}");
-        let keeps = plan.trains() || plan.zero == ZeroStage::Parameters || one.used[1..3] == [0, 0];
+        let keeps =
+            plan.has_training() || plan.zero == ZeroStage::Parameters || one.used[1..3] == [0, 0];
         assert!(keeps, "rank {rank}: {:?}", one.used);
         all.nodes += job.node_count(rank);
     }
@@ -326,16 +329,16 @@ fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
     }
     for (group, ranks) in &all.collectives {
         let members = groups.get(group).cloned();
-        let mut members = members.unwrap_or_else(|| (0..job.ranks()).collect());
+        let mut members = members.unwrap_or_else(|| (0..job.rank_count()).collect());
         members.sort_unstable();
         assert!(ranks.keys().eq(&members), "group {group:?}: {members:?}");
         let mut each = ranks.values();
         let first = each.next().expect("there is a member");
         assert!(each.all(|calls| calls == first), "group {group:?}");
     }
-    let workload = job.workload().expect("a job is a workload");
-    let machine = machine(job.ranks());
-    let options = ReplayOptions::with(|o| {
+    let workload = job.build_workload().expect("a job is a workload");
+    let machine = machine(job.rank_count());
+    let options = ReplayOptions::with_changes(|o| {
         o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it can be replayed");

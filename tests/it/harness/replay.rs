@@ -61,13 +61,13 @@ pub struct Count {
 }
 
 impl Observer for Count {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.issued += 1;
     }
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.completed += 1;
     }
-    fn collective(&mut self, _: &CollectiveRecord) {
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {
         self.collectives += 1;
     }
 }
@@ -90,7 +90,7 @@ pub fn run(data: &[u8]) {
             stepwise.map(move |stepwise| (comm, stepwise))
         });
         for (comm, stepwise) in modes {
-            let options = ReplayOptions::with(|o| {
+            let options = ReplayOptions::with_changes(|o| {
                 o.missing_ranks = MissingRankPolicy::Mirror;
                 o.comm = comm;
                 o.stepwise = stepwise;
@@ -104,15 +104,17 @@ pub fn run(data: &[u8]) {
 fn workload(data: &[u8], ranks: u32) -> Option<Workload> {
     let mut builder = WorkloadBuilder::default();
     for rank in 0..ranks {
-        let (graph, binding) = Graph::read(data, rank, DependencyPolicy::Auto).ok()?;
+        let (graph, binding) = Graph::read_graph(data, rank, DependencyPolicy::Auto).ok()?;
         if graph.len() > MOST_NODES {
             return None;
         }
-        let graph = builder.graph(graph);
-        let added = builder.rank(Rank(rank), graph, binding, Time::ZERO);
+        let graph = builder.add_graph(graph);
+        let added = builder.add_rank(Rank(rank), graph, binding, Time::ZERO);
         added.expect("each rank is added once");
     }
-    builder.finish(None, MissingRankPolicy::Mirror).ok()
+    builder
+        .finish_workload(None, MissingRankPolicy::Mirror)
+        .ok()
 }
 
 fn replay(
@@ -123,7 +125,7 @@ fn replay(
     let prepared = CompiledReplay::new(workload, machine, options).ok()?;
     match prepared.run(Count::default()) {
         Ok((outcome, count)) => {
-            let nodes = workload.nodes();
+            let nodes = workload.node_count();
             let all = (outcome.nodes, count.issued, count.completed);
             assert_eq!(all, (nodes, nodes, nodes));
             let collectives = outcome.closed + outcome.stepwise + outcome.recorded;

@@ -17,14 +17,14 @@ pub fn run(data: &[u8]) {
         DependencyPolicy::Both,
         DependencyPolicy::Data,
     ] {
-        let trace = ValidatedTrace::check(data, dependencies, SHOW);
-        let half = ValidatedTrace::check(&data[..data.len() / 2], dependencies, SHOW);
+        let trace = ValidatedTrace::check_trace(data, dependencies, SHOW);
+        let half = ValidatedTrace::check_trace(&data[..data.len() / 2], dependencies, SHOW);
         for (mirror, ranks, dimensions) in [
             (false, None, None),
             (true, None, Some(vec![2, 2])),
             (true, Some(2), None),
         ] {
-            let options = ValidateOptions::with(|o| {
+            let options = ValidateOptions::apply_changes(|o| {
                 o.dependencies = dependencies;
                 o.mirror = mirror;
                 o.ranks = ranks;
@@ -36,12 +36,12 @@ pub fn run(data: &[u8]) {
             check(&[&trace, &trace], &options);
             check(&[&trace, &half], &options);
         }
-        let errors = trace.findings().tally().errors;
-        match Graph::read(data, 0, dependencies) {
+        let errors = trace.defect_log().count_by_severity().errors;
+        match Graph::read_graph(data, 0, dependencies) {
             Ok((graph, _)) => {
-                assert_eq!(errors, 0, "{:?}", trace.findings());
-                assert_eq!(graph.len() as u64, trace.nodes());
-                repairs(&graph, trace.findings());
+                assert_eq!(errors, 0, "{:?}", trace.defect_log());
+                assert_eq!(graph.len() as u64, trace.node_count());
+                repairs(&graph, trace.defect_log());
             }
             // The rank of a trace is known only when ranks are compared.
             Err(error) => {
@@ -66,7 +66,7 @@ fn repairs(graph: &Graph, findings: &DefectLog) {
         ),
     ];
     for (count, kind) in found {
-        assert_eq!(findings.count(kind), count, "{kind}");
+        assert_eq!(findings.count_of_kind(kind), count, "{kind}");
     }
 }
 
@@ -90,9 +90,12 @@ fn check(traces: &[&ValidatedTrace], options: &ValidateOptions) {
     });
     assert_eq!(texts[0], texts[1]);
     let [report, _] = reports;
-    assert_eq!(report.is_sound(), report.findings.tally().errors == 0);
-    for kind in DefectKind::all() {
+    assert_eq!(
+        report.is_sound(),
+        report.findings.count_by_severity().errors == 0
+    );
+    for kind in DefectKind::iter_all() {
         let kept = report.findings.of_kind(kind).len();
-        assert!(kept <= SHOW && kept as u64 <= report.findings.count(kind));
+        assert!(kept <= SHOW && kept as u64 <= report.findings.count_of_kind(kind));
     }
 }

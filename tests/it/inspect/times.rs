@@ -7,8 +7,8 @@ use chakram::inspect::{InspectedTrace, TimeBasis};
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use chakram::machine::Machine;
-use chakram::report::{SpanRecorder, replay};
-use chakram::trace::{TraceContents, discover};
+use chakram::report::{SpanRecorder, replay_to_report};
+use chakram::trace::{TraceContents, discover_traces};
 use chakram::units::{Span, Time};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use proptest::prelude::*;
@@ -19,20 +19,22 @@ use std::path::Path;
 fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>> {
     let mut builder = WorkloadBuilder::default();
     for (contents, rank) in ranks.iter().zip(0..) {
-        let (graph, binding) = Graph::read(contents, rank, DependencyPolicy::Auto).ok()?;
-        let graph = builder.graph(graph);
-        builder.rank(Rank(rank), graph, binding, Time::ZERO).ok()?;
+        let (graph, binding) = Graph::read_graph(contents, rank, DependencyPolicy::Auto).ok()?;
+        let graph = builder.add_graph(graph);
+        builder
+            .add_rank(Rank(rank), graph, binding, Time::ZERO)
+            .ok()?;
     }
     let workload = builder
-        .finish(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
+        .finish_workload(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
         .ok()?;
-    let options = ReplayOptions::with(|o| {
+    let options = ReplayOptions::with_changes(|o| {
         o.comm = CommTiming::Captured;
     });
     let prepared = CompiledReplay::new(&workload, machine, &options).ok()?;
-    let (_, spans) = replay(&prepared, SpanRecorder::new(&prepared)).ok()?;
+    let (_, spans) = replay_to_report(&prepared, SpanRecorder::new(&prepared)).ok()?;
     let of = |instance| {
-        let mut nodes = spans.of(instance).to_vec();
+        let mut nodes = spans.spans_of_instance(instance).to_vec();
         nodes.sort_by_key(|span| span.node);
         nodes.iter().map(|span| (span.start, span.end)).collect()
     };
@@ -40,7 +42,7 @@ fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>
 }
 
 fn looked_at(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
-    let trace = InspectedTrace::read(rank, contents, |e| e).unwrap();
+    let trace = InspectedTrace::read_trace(rank, contents, |e| e).unwrap();
     let run = &trace.times.run;
     run.start
         .iter()
@@ -52,22 +54,22 @@ fn looked_at(contents: &[u8], rank: u32) -> Vec<(Time, Time)> {
 #[test]
 fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
     let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
-    let files = discover(&case).unwrap();
+    let files = discover_traces(&case).unwrap();
     let contents: Vec<TraceContents> = files
         .iter()
-        .map(|file| TraceContents::open(&file.path).unwrap())
+        .map(|file| TraceContents::open_current_schema(&file.path).unwrap())
         .collect();
     let contents: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
-    let machine = Machine::load(case.join("machine.toml").to_str().unwrap()).unwrap();
+    let machine = Machine::load_by_name(case.join("machine.toml").to_str().unwrap()).unwrap();
     let expected = replayed(&contents, &machine).unwrap();
     for (rank, expected) in (0..).zip(expected) {
         let found = looked_at(contents[rank as usize], rank);
         assert_eq!(found.len(), 2658);
         let moved = (0..found.len()).find(|&i| found[i] != expected[i]);
         assert_eq!(moved, None, "rank {rank}");
-        let trace = InspectedTrace::read(rank, contents[rank as usize], |e| e).unwrap();
+        let trace = InspectedTrace::read_trace(rank, contents[rank as usize], |e| e).unwrap();
         assert_eq!(trace.times.basis, TimeBasis::Kept);
-        let (_, end) = trace.times.extent();
+        let (_, end) = trace.times.first_start_and_last_end();
         assert_eq!(Some(Span(end.0)), trace.raw.metadata.captured);
     }
 }

@@ -24,12 +24,14 @@ fn lines() -> Vec<Line> {
 
 fn changed(graph: &Graph) -> Vec<Option<MemoryChanges>> {
     let nodes = graph.nodes();
-    nodes.map(|node| graph.memory(node).copied()).collect()
+    nodes
+        .map(|node| graph.memory_changes_of(node).copied())
+        .collect()
 }
 
 #[test]
 fn graphs_from_files_and_from_memory_are_one() {
-    let (read, _) = Graph::read(&contents(&lines()), 0, DependencyPolicy::Both).unwrap();
+    let (read, _) = Graph::read_graph(&contents(&lines()), 0, DependencyPolicy::Both).unwrap();
     let wanted: Vec<_> = lines().iter().map(|line| line.3).collect();
     let wanted: Vec<_> = wanted
         .iter()
@@ -46,9 +48,9 @@ fn graphs_from_files_and_from_memory_are_one() {
                 memory,
                 ..NodeView::new(i as u64 + 1, &name, op)
             };
-            builder.node(&node, &[]).unwrap();
+            builder.receive_node(&node, &[]).unwrap();
         }
-        let (graph, _) = builder.finish().unwrap();
+        let (graph, _) = builder.finish_graph().unwrap();
         assert_eq!(changed(&graph), wanted, "{order:?}");
         assert_eq!(graph, read, "{order:?}");
         assert_eq!(graph.fingerprint(), read.fingerprint());
@@ -60,7 +62,7 @@ fn graphs_from_files_and_from_memory_are_one() {
 #[test]
 fn changes_of_memory_take_room_only_where_there_are_any() {
     let read = |lines: &[Line]| {
-        Graph::read(&contents(lines), 0, DependencyPolicy::Both)
+        Graph::read_graph(&contents(lines), 0, DependencyPolicy::Both)
             .unwrap()
             .0
     };
@@ -72,7 +74,7 @@ fn changes_of_memory_take_room_only_where_there_are_any() {
     let without = read(&plain);
     assert_eq!(with.heap_bytes(), without.heap_bytes() + 4 * 4 + 2 * 80);
     assert_ne!(with.fingerprint(), without.fingerprint());
-    assert_eq!(without.memory(NodeIndex(0)), None);
+    assert_eq!(without.memory_changes_of(NodeIndex(0)), None);
     let mut other = lines();
     other[3].3 = activations(6, 0);
     assert_ne!(with.fingerprint(), read(&other).fingerprint());
@@ -86,8 +88,8 @@ fn labels_make_no_other_graph() {
             labels,
             ..NodeView::new(1, "n1", KERNEL)
         };
-        builder.node(&node, &[]).unwrap();
-        builder.finish().unwrap().0
+        builder.receive_node(&node, &[]).unwrap();
+        builder.finish_graph().unwrap().0
     };
     let labels = NodeLabels {
         phase: Some(TrainingPhase::Backward),

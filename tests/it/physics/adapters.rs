@@ -142,7 +142,7 @@ fn time(duplex: &str, strategy: u32, members: u32, adapters: u32, phases: &[Phas
         .map(|(n, m)| (n.as_str(), m.as_slice()))
         .collect();
     let workload = try_job(&ranks, &groups).unwrap();
-    let options = ReplayOptions::with(|o| {
+    let options = ReplayOptions::with_changes(|o| {
         o.map = Some([cores(members, 0), cores(members, 4)].concat());
     });
     replay_with(&workload, &machine(duplex), &options).ps()

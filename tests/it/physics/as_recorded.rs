@@ -208,7 +208,9 @@ fn the_missing_come_with_the_last() {
     let ends = |root| {
         let (first, second) = (rank(root, 100, 10), rank(root, 900, 30));
         let builder = traces([(1, &first[..]), (2, &second[..])]);
-        let workload = builder.finish(Some(3), MissingRankPolicy::Mirror).unwrap();
+        let workload = builder
+            .finish_workload(Some(3), MissingRankPolicy::Mirror)
+            .unwrap();
         replay_with(&workload, &ring_of(3), &priced(CommTiming::Recorded)).ends()
     };
     assert_eq!(ends(0), [910_000, 930_000]);
@@ -252,7 +254,9 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
     ];
     for comm in [CommTiming::Recorded, CommTiming::Captured] {
         let builder = traces([(0, &lines[..])]);
-        let workload = builder.finish(Some(2), MissingRankPolicy::Mirror).unwrap();
+        let workload = builder
+            .finish_workload(Some(2), MissingRankPolicy::Mirror)
+            .unwrap();
         let replay = replay_with(&workload, &ring_of(2), &priced(comm));
         assert_eq!((replay.end(0, 2), replay.end(0, 3)), (310_000, 325_000));
     }
@@ -317,7 +321,9 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
         let ends = |late: u64| {
             let at = |rank| if rank == 0 { late } else { 0 };
             let builder = released([(0, &first[..]), (1, &second[..])], at);
-            let workload = builder.finish(None, MissingRankPolicy::Refuse).unwrap();
+            let workload = builder
+                .finish_workload(None, MissingRankPolicy::Refuse)
+                .unwrap();
             replay_with(&workload, &ring_of(2), &priced(CommTiming::Recorded)).ends()
         };
         let before = (1 + 2) * MS + slack;
@@ -413,9 +419,9 @@ fn without_durations_there_is_nothing_to_replay() {
 
         let workload = job(&[rank(1, 5), rank(0, 5)], &[]);
         let prepared = CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap();
-        let basis = prepared.basis();
+        let basis = prepared.pricing_coverage();
         assert_eq!((basis.as_recorded, basis.unrecorded), (2, 2));
-        let (report, _) = report::replay(&prepared, None::<Log>).unwrap();
+        let (report, _) = report::replay_to_report(&prepared, None::<Log>).unwrap();
         let warnings = report.warnings;
         let wanted = "2 communication nodes take no time: the trace has no duration for them";
         assert!(warnings.contains(&wanted.to_owned()), "{warnings:?}");

@@ -88,7 +88,7 @@ fn the_report_says_what_was_used() {
         let prepared =
             chakram::engine::CompiledReplay::new(workload, machine, &ReplayOptions::default())
                 .unwrap();
-        let (report, ()) = report::replay(&prepared, ()).unwrap();
+        let (report, ()) = report::replay_to_report(&prepared, ()).unwrap();
         let rows = report.collectives.into_iter();
         rows.map(|row| row.algorithm).collect::<Vec<_>>()
     };

@@ -149,7 +149,7 @@ fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
 /// contention, rank 2's message takes two links and 20 us.
 #[test]
 fn an_incast_on_a_ring_comes_over_two_links() {
-    let machine = Machine::preset("tpu-v4").unwrap();
+    let machine = Machine::load_preset("tpu-v4").unwrap();
     let flows = [1, 2, 3].map(|from| flow(0, from, 0, 1_000_000));
     for (model, ps) in [
         (ContentionFree, 22_000_000),
@@ -255,7 +255,7 @@ fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
 /// Two links add 1.35 us. Each NIC receives one message, and an NPU sends 7 x 100 MB over NVLink in 1.56 ms.
 #[test]
 fn what_leaves_a_node_passes_its_nics() {
-    let machine = Machine::preset("dgx-h100x9").unwrap();
+    let machine = Machine::load_preset("dgx-h100x9").unwrap();
     let pairs = (0..8).flat_map(|a| (0..8).map(move |b| flow(0, a, 8 * (a + 1) + b, 100_000_000)));
     let flows: Vec<_> = pairs.collect();
     for model in [Ports, Links] {

@@ -40,11 +40,11 @@ fn line(
     let stage = CollectiveStage {
         phase: 0,
         primitive,
-        buffer: BufferShare::whole(bytes),
+        buffer: BufferShare::from_bytes(bytes),
         mirrored: false,
         bidirectional: false,
     };
-    let algorithm = algorithm.resolve(primitive, n);
+    let algorithm = algorithm.resolve_automatic(primitive, n);
     let seat = |index| LinePosition {
         size: n,
         index,
@@ -55,7 +55,7 @@ fn line(
     let mut line = Line {
         received: vec![0; size],
         expected: (0..n)
-            .map(|i| algorithm.receives(&stage, seat(i)))
+            .map(|i| algorithm.receive_count(&stage, seat(i)))
             .collect(),
         sent_n: vec![0; size],
         received_n: vec![0; size],
@@ -66,7 +66,7 @@ fn line(
         let mut idle = true;
         for index in 0..n {
             let me = index as usize;
-            while let Some(step) = algorithm.step(&stage, seat(index), next[me]) {
+            while let Some(step) = algorithm.nth_send(&stage, seat(index), next[me]) {
                 assert!(step.to < n && step.to != index, "members send to others");
                 if step.after > line.received[me] {
                     break;
@@ -81,7 +81,7 @@ fn line(
             }
         }
         if idle {
-            let done = |index: u32| algorithm.step(&stage, seat(index), next[index as usize]);
+            let done = |index: u32| algorithm.nth_send(&stage, seat(index), next[index as usize]);
             line.ended = (0..n).all(|index| done(index).is_none());
             return line;
         }

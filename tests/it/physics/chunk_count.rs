@@ -198,7 +198,7 @@ fn auto_weighs_trees_in_their_chunks() {
 /// On a ring of 8, chunks one after another only add latency: 14 steps of 1 MB / 8 at 50 GB/s and 500 ns are 14 x 3 us.
 #[test]
 fn one_dimension_takes_one_chunk() {
-    let machine = Machine::load("Ring(8):50GB/s:500ns").unwrap();
+    let machine = Machine::load_by_name("Ring(8):50GB/s:500ns").unwrap();
     let job = job(K::AllReduce, 1_000_000, 8, 0);
     assert_eq!(replay(&job, &machine).outcome.makespan.0, 42_000_000);
     let (_, best) = excess(&machine, UNSTATED, &job);

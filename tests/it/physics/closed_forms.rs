@@ -18,7 +18,7 @@ fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
     let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.root = kind.has_root().then_some(root);
     let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
-    job.workload().unwrap()
+    job.build_workload().unwrap()
 }
 
 /// Returns the times in ps: with closed forms allowed, and with messages.

@@ -18,16 +18,16 @@ const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
 fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces = ranks
         .iter()
-        .map(|lines| ValidatedTrace::check(&contents(lines), DependencyPolicy::Both, 9));
+        .map(|lines| ValidatedTrace::check_trace(&contents(lines), DependencyPolicy::Both, 9));
     let traces: Vec<ValidatedTrace> = traces.collect();
     let members: Vec<_> = (0..).zip(&traces).collect();
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
-    let options = chakram::validate::ValidateOptions::with(|o| {
+    let options = chakram::validate::ValidateOptions::apply_changes(|o| {
         o.ranks = Some(ranks.len() as u32);
         o.declared = declared.collect::<DeclaredGroups>();
         o.show = 9;
     });
-    chakram::validate::job(&members, &options)
+    chakram::validate::validate_job(&members, &options)
 }
 
 /// Returns all network models, by closed form and with messages.
@@ -74,7 +74,7 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
             assert_eq!(replay.ps(), 110_000_000, "{first:?} {second:?} {options:?}");
             assert_eq!(replay.end(0, 1), 90_000_000);
         }
-        assert_eq!(validated(&ranks, &PAIR).tally().errors, 0);
+        assert_eq!(validated(&ranks, &PAIR).count_by_severity().errors, 0);
     }
     // The same name twice is one group on one lane: 90 + 10 + 100 us.
     let one = replay(&job(&ranks(Some("1"), Some("1")), &PAIR), &machine);
@@ -102,7 +102,7 @@ fn their_orders_may_differ_from_rank_to_rank() {
     for options in ways() {
         replay_with(&job(&independent, &PAIR), &machine, &options);
     }
-    assert_eq!(validated(&independent, &PAIR).tally().errors, 0);
+    assert_eq!(validated(&independent, &PAIR).count_by_severity().errors, 0);
     // The same on one stream: members of such groups start together.
     let mut streamed = independent;
     for line in streamed.iter_mut().flatten() {
@@ -120,8 +120,8 @@ fn their_orders_may_differ_from_rank_to_rank() {
     let findings = validated(&dependent, &PAIR);
     assert_eq!(
         (
-            findings.tally().errors,
-            findings.count(DefectKind::Deadlock)
+            findings.count_by_severity().errors,
+            findings.count_of_kind(DefectKind::Deadlock)
         ),
         (1, 1)
     );
@@ -243,7 +243,7 @@ proptest! {
         let ascending: Vec<u32> = (0..plan.ranks).collect();
         let mut turned = ascending.clone();
         turned.rotate_left(1);
-        let options = ReplayOptions::with(|o| {
+        let options = ReplayOptions::with_changes(|o| {
 o.network = Some(model);
 });
         let time = |members, all| plan.time(members, all, algorithm, &options);

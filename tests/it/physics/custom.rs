@@ -6,7 +6,7 @@ use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{
     Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
 };
-use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
+use chakram::astra_sim::custom_algorithm::{ScriptTiming, read_algorithm};
 use chakram::engine::{NetworkModel, ReplayOptions, SettingChoice};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective};
 use chakram::topology::DimensionShape;
@@ -16,16 +16,16 @@ use chakram::workload::{MissingRankPolicy, Workload};
 /// Implements `kind` by one trace for each position.
 fn custom(kind: K, positions: &[Vec<Line>]) -> CustomCollective {
     let files: Vec<Vec<u8>> = positions.iter().map(|lines| contents(lines)).collect();
-    let scripts = read(&files, ScriptTiming::Recorded).unwrap();
+    let scripts = read_algorithm(&files, ScriptTiming::Recorded).unwrap();
     CustomCollective {
         kind,
         name: "mine".to_owned(),
-        scripts: scripts.matched().unwrap(),
+        scripts: scripts.with_matched_labels().unwrap(),
     }
 }
 
 fn with(custom: &CustomCollective, options: ReplayOptions) -> ReplayOptions {
-    ReplayOptions::with(|o| {
+    ReplayOptions::with_changes(|o| {
         *o = options;
         o.custom = vec![custom.clone()];
     })
@@ -64,7 +64,7 @@ fn everybody(n: u32, lines: &[Line]) -> Workload {
 }
 
 /// Returns a ring with one link per member, in one direction.
-fn rings(n: u32) -> [Dim; 1] {
+fn ring_sizes(n: u32) -> [Dim; 1] {
     [dim(
         DimensionShape::FullyConnected,
         n,
@@ -81,7 +81,7 @@ fn grid() -> [Dim; 2] {
 #[test]
 fn a_ring_from_scripts_is_the_ring_of_the_machine() {
     let own = custom(K::AllReduce, &ring(4, 1000));
-    let machine = machine(&rings(4));
+    let machine = machine(&ring_sizes(4));
     for model in models() {
         let workload = everybody(4, &[call(K::AllReduce, 4000)]);
         let scripted = replay_with(&workload, &machine, &with(&own, over(model)));
@@ -90,7 +90,9 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
         let lines = [call(K::AllReduce, 4000)];
         let ranks: Vec<_> = (0..4).map(|rank| (rank, &lines[..])).collect();
         let skewed = released(ranks, |rank| [0, 700, 10_000, 30][rank as usize]);
-        let skewed = skewed.finish(Some(4), MissingRankPolicy::Refuse).unwrap();
+        let skewed = skewed
+            .finish_workload(Some(4), MissingRankPolicy::Refuse)
+            .unwrap();
         for workload in [workload, skewed] {
             let scripted = replay_with(&workload, &machine, &with(&own, over(model)));
             let builtin = replay_with(&workload, &machine, &over(model));
@@ -104,7 +106,7 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
 #[test]
 fn others_keep_the_algorithm_of_the_machine() {
     let own = custom(K::AllReduce, &ring(4, 50));
-    let machine = machine(&rings(8));
+    let machine = machine(&ring_sizes(8));
     let lines = vec![call(K::AllReduce, 4000).group("half")];
     let groups: [(&str, &[u32]); 1] = [("half", &[0, 1, 2, 3])];
     let mut ranks = vec![lines; 4];
@@ -142,7 +144,11 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
     let own = custom(K::Barrier, &scripts);
     let workload = everybody(2, &[call(K::Barrier, 0)]);
     for model in models() {
-        let replay = replay_with(&workload, &machine(&rings(2)), &with(&own, over(model)));
+        let replay = replay_with(
+            &workload,
+            &machine(&ring_sizes(2)),
+            &with(&own, over(model)),
+        );
         assert_eq!(replay.ends(), [9_040_000, 8_540_000], "{model}");
     }
 }
@@ -165,7 +171,11 @@ fn scripts_belong_to_members_in_the_order_of_the_group() {
     let workload = job(&lines, &groups);
     let own = custom(K::AllToAll, &uneven());
     for model in models() {
-        let replay = replay_with(&workload, &machine(&rings(4)), &with(&own, over(model)));
+        let replay = replay_with(
+            &workload,
+            &machine(&ring_sizes(4)),
+            &with(&own, over(model)),
+        );
         // Rank 3 has the first script: 1 us and 1,000 B; rank 2 has all bytes 0.5 us later.
         assert_eq!(
             replay.ends(),
@@ -181,7 +191,7 @@ fn where_there_is_a_root_positions_count_from_it() {
     let groups: [(&str, &[u32]); 1] = [("back", &[3, 2, 1, 0])];
     let run = |call: Line| {
         let workload = job(&vec![vec![call]; 4], &groups);
-        let replay = replay_with(&workload, &machine(&rings(4)), &with(&own, stepwise()));
+        let replay = replay_with(&workload, &machine(&ring_sizes(4)), &with(&own, stepwise()));
         replay.ends()
     };
     // The root sends to the next rank: 2 to 3. In reverse order, 2 to 1.
@@ -205,7 +215,7 @@ fn several_are_under_way_at_once() {
     let in_a_row = everybody(2, &in_a_row);
     for model in models() {
         let run = |workload| {
-            let machine = machine(&rings(2));
+            let machine = machine(&ring_sizes(2));
             replay_with(workload, &machine, &with(&own, over(model)))
         };
         let both = run(&at_once);
@@ -228,10 +238,14 @@ fn the_missing_play_too() {
     let own = custom(K::AllReduce, &ring(4, 1000));
     let lines = [kernel(300), call(K::AllReduce, 8).after(&[1])];
     let workload = traces([(2, &lines[..])])
-        .finish(Some(4), MissingRankPolicy::Mirror)
+        .finish_workload(Some(4), MissingRankPolicy::Mirror)
         .unwrap();
     for model in models() {
-        let replay = replay_with(&workload, &machine(&rings(4)), &with(&own, over(model)));
+        let replay = replay_with(
+            &workload,
+            &machine(&ring_sizes(4)),
+            &with(&own, over(model)),
+        );
         assert_eq!(replay.ps(), 3_420_000, "{model}");
     }
 }
@@ -253,8 +267,15 @@ fn members_begin_when_they_come() {
                     false => 0,
                 }
             });
-            let workload = builder.finish(Some(2), MissingRankPolicy::Refuse).unwrap();
-            replay_with(&workload, &machine(&rings(2)), &with(&own, over(model))).ends()
+            let workload = builder
+                .finish_workload(Some(2), MissingRankPolicy::Refuse)
+                .unwrap();
+            replay_with(
+                &workload,
+                &machine(&ring_sizes(2)),
+                &with(&own, over(model)),
+            )
+            .ends()
         };
         assert_eq!(run(1), [20_000, 11_000_000], "{model}");
         assert_eq!(run(0), [10_020_000, 11_520_000], "{model}");
@@ -268,7 +289,7 @@ fn sizes_are_those_of_the_scripts() {
         let workload = everybody(4, &[call(K::AllReduce, bytes)]);
         let options = with(&own, ReplayOptions::default());
         assert_eq!(
-            replay_with(&workload, &machine(&rings(4)), &options).ps(),
+            replay_with(&workload, &machine(&ring_sizes(4)), &options).ps(),
             3_120_000
         );
     }
@@ -309,7 +330,7 @@ fn each_side_of_a_ring_has_its_port() {
     let own = custom(K::AllToAll, &scripts);
     let workload = everybody(3, &[call(K::AllToAll, 64)]);
     let ring = [dim(DimensionShape::Ring, 3, CollectiveAlgorithm::Ring).of_links()];
-    for (dims, second) in [(ring, 0), (rings(3), 20_000)] {
+    for (dims, second) in [(ring, 0), (ring_sizes(3), 20_000)] {
         for model in models() {
             let replay = replay_with(&workload, &machine(&dims), &with(&own, over(model)));
             let ends = [20_000 + second, 520_000, 520_000 + second];
@@ -340,7 +361,11 @@ fn the_first_receive_takes_the_first_send() {
     let own = custom(K::Barrier, &scripts);
     let workload = everybody(2, &[call(K::Barrier, 0)]);
     for model in models() {
-        let replay = replay_with(&workload, &machine(&rings(2)), &with(&own, over(model)));
+        let replay = replay_with(
+            &workload,
+            &machine(&ring_sizes(2)),
+            &with(&own, over(model)),
+        );
         // The second message leaves from 5.02 us and arrives at 5.54 us; then the kernel runs.
         assert_eq!(replay.ends(), [5_040_000, 10_540_000], "{model}");
     }

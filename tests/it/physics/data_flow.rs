@@ -207,7 +207,7 @@ impl Line {
         let stage = CollectiveStage {
             phase: 0,
             primitive: self.primitive,
-            buffer: BufferShare::whole(BYTES),
+            buffer: BufferShare::from_bytes(BYTES),
             mirrored: self.mirrored,
             bidirectional: false,
         };
@@ -246,7 +246,7 @@ impl Line {
                     self.unload(load, &mut member.has);
                     (member.credits, member.arrived) = (member.credits + 1, member.arrived + 1);
                 }
-                let step = self.algorithm.step(&stage, self.seat(index), taken);
+                let step = self.algorithm.nth_send(&stage, self.seat(index), taken);
                 let Some(step) = step else {
                     break;
                 };
@@ -270,8 +270,8 @@ impl Line {
         }
         for (index, member) in members.iter().enumerate() {
             let seat = self.seat(index);
-            let expected = self.algorithm.receives(&stage, seat);
-            let rest = self.algorithm.step(&stage, seat, member.taken);
+            let expected = self.algorithm.receive_count(&stage, seat);
+            let rest = self.algorithm.nth_send(&stage, seat, member.taken);
             assert_eq!(
                 (member.credits, rest),
                 (expected, None),
@@ -305,7 +305,7 @@ impl Dice {
 fn check(algorithm: CollectiveAlgorithm, sizes: std::ops::RangeInclusive<usize>) {
     for primitive in PRIMITIVES {
         for n in sizes.clone() {
-            if !algorithm.supports(primitive, n as u32) {
+            if !algorithm.supports_primitive(primitive, n as u32) {
                 continue;
             }
             for seed in 1..=3_u64 {
@@ -338,9 +338,15 @@ fn every_primitive_is_carried_by_what_stands_in() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         for primitive in PRIMITIVES {
             for n in 2..=33 {
-                let used = algorithm.resolve(primitive, n);
-                assert!(used.supports(primitive, n), "{algorithm} {primitive:?} {n}");
-                assert_eq!(used == algorithm, algorithm.supports(primitive, n));
+                let used = algorithm.resolve_automatic(primitive, n);
+                assert!(
+                    used.supports_primitive(primitive, n),
+                    "{algorithm} {primitive:?} {n}"
+                );
+                assert_eq!(
+                    used == algorithm,
+                    algorithm.supports_primitive(primitive, n)
+                );
             }
         }
     }

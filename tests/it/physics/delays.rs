@@ -27,7 +27,9 @@ fn delays_count_from_the_last_dependency_or_the_release() {
         kernel(20).delayed(7).after(&[1, 2]).on(1),
     ];
     let builder = released([(0, &lines[..])], |_| 100);
-    let workload = builder.finish(Some(1), MissingRankPolicy::Refuse).unwrap();
+    let workload = builder
+        .finish_workload(Some(1), MissingRankPolicy::Refuse)
+        .unwrap();
     let replay = replay(&workload, &ring_of(1));
     assert_eq!([replay.start(0, 1), replay.end(0, 1)], [105_000, 115_000]);
     // Start 100 + 40 + 7, and 20 for the kernel.
@@ -84,7 +86,7 @@ fn delays_are_time_of_the_host() {
     ];
     let (workload, machine) = (job(&[lines], &[]), ring_of(1));
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-    let (report, _) = report::replay(&prepared, None::<Log>).unwrap();
+    let (report, _) = report::replay_to_report(&prepared, None::<Log>).unwrap();
     let time = &report.rows[0].time;
     assert_eq!(report.outcome.makespan.0, 175_000);
     assert_eq!(time.parts[TimeCategory::Compute as usize].0, 110_000);

@@ -30,7 +30,7 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
     for pattern in patterns {
         let once = || {
             let job = GeneratedJob::new(pattern.clone()).unwrap();
-            replay(&job.workload().unwrap(), &machine(&dims))
+            replay(&job.build_workload().unwrap(), &machine(&dims))
         };
         let first = once();
         // Every node is issued once and completed once.

@@ -49,7 +49,7 @@ capacity = "90 GB"
 /// Returns the makespan in ps, or the error.
 fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
-    let options = ReplayOptions::with(|o| {
+    let options = ReplayOptions::with_changes(|o| {
         o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     });
     let prepared = CompiledReplay::new(workload, &machine, &options).map_err(|e| e.to_string())?;

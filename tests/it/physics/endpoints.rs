@@ -45,7 +45,7 @@ fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
 #[track_caller]
 fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay {
     let replay = |stepwise| {
-        let options = ReplayOptions::with(|o| {
+        let options = ReplayOptions::with_changes(|o| {
             o.network = Some(network);
             o.stepwise = stepwise;
         });
@@ -181,13 +181,13 @@ fn counted(
     machine: &Machine,
     network: NetworkModel,
 ) -> (Vec<String>, Vec<String>) {
-    let options = ReplayOptions::with(|o| {
+    let options = ReplayOptions::with_changes(|o| {
         o.network = Some(network);
         o.links = true;
     });
     let workload = job(ranks, &[]);
     let prepared = CompiledReplay::new(&workload, machine, &options).unwrap();
-    let (report, ()) = report::replay(&prepared, ()).unwrap();
+    let (report, ()) = report::replay_to_report(&prepared, ()).unwrap();
     let links = report.links.unwrap();
     let rows = links.links.iter().map(|row| {
         let (dimension, from, to, bytes) = (&row.dimension, &row.from, &row.to, row.bytes / 1000);
@@ -265,7 +265,7 @@ fn loads_through_a_dimension_are_counted_on_its_links() {
 struct NoEvents;
 
 impl EventScheduler for NoEvents {
-    fn schedule(&mut self, _: Time, event: NetworkEvent) {
+    fn schedule_event(&mut self, _: Time, event: NetworkEvent) {
         panic!("{event:?}");
     }
 }
@@ -303,7 +303,7 @@ proptest! {
             SwitchingMode::IDEAL
         };
         let machine = switched(&dims, mode);
-        let npus = machine.topology().npus();
+        let npus = machine.topology().npu_count();
         let topology = machine.topology().clone().with_memories(vec![MemoryEndpoint {
             site: MemorySite::Npu(Npu(at % npus)),
             bandwidth: Bandwidth::new(1e12 / rate as f64).unwrap(),
@@ -312,14 +312,14 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = MemoryTransfer { op: OpIndex(0), ends, path, amount: BufferShare::whole(bytes) };
-        let alone = path.time(transfer.amount);
+        let transfer = MemoryTransfer { op: OpIndex(0), ends, path, amount: BufferShare::from_bytes(bytes) };
+        let alone = path.time_message(transfer.amount);
         let now = Time(1_000_000);
         let taken = [
-            ContentionFreeNetwork::new(&topology).access(now, &transfer, &mut NoEvents),
-            PortNetwork::new(&topology).access(now, &transfer, &mut NoEvents),
-            LinkNetwork::new(&topology).access(now, &transfer, &mut NoEvents),
-            ExclusiveNetwork::new(&topology).access(now, &transfer, &mut NoEvents),
+            ContentionFreeNetwork::new(&topology).serve_access(now, &transfer, &mut NoEvents),
+            PortNetwork::new(&topology).serve_access(now, &transfer, &mut NoEvents),
+            LinkNetwork::new(&topology).serve_access(now, &transfer, &mut NoEvents),
+            ExclusiveNetwork::new(&topology).serve_access(now, &transfer, &mut NoEvents),
         ];
         let off = taken.map(|end| end.unwrap().since(now).0.abs_diff(alone.0));
         prop_assert!(off.into_iter().all(|off| off <= 20), "{off:?} {alone}");
@@ -364,9 +364,9 @@ fn npus_keep_their_numbers() {
     let machine = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
     let topology = machine.topology();
     assert_eq!(
-        topology.seats((Npu(3).into(), Npu(1).into())),
+        topology.npus_of_endpoints((Npu(3).into(), Npu(1).into())),
         (Npu(3), Npu(1))
     );
-    assert!(topology.memory(EndpointId(3)).is_none());
-    assert!(topology.memory(EndpointId(4)).is_none());
+    assert!(topology.memory_at(EndpointId(3)).is_none());
+    assert!(topology.memory_at(EndpointId(4)).is_none());
 }

@@ -203,8 +203,8 @@ proptest! {
         let ranks = lines(n, &items);
         let traces = (0..).zip(ranks.iter().map(Vec::as_slice));
         let mut builder = released(traces, |rank| release[rank as usize]);
-        builder.declare([(PAIR.to_owned(), vec![0, n as u32 - 1])].into());
-        let workload = builder.finish(Some(n as u32), MissingRankPolicy::Refuse).unwrap();
+        builder.declare_groups([(PAIR.to_owned(), vec![0, n as u32 - 1])].into());
+        let workload = builder.finish_workload(Some(n as u32), MissingRankPolicy::Refuse).unwrap();
         let machine = machine(&[dim(DimensionShape::Ring, n as u32, Ring)]);
         let communicates = |line: &Line| !matches!(line.op, Op::Compute { .. });
         let all = ranks.iter().flatten().filter(|line| communicates(line));

@@ -135,7 +135,10 @@ fn figure_9a_comes_to_4_percent_of_what_is_possible() {
     let systems = [("w-2d", 500), ("conv-3d", 350), ("conv-4d", 600)];
     for (name, rate) in systems {
         let machine = Machine::parse(&figure_9a(name), name).unwrap();
-        assert_eq!(machine.pipeline().inter, InterDimensionPolicy::ThemisFlex);
+        assert_eq!(
+            machine.chunk_pipeline().inter,
+            InterDimensionPolicy::ThemisFlex
+        );
         let found = replay(&job(K::AllReduce, 1_000_000_000, 512, 0), &machine);
         assert_eq!(found.outcome.closed, 1);
         let wafer = 1_000_000_000 * 511 / 512 * 2 * 1000 / rate;

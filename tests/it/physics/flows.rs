@@ -29,7 +29,7 @@ pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
 /// Returns the times in ps at which each of `flows` has left and has arrived, in a replay on a
 /// machine.
 pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64; 2]> {
-    let npus = machine.topology().npus();
+    let npus = machine.topology().npu_count();
     let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0)]; npus as usize];
     let ids: Vec<_> = (0..)
         .zip(flows)

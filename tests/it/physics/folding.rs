@@ -12,7 +12,7 @@ use chakram::workload::Workload;
 use std::num::NonZeroU32;
 
 fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
-    ReplayOptions::with(|o| {
+    ReplayOptions::with_changes(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
     })

@@ -25,7 +25,7 @@ fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
     options.root = kind.has_root().then_some(root);
     let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
         .unwrap()
-        .workload()
+        .build_workload()
         .unwrap();
     let machine = machine(dims);
     [

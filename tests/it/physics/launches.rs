@@ -4,9 +4,9 @@
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
-    CompiledReplay, Feed, InstanceId, JobTimes, Launch, LaunchPrices, LaunchQueue, LaunchRecord,
-    NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions,
-    SettingChoice, SingleLaunch, TimedLaunches, run_launches,
+    CompiledReplay, InstanceId, JobTimes, Launch, LaunchFeed, LaunchPrices, LaunchQueue,
+    LaunchRecord, NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError,
+    ReplayOptions, SettingChoice, SingleLaunch, TimedLaunches, run_launches,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -30,21 +30,21 @@ struct LaunchLog {
 }
 
 impl Observer for LaunchLog {
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.nodes.push((now.0, false, instance.0, node.0));
     }
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.nodes.push((now.0, true, instance.0, node.0));
     }
-    fn collective(&mut self, _: &CollectiveRecord) {}
-    fn launched(&mut self, now: Time, launch: &LaunchRecord) {
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
+    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
         assert_eq!(launch.began, now);
         self.began.push((launch.serial.0, now.0));
     }
     fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
         self.ended.push((launch.serial.0, now.0));
     }
-    fn occupied(&mut self, _: Time, job: &ProcessorJob, times: &JobTimes) {
+    fn on_kernel_scheduled(&mut self, _: Time, job: &ProcessorJob, times: &JobTimes) {
         self.occupied.push((job.tag, times.start.0, times.end.0));
     }
 }
@@ -54,7 +54,7 @@ fn compiled<'a>(
     machine: &'a Machine,
     change: impl FnOnce(&mut ReplayOptions),
 ) -> CompiledReplay<'a> {
-    CompiledReplay::new(workload, machine, &ReplayOptions::with(change)).unwrap()
+    CompiledReplay::new(workload, machine, &ReplayOptions::with_changes(change)).unwrap()
 }
 
 /// Returns a ring with 20 ps per byte and 500 ns per link.
@@ -84,7 +84,10 @@ fn steps_overlap_where_their_dependencies_allow() {
         let outcome = run_launches(&[program], &mut [&mut feed], None, &mut log).unwrap();
         assert_eq!(outcome.makespan, Span(602 * NS));
         assert_eq!((outcome.nodes, outcome.messages), (12, 3));
-        let steps = feed.steps().iter().map(|step| (step.begin.0, step.end.0));
+        let steps = feed
+            .step_times()
+            .iter()
+            .map(|step| (step.begin.0, step.end.0));
         let expected = [(0, 542), (12, 572), (24, 602)].map(|(a, b)| (a * NS, b * NS));
         assert_eq!(steps.collect::<Vec<_>>(), expected);
         let began = [(0, 0), (1, 12), (2, 24)].map(|(serial, at)| (serial, at * NS));
@@ -132,7 +135,7 @@ fn jobs_that_share_a_port_wait_for_one_another() {
         let program = || compiled(&workload, &machine, |o| o.network = Some(network));
         assert_eq!(program().run(()).unwrap().0.makespan, Span(520 * NS));
         let programs = [program(), program()];
-        let (mut first, mut second) = (SingleLaunch::of(0), SingleLaunch::of(1));
+        let (mut first, mut second) = (SingleLaunch::of_program(0), SingleLaunch::of_program(1));
         let mut log = LaunchLog::default();
         run_launches(&programs, &mut [&mut first, &mut second], None, &mut log).unwrap();
         let ended: Vec<u64> = log.ended.iter().map(|&(_, at)| at / NS).collect();
@@ -169,7 +172,7 @@ fn jobs_that_share_a_link_wait_for_one_another() {
         for (program, alone) in programs.iter().zip(alone) {
             assert_eq!(program.run(()).unwrap().0.makespan, Span(alone * NS));
         }
-        let (mut first, mut second) = (SingleLaunch::of(0), SingleLaunch::of(1));
+        let (mut first, mut second) = (SingleLaunch::of_program(0), SingleLaunch::of_program(1));
         let mut log = LaunchLog::default();
         run_launches(&programs, &mut [&mut first, &mut second], None, &mut log).unwrap();
         let ended: Vec<u64> = log.ended.iter().map(|&(_, at)| at / NS).collect();
@@ -192,14 +195,14 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
     let second = job(&[rank(50, 2), rank(50, 2)], &[]);
     let machine = machine(&[ring(2)]);
     struct Both(bool);
-    impl Feed for Both {
+    impl LaunchFeed for Both {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time::ZERO)
         }
-        fn woken(&mut self, _: Time, queue: &mut LaunchQueue) {
+        fn on_wake(&mut self, _: Time, queue: &mut LaunchQueue) {
             self.0 = true;
             for program in [0, 1] {
-                queue.launch(Launch {
+                queue.begin_launch(Launch {
                     program,
                     ..Launch::default()
                 });
@@ -235,13 +238,13 @@ struct Requests {
     ends: Vec<u64>,
 }
 
-impl Feed for Requests {
+impl LaunchFeed for Requests {
     fn wake_at(&self) -> Option<Time> {
         self.waiting.last().map(|&(at, _)| at)
     }
-    fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
+    fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue) {
         while let Some((_, service)) = self.waiting.pop_if(|(at, _)| *at <= now) {
-            queue.launch(Launch {
+            queue.begin_launch(Launch {
                 program: self.program,
                 tag: self.launched,
                 prices: LaunchPrices::ByClass(Arc::new([Some(service)])),
@@ -250,7 +253,7 @@ impl Feed for Requests {
             self.launched += 1;
         }
     }
-    fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, _: &mut LaunchQueue) {
+    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _: &mut LaunchQueue) {
         assert_eq!(
             ended.tag,
             self.ends.len() as u64,
@@ -326,17 +329,17 @@ impl ShortestFirst {
 }
 
 impl ProcessorModel for ShortestFirst {
-    fn serves(&self, npu: Npu, _: u32) -> bool {
+    fn serves_program(&self, npu: Npu, _: u32) -> bool {
         npu == Npu(1)
     }
-    fn submit(&mut self, _: Time, job: &ProcessorJob, _: &mut Vec<JobTimes>) {
+    fn submit_job(&mut self, _: Time, job: &ProcessorJob, _: &mut Vec<JobTimes>) {
         assert_eq!((job.npu, job.feed, job.program), (Npu(1), 0, 0));
         self.waiting.push(*job);
     }
-    fn ended(&mut self, _: Time, _: &ProcessorJob, _: &mut Vec<JobTimes>) {
+    fn on_job_ended(&mut self, _: Time, _: &ProcessorJob, _: &mut Vec<JobTimes>) {
         self.busy = false;
     }
-    fn settle(&mut self, now: Time, started: &mut Vec<JobTimes>) {
+    fn settle_instant(&mut self, now: Time, started: &mut Vec<JobTimes>) {
         if !self.busy {
             self.next(now, started);
         }
@@ -354,13 +357,13 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
     let machine = machine(&[ring(2)]);
     let program = compiled(&workload, &machine, |_| {});
     struct Three(u64);
-    impl Feed for Three {
+    impl LaunchFeed for Three {
         fn wake_at(&self) -> Option<Time> {
             (self.0 < 3).then_some(Time(self.0 * 1_000_000))
         }
-        fn woken(&mut self, _: Time, queue: &mut LaunchQueue) {
+        fn on_wake(&mut self, _: Time, queue: &mut LaunchQueue) {
             let price = Some(Span::from_us([5, 3, 1][self.0 as usize]));
-            queue.launch(Launch {
+            queue.begin_launch(Launch {
                 tag: self.0,
                 npu: Some(Npu(1)),
                 prices: LaunchPrices::ByClass(Arc::new([price, price])),
@@ -370,7 +373,7 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
         }
     }
     let (mut log, mut server) = (LaunchLog::default(), ShortestFirst::default());
-    let feeds: &mut [&mut dyn Feed] = &mut [&mut Three(0)];
+    let feeds: &mut [&mut dyn LaunchFeed] = &mut [&mut Three(0)];
     run_launches(&[program], feeds, Some(&mut server), &mut log).unwrap();
     let us = |(tag, start, end): (u64, u64, u64)| (tag, start / 1_000_000, end / 1_000_000);
     let occupied: Vec<_> = log.occupied.iter().copied().map(us).collect();
@@ -398,18 +401,18 @@ fn stuck_launches_are_named() {
     let machine = machine(&[ring(2)]);
     let program = compiled(&workload, &machine, |_| {});
     struct Half(bool);
-    impl Feed for Half {
+    impl LaunchFeed for Half {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time(7))
         }
-        fn woken(&mut self, _: Time, queue: &mut LaunchQueue) {
+        fn on_wake(&mut self, _: Time, queue: &mut LaunchQueue) {
             self.0 = true;
-            queue.launch(Launch::default());
-            let half = queue.launch(Launch {
+            queue.begin_launch(Launch::default());
+            let half = queue.begin_launch(Launch {
                 release: chakram::engine::LaunchRelease::ByRank,
                 ..Launch::default()
             });
-            queue.release(half, chakram::ids::Rank(1));
+            queue.release_rank(half, chakram::ids::Rank(1));
         }
     }
     let found = run_launches(&[program], &mut [&mut Half(false)], None, &mut ());

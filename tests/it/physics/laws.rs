@@ -193,7 +193,7 @@ impl RandomJob {
 }
 
 fn over(model: NetworkModel) -> ReplayOptions {
-    ReplayOptions::with(|o| o.network = Some(model))
+    ReplayOptions::with_changes(|o| o.network = Some(model))
 }
 
 const CONTENDED: [NetworkModel; 4] = [
@@ -265,28 +265,33 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
     const NAME: &'static str = N::NAME;
     const SHARED: bool = N::SHARED;
 
-    fn open(&mut self, count: u32) -> PortRange {
+    fn open_ports(&mut self, count: u32) -> PortRange {
         self.operations += 1;
         let range = match N::SHARED {
             // Operations share all ports; separate port ranges only identify the operation here.
             true => PortRange::new(self.next_port, count),
-            false => self.network.open(count),
+            false => self.network.open_ports(count),
         };
         self.next_port += count + 1;
-        let first = range.any().0;
+        let first = range.placeholder_port().0;
         let ports = (first..=first + count).take(count.max(1) as usize);
         self.opened
             .extend(ports.map(|port| (port, self.operations)));
         range
     }
 
-    fn close(&mut self, ports: PortRange) {
+    fn close_ports(&mut self, ports: PortRange) {
         if !N::SHARED {
-            self.network.close(ports);
+            self.network.close_ports(ports);
         }
     }
 
-    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+    fn submit_message(
+        &mut self,
+        now: Time,
+        message: &NetworkMessage,
+        agenda: &mut impl EventScheduler,
+    ) {
         let (from, to) = message.ends;
         let operation = self.opened[&message.from.0];
         let last = self.last.entry(from).or_default();
@@ -302,14 +307,14 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
         let left = ((from, dimension, side, true), operation);
         self.passed.entry(left).or_default().push(name);
         self.in_flight.insert(message.op, (name, to, operation));
-        self.network.submit(now, message, agenda);
+        self.network.submit_message(now, message, agenda);
     }
 
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
         self.network.is_conflict_free(dimension, members, pattern)
     }
 
-    fn handle(
+    fn handle_event(
         &mut self,
         now: Time,
         event: NetworkEvent,
@@ -317,7 +322,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
         notices: &mut Vec<DeliveryNotice>,
     ) {
         let before = notices.len();
-        self.network.handle(now, event, agenda, notices);
+        self.network.handle_event(now, event, agenda, notices);
         for notice in &notices[before..] {
             if let DeliveryNotice::Delivered(op) = notice
                 && let Some((name, to, operation)) = self.in_flight.remove(op)
@@ -369,13 +374,13 @@ fn check_models(
     workload: &Workload,
     told: &str,
 ) -> Vec<String> {
-    let chunks = machine.pipeline().chunks.map_or(1, NonZeroU32::get);
+    let chunks = machine.chunk_pipeline().chunks.map_or(1, NonZeroU32::get);
     let topology = machine.topology();
-    let ideal = topology.switching() == SwitchingMode::IDEAL;
+    let ideal = topology.switching_mode() == SwitchingMode::IDEAL;
     let mut shapes = topology.dimensions().iter().map(|of| of.shape);
     let meets = shapes.any(|shape| shape == DimensionShape::Mesh);
     let free = replay_with(workload, machine, &over(NetworkModel::ContentionFree));
-    let stepwise = ReplayOptions::with(|o| {
+    let stepwise = ReplayOptions::with_changes(|o| {
         o.network = Some(NetworkModel::ContentionFree);
         o.stepwise = true;
     });
@@ -438,7 +443,7 @@ fn dims_text(dims: &[Dim]) -> String {
 fn single(seed: u64) -> Vec<String> {
     let mut draw = Draw(seed);
     let (dims, machine) = machine(&mut draw);
-    let npus = machine.topology().npus();
+    let npus = machine.topology().npu_count();
     let count = 2 + draw.below(npus as usize - 1);
     let members = draw.members(npus, count);
     let mut ranks = vec![vec![kernel(0)]; npus as usize];
@@ -457,23 +462,23 @@ fn single(seed: u64) -> Vec<String> {
     let told = format!(
         "{op:?} of {members:?} on {}; {}, {}",
         dims_text(&dims),
-        machine.pipeline(),
-        machine.topology().switching()
+        machine.chunk_pipeline(),
+        machine.topology().switching_mode()
     );
     check_models((seed, true), &machine, &workload, &told)
 }
 
 /// Returns a job of several operations, in the same order under every model.
-fn ordered(seed: u64) -> Vec<String> {
+fn to_ordered_bits(seed: u64) -> Vec<String> {
     let mut draw = Draw(seed);
     let (dims, machine) = machine(&mut draw);
     let steps = 2 + draw.below(12);
-    let job = RandomJob::new(&mut draw, machine.topology().npus(), steps);
+    let job = RandomJob::new(&mut draw, machine.topology().npu_count(), steps);
     let told = format!(
         "{}; {}, {}",
         dims_text(&dims),
-        machine.pipeline(),
-        machine.topology().switching()
+        machine.chunk_pipeline(),
+        machine.topology().switching_mode()
     );
     check_models((seed, false), &machine, &job.workload(), &told)
 }
@@ -580,12 +585,12 @@ fn attributed(seed: u64) -> Vec<String> {
     let mut draw = Draw(seed);
     let (_, machine) = machine(&mut draw);
     let steps = 2 + draw.below(14);
-    let job = RandomJob::new(&mut draw, machine.topology().npus(), steps);
+    let job = RandomJob::new(&mut draw, machine.topology().npu_count(), steps);
     let workload = job.workload();
     let options = over(draw.one(&MODELS));
     let swept = swept(&job, &replay_with(&workload, &machine, &options));
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
-    let (report, ()) = report::replay(&prepared, ()).unwrap();
+    let (report, ()) = report::replay_to_report(&prepared, ()).unwrap();
     let mut broken = Vec::new();
     for (row, expected) in report.rows.iter().zip(&swept) {
         let [compute, communication, bubble, memory, host, idle] =
@@ -704,7 +709,7 @@ fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
         ),
     ] {
         let machine = rig::machine(&dims);
-        let npus = machine.topology().npus();
+        let npus = machine.topology().npu_count();
         let mut ranks = vec![vec![kernel(0)]; npus as usize];
         for &member in members {
             ranks[member as usize] = vec![call(kind, bytes).group("1").root(root)];
@@ -722,7 +727,7 @@ fn single_operations_are_never_faster_with_contention() {
 
 #[test]
 fn ordered_jobs_are_never_faster_with_contention() {
-    hold(ordered, 0..100);
+    hold(to_ordered_bits, 0..100);
 }
 
 #[test]
@@ -739,7 +744,7 @@ fn ten_thousand_single_operations() {
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
 fn ten_thousand_ordered_jobs() {
-    hold(ordered, 0..10_000);
+    hold(to_ordered_bits, 0..10_000);
 }
 
 #[test]

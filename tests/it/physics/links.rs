@@ -209,7 +209,7 @@ fn npus(dims: &[Dim]) -> u32 {
 
 /// Returns the NPU to which `npu` sends in a permutation along dimension `d` in which no two
 /// messages share a link.
-fn partner(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
+fn other_side(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
     let stride: u32 = dims[..d].iter().map(|dim| dim.size).product();
     let (n, x) = (dims[d].size, npu / stride % dims[d].size);
     let to = match dims[d].shape {
@@ -248,7 +248,7 @@ proptest! {
         sizes in prop::collection::vec(bytes(), 64),
     ) {
         let d = pick.0 % dims.len();
-        let pairs = (0..npus(&dims)).filter_map(|npu| Some((npu, partner(&dims, d, pick.1, npu)?)));
+        let pairs = (0..npus(&dims)).filter_map(|npu| Some((npu, other_side(&dims, d, pick.1, npu)?)));
         let flows: Vec<_> = pairs.zip(&sizes).map(|((from, to), &b)| flow(0, from, to, b)).collect();
         let machine = switched(&dims, by(segment));
         let found = [ContentionFree, Ports, Links].map(|model| ends(&machine, model, &flows));

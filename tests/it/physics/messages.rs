@@ -19,7 +19,7 @@ fn traffic(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u
     };
     let workload = GeneratedJob::new(WorkloadPattern::P2p(options))
         .unwrap()
-        .workload()
+        .build_workload()
         .unwrap();
     replay(&workload, &ring_of(ranks)).ends()
 }

@@ -13,7 +13,7 @@ use chakram::workload::{MissingRankPolicy, WorkloadError};
 fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: DimensionShape) -> Replay {
     let builder = traces(present.iter().map(|(rank, lines)| (*rank, &lines[..])));
     let workload = builder
-        .finish(Some(ranks), MissingRankPolicy::Mirror)
+        .finish_workload(Some(ranks), MissingRankPolicy::Mirror)
         .unwrap();
     let algorithm = if shape == DimensionShape::Ring {
         Ring
@@ -76,7 +76,7 @@ fn without_mirror_a_missing_rank_is_named() {
     let lines = [call(K::AllReduce, 1000)];
     let builder = traces([(0, &lines[..]), (2, &lines[..])]);
     let error = builder
-        .finish(Some(4), MissingRankPolicy::Refuse)
+        .finish_workload(Some(4), MissingRankPolicy::Refuse)
         .unwrap_err();
     assert!(matches!(&error, WorkloadError::Missing { missing, ranks: 4 } if missing.len() == 2));
     let text = error.to_string();

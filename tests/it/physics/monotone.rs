@@ -31,7 +31,7 @@ fn time(dims: &[Dim], kind: K, bytes: u64) -> u64 {
     let options = CollectivePattern::new(kind, bytes, ranks);
     let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
         .unwrap()
-        .workload()
+        .build_workload()
         .unwrap();
     replay(&workload, &machine(dims)).ps()
 }

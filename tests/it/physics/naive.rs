@@ -6,7 +6,7 @@
 //! follow from those of earlier messages, so applying the rules repeatedly converges from any guess, in the order of
 //! time.
 
-use super::oracle::{pass, phases};
+use super::oracle::{phases, pipeline_pass};
 use super::programs;
 use super::rig::Dim;
 use chakram::extend::CollectivePrimitive;
@@ -214,7 +214,7 @@ fn run(
     for m in &mut messages {
         let dim = &dims[m.dimension];
         m.latency = dim.latency(m.to_index.abs_diff(m.index));
-        m.s = pass(m.bytes.0, m.bytes.1, dim.link_ps());
+        m.s = pipeline_pass(m.bytes.0, m.bytes.1, dim.link_ps());
     }
     for _ in 0..100_000 {
         let before: Vec<_> = messages

@@ -109,7 +109,9 @@ fn of_one(place: MemoryLocation<'static>, loads: &[(u64, u64)], lane: i64) -> Ve
 fn run(ranks: &[Vec<Line>], at: &[u64], machine: &Machine) -> Replay {
     let lines = (0..).zip(ranks.iter().map(Vec::as_slice));
     let workload = released(lines, |rank| at[rank as usize]);
-    let workload = workload.finish(Some(4), MissingRankPolicy::Refuse).unwrap();
+    let workload = workload
+        .finish_workload(Some(4), MissingRankPolicy::Refuse)
+        .unwrap();
     replay(&workload, machine)
 }
 
@@ -157,7 +159,7 @@ capacity = "1 TB""#;
             vec![send(1, 400_000)],
             vec![receive(0, 400_000), load(place, 400_000).on(1)],
         ];
-        let options = ReplayOptions::with(|o| o.network = Some(NetworkModel::Ports));
+        let options = ReplayOptions::with_changes(|o| o.network = Some(NetworkModel::Ports));
         let found = replay_with(&job(&ranks, &[]), &machine, &options);
         [found.end(1, 1), found.end(1, 2)]
     };

@@ -12,7 +12,7 @@ use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind;
 
 /// Returns the time of `bytes / parts` at `ps_per_byte`, to the nearest picosecond.
-pub fn pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
+pub fn pipeline_pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
     let (twice, parts) = (
         2 * u128::from(bytes) * u128::from(ps_per_byte),
         u128::from(parts),
@@ -95,7 +95,7 @@ fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
 
 /// Returns the time of `primitive` with `algorithm` on a line of all NPUs of `dim` that start
 /// together, with a line buffer of `bytes / parts`.
-pub fn phase(
+pub fn phase_name(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
     root: u32,
@@ -109,15 +109,15 @@ pub fn phase(
         (CollectiveAlgorithm::Ring, DimensionShape::Ring) => dim.ps_per_byte,
         _ => dim.link_ps(),
     };
-    let share = pass(bytes, parts * n, rate);
-    let whole = pass(bytes, parts, rate);
+    let share = pipeline_pass(bytes, parts * n, rate);
+    let whole = pipeline_pass(bytes, parts, rate);
     let next = dim.latency(1);
     // Distances of the other members.
     let others = || 1..dim.size;
     let nth = |k: u32| u64::from(k);
     let levels = n.trailing_zeros();
     // Size of the part that a member exchanges at distance 2^j.
-    let half = |j: u32| pass(bytes, parts * (2 << j), rate);
+    let half = |j: u32| pipeline_pass(bytes, parts * (2 << j), rate);
     match (algorithm, primitive) {
         // Distances 1, 2, 4, …, which are equal for every member.
         (
@@ -260,7 +260,7 @@ pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32)
         .into_iter()
         .map(|(i, how, what, bytes, parts)| {
             let root = root / stride(i) % dims[i].size;
-            phase(&dims[i], (how, what, bytes, parts), root)
+            phase_name(&dims[i], (how, what, bytes, parts), root)
         })
         .sum()
 }

@@ -35,7 +35,7 @@ pub fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
     let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.skew = Span::from_ns(skew_ns);
     let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
-    job.workload().unwrap()
+    job.build_workload().unwrap()
 }
 
 /// Returns a switch of `size` NPUs without latency.

@@ -8,7 +8,7 @@ use chakram::ids::Npu;
 use chakram::trace::CollectiveKind as K;
 
 fn map(npus: impl IntoIterator<Item = u32>) -> ReplayOptions {
-    ReplayOptions::with(|o| {
+    ReplayOptions::with_changes(|o| {
         o.map = Some(npus.into_iter().map(Npu).collect());
     })
 }

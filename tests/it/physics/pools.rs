@@ -8,7 +8,7 @@ use chakram::machine::Machine;
 use chakram::trace::Op;
 use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
-use testkit::switch_pool::{self, Load, Tree};
+use testkit::switch_pool::{self, MemoryLoad, SwitchTree};
 
 /// Returns a machine of `npus` NPUs with this remote memory.
 fn machine(npus: u32, remote: &str) -> Machine {
@@ -17,7 +17,7 @@ fn machine(npus: u32, remote: &str) -> Machine {
 }
 
 /// Returns the machine file's text for `tree`, with a latency.
-fn hierarchical(tree: &Tree, switches: u64) -> String {
+fn hierarchical(tree: &SwitchTree, switches: u64) -> String {
     format!(
         r#"attachment = "hierarchical"
 groups = {}
@@ -54,7 +54,7 @@ proptest! {
         let npus = nodes * npus_per_node;
         let (group, node, port) = rates;
         let links_chunk = chunk * 100 * switches;
-        let tree = Tree { groups, group, npus_per_node, node, port, npus, links_chunk };
+        let tree = SwitchTree { groups, group, npus_per_node, node, port, npus, links_chunk };
         let machine = machine(npus, &hierarchical(&tree, switches));
         // Each rank starts at its own time, and runs two concurrent loads.
         let at = |rank: u32| if skewed { loads[rank as usize % 20].0 } else { 0 };
@@ -63,13 +63,13 @@ proptest! {
             .map(|rank| (0..2).map(|lane| load(bytes(rank, lane)).on(lane.into())).collect())
             .collect();
         let lines = (0..).zip(ranks.iter().map(Vec::as_slice));
-        let workload = released(lines, at).finish(Some(npus), MissingRankPolicy::Refuse).unwrap();
+        let workload = released(lines, at).finish_workload(Some(npus), MissingRankPolicy::Refuse).unwrap();
         let replay = replay(&workload, &machine);
         let begins = (0..npus).flat_map(|rank| (0..2).map(move |lane| (rank, lane)));
-        let begins: Vec<Load> = begins
-            .map(|(npu, lane)| Load { npu, at: at(npu) as f64 * 1000.0, bytes: bytes(npu, lane) as f64 })
+        let begins: Vec<MemoryLoad> = begins
+            .map(|(npu, lane)| MemoryLoad { npu, at: at(npu) as f64 * 1000.0, bytes: bytes(npu, lane) as f64 })
             .collect();
-        let expected = switch_pool::ends(&tree, &begins);
+        let expected = switch_pool::load_end_times(&tree, &begins);
         for (i, (load, expected)) in begins.iter().zip(expected).enumerate() {
             let found = replay.end(load.npu, i as u32 % 2 + 1);
             // Each change of rates rounds an instant, by up to half a picosecond at the sum of all rates.

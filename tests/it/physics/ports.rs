@@ -106,7 +106,7 @@ fn the_file_chooses_a_model_and_options_override_it() {
         vec![receive(3, 60_000), receive(4, 60_000)],
     ];
     let ps = |model: &str, network: Option<NetworkModel>| {
-        let options = ReplayOptions::with(|o| {
+        let options = ReplayOptions::with_changes(|o| {
             o.network = network;
         });
         replay_with(&job(&ranks, &[]), &machine(model), &options).ps()

@@ -20,10 +20,10 @@ use chakram::workload::{NodeKind, Workload};
 struct BusyLinks(String);
 
 impl Observer for BusyLinks {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn collective(&mut self, _: &CollectiveRecord) {}
-    fn network(&mut self, occupancy: &NetworkOccupancy) {
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
+    fn on_network_measured(&mut self, occupancy: &NetworkOccupancy) {
         self.0 = format!("{occupancy:?}");
     }
 }
@@ -36,7 +36,7 @@ fn run(
     cores: &[u32],
     stepwise: bool,
 ) -> (ReplayOutcome, (Log, BusyLinks)) {
-    let options = ReplayOptions::with(|o| {
+    let options = ReplayOptions::with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         (o.network, o.stepwise) = (Some(Exclusive), stepwise);
     });

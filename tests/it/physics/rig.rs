@@ -122,7 +122,8 @@ pub fn machine_of(
     };
     let topology = Topology::new(dimensions.collect()).unwrap();
     let topology = topology.with_switching(switching);
-    let machine = Machine::uniform("rig".to_owned(), topology, choices, class, None).unwrap();
+    let machine =
+        Machine::with_uniform_class("rig".to_owned(), topology, choices, class, None).unwrap();
     machine.with_pipeline(ONE_CHUNK)
 }
 
@@ -157,7 +158,7 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
             },
             ..NodeView::new(id, &name, line.op)
         };
-        writer.node(&node, &line.after).unwrap();
+        writer.receive_node(&node, &line.after).unwrap();
     }
     writer.into_inner()
 }
@@ -169,10 +170,11 @@ pub fn released<'l>(
 ) -> WorkloadBuilder {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in ranks {
-        let (graph, binding) = Graph::read(&contents(lines), rank, DependencyPolicy::Both).unwrap();
-        let graph = builder.graph(graph);
+        let (graph, binding) =
+            Graph::read_graph(&contents(lines), rank, DependencyPolicy::Both).unwrap();
+        let graph = builder.add_graph(graph);
         builder
-            .rank(Rank(rank), graph, binding, Time(at_ns(rank) * 1000))
+            .add_rank(Rank(rank), graph, binding, Time(at_ns(rank) * 1000))
             .unwrap();
     }
     builder
@@ -182,8 +184,8 @@ pub fn released<'l>(
 pub fn try_job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Result<Workload, WorkloadError> {
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
-    builder.declare(declared.collect());
-    builder.finish(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
+    builder.declare_groups(declared.collect());
+    builder.finish_workload(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
 }
 
 pub fn job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Workload {
@@ -199,13 +201,13 @@ pub struct Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.events.push((now.0, false, instance.0, node.0));
     }
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.events.push((now.0, true, instance.0, node.0));
     }
-    fn collective(&mut self, record: &CollectiveRecord) {
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         self.records.push(*record);
     }
 }
@@ -229,14 +231,14 @@ pub fn replay(workload: &Workload, machine: &Machine) -> Replay {
 
 /// Returns the options with this timing of communication.
 pub fn priced(comm: CommTiming) -> ReplayOptions {
-    ReplayOptions::with(|o| {
+    ReplayOptions::with_changes(|o| {
         o.comm = comm;
     })
 }
 
 /// Returns the options with this network model, without closed forms.
 pub fn over(model: NetworkModel) -> ReplayOptions {
-    ReplayOptions::with(|o| {
+    ReplayOptions::with_changes(|o| {
         *o = stepwise();
         o.network = Some(model);
     })
@@ -244,7 +246,7 @@ pub fn over(model: NetworkModel) -> ReplayOptions {
 
 /// Returns the options without closed forms.
 pub fn stepwise() -> ReplayOptions {
-    ReplayOptions::with(|o| {
+    ReplayOptions::with_changes(|o| {
         o.stepwise = true;
     })
 }

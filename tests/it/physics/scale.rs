@@ -181,15 +181,16 @@ impl Case {
             .collect();
         let workload = job(&ranks, &groups);
         let machine = self.machine(factor);
-        let options = ReplayOptions::with(|o| {
+        let options = ReplayOptions::with_changes(|o| {
             o.network = Some(self.model);
             o.stepwise = self.stepwise;
         });
         let prepared = CompiledReplay::new(&workload, &machine, &options).expect("it is sound");
         let sizes = [1001];
-        let said = prepared.groups().flat_map(|group| {
-            let kinds = K::ALL
-                .map(|(kind, ..)| sizes.map(|bytes| prepared.algorithms(kind, &group, bytes)));
+        let said = prepared.group_views().flat_map(|group| {
+            let kinds = K::ALL.map(|(kind, ..)| {
+                sizes.map(|bytes| prepared.describe_algorithms(kind, &group, bytes))
+            });
             kinds.into_iter().flatten().collect::<Vec<_>>()
         });
         let said = said.collect();

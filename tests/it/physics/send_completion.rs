@@ -8,7 +8,7 @@ use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{
     Replay, cases, contents, dim, job, machine, over, replay, replay_with, stepwise, traces,
 };
-use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
+use chakram::astra_sim::custom_algorithm::{ScriptTiming, read_algorithm};
 use chakram::engine::{NetworkModel, ReplayOptions, SettingChoice};
 use chakram::machine::SendCompletion::{Delivered, Injected};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective, Machine};
@@ -128,7 +128,7 @@ fn nobody_has_to_receive_for_a_send_to_be_complete() {
     let late = replay(&job(&ranks, &[]), &machine);
     assert_eq!((late.end(0, 1), late.end(1, 2)), (1_200_000, 3_000_000));
     let lines: &[Line] = &[send(3, 10_000), kernel(300).after(&[1])];
-    let alone = traces([(0, lines)]).finish(Some(4), MissingRankPolicy::Mirror);
+    let alone = traces([(0, lines)]).finish_workload(Some(4), MissingRankPolicy::Mirror);
     let alone = replay(&alone.unwrap(), &machine);
     assert_eq!((alone.end(0, 1), alone.ps()), (1_200_000, 1_500_000));
 }
@@ -183,9 +183,9 @@ fn sends_of_custom_algorithms_are_complete_alike() {
     let custom = CustomCollective {
         kind: K::Broadcast,
         name: "twice".to_owned(),
-        scripts: read(&files, ScriptTiming::Recorded)
+        scripts: read_algorithm(&files, ScriptTiming::Recorded)
             .unwrap()
-            .matched()
+            .with_matched_labels()
             .unwrap(),
     };
     let workload = job(&vec![vec![call(K::Broadcast, 20_000)]; 2], &[]);
@@ -196,7 +196,7 @@ fn sends_of_custom_algorithms_are_complete_alike() {
         NetworkModel::FairSharing,
     ] {
         let ends = switch(2, CollectiveAlgorithm::Ring).map(|machine| {
-            let options = ReplayOptions::with(|o| {
+            let options = ReplayOptions::with_changes(|o| {
                 *o = over(model);
                 o.custom = vec![custom.clone()];
             });
@@ -244,7 +244,7 @@ proptest! {
         }).collect();
         let workload = job(&ranks, &[]);
         let [_, machine] = switch(4, CollectiveAlgorithm::Ring);
-        let closed = ReplayOptions::with(|o| o.network = Some(model));
+        let closed = ReplayOptions::with_changes(|o| o.network = Some(model));
         let closed = replay_with(&workload, &machine, &closed);
         let stepped = replay_with(&workload, &machine, &over(model));
         prop_assert_eq!(&closed.log.events, &stepped.log.events);

@@ -11,7 +11,7 @@ use chakram::engine::{
 use chakram::internals::{MachineText, find_sensitivities};
 use chakram::machine::Machine;
 use chakram::report::sensitivity::{SensitivityRow, SensitivityRun};
-use chakram::trace::{CollectiveKind as K, KernelShape, MovingKernel};
+use chakram::trace::{CollectiveKind as K, KernelShape, MemoryBoundKernel};
 use chakram::workload::Workload;
 
 const RANKS: u32 = 4;
@@ -37,7 +37,7 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
                 on
             };
             for _ in 0..1 + random.below(3) {
-                let class = MovingKernel::ALL[random.below(4) as usize].0;
+                let class = MemoryBoundKernel::ALL[random.below(4) as usize].0;
                 let mut one = kernel(20 + random.below(2000)).on(random.below(2) as i64);
                 one.shape = Some(KernelShape::Moving(class));
                 one.delay_ns = random.below(4) * 25;
@@ -67,7 +67,7 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
 /// Returns the makespan of a replay with the times of the row multiplied by `factor`.
 fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor: f64) -> f64 {
     let time = ChangedTime::Factor(factor);
-    let options = ReplayOptions::with(|options| match row.setting.split_once(" = ") {
+    let options = ReplayOptions::with_changes(|options| match row.setting.split_once(" = ") {
         Some(("kernel", pattern)) => options
             .changes
             .kernels
@@ -88,7 +88,7 @@ fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor
 /// Returns the number of rows compared with replays, and the number of rows whose range the graph alone finds
 /// correctly.
 fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
-    let machine = Machine::preset("dgx-h100").unwrap();
+    let machine = Machine::load_preset("dgx-h100").unwrap();
     let [mut rows, mut by_graph] = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -100,7 +100,8 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
             options: &options,
         };
         let makespan = run.makespan_on(&machine).unwrap().0 as f64;
-        let [confirmed, graph] = [true, false].map(|replays| run.find(replays).unwrap());
+        let [confirmed, graph] =
+            [true, false].map(|replays| run.find_sensitivities(replays).unwrap());
         assert!(
             confirmed.notes.is_empty(),
             "seed {seed}: {:?}",
@@ -230,24 +231,24 @@ fn slopes_are_finite_differences_inside_their_ranges() {
 /// kernel takes no time, the chain determines the end; the slope of 30 is valid down to a factor of 1 - 10 / 30.
 #[test]
 fn a_slope_holds_until_the_next_path() {
-    let of = |class: MovingKernel, ns| Line {
+    let of = |class: MemoryBoundKernel, ns| Line {
         shape: Some(KernelShape::Moving(class)),
         ..kernel(ns)
     };
     let lines = vec![
-        of(MovingKernel::Softmax, 30).on(0),
-        of(MovingKernel::Copy, 20).on(0).after(&[1]),
-        of(MovingKernel::Optimizer, 40).on(1),
+        of(MemoryBoundKernel::Softmax, 30).on(0),
+        of(MemoryBoundKernel::Copy, 20).on(0).after(&[1]),
+        of(MemoryBoundKernel::Optimizer, 40).on(1),
     ];
     let workload = job(&[lines], &[]);
-    let machine = Machine::preset("dgx-h100").unwrap();
+    let machine = Machine::load_preset("dgx-h100").unwrap();
     let run = SensitivityRun {
         workload: &workload,
         machine: &machine,
         options: &ReplayOptions::default(),
     };
     for replays in [false, true] {
-        let found = run.find(replays).unwrap();
+        let found = run.find_sensitivities(replays).unwrap();
         let row = found
             .rows
             .iter()

@@ -7,10 +7,10 @@ use chakram::engine::{CollectiveTiming, CompiledReplay, ComputeModel, ReplayOpti
 use chakram::generate::{ParallelismPlan, TrainingPattern, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
 use chakram::job::{Job, MachineEdit, edits_of, note_settings};
-use chakram::machine::{Machine, PRESETS, preset_text};
+use chakram::machine::{Machine, PRESETS, read_preset_text_text};
 use chakram::model::{ModelDefinition, ModelSource};
-use chakram::report::{Report, replay};
-use chakram::trace::{CollectiveKind, Dtype, KernelShape, MemoryLocation, MovingKernel, Op};
+use chakram::report::{Report, replay_to_report};
+use chakram::trace::{CollectiveKind, Dtype, KernelShape, MemoryBoundKernel, MemoryLocation, Op};
 use chakram::workload::Workload;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +83,7 @@ struct PlacedJob {
 
 impl PlacedJob {
     fn new(name: &'static str, workload: Workload, npus: &[u32]) -> Self {
-        let options = ReplayOptions::with(|options| {
+        let options = ReplayOptions::with_changes(|options| {
             options.map = Some(npus.iter().map(|&npu| Npu(npu)).collect());
         });
         Self {
@@ -103,8 +103,8 @@ impl PlacedJob {
 
     fn report(&self, machine: &Machine, edits: &[MachineEdit]) -> Option<Report> {
         let prepared = CompiledReplay::new(&self.workload, machine, &self.options).ok()?;
-        let (mut report, ()) = replay(&prepared, ()).ok()?;
-        let given: Vec<_> = edits.iter().map(MachineEdit::setting).collect();
+        let (mut report, ()) = replay_to_report(&prepared, ()).ok()?;
+        let given: Vec<_> = edits.iter().map(MachineEdit::to_setting).collect();
         note_settings(&mut report, &prepared, &self.options, &given);
         Some(report)
     }
@@ -117,10 +117,10 @@ fn corners(machine: &Machine) -> Vec<u32> {
     let inner = |npu: &u32| {
         let dimensions = 0..topology.dimensions().len();
         dimensions
-            .map(|d| topology.coordinate(Npu(*npu), d))
+            .map(|d| topology.coordinate_of(Npu(*npu), d))
             .all(|at| at < 2)
     };
-    (0..topology.npus()).filter(inner).collect()
+    (0..topology.npu_count()).filter(inner).collect()
 }
 
 /// Returns the NPUs at most two positions from an edge along each dimension.
@@ -129,11 +129,11 @@ fn edges(machine: &Machine) -> Vec<u32> {
     let outer = |npu: &u32| {
         let mut dimensions = topology.dimensions().iter().enumerate();
         dimensions.all(|(d, dimension)| {
-            let at = topology.coordinate(Npu(*npu), d);
+            let at = topology.coordinate_of(Npu(*npu), d);
             at < 2 || at + 2 >= dimension.size
         })
     };
-    (0..topology.npus()).filter(outer).take(16).collect()
+    (0..topology.npu_count()).filter(outer).take(16).collect()
 }
 
 /// Returns jobs that together use every feature of machines: kernels, loads and stores in every
@@ -141,7 +141,7 @@ fn edges(machine: &Machine) -> Vec<u32> {
 /// steps with launches, memory and curves.
 fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     let corners = corners(machine);
-    let npus = machine.topology().npus().min(8);
+    let npus = machine.topology().npu_count().min(8);
     let first: Vec<u32> = (0..npus).collect();
     let across = corners.len() as u32;
     let mut jobs = vec![
@@ -181,9 +181,9 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
                 }),
         );
     }
-    if let Some(remote) = machine.remote() {
+    if let Some(remote) = machine.first_remote_memory() {
         let edges = edges(machine);
-        let keys = match machine.topology().tiles() {
+        let keys = match machine.topology().tile_grid() {
             Some(_) => "tiles/",
             None => "remote_memory/",
         };
@@ -202,7 +202,7 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     }
     if machine.rank_domain().is_some() {
         // More ranks than fit in one domain, with the default placement.
-        let ranks = machine.topology().npus() / 2 + 1;
+        let ranks = machine.topology().npu_count() / 2 + 1;
         let world = job(
             &vec![vec![call(CollectiveKind::AllReduce, 1 << 20)]; ranks as usize],
             &[],
@@ -217,7 +217,7 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
 /// query per sequence.
 fn shapes() -> Workload {
     let mut lines = Vec::new();
-    for (class, _) in MovingKernel::ALL {
+    for (class, _) in MemoryBoundKernel::ALL {
         lines.push(shaped(KernelShape::Moving(class), 1 << 20, 1 << 30));
     }
     for batch in [1, 512] {
@@ -245,7 +245,7 @@ fn shapes() -> Workload {
 /// Returns a kernel that runs longer than the launches that fit in a queue take, and 1,500 short
 /// ones after it on its stream.
 fn full_queue() -> Workload {
-    let copy = |bytes| shaped(KernelShape::Moving(MovingKernel::Copy), 0, bytes).on(0);
+    let copy = |bytes| shaped(KernelShape::Moving(MemoryBoundKernel::Copy), 0, bytes).on(0);
     let mut lines = vec![copy(1 << 40)];
     lines.extend((0..1500).map(|_| copy(1 << 10)));
     job(&[lines], &[])
@@ -339,13 +339,13 @@ fn step(ranks: u32, dtype: Dtype) -> Workload {
         plan.zero = ZeroStage::Optimizer;
     }
     plan.linears = (dtype != Dtype::Bf16).then_some(dtype);
-    let source = ModelSource::find("gpt2-small").unwrap();
+    let source = ModelSource::find_source("gpt2-small").unwrap();
     let text = source.text.replace("layers = 12", "layers = 2");
     let model = ModelDefinition::parse(&text, "small.toml", Some(64))
         .unwrap()
         .model;
     let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
-    Job::generate(pattern).unwrap().into_workload()
+    Job::generate_job(pattern).unwrap().into_workload()
 }
 
 /// Returns a report's results, without names, counts and warnings.
@@ -408,7 +408,7 @@ fn at<'v>(value: &'v mut Toml, path: &str) -> &'v mut Toml {
 /// Returns other values for a leaf: numbers doubled and halved, flags toggled, words replaced by
 /// others.
 fn others(value: &Toml) -> Vec<Toml> {
-    let times = |factor: f64| scaled(value, factor);
+    let times = |factor: f64| scale_bytes(value, factor);
     match value {
         Toml::Boolean(flag) => vec![Toml::Boolean(!flag)],
         Toml::String(text) if !text.starts_with(|c: char| c.is_ascii_digit()) => {
@@ -420,7 +420,7 @@ fn others(value: &Toml) -> Vec<Toml> {
 }
 
 /// Returns the numbers in `value` times `factor`.
-fn scaled(value: &Toml, factor: f64) -> Toml {
+fn scale_bytes(value: &Toml, factor: f64) -> Toml {
     match value {
         Toml::Integer(number) => Toml::Integer(((*number as f64 * factor) as i64).max(1)),
         Toml::Float(number) => Toml::Float(number * factor),
@@ -433,7 +433,9 @@ fn scaled(value: &Toml, factor: f64) -> Toml {
             };
             Toml::String(format!("{}{}", number * factor, &text[end..]))
         }
-        Toml::Array(items) => Toml::Array(items.iter().map(|item| scaled(item, factor)).collect()),
+        Toml::Array(items) => {
+            Toml::Array(items.iter().map(|item| scale_bytes(item, factor)).collect())
+        }
         other => other.clone(),
     }
 }
@@ -546,7 +548,7 @@ fn an_edited_key_acts_or_is_named() {
     let mut tried = Tried::default();
     for (name, stride) in [("dgx-h100x2", 9), ("hiermem", 7)] {
         tried.add(try_keys(
-            (name, &preset_text(name).unwrap()),
+            (name, &read_preset_text_text(name).unwrap()),
             ["", ""],
             stride,
         ));
@@ -561,17 +563,17 @@ fn machines() -> Vec<(String, String, &'static str)> {
     let mut machines: Vec<_> = (PRESETS.iter())
         .map(|preset| {
             let two = format!("{}x2", preset.name);
-            match preset_text(&two) {
+            match read_preset_text_text(&two) {
                 Ok(text) => (two, text.into_owned(), ""),
                 Err(_) => (
                     preset.name.to_owned(),
-                    preset_text(preset.name).unwrap().into_owned(),
+                    read_preset_text_text(preset.name).unwrap().into_owned(),
                     "",
                 ),
             }
         })
         .collect();
-    let wafer = preset_text("wafer-5x4").unwrap();
+    let wafer = read_preset_text_text("wafer-5x4").unwrap();
     let around = wafer.replacen("\nleft =", "\naround = \"die\"\nleft =", 1);
     machines.push(("wafer-5x4".to_owned(), around, "dram/around"));
     machines

@@ -78,7 +78,7 @@ fn a_generated_skew_goes_message_by_message() {
             options.before = Span::from_ns(100);
             let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
                 .unwrap()
-                .workload()
+                .build_workload()
                 .unwrap();
             let starts: Vec<_> = (0..5).map(|rank| 100 + rank * ns).collect();
             let want = by_hand(&dims, K::AllReduce, 5000, 0, &starts);

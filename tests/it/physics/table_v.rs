@@ -22,7 +22,7 @@ fn job(kernel_ns: u64) -> Workload {
     options.kernel = Span::from_ns(kernel_ns);
     GeneratedJob::new(WorkloadPattern::Memory(options))
         .unwrap()
-        .workload()
+        .build_workload()
         .unwrap()
 }
 
@@ -111,7 +111,7 @@ fn the_optimum_is_the_one_of_the_paper() {
 #[test]
 fn the_presets_are_points_of_the_sweep_and_zero_infinity_is_beside_them() {
     let workload = job(0);
-    let preset = |name| replay(&workload, &Machine::preset(name).unwrap()).ps();
+    let preset = |name| replay(&workload, &Machine::load_preset(name).unwrap()).ps();
     // The load is 1 GB at 100 GB/s.
     let alone = preset("zero-infinity");
     assert_eq!(alone, 10_000_000_000);

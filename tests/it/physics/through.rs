@@ -54,7 +54,7 @@ fn access(store: bool, bytes: u64) -> Line {
 }
 
 fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
-    ReplayOptions::with(|o| {
+    ReplayOptions::with_changes(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
     })
@@ -319,7 +319,7 @@ fn channels_come_through_ports_too() {
 fn where_messages_are_not_carried_loads_are_alone() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
     let rank = |access: Line| vec![call(K::AllReduce, 40_000).lasts(500).on(1), access.on(2)];
-    let options = ReplayOptions::with(|o| {
+    let options = ReplayOptions::with_changes(|o| {
         *o = options(NetworkModel::Ports, false);
         o.comm = CommTiming::Recorded;
     });

@@ -20,16 +20,16 @@ use chakram::workload::{NodeKind, Workload};
 struct CountedLog(Log, LoopCounts);
 
 impl Observer for CountedLog {
-    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.0.issued(now, instance, node, kind);
+    fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.0.on_issued(now, instance, node, kind);
     }
-    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        self.0.completed(now, instance, node, kind);
+    fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        self.0.on_completed(now, instance, node, kind);
     }
-    fn collective(&mut self, record: &CollectiveRecord) {
-        self.0.collective(record);
+    fn on_collective_ended(&mut self, record: &CollectiveRecord) {
+        self.0.on_collective_ended(record);
     }
-    fn counted(&mut self, counts: &LoopCounts) {
+    fn on_loop_counted(&mut self, counts: &LoopCounts) {
         self.1 = counts.clone();
     }
 }
@@ -48,7 +48,7 @@ fn run(
     (network, cores): (NetworkModel, &[u32]),
     aggregate: bool,
 ) -> (Answer, LoopCounts) {
-    let options = ReplayOptions::with(|o| {
+    let options = ReplayOptions::with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         (o.network, o.aggregate) = (Some(network), aggregate);
     });

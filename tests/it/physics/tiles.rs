@@ -61,7 +61,7 @@ fn run(
     } else {
         job(ranks, &[("g", group)])
     };
-    let options = ReplayOptions::with(|o| {
+    let options = ReplayOptions::with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         o.network = Some(network);
     });
@@ -277,7 +277,7 @@ fn loads_and_messages_share_links() {
 fn what_faults_and_ports_forbid_is_refused_by_name() {
     let refused = |machine: &Machine, ranks: &[Vec<Line>], cores: &[u32], network| {
         let workload = job(ranks, &[]);
-        let options = ReplayOptions::with(|o| {
+        let options = ReplayOptions::with_changes(|o| {
             o.map = Some(cores.iter().copied().map(Npu).collect());
             o.network = network;
         });

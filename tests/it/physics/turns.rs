@@ -33,7 +33,7 @@ fn collectives_of_one_group_take_turns() {
         };
         let workload = GeneratedJob::new(WorkloadPattern::Collective(options))
             .unwrap()
-            .workload()
+            .build_workload()
             .unwrap();
         for options in [Default::default(), stepwise()] {
             assert_eq!(replay_with(&workload, &ring_of(2), &options).ps(), 3 * T);

@@ -160,7 +160,7 @@ fn the_receivers_know_what_an_absent_rank_sent() {
     let lines = [0, 1].map(|rank| [exchange(4007, &rows[rank], &columns(rank))]);
     let present = [(0, &lines[0][..]), (1, &lines[1][..])];
     let workload = traces(present)
-        .finish(Some(3), MissingRankPolicy::Mirror)
+        .finish_workload(Some(3), MissingRankPolicy::Mirror)
         .unwrap();
     let machine = machine(&three(CollectiveAlgorithm::Direct));
     for network in NETWORKS {
@@ -170,7 +170,7 @@ fn the_receivers_know_what_an_absent_rank_sent() {
     // With only rank 0 present, the two absent ranks are assumed to exchange equal parts: 4,007 B ÷ 3 = 1,335 B, which
     // take 26.7 ns. Rank 1's part for 0 leaves after this, and arrives 500 + 10 later.
     let workload = traces([(0, &lines[0][..])])
-        .finish(Some(3), MissingRankPolicy::Mirror)
+        .finish_workload(Some(3), MissingRankPolicy::Mirror)
         .unwrap();
     let replay = replay_with(&workload, &machine, &over(NetworkModel::Ports));
     assert_eq!(replay.ends(), [536_700]);

@@ -15,18 +15,18 @@ use chakram::workload::{GroupRoles, MissingRankPolicy};
 /// Group 1 has `role`.
 fn reported(ranks: &[Vec<Line>], role: Option<&str>, options: &ReplayOptions) -> Report {
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
-    builder.declare([("1".to_owned(), vec![0, 1])].into());
+    builder.declare_groups([("1".to_owned(), vec![0, 1])].into());
     if let Some(role) = role {
         let mut roles = GroupRoles::default();
-        roles.add(1, role);
-        builder.roles(&roles);
+        roles.add_role(1, role);
+        builder.declare_roles(&roles);
     }
     let ranks = ranks.len() as u32;
-    let workload = builder.finish(Some(ranks), MissingRankPolicy::Refuse);
+    let workload = builder.finish_workload(Some(ranks), MissingRankPolicy::Refuse);
     let machine = machine(&[dim(DimensionShape::Switch, 4, CollectiveAlgorithm::Ring)]);
     let workload = workload.unwrap();
     let prepared = CompiledReplay::new(&workload, &machine, options).unwrap();
-    report::replay(&prepared, ()).unwrap().0
+    report::replay_to_report(&prepared, ()).unwrap().0
 }
 
 /// Returns compute, communication, bubble and the rest, in ns.

@@ -22,7 +22,7 @@ fn gemm_curves_follow_their_formula() {
             "h100" => ("dgx-h100", 0.87),
             _ => continue,
         };
-        let machine = Machine::preset(machine).expect("it is a preset");
+        let machine = Machine::load_preset(machine).expect("it is a preset");
         let class = &machine.classes()[0];
         let mut curve = class.curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
         curve.efficiency = efficiency;
@@ -36,7 +36,7 @@ fn gemm_curves_follow_their_formula() {
             .expect("it has a peak")
             .per_second();
         let memory = class.memory_bandwidth().unwrap();
-        let seconds = curve.seconds([1, m, n, k], 2.0, peak, memory);
+        let seconds = curve.predict_seconds([1, m, n, k], 2.0, peak, memory);
         let off = seconds * 1e6 / number("model_us") - 1.0;
         assert!(off.abs() < 0.003, "{m} x {n} x {k}: {:.2} %", 100.0 * off);
         seen += 1;
@@ -47,7 +47,7 @@ fn gemm_curves_follow_their_formula() {
 /// One wave of one tile, by hand: 128 x 128 x 1024 on a single multiprocessor without other limits.
 #[test]
 fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
-    let machine = Machine::preset("dgx-a100").expect("it is a preset");
+    let machine = Machine::load_preset("dgx-a100").expect("it is a preset");
     let mut curve = machine.classes()[0].curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
     (curve.start, curve.efficiency, curve.multiprocessors) = (1e-6, 1.0, 1.0);
     (curve.operands, curve.results, curve.memory, curve.reduction) = (1e30, 1e9, 1.0, 1.0);
@@ -55,7 +55,7 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     let memory = Bandwidth::new(1e30).expect("it is a rate");
     // 2 x 128 x 128 x 1024 / 1e12 = 33.55 us for the loop, 128 x 128 x 2 / 1e9 = 32.77 us for the results, and 1 us to
     // start.
-    let seconds = curve.seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
+    let seconds = curve.predict_seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
     assert!(
         (seconds * 1e6 - (33.554_432 + 32.768 + 1.0)).abs() < 1e-6,
         "{seconds}"
@@ -67,10 +67,10 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
         slower: 0.1,
         after: 10.0 * seconds,
     });
-    let slower = hot.seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
+    let slower = hot.predict_seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
     assert!((slower / seconds - (1.0 + 0.1 / 11.0)).abs() < 1e-12);
     // Two matrix products are two waves.
-    let two = curve.seconds([2, 128, 128, 1024], 2.0, 1e12, memory);
+    let two = curve.predict_seconds([2, 128, 128, 1024], 2.0, 1e12, memory);
     assert!(
         (two * 1e6 - (2.0 * (33.554_432 + 32.768) + 1.0)).abs() < 1e-6,
         "{two}"
@@ -82,7 +82,7 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
 fn attention_curves_are_near_what_was_measured() {
     let bf16 = Dtype::Bf16 as usize;
     let mean = |machine: &str, all: Vec<([u64; 6], f64)>| {
-        let machine = Machine::preset(machine).expect("it is a preset");
+        let machine = Machine::load_preset(machine).expect("it is a preset");
         let class = &machine.classes()[0];
         let curve = class.curves.attention[bf16].expect("it has a curve");
         let peak = class
@@ -96,7 +96,8 @@ fn attention_curves_are_near_what_was_measured() {
                 causal: true,
                 element: 2.0,
             };
-            (curve.seconds(&of, peak, class.memory_bandwidth().unwrap()) / seconds - 1.0).abs()
+            (curve.predict_seconds(&of, peak, class.memory_bandwidth().unwrap()) / seconds - 1.0)
+                .abs()
         });
         off.sum::<f64>() / all.len() as f64
     };
@@ -163,7 +164,7 @@ fn collective_curves_are_near_what_was_measured() {
         ("h100_sxm", "2.29.2", "dgx-h100"),
         ("b200_sxm", "2.29.2", "dgx-b200"),
     ] {
-        let machine = Machine::preset(preset).expect("it is a preset");
+        let machine = Machine::load_preset(preset).expect("it is a preset");
         let curves: &[CollectiveCurve] = &machine.collective_curves()[0];
         assert_eq!(curves.len(), 12, "four kinds among 2, 4 and 8");
         let protocols: &[CollectiveProtocol] = &machine.collective_protocols()[0];
@@ -186,7 +187,7 @@ fn collective_curves_are_near_what_was_measured() {
                 let Some(curve) = curves.iter().find(of) else {
                     continue;
                 };
-                let predicted = curve.seconds(number("bytes")) * 1e6;
+                let predicted = curve.predict_seconds(number("bytes")) * 1e6;
                 let off = (predicted / number("latency_us") - 1.0).abs();
                 errors.push(off);
                 let known = |point: &(f64, f64)| point.0 == number("bytes");
@@ -195,7 +196,7 @@ fn collective_curves_are_near_what_was_measured() {
                     between.push(off);
                 }
                 let alike = protocols.iter().filter(|protocol| protocol.kind == kind);
-                let seconds = alike.map(|protocol| protocol.seconds(members, number("bytes")));
+                let seconds = alike.map(|protocol| protocol.seconds_for(members, number("bytes")));
                 let fastest = seconds.min_by(f64::total_cmp).expect("there is a protocol");
                 formula.push((fastest * 1e6 / number("latency_us") - 1.0).abs());
             }
@@ -265,7 +266,7 @@ fn sizes_that_were_left_out_are_interpolated() {
             measured_at: None,
         };
         for &(bytes, time) in points.iter().skip(1).step_by(2) {
-            let off = (curve.seconds(bytes) / time - 1.0).abs();
+            let off = (curve.predict_seconds(bytes) / time - 1.0).abs();
             errors.push(off);
             if bytes > 1e6 {
                 large.push(off);

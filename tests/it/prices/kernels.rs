@@ -1,7 +1,7 @@
 //! Tests of kernels of captured jobs whose times are used for other jobs.
 
 use crate::commands::chakram;
-use crate::corpus::{corpus, one_of_each};
+use crate::corpus::{corpus_path, one_of_each};
 use serde_json::Value;
 
 /// Returns the makespan, in milliseconds, of `traces` on `machine` with kernels timed by `compute`.
@@ -69,7 +69,7 @@ fn kernels_of_a_captured_job_price_it() {
 /// A step of twice the batch is predicted from the kernels of the smaller step.
 #[test]
 fn kernels_of_a_small_batch_price_a_larger_one() {
-    let Some(pairs) = corpus("captures/interventions") else {
+    let Some(pairs) = corpus_path("captures/interventions") else {
         return;
     };
     let folder = tempfile::tempdir().expect("there is room");
@@ -231,7 +231,7 @@ fn ranks_that_differ_are_measured_by_themselves() {
 /// than the mean of their size.
 #[test]
 fn captured_jobs_are_priced_by_their_own_kernels() {
-    let Some(captures) = corpus("captures/pytorch") else {
+    let Some(captures) = corpus_path("captures/pytorch") else {
         return;
     };
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,7 +1,7 @@
 //! Tests of scores of predictions, and of tables without usable runs.
 
 use crate::commands::chakram;
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use serde_json::Value;
 
 pub const COLUMNS: &str = "\
@@ -274,7 +274,7 @@ fn plans_of_published_tables_are_predicted() {
 #[test]
 #[ignore = "minutes: 771 runs"]
 fn measured_iterations_are_predicted() {
-    let Some(folder) = corpus("validation") else {
+    let Some(folder) = corpus_path("validation") else {
         return;
     };
     for (table, mean, tau) in [("single", 0.058, 0.84), ("multi", 0.08, 0.5)] {

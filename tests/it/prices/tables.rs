@@ -90,9 +90,11 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
         let (mut alone, mut with) = (0.0, 0.0);
         let held_out = one_of_each(5, held_out);
         for ([m, n, k], seconds) in &held_out {
-            let time = curve.estimate([1, *m, *n, *k], 2.0, peak, memory);
+            let time = curve.estimate_seconds([1, *m, *n, *k], 2.0, peak, memory);
             alone += (time.seconds / seconds - 1.0).abs();
-            let factor = measured.factor([*m, *n, *k], &time).unwrap_or(1.0);
+            let factor = measured
+                .interpolate_factor([*m, *n, *k], &time)
+                .unwrap_or(1.0);
             with += (factor * time.seconds / seconds - 1.0).abs();
         }
         let [alone, with] = [alone, with].map(|sum| sum / held_out.len() as f64);
@@ -134,7 +136,7 @@ fn a_measured_gemm_takes_its_time() {
                 let text = std::fs::read_to_string(machine).expect("it is there");
                 Machine::parse(&text, machine)
             }
-            None => Machine::preset(machine),
+            None => Machine::load_preset(machine),
         };
         machine.expect("it is a machine").classes()[0].clone()
     };
@@ -145,7 +147,7 @@ fn a_measured_gemm_takes_its_time() {
         .get(Dtype::Bf16)
         .expect("it has a peak")
         .per_second();
-    let time = curve.seconds(
+    let time = curve.predict_seconds(
         [1, 1024, 3072, 768],
         2.0,
         peak,

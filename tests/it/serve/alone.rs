@@ -1,8 +1,10 @@
 //! Tests of the time of a single request: one run of its jobs on free cores, and everything that
 //! follows from this time.
 
-use super::{picosecond_cores, scenario, served};
-use chakram::serve::{Platform, ServeOptions, ServeReport, compare, find_capacity, serve, sweep};
+use super::{build_scenario, picosecond_cores, served};
+use chakram::serve::{
+    Platform, ServeOptions, ServeReport, compare, find_capacity, serve_requests, sweep_rates,
+};
 use chakram::units::Span;
 
 /// Two independent jobs of 2 tasks x 1000.
@@ -24,29 +26,32 @@ fn branches(rate: f64, arrivals: &str, rest: &str) -> String {
 }
 
 fn alone(report: &ServeReport, model: &str) -> u64 {
-    report.model(model).unwrap().alone.unwrap().0
+    report.row_of_model(model).unwrap().alone.unwrap().0
 }
 
 #[test]
 fn branches_run_side_by_side() {
     let text = branches(700_000.0, "periodic", "deadline = \"1500 ns\"");
-    let (report, _) = served(&scenario(&text), Some(&four_cores()));
+    let (report, _) = served(&build_scenario(&text), Some(&four_cores()));
     assert_eq!(alone(&report, "m"), 1_000_000);
     // 700,000 requests/s x 4 tasks x 1 us over 4 cores.
     assert!((report.offered_load.unwrap() - 0.7).abs() < 1e-12);
     assert!((report.mean_utilisation() - 0.7).abs() < 1e-3);
-    assert_eq!(report.all().unwrap().attained, Some(1.0));
+    assert_eq!(report.row_of_all_models().unwrap().attained, Some(1.0));
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
 }
 
 /// An M/D/1 queue whose server takes 1 us can take nearly a million requests a second.
 #[test]
 fn capacity_follows_from_the_time_alone() {
-    let scenario = scenario(&branches(700_000.0, "poisson", ""));
+    let scenario = build_scenario(&branches(700_000.0, "poisson", ""));
     let cores = four_cores();
     let options = ServeOptions::with_slo(Some(Span::from_us(10)));
-    let at = sweep(&scenario, Some(&cores), options, &[600_000.0]).unwrap();
-    assert_eq!(at.points[0].report.all().unwrap().attained, Some(1.0));
+    let at = sweep_rates(&scenario, Some(&cores), options, &[600_000.0]).unwrap();
+    assert_eq!(
+        at.points[0].report.row_of_all_models().unwrap().attained,
+        Some(1.0)
+    );
     let found = find_capacity(&scenario, Some(&cores), options, 0.99).unwrap();
     let capacity = found.capacity.unwrap();
     assert!(
@@ -66,7 +71,7 @@ fn offered_load_counts_cores_and_slots() {
             "name = \"one task\"\n[[model]]\nname = \"m\"\njobs = [{{ tasks = 1, length = 1000 }}]\n\
              [stream]\narrivals = \"periodic\"\nrate = 5e8\n[stop]\nrequests = 5\n[policy]\n{policy}"
         );
-        let (report, _) = served(&scenario(&text), Some(&picosecond_cores(4)));
+        let (report, _) = served(&build_scenario(&text), Some(&picosecond_cores(4)));
         report.offered_load.unwrap()
     };
     let policies = [
@@ -93,7 +98,7 @@ fn the_shortest_is_the_one_that_takes_least_alone() {
              {{ tasks = 1, length = 1300, after = [0] }}, {{ tasks = 1, length = 10, after = [1, 2] }}]\n\
              [stream]\narrivals = \"file\"\nfile = {file:?}\n[policy]\nkind = \"shortest-job-first\"\n{preemption}"
         );
-        let (_, found) = served(&scenario(&text), Some(&four_cores()));
+        let (_, found) = served(&build_scenario(&text), Some(&four_cores()));
         let ends = found.iter().map(|request| request.finished.0 / 1000);
         ends.collect::<Vec<u64>>()
     };
@@ -112,15 +117,15 @@ fn the_shortest_is_the_one_that_takes_least_alone() {
 fn a_missed_deadline_is_a_row_of_its_platform() {
     let text = "name = \"deadline\"\n[[model]]\nname = \"vgg-16\"\npreset = \"vgg-16\"\ndeadline = \"500 us\"\n\
                 [stream]\narrivals = \"poisson\"\nrate = 300.0\n[stop]\nrequests = 200\n[policy]\nkind = \"first-come\"";
-    let scenario = scenario(text);
+    let scenario = build_scenario(text);
     let reports = ["a100x", "p4", "brainwave"].map(|name| {
-        let platform = Platform::load(name).unwrap();
+        let platform = Platform::load_by_name(name).unwrap();
         served(&scenario, Some(&platform)).0
     });
     // Times alone: 230.1, 2262.1 and 367.4 us.
     let attained = reports
         .each_ref()
-        .map(|report| report.all().unwrap().attained.unwrap());
+        .map(|report| report.row_of_all_models().unwrap().attained.unwrap());
     assert!(attained[0] > 0.9 && attained[2] > 0.9, "{attained:?}");
     assert_eq!(attained[1], 0.0);
     let warned = |report: &ServeReport| {
@@ -128,7 +133,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
         report.warnings.iter().any(|warning| warning == says)
     };
     assert_eq!(reports.each_ref().map(warned), [false, true, false]);
-    let shown = compare::platforms(&reports, Default::default());
+    let shown = compare::complete_platforms(&reports, Default::default());
     let row = |heading: &str| {
         let mut lines = shown.lines().skip_while(|line| !line.starts_with(heading));
         lines.nth(1).unwrap_or_default().to_owned()
@@ -142,8 +147,8 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
     // A limit given by the caller replaces deadlines.
     let options = ServeOptions::with_slo(Some(Span::from_us(100_000)));
     let all = reports.each_ref().map(|report| {
-        let platform = Platform::load(&report.platform.as_ref().unwrap().name).unwrap();
-        serve(
+        let platform = Platform::load_by_name(&report.platform.as_ref().unwrap().name).unwrap();
+        serve_requests(
             &scenario,
             Some(&platform),
             options,
@@ -151,7 +156,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
         )
         .unwrap()
     });
-    let shown = compare::platforms(&all, Default::default());
+    let shown = compare::complete_platforms(&all, Default::default());
     assert_eq!(shown.matches("100.0 %").count(), 6, "{shown}");
     assert!(shown.contains("WITHIN 100.000 ms"), "{shown}");
 }
@@ -166,8 +171,8 @@ fn the_tables_of_dlrm_run_side_by_side() {
             "name = \"one\"\n[[model]]\nname = \"dlrm\"\npreset = \"dlrm\"\ntables = true\nmerge = 2048\n{branches}\n\
              [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 1"
         );
-        let platform = Platform::load(&format!("{platform}-sigcomm23")).unwrap();
-        let (report, found) = served(&scenario(&text), Some(&platform));
+        let platform = Platform::load_by_name(&format!("{platform}-sigcomm23")).unwrap();
+        let (report, found) = served(&build_scenario(&text), Some(&platform));
         assert_eq!(alone(&report, "dlrm"), found[0].finished.0);
         found[0].finished.0
     };
@@ -188,7 +193,7 @@ fn tokens_come_with_a_word_on_batching() {
          steps = {{ file = {table:?}, tokens = \"tokens\", batch = \"batch\", prefill = \"prefill_ms\", step = \"step_ms\" }}\n\
          [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 3"
     );
-    let (report, _) = served(&scenario(&text), None);
+    let (report, _) = served(&build_scenario(&text), None);
     // 10 ms for the prompt and four further tokens of 2 ms.
     assert_eq!(alone(&report, "m"), 18_000_000_000);
     let says = |warning: &String| warning.contains("continuous batching is not simulated");

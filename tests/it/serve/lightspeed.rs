@@ -1,7 +1,7 @@
 //! Tests of results that follow from the printed parameters of LIGHTSPEED's thesis and of its
 //! successor.
 
-use super::{scenario, served};
+use super::{build_scenario, served};
 use chakram::serve::{Platform, Scenario, ServeReport};
 use std::path::Path;
 
@@ -12,13 +12,17 @@ fn alone(preset: &str, tokens: Option<u64>, platform: &str) -> ServeReport {
         "name = \"one\"\n[[model]]\nname = \"m\"\npreset = {preset:?}\n{tokens}\n\
          [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 1"
     );
-    served(&scenario(&text), Some(&Platform::load(platform).unwrap())).0
+    served(
+        &build_scenario(&text),
+        Some(&Platform::load_by_name(platform).unwrap()),
+    )
+    .0
 }
 
 const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
 
 fn serve_us(report: &ServeReport) -> f64 {
-    report.all().unwrap().mean.unwrap().value.0 as f64 / 1e6
+    report.row_of_all_models().unwrap().mean.unwrap().value.0 as f64 / 1e6
 }
 
 /// Sums over layers of ceil(tasks / cores) x length / clock, and the datapath latency.
@@ -70,7 +74,7 @@ fn utilisation_states_its_window() {
     ];
     for (platform, expected) in shares {
         let report = alone("vgg-16", None, platform);
-        let row = report.all().unwrap();
+        let row = report.row_of_all_models().unwrap();
         let datapath = row.parts.datapath_ps.0 as f64;
         let compute = row.parts.compute_ps.0 as f64;
         let over_all = report.mean_utilisation();
@@ -85,9 +89,9 @@ fn utilisation_states_its_window() {
 #[test]
 fn the_hand_calculation_comes_out() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
-    let scenario = Scenario::load(&folder.join("golden.toml")).unwrap();
+    let scenario = Scenario::load_file(&folder.join("golden.toml")).unwrap();
     let cores = folder.join("three-cores.toml");
-    let cores = Platform::load(cores.to_str().unwrap()).unwrap();
+    let cores = Platform::load_by_name(cores.to_str().unwrap()).unwrap();
     let (report, requests) = served(&scenario, Some(&cores));
     let times: Vec<u64> = requests
         .iter()
@@ -110,7 +114,9 @@ fn a_datapath_latency_adds_itself_on_an_idle_platform() {
             "name = \"p\"\nsource = \"x\"\ncores = 4\nclock = \"1 GHz\"\ndatapath = \"{datapath}\""
         );
         let platform = Platform::parse(&cores, "p").unwrap();
-        served(&scenario(text), Some(&platform)).1[0].finished.0
+        served(&build_scenario(text), Some(&platform)).1[0]
+            .finished
+            .0
     };
     assert_eq!(at("344 ns") - at("0 ns"), 344_000);
     // The time is two rounds of 9 cycles.
@@ -121,7 +127,7 @@ fn a_datapath_latency_adds_itself_on_an_idle_platform() {
 #[test]
 fn offered_loads_are_those_of_the_successor() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
-    let mut scenario = Scenario::load(&folder.join("sigcomm23.toml")).unwrap();
+    let mut scenario = Scenario::load_file(&folder.join("sigcomm23.toml")).unwrap();
     scenario.stop.requests = Some(1);
     scenario.stop.first = None;
     let loads = [
@@ -131,7 +137,7 @@ fn offered_loads_are_those_of_the_successor() {
         ("a100x-sigcomm23", 2.424),
     ];
     for (platform, expected) in loads {
-        let report = served(&scenario, Some(&Platform::load(platform).unwrap())).0;
+        let report = served(&scenario, Some(&Platform::load_by_name(platform).unwrap())).0;
         let load = report.offered_load.unwrap();
         assert!((load - expected).abs() < 2e-3, "{platform}: {load}");
         let loud = report
@@ -149,13 +155,13 @@ fn offered_loads_are_those_of_the_successor() {
 #[ignore = "minutes: cargo test --release --test it serve::lightspeed -- --ignored --nocapture"]
 fn ratios_over_seeds() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
-    let mut scenario = Scenario::load(&folder.join("sigcomm23.toml")).unwrap();
+    let mut scenario = Scenario::load_file(&folder.join("sigcomm23.toml")).unwrap();
     let names = ["lightning", "brainwave", "a100", "a100x"].map(|name| format!("{name}-sigcomm23"));
     let mut sums = [0.0; 4];
     for seed in 1..=10 {
         scenario.seed = seed;
         let means = names.each_ref().map(|name| {
-            let platform = Platform::load(name).unwrap();
+            let platform = Platform::load_by_name(name).unwrap();
             serve_us(&served(&scenario, Some(&platform)).0)
         });
         for (sum, mean) in sums.iter_mut().zip(means) {
@@ -172,7 +178,7 @@ fn ratios_over_seeds() {
 fn large_requests_are_answered_in_closed_form() {
     let report = alone("chatgpt-star", Some(1), "lightning");
     assert_eq!(
-        report.model("m").unwrap().multiplications,
+        report.row_of_model("m").unwrap().multiplications,
         Some(176_738_811_200)
     );
 }

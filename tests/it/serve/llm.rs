@@ -2,7 +2,7 @@
 //! formulas, and tables with values by hand.
 
 use chakram::serve::llm::{
-    CompletedLlmRequest, LlmObserver, LlmReport, LlmScenario, StepRecord, serve,
+    CompletedLlmRequest, LlmObserver, LlmReport, LlmScenario, StepRecord, serve_llm,
 };
 use std::fmt::Write;
 use std::path::Path;
@@ -27,7 +27,7 @@ impl LlmObserver for StepLog {
         true
     }
 
-    fn step(&mut self, of: &StepRecord<'_>) {
+    fn on_step(&mut self, of: &StepRecord<'_>) {
         let shares = of.step.shares.iter();
         self.running = self.running.max(of.running);
         self.steps.push(PlainStep {
@@ -52,7 +52,7 @@ impl LlmObserver for StepLog {
         });
     }
 
-    fn completed(&mut self, request: &CompletedLlmRequest) -> std::io::Result<()> {
+    fn on_completed(&mut self, request: &CompletedLlmRequest) -> std::io::Result<()> {
         self.requests.push(*request);
         Ok(())
     }
@@ -68,7 +68,7 @@ pub fn llm_scenario(text: &str) -> LlmScenario {
 struct RequestLog(Vec<CompletedLlmRequest>);
 
 impl LlmObserver for RequestLog {
-    fn completed(&mut self, request: &CompletedLlmRequest) -> std::io::Result<()> {
+    fn on_completed(&mut self, request: &CompletedLlmRequest) -> std::io::Result<()> {
         self.0.push(*request);
         Ok(())
     }
@@ -79,11 +79,11 @@ impl LlmObserver for RequestLog {
 pub fn llm_served(text: &str) -> (LlmReport, StepLog) {
     let scenario = llm_scenario(text);
     let mut log = StepLog::default();
-    let report = serve(&scenario, None, &mut log);
+    let report = serve_llm(&scenario, None, &mut log);
     let report = report.unwrap_or_else(|error| panic!("{error}\n{text}"));
     log.requests.sort_by_key(|request| request.number);
     let mut requests = RequestLog::default();
-    let together = serve(&scenario, None, &mut requests).unwrap();
+    let together = serve_llm(&scenario, None, &mut requests).unwrap();
     requests.0.sort_by_key(|request| request.number);
     assert_eq!(requests.0, log.requests, "{text}");
     assert_eq!(together, report, "{text}");

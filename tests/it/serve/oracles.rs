@@ -1,6 +1,6 @@
 //! Compares closed forms with single tasks, and policies with plain simulators, for every request.
 
-use super::{picosecond_cores, scenario, served};
+use super::{build_scenario, picosecond_cores, served};
 use chakram::serve::CompletedRequest;
 use std::fmt::Write;
 use testkit::serving::{
@@ -94,13 +94,13 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
             .map(|request| request.jobs.len())
             .sum::<usize>();
         let ends = deal_task_by_task(cores, &plain);
-        let (report, found) = served(&scenario(&text), Some(&picosecond_cores(cores)));
+        let (report, found) = served(&build_scenario(&text), Some(&picosecond_cores(cores)));
         for (model, jobs) in models.iter().enumerate() {
             let one = TaskRequest {
                 ready: 0,
                 jobs: jobs.clone(),
             };
-            let alone = report.model(&format!("m{model}")).unwrap().alone;
+            let alone = report.row_of_model(&format!("m{model}")).unwrap().alone;
             let plain = deal_task_by_task(cores, &[one]);
             assert_eq!(alone.unwrap().0, plain[0], "alone: m{model}\n{text}");
         }
@@ -169,7 +169,7 @@ fn hold_policy(seed: u64, policy: impl Fn(&mut Numbers) -> (PlainPolicy, String)
             })
             .collect();
         let expected = serve_plainly(plain, processors, cost, &plainly);
-        let (report, found) = served(&scenario(&text), Some(&picosecond_cores(1)));
+        let (report, found) = served(&build_scenario(&text), Some(&picosecond_cores(1)));
         for (request, expected) in found.iter().zip(&expected) {
             let times = |one: &CompletedRequest| {
                 (
@@ -277,7 +277,7 @@ fn nobody_starves_beyond_the_bound() {
          [policy]\nkind = \"priority\""
     );
     let starts = |text: &str| {
-        let (_, found) = served(&scenario(text), Some(&picosecond_cores(1)));
+        let (_, found) = served(&build_scenario(text), Some(&picosecond_cores(1)));
         found[1].started.0
     };
     assert_eq!(starts(&text), 199 * 50 + 50, "without aging it is the last");
@@ -291,7 +291,7 @@ fn nobody_starves_beyond_the_bound() {
 fn sparsity_skips_the_share_that_it_says() {
     let text = "name = \"sparse\"\nseed = 5\n[[model]]\nname = \"m\"\njobs = [{ tasks = 7, length = 1000 }]\nsparsity = 0.3\n\
                 [stream]\narrivals = \"periodic\"\nrate = 1000000.0\n[stop]\nrequests = 20000";
-    let (_, found) = served(&scenario(text), Some(&picosecond_cores(1)));
+    let (_, found) = served(&build_scenario(text), Some(&picosecond_cores(1)));
     let kept: Vec<u64> = found
         .iter()
         .map(|request| request.compute.0 / 1000)

@@ -1,8 +1,8 @@
 //! Compares queues with formulas, with the confidence interval in the report.
 
-use super::{picosecond_cores, scenario, served};
+use super::{build_scenario, picosecond_cores, served};
 use chakram::serve::ServeReport;
-use testkit::serving::lindley;
+use testkit::serving::compute_lindley_waits;
 
 /// Serves Poisson arrivals at `rate` per second at `processors`, first come, first served.
 fn queue(models: &str, rate: f64, processors: u32, requests: u64, seed: u64) -> ServeReport {
@@ -12,15 +12,18 @@ fn queue(models: &str, rate: f64, processors: u32, requests: u64, seed: u64) -> 
          [measure]\nwarmup = {}\n[policy]\nkind = \"first-come\"",
         requests / 20
     );
-    served(&scenario(&text), None).0
+    served(&build_scenario(&text), None).0
 }
 
 /// Checks that the mean serve time is `within` this share of a formula, and that the formula is inside the report's
 /// interval.
 fn hold(report: &ServeReport, formula: f64, within: f64) {
-    let mean = report.all().unwrap().mean.unwrap();
-    let found = mean.value.seconds();
-    let half = mean.plus_minus.expect("the run is long enough").seconds();
+    let mean = report.row_of_all_models().unwrap().mean.unwrap();
+    let found = mean.value.as_seconds();
+    let half = mean
+        .plus_minus
+        .expect("the run is long enough")
+        .as_seconds();
     println!("{found} +- {half}, {formula} by the formula");
     assert!(
         (found - formula).abs() <= half,
@@ -81,10 +84,13 @@ fn means_are_within_one_per_cent() {
         let (mut sum, mut inside) = (0.0, 0);
         for seed in 1..=5 {
             let report = queue(models, rate, processors, 2_000_000, seed);
-            let mean = report.all().unwrap().mean.unwrap();
-            let half = mean.plus_minus.expect("the run is long enough").seconds();
-            sum += mean.value.seconds() / 5.0;
-            inside += u32::from((mean.value.seconds() - formula).abs() <= half);
+            let mean = report.row_of_all_models().unwrap().mean.unwrap();
+            let half = mean
+                .plus_minus
+                .expect("the run is long enough")
+                .as_seconds();
+            sum += mean.value.as_seconds() / 5.0;
+            inside += u32::from((mean.value.as_seconds() - formula).abs() <= half);
         }
         inside_in_all += inside;
         let load = rate / f64::from(processors);
@@ -106,9 +112,9 @@ fn means_are_within_one_per_cent() {
 fn cores_dealt_round_robin_are_one_server() {
     let text = "name = \"queue\"\nseed = 3\n[[model]]\nname = \"m\"\njobs = [{ tasks = 4, length = 1000000 }]\n\
                 [stream]\narrivals = \"poisson\"\nrate = 800000.0\n[stop]\nrequests = 5000";
-    let (report, requests) = served(&scenario(text), Some(&picosecond_cores(4)));
+    let (report, requests) = served(&build_scenario(text), Some(&picosecond_cores(4)));
     let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
-    let waits = lindley(&arrivals, &vec![1_000_000; arrivals.len()]);
+    let waits = compute_lindley_waits(&arrivals, &vec![1_000_000; arrivals.len()]);
     for (request, wait) in requests.iter().zip(waits) {
         assert_eq!(request.queue.0, wait, "request {}", request.number);
         assert_eq!(request.finished.0, request.arrival.0 + wait + 1_000_000);
@@ -124,11 +130,11 @@ fn one_server_is_lindleys_recursion() {
             "name = \"queue\"\nseed = {seed}\n{models}\n[stream]\narrivals = \"poisson\"\nrate = 0.9\n\
              [stop]\nrequests = 3000\n[policy]\nkind = \"first-come\""
         );
-        let (_, requests) = served(&scenario(&text), None);
+        let (_, requests) = served(&build_scenario(&text), None);
         let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
         let lengths: Vec<u64> = requests.iter().map(|request| request.compute.0).collect();
         let waits: Vec<u64> = requests.iter().map(|request| request.queue.0).collect();
-        assert_eq!(waits, lindley(&arrivals, &lengths));
+        assert_eq!(waits, compute_lindley_waits(&arrivals, &lengths));
     }
 }
 
@@ -139,10 +145,10 @@ fn closed_loops_keep_the_number_of_users() {
     let text = "name = \"closed\"\n[[model]]\nname = \"m\"\nlatency = \"10 ms\"\n\
                 [stream]\narrivals = \"closed\"\nusers = 4\nthink = \"20 ms\"\nthink_exponential = true\n\
                 [stop]\nrequests = 20000\n[policy]\nkind = \"first-come\"";
-    let (report, _) = served(&scenario(text), None);
+    let (report, _) = served(&build_scenario(text), None);
     assert_eq!(report.offered_load, None);
-    let all = report.all().unwrap();
-    let users = all.throughput_per_s * (0.020 + all.mean.unwrap().value.seconds());
+    let all = report.row_of_all_models().unwrap();
+    let users = all.throughput_per_s * (0.020 + all.mean.unwrap().value.as_seconds());
     assert!((users / 4.0 - 1.0).abs() < 0.01, "{users}");
     assert!(report.active.most <= 4);
 }
@@ -154,7 +160,7 @@ fn arrivals_have_the_mean_and_the_mix() {
     let text = "name = \"gaps\"\nseed = 11\n[[model]]\nname = \"a\"\nlatency = \"1 ns\"\nbytes = 1000\n\
                 [[model]]\nname = \"b\"\nlatency = \"1 ns\"\nbytes = 3000\n\
                 [stream]\narrivals = \"poisson\"\nbandwidth = \"10 Gbit/s\"\n[stop]\nrequests = 100000";
-    let scenario = scenario(text);
+    let scenario = build_scenario(text);
     let (report, requests) = served(&scenario, None);
     // 2000 bytes on average at 1.25 GB/s: 1.6 us.
     let mean = requests.last().unwrap().arrival.0 as f64 / 100_000.0;
@@ -178,10 +184,10 @@ fn a_million_requests() {
                 [[model]]\nname = \"b\"\npreset = \"lenet-5\"\n[[model]]\nname = \"c\"\nlatency = \"20 us\"\n\
                 [[model]]\nname = \"d\"\npreset = \"alexnet\"\nweight = 0.2\n\
                 [stream]\narrivals = \"poisson\"\nrate = 20000.0\n[stop]\nrequests = 1000000";
-    let platform = chakram::serve::Platform::load("a100x").unwrap();
+    let platform = chakram::serve::Platform::load_by_name("a100x").unwrap();
     let begun = std::time::Instant::now();
-    let scenario = scenario(text);
-    let report = chakram::serve::serve(
+    let scenario = build_scenario(text);
+    let report = chakram::serve::serve_requests(
         &scenario,
         Some(&platform),
         chakram::serve::ServeOptions::default(),

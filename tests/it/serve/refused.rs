@@ -1,8 +1,8 @@
 //! Tests of rejected scenarios and files of arrivals: errors name the place, what was found and
 //! what was expected.
 
-use super::{scenario, served};
-use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
+use super::{build_scenario, served};
+use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve_requests};
 use std::path::Path;
 
 const GOOD: &str = "name = \"good\"
@@ -27,7 +27,7 @@ fn error(text: &str) -> String {
 
 #[test]
 fn wrong_keys_and_values_are_refused() {
-    scenario(GOOD);
+    build_scenario(GOOD);
     // Replaced text, its replacement, and parts of the error.
     let table: &[(&str, &str, &[&str])] = &[
         (
@@ -132,9 +132,9 @@ fn wrong_keys_and_values_are_refused() {
 #[test]
 fn what_can_never_be_served_is_refused() {
     let fails = |text: &str, platform: Option<&str>| {
-        let platform = platform.map(|name| Platform::load(name).unwrap());
-        let scenario = scenario(text);
-        serve(
+        let platform = platform.map(|name| Platform::load_by_name(name).unwrap());
+        let scenario = build_scenario(text);
+        serve_requests(
             &scenario,
             platform.as_ref(),
             ServeOptions::default(),
@@ -172,8 +172,8 @@ fn files_of_arrivals_are_held_line_by_line() {
             "name = \"file\"\n[[model]]\nname = \"alpha\"\nlatency = \"1 us\"\n[[model]]\nname = \"beta\"\nlatency = \"2 us\"\n\
              [stream]\narrivals = \"file\"\nfile = {path:?}"
         );
-        let scenario = scenario(&text);
-        serve(
+        let scenario = build_scenario(&text);
+        serve_requests(
             &scenario,
             None,
             ServeOptions::default(),
@@ -224,7 +224,7 @@ fn arrivals_as_objects_are_read() {
         "name = \"file\"\n[[model]]\nname = \"m\"\nlatency = \"1 us\"\n\
          [stream]\narrivals = \"file\"\nfile = {path:?}\nrepeat = 2\nspeed = 2.0"
     );
-    let (_, requests) = served(&scenario(&text), None);
+    let (_, requests) = served(&build_scenario(&text), None);
     // 2.5 ms at double speed; then the file repeats from where it ended.
     let at: Vec<u64> = requests
         .iter()

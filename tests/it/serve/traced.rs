@@ -1,10 +1,10 @@
 //! Tests of models given as traces: compares launches of jobs on a machine with recurrences stated
 //! here.
 
-use super::{scenario, served};
-use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
+use super::{build_scenario, served};
+use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve_requests};
 use std::path::Path;
-use testkit::serving::lindley;
+use testkit::serving::compute_lindley_waits;
 
 /// Two NPUs with links of 64 GB/s, without latency.
 const MACHINE: &str = "name = \"two\"\n[npu.small]\nmemory_bandwidth = \"1 TB/s\"\nmemory_latency = \"0 ns\"\n\
@@ -49,12 +49,12 @@ fn folder() -> tempfile::TempDir {
 }
 
 fn on_machine(folder: &tempfile::TempDir) -> Platform {
-    Platform::load(folder.path().join("machine.toml").to_str().unwrap()).unwrap()
+    Platform::load_by_name(folder.path().join("machine.toml").to_str().unwrap()).unwrap()
 }
 
 fn stages(folder: &tempfile::TempDir, policy: &str, rate: u32) -> Scenario {
     let trace = folder.path().join("stages");
-    scenario(&format!(
+    build_scenario(&format!(
         "name = \"pipeline\"\nseed = 4\n[[model]]\nname = \"m\"\ntrace = {trace:?}\n\
          [stream]\narrivals = \"poisson\"\nrate = {rate}.0\n[stop]\nrequests = 2000\n{policy}"
     ))
@@ -70,7 +70,7 @@ fn one_launch_at_a_time_is_a_server() {
     let scenario = stages(&folder, "[policy]\nkind = \"first-come\"", 30_000);
     let (report, requests) = served(&scenario, Some(&platform));
     let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
-    let waits = lindley(&arrivals, &vec![21 * US; arrivals.len()]);
+    let waits = compute_lindley_waits(&arrivals, &vec![21 * US; arrivals.len()]);
     for (request, wait) in requests.iter().zip(waits) {
         assert_eq!((request.queue.0, request.compute.0), (wait, 21 * US));
         assert_eq!(request.finished.0, request.arrival.0 + wait + 21 * US);
@@ -78,7 +78,7 @@ fn one_launch_at_a_time_is_a_server() {
     assert_eq!(report.rows[0].alone.unwrap().0, 21 * US);
     // 30,000 requests per second of 21 us each.
     assert!((report.offered_load.unwrap() - 0.63).abs() < 1e-12);
-    let busy = 2000.0 * 21e-6 / report.window.seconds();
+    let busy = 2000.0 * 21e-6 / report.window.as_seconds();
     assert!((report.utilisation[0] - busy).abs() < 1e-9);
     let facts = report.platform.unwrap();
     assert_eq!(
@@ -135,7 +135,7 @@ fn traces_of_one_rank_go_to_any_npu() {
          [policy]\nkind = \"first-come\""
     );
     let ends = |text: &str| -> Vec<(u64, u32)> {
-        let (_, requests) = served(&scenario(text), Some(&platform));
+        let (_, requests) = served(&build_scenario(text), Some(&platform));
         let ends = requests.iter();
         ends.map(|one| (one.finished.0 / US, one.processor))
             .collect()
@@ -145,7 +145,7 @@ fn traces_of_one_rank_go_to_any_npu() {
     let mixed = text
         .replace("weight = 0", "weight = 1")
         .replace("= 5", "= 40");
-    let (_, requests) = served(&scenario(&mixed), Some(&platform));
+    let (_, requests) = served(&build_scenario(&mixed), Some(&platform));
     let mut free = [0_u64; 2];
     for request in &requests {
         let length = [7, 3][request.model as usize];
@@ -162,13 +162,13 @@ fn what_traces_cannot_do_is_refused() {
     let machine = on_machine(&folder);
     let fails = |scenario: &Scenario, platform: Option<&Platform>| {
         let options = ServeOptions::default();
-        let run = serve(scenario, platform, options, &mut NoRequestObserver);
+        let run = serve_requests(scenario, platform, options, &mut NoRequestObserver);
         run.expect_err("it is refused").to_string()
     };
     let policy = |text: &str| stages(&folder, text, 1000);
     let none = fails(&policy(""), None);
     assert!(none.contains("needs a machine"), "{none}");
-    let lightning = Platform::load("lightning").unwrap();
+    let lightning = Platform::load_by_name("lightning").unwrap();
     let none = fails(&policy(""), Some(&lightning));
     assert!(none.contains("\"lightning\" has no machine"), "{none}");
     for (text, says) in [
@@ -193,12 +193,12 @@ fn what_traces_cannot_do_is_refused() {
         "name = \"x\"\nprocessors = 3\n[[model]]\nname = \"a\"\ntrace = {trace:?}\n[[model]]\nname = \"b\"\nlatency = \"1 us\"\n\
          [stream]\narrivals = \"poisson\"\nrate = 1.0\n[stop]\nrequests = 1\n[policy]\nkind = \"first-come\""
     );
-    let error = fails(&scenario(&text), Some(&machine));
+    let error = fails(&build_scenario(&text), Some(&machine));
     assert!(error.contains("has 2 NPUs"), "{error}");
     let text = text
         .replace("= 3", "= 1")
         .replace("first-come", "round-robin");
-    let error = fails(&scenario(&text), Some(&machine));
+    let error = fails(&build_scenario(&text), Some(&machine));
     assert!(error.contains("one request at a time"), "{error}");
     let text = text.replace("alone", "nowhere");
     let error = Scenario::parse(&text, "bad.toml", Path::new(".")).unwrap_err();
@@ -211,5 +211,5 @@ fn what_traces_cannot_do_is_refused() {
     let error = Platform::parse(platform, "p.toml").unwrap_err().to_string();
     assert!(error.contains("p.toml:3: key `machine`"), "{error}");
     let platform = Platform::parse(&platform.replace("1000", "100"), "p.toml").unwrap();
-    assert_eq!(platform.machine.unwrap().topology().npus(), 8);
+    assert_eq!(platform.machine.unwrap().topology().npu_count(), 8);
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 fn burst(gbps: u32, platform: &str) -> ServeReport {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
-    let scenario = Scenario::load(&folder.join(format!("burst-{gbps}g.toml"))).unwrap();
-    served(&scenario, Some(&Platform::load(platform).unwrap())).0
+    let scenario = Scenario::load_file(&folder.join(format!("burst-{gbps}g.toml"))).unwrap();
+    served(&scenario, Some(&Platform::load_by_name(platform).unwrap())).0
 }
 
 const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
@@ -20,7 +20,9 @@ const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
 fn figures_5_1_and_5_2_as_far_as_they_follow() {
     let rates = [10, 100].map(|gbps| PLATFORMS.map(|platform| burst(gbps, platform)));
     let style = TextStyle::default();
-    let tables = rates.each_ref().map(|of| compare::platforms(of, style));
+    let tables = rates
+        .each_ref()
+        .map(|of| compare::complete_platforms(of, style));
     let found = tables.join("\n");
     println!("{found}");
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed/figures.txt");
@@ -28,7 +30,15 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
         std::fs::write(&golden, &found).unwrap();
     }
     let expected = std::fs::read_to_string(&golden).expect("BLESS=1 writes it");
-    let all = |report: &ServeReport| report.all().unwrap().mean.unwrap().value.seconds();
+    let all = |report: &ServeReport| {
+        report
+            .row_of_all_models()
+            .unwrap()
+            .mean
+            .unwrap()
+            .value
+            .as_seconds()
+    };
     for (name, (slow, fast)) in PLATFORMS.iter().zip(rates[0].iter().zip(&rates[1])) {
         // Every platform gets ten times the load that it can serve, so all requests arrive nearly at once, and ten
         // times the rate hardly matters.
@@ -48,7 +58,7 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
         assert!((1..5).all(|i| all(&reports[0]) < all(&reports[i])));
         // Without load Lightning is slower for models with many inner products, and faster for
         // models with few, long inner products.
-        let alone = |i: usize, model: &str| reports[i].model(model).unwrap().alone.unwrap();
+        let alone = |i: usize, model: &str| reports[i].row_of_model(model).unwrap().alone.unwrap();
         for model in ["vgg-16", "vgg-19"] {
             assert!(alone(4, model) > alone(0, model).times(3), "{model}");
         }
@@ -65,8 +75,8 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
 #[test]
 fn lightning_wins_where_products_are_few() {
     let peak = |name: &str| {
-        let cores = Platform::load(name).unwrap().cores.unwrap();
-        f64::from(cores.cores) * cores.clock.hertz()
+        let cores = Platform::load_by_name(name).unwrap().cores.unwrap();
+        f64::from(cores.cores) * cores.clock.as_hertz()
     };
     assert!((peak("a100x") / peak("lightning") - 3.99).abs() < 0.01);
 }
@@ -98,13 +108,13 @@ fn an_hour_of_requests_five_times() {
          [stream]\narrivals = \"file\"\nfile = {requests:?}\nrepeat = 5\n\
          [policy]\nkind = \"batching\"\nbatch = 64\nwait = \"500 ms\""
     );
-    let scenario = super::scenario(&text);
+    let scenario = super::build_scenario(&text);
     let begun = std::time::Instant::now();
     let (report, _) = served(&scenario, None);
     println!("{:?} for {} requests", begun.elapsed(), report.completed);
     println!(
         "{}",
-        chakram::serve::text::render(&report, Default::default())
+        chakram::serve::text::render_text(&report, Default::default())
     );
     assert_eq!(report.completed, 5 * 19_366);
     assert!(begun.elapsed().as_secs() < 30);

@@ -11,7 +11,7 @@ const SMALL: &[u8] = include_bytes!("nsys/small-pages.sqlite.gz");
 /// Pages of 64 KiB, texts in UTF-16: a process with 30 launches, without collectives.
 const LARGE: &[u8] = include_bytes!("nsys/large-pages.sqlite.gz");
 
-fn unpacked(packed: &[u8]) -> Vec<u8> {
+fn unpack_archives(packed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut stream = flate2::read::GzDecoder::new(packed);
     stream.read_to_end(&mut bytes).expect("it is whole");
@@ -29,7 +29,7 @@ fn json(args: &[&str]) -> Value {
 #[test]
 fn processes_become_ranks_with_all_of_their_device_time() {
     let folder = Folder::new();
-    let report = folder.file("report.sqlite", unpacked(SMALL));
+    let report = folder.file("report.sqlite", unpack_archives(SMALL));
     let packed = folder.file("report.sqlite.gz", SMALL);
     let job = folder.path("job");
     let summary = json(&["convert", "nsys", &report, "-o", &job]);
@@ -71,7 +71,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
 #[test]
 fn texts_in_utf_16_and_the_largest_pages_are_read() {
     let folder = Folder::new();
-    let report = folder.file("report.sqlite", unpacked(LARGE));
+    let report = folder.file("report.sqlite", unpack_archives(LARGE));
     let job = folder.path("job");
     let said = done(&["convert", "auto", &report, "-o", &job]);
     assert!(said.contains("process 4007 on device 0"), "{said}");
@@ -91,7 +91,7 @@ fn texts_in_utf_16_and_the_largest_pages_are_read() {
 #[test]
 fn exports_are_recognized_and_others_are_refused() {
     let folder = Folder::new();
-    let report = folder.file("report.sqlite", unpacked(SMALL));
+    let report = folder.file("report.sqlite", unpack_archives(SMALL));
     let try_this = format!("try: chakram convert nsys {report} -o job");
     for command in [
         &["replay", &report, "-m", "dgx-h100"][..],
@@ -109,7 +109,7 @@ fn exports_are_recognized_and_others_are_refused() {
     let list = done(&["convert", "--list"]);
     assert!(list.contains("nsys") && list.contains(".sqlite"), "{list}");
     // A truncated file, and files that are no database.
-    let cut = folder.file("cut.sqlite", &unpacked(SMALL)[..20_000]);
+    let cut = folder.file("cut.sqlite", &unpack_archives(SMALL)[..20_000]);
     let error = refused(&["convert", "nsys", &cut, "-o", &folder.path("x")]);
     assert!(error.contains("it was cut off"), "{error}");
     let text = folder.file("text.sqlite", "SQLite is no database");

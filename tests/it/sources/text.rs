@@ -1,7 +1,7 @@
 //! Tests of text workloads of ASTRA-sim 1.0.
 
 use super::{Folder, done, names, refused};
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 
 const TEXT: &str = "\
 HYBRID_DATA_MODEL
@@ -16,7 +16,7 @@ const PASSES: &str = "2";
 
 #[test]
 fn traces_are_those_of_chakras_converter_byte_for_byte() {
-    let Some(corpus) = corpus("captures/text") else {
+    let Some(corpus) = corpus_path("captures/text") else {
         return;
     };
     let folder = Folder::new();

@@ -4,7 +4,7 @@
 mod plain;
 
 use super::{Folder, done, names, refused};
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use chakram::internals::MessageEncoder;
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ fn sum(summary: &Value, key: &str) -> u64 {
 
 #[test]
 fn profiles_keep_the_time_of_their_devices() {
-    let Some(corpus) = corpus("captures/xplane") else {
+    let Some(corpus) = corpus_path("captures/xplane") else {
         return;
     };
     let folder = Folder::new();
@@ -108,15 +108,15 @@ struct Event(u64, u64, u64, Vec<Vec<u8>>);
 
 fn number(stat: u64, value: u64) -> Vec<u8> {
     made(|m| {
-        m.varint(1, stat);
-        m.varint(3, value);
+        m.append_varint(1, stat);
+        m.append_varint(3, value);
     })
 }
 
 fn text(stat: u64, value: &str) -> Vec<u8> {
     made(|m| {
-        m.varint(1, stat);
-        m.bytes(5, value.as_bytes());
+        m.append_varint(1, stat);
+        m.append_bytes(5, value.as_bytes());
     })
 }
 
@@ -125,34 +125,34 @@ fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
     let named = |field, names: &[&str], plane: &mut MessageEncoder| {
         for (id, name) in (0..).zip(names).skip(1) {
             let value = made(|m| {
-                m.varint(1, id);
-                m.bytes(2, name.as_bytes());
+                m.append_varint(1, id);
+                m.append_bytes(2, name.as_bytes());
             });
-            plane.bytes(
+            plane.append_bytes(
                 field,
                 &made(|m| {
-                    m.varint(1, id);
-                    m.bytes(2, &value);
+                    m.append_varint(1, id);
+                    m.append_bytes(2, &value);
                 }),
             );
         }
     };
     made(|m| {
-        m.bytes(2, name.as_bytes());
+        m.append_bytes(2, name.as_bytes());
         for (name, events) in lines {
-            m.bytes(
+            m.append_bytes(
                 3,
                 &made(|m| {
-                    m.bytes(2, name.as_bytes());
-                    m.varint(3, 5_000);
+                    m.append_bytes(2, name.as_bytes());
+                    m.append_varint(3, 5_000);
                     for Event(kind, start, end, stats) in events {
-                        m.bytes(
+                        m.append_bytes(
                             4,
                             &made(|m| {
-                                m.varint(1, *kind);
-                                m.varint(2, start * 1_000_000);
-                                m.varint(3, (end - start) * 1_000_000);
-                                stats.iter().for_each(|stat| m.bytes(4, stat));
+                                m.append_varint(1, *kind);
+                                m.append_varint(2, start * 1_000_000);
+                                m.append_varint(3, (end - start) * 1_000_000);
+                                stats.iter().for_each(|stat| m.append_bytes(4, stat));
                             }),
                         );
                     }
@@ -167,53 +167,53 @@ fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
 /// Returns HLO program 7: `all-reduce.1` of 256 f32 in these groups.
 fn programs(groups: &[&[u64]]) -> Vec<u8> {
     let shape = made(|m| {
-        m.varint(2, 11);
-        m.packed(3, &[256]);
+        m.append_varint(2, 11);
+        m.append_packed(3, &[256]);
     });
     let instruction = made(|m| {
-        m.bytes(1, b"all-reduce.1");
-        m.bytes(2, b"all-reduce");
-        m.bytes(3, &shape);
+        m.append_bytes(1, b"all-reduce.1");
+        m.append_bytes(2, b"all-reduce");
+        m.append_bytes(3, &shape);
         groups
             .iter()
-            .for_each(|ids| m.bytes(49, &made(|m| m.packed(1, ids))));
+            .for_each(|ids| m.append_bytes(49, &made(|m| m.append_packed(1, ids))));
     });
     let module = made(|m| {
-        m.bytes(1, b"jit_step");
-        m.bytes(3, &made(|m| m.bytes(2, &instruction)));
+        m.append_bytes(1, b"jit_step");
+        m.append_bytes(3, &made(|m| m.append_bytes(2, &instruction)));
     });
     let kind = made(|m| {
-        m.varint(1, 7);
-        m.bytes(2, b"jit_step(7)");
-        m.bytes(
+        m.append_varint(1, 7);
+        m.append_bytes(2, b"jit_step(7)");
+        m.append_bytes(
             5,
             &made(|m| {
-                m.varint(1, 4);
-                m.bytes(6, &made(|m| m.bytes(1, &module)));
+                m.append_varint(1, 4);
+                m.append_bytes(6, &made(|m| m.append_bytes(1, &module)));
             }),
         );
     });
     made(|m| {
-        m.bytes(2, b"/host:metadata");
-        m.bytes(
+        m.append_bytes(2, b"/host:metadata");
+        m.append_bytes(
             4,
             &made(|m| {
-                m.varint(1, 7);
-                m.bytes(2, &kind);
+                m.append_varint(1, 7);
+                m.append_bytes(2, &kind);
             }),
         );
-        m.bytes(
+        m.append_bytes(
             5,
             &made(|m| {
-                m.varint(1, 4);
-                m.bytes(2, &made(|m| m.bytes(2, b"Hlo Proto")));
+                m.append_varint(1, 4);
+                m.append_bytes(2, &made(|m| m.append_bytes(2, b"Hlo Proto")));
             }),
         );
     })
 }
 
 fn space(planes: &[Vec<u8>]) -> Vec<u8> {
-    made(|m| planes.iter().for_each(|plane| m.bytes(1, plane)))
+    made(|m| planes.iter().for_each(|plane| m.append_bytes(1, plane)))
 }
 
 /// Returns a profile with a kernel and an all-reduce on each of two devices. Both all-reduces end

@@ -18,10 +18,10 @@ use chakram::workload::NodeKind;
 struct CountedLoop(LoopCounts);
 
 impl Observer for CountedLoop {
-    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
-    fn collective(&mut self, _: &CollectiveRecord) {}
-    fn counted(&mut self, counts: &LoopCounts) {
+    fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
+    fn on_loop_counted(&mut self, counts: &LoopCounts) {
         self.0 = counts.clone();
     }
 }
@@ -30,7 +30,7 @@ impl Observer for CountedLoop {
 /// counters.
 fn both(job: &Job, machine: &Machine, network: NetworkModel) -> [(LoopCounts, ReplayOutcome); 2] {
     let run = |aggregate: bool| -> (ReplayOutcome, LoopCounts) {
-        let options = ReplayOptions::with(|o| {
+        let options = ReplayOptions::with_changes(|o| {
             (o.network, o.aggregate) = (Some(network), aggregate);
         });
         let replay = CompiledReplay::new(job.workload(), machine, &options).unwrap();
@@ -57,9 +57,9 @@ const T_76B: &str = "generate megatron-76.1b --tensor 8 --data 2 --pipeline 20 -
 #[ignore = "long: T-76B on 320 cores"]
 fn one_core_runs_for_its_stage() {
     let folder = Folder::new();
-    let machine = Machine::preset("wafer-5x4").unwrap();
+    let machine = Machine::load_preset("wafer-5x4").unwrap();
     folder.ok(&T_76B.split_whitespace().collect::<Vec<_>>());
-    let job = Job::open([folder.at("job")]).expect("it was written");
+    let job = Job::open_job([folder.at("job")]).expect("it was written");
     for (network, least) in [(ContentionFree, 9.0), (Exclusive, 3.0)] {
         let [(alone, outcome), (together, _)] = both(&job, &machine, network);
         let fewer = alone.events as f64 / together.events as f64;

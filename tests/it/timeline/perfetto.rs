@@ -2,7 +2,7 @@
 //! compared with the same replay as JSON.
 
 use super::*;
-use crate::corpus::skipped;
+use crate::corpus::note_skipped;
 use std::io::Read;
 use std::process::Command;
 
@@ -169,7 +169,7 @@ fn perfetto(workload: &Workload, options: &ReplayOptions) -> Vec<u8> {
 #[test]
 fn slices_are_exact_to_the_nanosecond_and_nest() {
     // Kernels with a duration of 0 must not get a duration from their work.
-    let options = ReplayOptions::with(|o| o.compute = ComputeModel::RecordedOnly);
+    let options = ReplayOptions::with_changes(|o| o.compute = ComputeModel::RecordedOnly);
     let (slices, _) = read(&perfetto(&odd(), &options));
     let mut now = 123_457;
     let nodes: Vec<_> = slices
@@ -210,7 +210,7 @@ fn slices_are_exact_to_the_nanosecond_and_nest() {
 
 #[test]
 fn arrows_lead_from_sends_to_the_ends_of_receives() {
-    let options = ReplayOptions::with(|o| o.comm = CommTiming::Recorded);
+    let options = ReplayOptions::with_changes(|o| o.comm = CommTiming::Recorded);
     let (slices, arrows) = read(&perfetto(&delayed(), &options));
     // The send begins at 30 us, and the receive, posted at 0, ends at 37.
     let arrows: Vec<_> = arrows.into_values().collect();
@@ -229,7 +229,7 @@ fn both_formats_draw_the_same_and_protobuf_is_smaller() {
         layers: 6,
         ..DataParallelPattern::new(8)
     }));
-    let workload = model.unwrap().workload().unwrap();
+    let workload = model.unwrap().build_workload().unwrap();
     let options = ReplayOptions::default();
     let file = perfetto(&workload, &options);
     let (slices, _) = read(&file);
@@ -320,7 +320,7 @@ fn perfettos_own_package_reads_what_was_written() {
         .arg(&path)
         .output();
     let Some(output) = output.ok().filter(|output| output.status.success()) else {
-        skipped("python3 has no package perfetto");
+        note_skipped("python3 has no package perfetto");
         return;
     };
     // The package may print messages about downloads.
@@ -342,7 +342,7 @@ fn perfettos_own_package_reads_what_was_written() {
     assert_eq!(count(["sending", "bytes/s"]), 4, "{found}");
     assert_eq!(count(["waiting nodes", "UNIT_COUNT"]), 4, "{found}");
     let Some(processor) = found.get("processor") else {
-        skipped("the package perfetto found no trace processor");
+        note_skipped("the package perfetto found no trace processor");
         return;
     };
     assert_eq!(processor["errors"], 0, "{found}");

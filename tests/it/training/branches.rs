@@ -48,7 +48,7 @@ fn branches_take_the_longest_of_them_or_their_sum() {
             let step = |branches, machine: &Machine| {
                 let mut plan = plan(branches);
                 plan.recompute = recompute;
-                plan.without.add(AblationEffect::MemoryBound);
+                plan.without.add_effect(AblationEffect::MemoryBound);
                 replay(&job(&blocks(count, on), &plan).unwrap(), machine)
                     .makespan
                     .0
@@ -84,7 +84,7 @@ struct Ancestry {
 }
 
 impl Sink for Ancestry {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         self.work.push(format!("{} {:?}", node.name, node.op));
         self.names.push(node.name.to_owned());
         let mut before: Vec<usize> = data.iter().map(|id| *id as usize - 1).collect();
@@ -107,7 +107,7 @@ impl Sink for Ancestry {
 impl Ancestry {
     fn of(job: &GeneratedJob) -> Self {
         let mut all = Self::default();
-        job.nodes(0, &mut all).unwrap();
+        job.emit_nodes(0, &mut all).unwrap();
         all
     }
 
@@ -142,7 +142,7 @@ fn side_by_side_the_same_work_waits_for_less() {
             ("fwd/mlp.down", "fwd/attention.qkv"),
         ),
     ] {
-        let model = Model::named(model).unwrap();
+        let model = Model::load_named(model).unwrap();
         let of = |branches| job(&model, &plan(branches)).unwrap();
         let [in_order, parallel] = [BranchOrder::InOrder, BranchOrder::Parallel].map(of);
         let [in_order, parallel] = [in_order, parallel].map(|job| Ancestry::of(&job));

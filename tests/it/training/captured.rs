@@ -93,7 +93,7 @@ fn job(model: Model, change: impl Fn(&mut ParallelismPlan)) -> GeneratedJob {
 
 fn nodes(job: &GeneratedJob, rank: u32) -> Vec<Node> {
     let mut nodes = Nodes::default();
-    job.nodes(rank, &mut nodes).unwrap();
+    job.emit_nodes(rank, &mut nodes).unwrap();
     nodes.0
 }
 
@@ -125,7 +125,7 @@ fn hold(generated: &[Event], captured: &[Event], what: &str) {
 #[test]
 fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
     let job = job(model(), |_| {});
-    assert_eq!(job.ranks(), 4);
+    assert_eq!(job.rank_count(), 4);
     for rank in 0..4 {
         let nodes = nodes(&job, rank);
         hold(&events(&nodes), &captured(), &format!("rank {rank}"));
@@ -141,7 +141,7 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
         Event::Reduction(bytes) => bytes,
         _ => 0,
     });
-    assert_eq!(reduced.sum::<u64>(), 4 * model().parameters());
+    assert_eq!(reduced.sum::<u64>(), 4 * model().parameter_count());
 }
 
 /// FLOP sums are equal. A generated step with all pairs of tokens has the additional FLOPs given by

@@ -32,7 +32,7 @@ struct Seen {
 }
 
 impl Sink for Seen {
-    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         let name = node.name.strip_prefix("mb0/chain/").unwrap_or(node.name);
         let whose = name.rsplit_once('.').map_or(name, |(whose, _)| whose);
         match node.op {
@@ -75,10 +75,10 @@ fn look(job: &GeneratedJob, members: u32) -> Vec<Seen> {
         let mut seen = Seen {
             rank,
             members,
-            groups: job.groups(),
+            groups: job.declared_groups(),
             ..Seen::default()
         };
-        job.nodes(rank, &mut seen).unwrap();
+        job.emit_nodes(rank, &mut seen).unwrap();
         seen
     });
     each.collect()

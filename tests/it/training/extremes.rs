@@ -171,7 +171,7 @@ fn degree() -> impl Strategy<Value = u32> {
     ]
 }
 
-fn amount() -> impl Strategy<Value = u64> {
+fn saturate_to_u64() -> impl Strategy<Value = u64> {
     prop_oneof![
         15 => select(vec![1_u64, 2, 4]),
         1 => select(vec![1 << 20, u64::from(u32::MAX), 1 << 40, i64::MAX as u64, u64::MAX]),
@@ -180,7 +180,7 @@ fn amount() -> impl Strategy<Value = u64> {
 
 fn plan() -> impl Strategy<Value = ParallelismPlan> {
     let degrees = prop::array::uniform3(degree());
-    let amounts = prop::array::uniform4(amount());
+    let amounts = prop::array::uniform4(saturate_to_u64());
     let schedules = select(vec![
         PipelineSchedule::GPipe,
         PipelineSchedule::OneForwardOneBackward,
@@ -224,7 +224,7 @@ fn plan() -> impl Strategy<Value = ParallelismPlan> {
             if plan.data != 1 || flags[2] {
                 plan.zero = zero.0;
             }
-            if plan.trains() || flags[2] {
+            if plan.has_training() || flags[2] {
                 plan.recompute = recompute.0;
             }
             if plan.tensor != 1 || flags[2] {
@@ -236,7 +236,7 @@ fn plan() -> impl Strategy<Value = ParallelismPlan> {
             plan.prefetch = u32::try_from(bucket).unwrap_or(u32::MAX);
             for (i, (effect, _)) in AblationEffect::ALL.iter().enumerate() {
                 if without & (1 << i) != 0 {
-                    plan.without.add(*effect);
+                    plan.without.add_effect(*effect);
                 }
             }
             plan

@@ -34,7 +34,7 @@ fn flops_once(
     let trains = plan.schedule != PipelineSchedule::Inference;
     let fused = plan.attention == AttentionKernel::Flash;
     let attention = matches!(operator.work, OperatorKind::Attention { .. });
-    let mut once = u128::from(operator.work.multiplications());
+    let mut once = u128::from(operator.work.multiplication_count());
     if fused {
         once -= u128::from(operator.work.skippable_multiplications());
     }
@@ -107,7 +107,9 @@ fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
 fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(), String> {
     let job = job(model, plan)?;
     let about = format!("{}: {plan:?}", model.name);
-    let ranks: Vec<Sums> = (0..job.ranks()).map(|rank| Sums::of(&job, rank)).collect();
+    let ranks: Vec<Sums> = (0..job.rank_count())
+        .map(|rank| Sums::of(&job, rank))
+        .collect();
     let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
     assert_eq!(all, flops(model, plan), "{about}");
     is_even(&ranks, &about);
@@ -137,10 +139,10 @@ fn is_even(ranks: &[Sums], about: &str) {
 fn is_sound(job: &GeneratedJob, machine: &Machine, about: &str) {
     let mut traces = Vec::new();
     let mut nodes = 0;
-    for rank in 0..job.ranks() {
+    for rank in 0..job.rank_count() {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
-        job.nodes(rank, &mut writer).unwrap();
-        let trace = ValidatedTrace::check(&writer.into_inner(), DependencyPolicy::Both, 3);
+        job.emit_nodes(rank, &mut writer).unwrap();
+        let trace = ValidatedTrace::check_trace(&writer.into_inner(), DependencyPolicy::Both, 3);
         nodes += job.node_count(rank);
         traces.push((rank, trace));
     }
@@ -149,9 +151,9 @@ fn is_sound(job: &GeneratedJob, machine: &Machine, about: &str) {
         file: String::new(),
         trace,
     });
-    let options = ValidateOptions::with(|o| {
-        o.declared = job.groups();
-        o.ranks = Some(job.ranks());
+    let options = ValidateOptions::apply_changes(|o| {
+        o.declared = job.declared_groups();
+        o.ranks = Some(job.rank_count());
         o.show = 3;
     });
     let report = ValidationReport::new(sources.collect(), &options, true);
@@ -291,7 +293,7 @@ fn backward_passes_in_two_are_conserved() {
 /// Buckets of parameters contain the same gradients as buckets of layers, for every sharding and schedule.
 #[test]
 fn buckets_of_parameters_hold_all_gradients() {
-    let machine = Machine::preset("dgx-a100x2").unwrap();
+    let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let reduced = |plan: &ParallelismPlan| {
         check(&gpt(), plan, &machine).unwrap();
         let job = job(&gpt(), plan).unwrap();
@@ -304,7 +306,9 @@ fn buckets_of_parameters_hold_all_gradients() {
             }
             (count, bytes)
         };
-        (0..job.ranks()).map(of_rank).collect::<Vec<(usize, u64)>>()
+        (0..job.rank_count())
+            .map(of_rank)
+            .collect::<Vec<(usize, u64)>>()
     };
     for schedule in [&SCHEDULES[1], &SCHEDULES[2]] {
         for zero in ZeroStage::ALL {
@@ -329,7 +333,7 @@ fn buckets_of_parameters_hold_all_gradients() {
 
 /// Checks `plans`, by default one in five, and counts the reasons for rejected plans.
 fn go_over(model: &Model, plans: &[ParallelismPlan]) -> (usize, BTreeMap<String, usize>) {
-    let machine = Machine::preset("dgx-a100x2").unwrap();
+    let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let mut refused = BTreeMap::new();
     let mut done = 0;
     for plan in plans {
@@ -396,7 +400,7 @@ fn other_models_are_conserved_too() {
         .filter(|plan| plan.recompute != RecomputePolicy::Selective && plan.zero == ZeroStage::None)
         .collect();
     for name in ["vgg-11", "resnet-18", "dlrm", "vit-b-16"] {
-        let (done, refused) = go_over(&Model::named(name).unwrap(), &few);
+        let (done, refused) = go_over(&Model::load_named(name).unwrap(), &few);
         told += &format!("{name}: {done} done\n{}", list(&refused));
     }
     assert_eq!(told.trim(), OTHERS.trim());

@@ -45,9 +45,9 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
     let mut plan = ParallelismPlan::new();
     (plan.pipeline, plan.batch, plan.schedule) = (4, 8, schedule);
     plan.attention = AttentionKernel::Unfused;
-    let workload = job(&model, &plan).unwrap().workload().unwrap();
-    let machine = Machine::preset("dgx-a100").unwrap();
-    let options = ReplayOptions::with(|o| {
+    let workload = job(&model, &plan).unwrap().build_workload().unwrap();
+    let machine = Machine::load_preset("dgx-a100").unwrap();
+    let options = ReplayOptions::with_changes(|o| {
         o.compute = ComputeModel::Roofline(RooflineEfficiency::default());
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
@@ -55,7 +55,7 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
         .run(MemoryObserver::new(&prepared))
         .unwrap()
         .1
-        .finish();
+        .into_rows();
     let units = rows.iter().map(|row| {
         // All other memory is allocated from the start, so the peak is that of activations.
         let bytes = row.classes[TensorClass::Activations as usize];
@@ -66,7 +66,7 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
         );
         bytes / block
     });
-    let said = TrainingPattern { model, plan }.summary().unwrap();
+    let said = TrainingPattern { model, plan }.summarize_plan().unwrap();
     let said = said.stages.iter().map(|stage| {
         assert_eq!(stage.stored.1, block);
         stage.stored.0

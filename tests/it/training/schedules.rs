@@ -20,9 +20,10 @@ fn plan(pipeline: u32, batch: u64, schedule: PipelineSchedule) -> ParallelismPla
     (plan.pipeline, plan.batch, plan.schedule) = (pipeline, batch, schedule);
     plan.optimizer = Optimizer::None;
     plan.attention = AttentionKernel::Unfused;
-    plan.without.add(AblationEffect::MemoryBound);
-    plan.without.add(AblationEffect::PipelineCommunication);
-    plan.without.add(AblationEffect::DataCommunication);
+    plan.without.add_effect(AblationEffect::MemoryBound);
+    plan.without
+        .add_effect(AblationEffect::PipelineCommunication);
+    plan.without.add_effect(AblationEffect::DataCommunication);
     plan
 }
 
@@ -155,9 +156,9 @@ fn passes_beside_one_another_hide_each_other_s_communication() {
     }
     let mut tables = String::new();
     let mut known = Kernels::default();
-    job.nodes(0, &mut known).unwrap();
+    job.emit_nodes(0, &mut known).unwrap();
     for stage in 1..8 {
-        job.nodes(2 * stage, &mut known).unwrap();
+        job.emit_nodes(2 * stage, &mut known).unwrap();
     }
     for (name, flops, bytes) in known.0 {
         let is_large = name.contains("up") || name.contains("down");
@@ -178,8 +179,8 @@ fn passes_beside_one_another_hide_each_other_s_communication() {
         &format!("{tables}[[dimension]]\nname = \"inner\""),
     );
     let machine = Machine::parse(&machine, "measured").unwrap();
-    let workload = job.workload().unwrap();
-    let options = ReplayOptions::with(|o| o.compute = ComputeModel::Curves);
+    let workload = job.build_workload().unwrap();
+    let options = ReplayOptions::with_changes(|o| o.compute = ComputeModel::Curves);
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     let makespan = prepared.run(()).unwrap().0.makespan.0;
     assert_eq!(makespan, 604 * unit);
@@ -190,7 +191,7 @@ fn passes_beside_one_another_hide_each_other_s_communication() {
 struct Kernels(std::collections::BTreeSet<(String, u64, u64)>);
 
 impl chakram::trace::Sink for Kernels {
-    fn node(
+    fn receive_node(
         &mut self,
         node: &chakram::trace::NodeView<'_>,
         _: &[u64],
@@ -264,11 +265,11 @@ fn copies_of_two_stages_are_summed() {
     plan.without = ParallelismPlan::new().without;
     let model = products(4, 10);
     let job = job(&model, &plan).unwrap();
-    let groups = job.groups();
+    let groups = job.declared_groups();
     let mut all: Vec<_> = groups.values().cloned().collect();
     all.sort();
     assert_eq!(all, [vec![0, 1, 6, 7], vec![2, 3, 4, 5]]);
-    let summary = TrainingPattern { model, plan }.summary().unwrap();
+    let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
     // Two products of 100 weights; the two outer stages also have a norm of 10 at each end: 220.
     let parameters: Vec<u64> = summary
         .stages
@@ -337,7 +338,7 @@ fn plans_say_what_schedules_hold() {
             model: products(blocks, 10),
             plan,
         }
-        .summary()
+        .summarize_plan()
         .unwrap();
         let stages = summary.stages.iter().map(|stage| {
             let found = stage.memory[TensorClass::Activations as usize];

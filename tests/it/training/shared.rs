@@ -115,7 +115,7 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         plan.schedule = schedule.clone();
         plan.optimizer = Optimizer::None;
         plan.without
-            .add(chakram::generate::AblationEffect::MemoryBound);
+            .add_effect(chakram::generate::AblationEffect::MemoryBound);
         if zero == ZeroStage::None {
             (plan.data, plan.batch) = (1, 4);
         }

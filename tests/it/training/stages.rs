@@ -31,7 +31,7 @@ fn uneven_stages_have_what_they_were_dealt() {
         model: model.clone(),
         plan: plan.clone(),
     };
-    let summary = training.summary().unwrap();
+    let summary = training.summarize_plan().unwrap();
     let stages: Vec<_> = summary
         .stages
         .iter()
@@ -88,11 +88,11 @@ fn uneven_stages_have_what_they_were_dealt() {
         }
     }
     // Replicas of a stage reduce among themselves.
-    let groups: BTreeSet<_> = job.groups().into_values().collect();
+    let groups: BTreeSet<_> = job.declared_groups().into_values().collect();
     let expected: BTreeSet<_> = [vec![4, 0], vec![1, 5], vec![2, 3]].into();
     assert_eq!(groups, expected);
     let counts = (0..6).map(|rank| job.node_count(rank));
-    let machine = Machine::preset("dgx-a100").unwrap();
+    let machine = Machine::load_preset("dgx-a100").unwrap();
     assert_eq!(replay(&job, &machine).nodes, counts.sum::<u64>());
 }
 

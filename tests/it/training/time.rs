@@ -39,9 +39,12 @@ fn step(
     plan.schedule = schedule;
     plan.batch = 8;
     plan.optimizer = Optimizer::None;
-    plan.without.add(AblationEffect::MemoryBound);
-    plan.without.add(AblationEffect::PipelineCommunication);
-    without.iter().for_each(|effect| plan.without.add(*effect));
+    plan.without.add_effect(AblationEffect::MemoryBound);
+    plan.without
+        .add_effect(AblationEffect::PipelineCommunication);
+    without
+        .iter()
+        .for_each(|effect| plan.without.add_effect(*effect));
     let job = job(&products(blocks, side), &plan).unwrap();
     replay(&job, &Machine::parse(IDEAL, "ideal").unwrap())
         .makespan
@@ -182,7 +185,9 @@ fn halves_are_sent_and_gathered() {
         let mut plan = plan();
         (plan.tensor, plan.pipeline) = (2, 2);
         plan.scatter_gather = scatter_gather;
-        effects.iter().for_each(|effect| plan.without.add(*effect));
+        effects
+            .iter()
+            .for_each(|effect| plan.without.add_effect(*effect));
         took(&model, &plan, &machine)
     };
     let (whole, half, gather) = (2_000_000, 1_000_000, 250_000);
@@ -205,7 +210,7 @@ fn the_norm_of_gradients_takes_a_sum() {
         let mut plan = plan();
         (plan.data, plan.pipeline) = (2, 2);
         (plan.batch, plan.overlap, plan.clip) = (4, false, clip);
-        plan.without.add(AblationEffect::DataCommunication);
+        plan.without.add_effect(AblationEffect::DataCommunication);
         took(&model, &plan, &machine)
     };
     assert_eq!(step(true) - step(false), 2 * 502_000);

@@ -104,7 +104,7 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
 fn ranks_of_unlike_stages_follow_one_another() {
     let mut plan = plan([4, 2], 2, AdapterSums::Source);
     (plan.data, plan.batch) = (2, 2);
-    let groups = job(&model(), &plan).unwrap().groups();
+    let groups = job(&model(), &plan).unwrap().declared_groups();
     let found: Vec<&[u32]> = groups.values().map(|ranks| &ranks[..]).collect();
     let tensor: [&[u32]; 4] = [&[0, 1, 2, 3], &[4, 5, 6, 7], &[8, 9], &[10, 11]];
     let data: [&[u32]; 6] = [&[0, 4], &[1, 5], &[2, 6], &[3, 7], &[8, 10], &[9, 11]];
@@ -122,10 +122,10 @@ fn unlike_stages_do_all_the_work() {
             let mut plan = plan(stages, adapters, sums);
             (plan.data, plan.batch) = (2, 6);
             let job = job(&model(), &plan).unwrap();
-            assert_eq!(job.ranks(), 2 * (stages[0] + stages[1]));
+            assert_eq!(job.rank_count(), 2 * (stages[0] + stages[1]));
             let mut flops = 0;
             let mut messages = std::collections::BTreeMap::new();
-            for rank in 0..job.ranks() {
+            for rank in 0..job.rank_count() {
                 let own = Sums::of(&job, rank);
                 flops += own.flops;
                 for (key, [sent, received]) in own.messages {

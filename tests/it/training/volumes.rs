@@ -92,7 +92,7 @@ fn zero_moves_what_its_paper_says() {
     };
     let plain = volume(ZeroStage::None, true);
     // There are two phases, each with half of 2 B per parameter.
-    assert_eq!(plain, 2 * gpt().parameters());
+    assert_eq!(plain, 2 * gpt().parameter_count());
     assert_eq!(volume(ZeroStage::Optimizer, true), plain);
     assert_eq!(volume(ZeroStage::Gradients, true), plain);
     assert_eq!(2 * volume(ZeroStage::Parameters, true), 3 * plain);

@@ -32,7 +32,7 @@ struct Nodes<'g> {
 }
 
 impl Sink for Nodes<'_> {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         let (mut flops, mut bytes, mut members, mut message) = (None, 0, Vec::new(), false);
         match node.op {
             Op::Compute {
@@ -66,12 +66,12 @@ impl Sink for Nodes<'_> {
 }
 
 fn nodes(job: &GeneratedJob, rank: u32) -> Vec<Node> {
-    let groups = job.groups();
+    let groups = job.declared_groups();
     let mut nodes = Nodes {
         groups: &groups,
         all: Vec::new(),
     };
-    job.nodes(rank, &mut nodes).unwrap();
+    job.emit_nodes(rank, &mut nodes).unwrap();
     nodes.all
 }
 
@@ -106,7 +106,7 @@ fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {
 /// returns the removed parts of the first rank of each stage.
 fn check(effect: AblationEffect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2] {
     let mut less = plan();
-    less.without.add(effect);
+    less.without.add_effect(effect);
     let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
     for rank in 0..8 {
         let all = nodes(&whole, rank);
@@ -117,7 +117,7 @@ fn check(effect: AblationEffect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2]
         assert_eq!(found, expected, "{effect}, rank {rank}");
         assert_eq!(Sums::of(&less, rank).used[3..], [0, 0], "{effect}");
     }
-    let machine = Machine::preset("dgx-a100").unwrap();
+    let machine = Machine::load_preset("dgx-a100").unwrap();
     let counts = (0..8).map(|rank| less.node_count(rank));
     assert_eq!(replay(&less, &machine).nodes, counts.sum::<u64>());
     [0, 4].map(|rank| gone(nodes(&whole, rank).iter().filter(|node| goes(rank, node))))
@@ -188,7 +188,7 @@ fn nothing_is_found_again_without_recomputation() {
     }
     // The result is that without recomputation, including memory.
     let [mut less, mut none] = [plan(), plan()];
-    less.without.add(AblationEffect::Recompute);
+    less.without.add_effect(AblationEffect::Recompute);
     none.recompute = RecomputePolicy::None;
     let [less, none] = [less, none].map(|plan| job(&gpt(), &plan).unwrap());
     for rank in 0..8 {
@@ -233,7 +233,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
     let both = check(AblationEffect::Bubble, |_, _| false);
     assert_eq!(both, [(0, 0, 0, 0); 2]);
     let mut less = plan();
-    less.without.add(AblationEffect::Bubble);
+    less.without.add_effect(AblationEffect::Bubble);
     let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
     for rank in 0..8 {
         let waited = |job: &GeneratedJob| {
@@ -260,7 +260,8 @@ fn stages_wait_for_nobody_without_a_bubble() {
 #[test]
 fn messages_are_empty_without_what_stages_send() {
     let mut less = plan();
-    less.without.add(AblationEffect::PipelineCommunication);
+    less.without
+        .add_effect(AblationEffect::PipelineCommunication);
     let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
     for rank in 0..8 {
         let (all, found) = (nodes(&whole, rank), nodes(&less, rank));

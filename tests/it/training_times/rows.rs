@@ -1,6 +1,6 @@
 //! Measured rows, and their plans.
 
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ type Cells = BTreeMap<String, String>;
 
 /// Returns the folder of measurements; `None` without a corpus.
 pub fn folder() -> Option<PathBuf> {
-    corpus("validation")
+    corpus_path("validation")
 }
 
 /// Returns the rows of a CSV file without quotes.

@@ -10,7 +10,7 @@ use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::internals::proto::Node;
 use chakram::units::Time;
-use chakram::validate::{DefectKind, ValidatedTrace, job};
+use chakram::validate::{DefectKind, ValidatedTrace, validate_job};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,14 +28,14 @@ enum Outcome {
 fn replay(files: &[(u32, Vec<u8>)], options: &chakram::validate::ValidateOptions) -> Outcome {
     let refused = |why: &dyn ToString| Outcome::Refused(why.to_string());
     let mut builder = WorkloadBuilder::default();
-    builder.declare(options.declared.clone());
+    builder.declare_groups(options.declared.clone());
     for (rank, contents) in files {
-        let (graph, binding) = match Graph::read(contents, *rank, options.dependencies) {
+        let (graph, binding) = match Graph::read_graph(contents, *rank, options.dependencies) {
             Ok(read) => read,
             Err(error) => return refused(&error),
         };
-        let graph = builder.graph(graph);
-        if let Err(error) = builder.rank(Rank(*rank), graph, binding, Time::ZERO) {
+        let graph = builder.add_graph(graph);
+        if let Err(error) = builder.add_rank(Rank(*rank), graph, binding, Time::ZERO) {
             return refused(&error);
         }
     }
@@ -47,12 +47,12 @@ fn replay(files: &[(u32, Vec<u8>)], options: &chakram::validate::ValidateOptions
         (ranks, true) => (ranks, MissingRankPolicy::Mirror),
         (ranks, false) => (ranks, MissingRankPolicy::Refuse),
     };
-    let workload = match builder.finish(ranks, absent) {
+    let workload = match builder.finish_workload(ranks, absent) {
         Ok(workload) => workload,
         Err(error) => return refused(&error),
     };
     let machine = machine(&SIZES);
-    let options = ReplayOptions::with(|o| {
+    let options = ReplayOptions::with_changes(|o| {
         o.missing_ranks = absent;
     });
     let prepared = match CompiledReplay::new(&workload, &machine, &options) {
@@ -114,11 +114,12 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
             damage(&mut files[file].1, dice);
         }
         let options = &broken.options;
-        let check = |contents: &[u8]| ValidatedTrace::check(contents, options.dependencies, 1000);
+        let check =
+            |contents: &[u8]| ValidatedTrace::check_trace(contents, options.dependencies, 1000);
         let traces: Vec<_> = files.iter().map(|(rank, c)| (*rank, check(c))).collect();
         let members: Vec<_> = traces.iter().map(|(rank, trace)| (*rank, trace)).collect();
-        let findings = job(&members, options);
-        let sound = findings.tally().errors == 0;
+        let findings = validate_job(&members, options);
+        let sound = findings.count_by_severity().errors == 0;
         match replay(&files, options) {
             Outcome::Refused(why) => {
                 refused += 1;
@@ -152,7 +153,7 @@ fn circles_across_ranks_get_replays_stuck() {
         let mut broken = Job::sound(dice, false);
         broken.options.dimensions = Some(SIZES.to_vec());
         inject(&mut broken, dice);
-        assert_eq!(broken.findings().count(DefectKind::Deadlock), 1);
+        assert_eq!(broken.findings().count_of_kind(DefectKind::Deadlock), 1);
         let outcome = replay(&broken.files(), &broken.options);
         assert!(
             matches!(outcome, Outcome::Stuck(_)),
@@ -213,10 +214,10 @@ fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle()
         let rooted = dice.roll(2) == 0;
         twist(&mut twisted, dice, rooted);
         let findings = twisted.findings();
-        let circle = findings.count(DefectKind::Deadlock) == 1;
+        let circle = findings.count_of_kind(DefectKind::Deadlock) == 1;
         assert_eq!(
             circle,
-            findings.tally().errors > 0,
+            findings.count_by_severity().errors > 0,
             "seed {seed}: {}",
             told(&findings)
         );

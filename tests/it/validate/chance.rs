@@ -4,7 +4,7 @@
 use chakram::internals::groups::metadata_text;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
-use chakram::validate::{DefectLog, ValidateOptions, ValidatedTrace, job};
+use chakram::validate::{DefectLog, ValidateOptions, ValidatedTrace, validate_job};
 use chakram::workload::DeclaredGroups;
 use prost::Message;
 
@@ -120,7 +120,7 @@ impl Job {
         let mut job = Self {
             ranks: vec![vec![declaring(&groups)]; ranks],
             groups,
-            options: ValidateOptions::with(|o| o.show = 1000),
+            options: ValidateOptions::apply_changes(|o| o.show = 1000),
             cut: None,
             absent: None,
             twice: None,
@@ -264,12 +264,12 @@ impl Job {
         let traces = files.iter().map(|(rank, contents)| {
             (
                 *rank,
-                ValidatedTrace::check(contents, policy, self.options.show),
+                ValidatedTrace::check_trace(contents, policy, self.options.show),
             )
         });
         let traces: Vec<_> = traces.collect();
         let members: Vec<_> = traces.iter().map(|(rank, trace)| (*rank, trace)).collect();
-        job(&members, &self.options)
+        validate_job(&members, &self.options)
     }
 
     /// Returns the positions, as (rank, index), of the nodes for which `wanted` is true.

@@ -42,7 +42,7 @@ pub const ALL: &[(DefectKind, Inject)] = &[
     (DefectKind::Unreachable, unreachable),
     (DefectKind::WrongRank, wrong_rank),
     (DefectKind::DeclaredTwice, declared_twice),
-    (DefectKind::Undeclared, undeclared),
+    (DefectKind::Undeclared, find_undeclared_members),
     (DefectKind::NotMember, outsider),
     (DefectKind::MemberTwice, member_twice),
     (DefectKind::GroupZero, group_zero),
@@ -57,7 +57,7 @@ pub const ALL: &[(DefectKind, Inject)] = &[
         (job.absent, None)
     }),
     (DefectKind::Collectives, |job, dice| {
-        resize(job, dice, |node| {
+        resize_uninitialised(job, dice, |node| {
             is_collective(node) && !has(node, "involved_dim") && !is_barrier(node)
         })
     }),
@@ -69,7 +69,7 @@ pub const ALL: &[(DefectKind, Inject)] = &[
         })
     }),
     (DefectKind::MessageSize, |job, dice| {
-        resize(job, dice, is_message)
+        resize_uninitialised(job, dice, is_message)
     }),
     (DefectKind::InSwitch, |job, dice| {
         set(
@@ -98,7 +98,7 @@ pub const ALL: &[(DefectKind, Inject)] = &[
     }),
     (DefectKind::Redeclared, redeclared),
     (DefectKind::DivergentDimensions, |job, dice| {
-        resize(job, dice, |node| has(node, "involved_dim"))
+        resize_uninitialised(job, dice, |node| has(node, "involved_dim"))
     }),
     (DefectKind::NoWork, |job, dice| {
         let kernel = |node: &Node| node.r#type == 4 && node.attr.is_empty();
@@ -149,7 +149,7 @@ fn on_any(job: &mut Job, dice: &mut Dice, what: impl Fn(&mut Node)) -> Place {
     set(job, dice, |_| true, what)
 }
 
-fn resize(job: &mut Job, dice: &mut Dice, wanted: impl Fn(&Node) -> bool) -> Place {
+fn resize_uninitialised(job: &mut Job, dice: &mut Dice, wanted: impl Fn(&Node) -> bool) -> Place {
     set(job, dice, wanted, |node| {
         *value(node, "comm_size").expect("it has one") += 1
     })
@@ -250,7 +250,7 @@ fn unreachable(job: &mut Job, dice: &mut Dice) -> Place {
     job.ranks[rank][i].data_deps.push(7);
     let behind = behind(job, rank, job.ranks[rank][i].id);
     assert_eq!(
-        job.findings().count(DefectKind::Unreachable),
+        job.findings().count_of_kind(DefectKind::Unreachable),
         behind.len() as u64
     );
     let last = behind.into_iter().next_back().expect("there are some");
@@ -284,7 +284,7 @@ fn declared_twice(job: &mut Job, dice: &mut Dice) -> Place {
     (Some(rank as u32), Some(6))
 }
 
-fn undeclared(job: &mut Job, dice: &mut Dice) -> Place {
+fn find_undeclared_members(job: &mut Job, dice: &mut Dice) -> Place {
     set(
         job,
         dice,
@@ -437,7 +437,7 @@ fn a_sound_job_has_no_defect() {
     for seed in 0..TIMES {
         let job = Job::sound(&mut Dice(seed), seed % 2 == 0);
         let findings = job.findings();
-        let tally = findings.tally();
+        let tally = findings.count_by_severity();
         let all = tally.errors + tally.warnings + tally.notes;
         assert_eq!(all, 0, "seed {seed}: {}", told(&findings));
     }
@@ -465,7 +465,7 @@ fn find(kind: DefectKind, inject: Inject) {
         };
         assert!(is_there, "not found: {}", told());
         // Warnings and notes do not count as errors.
-        let errors = findings.tally().errors > 0;
+        let errors = findings.count_by_severity().errors > 0;
         let expected = kind.severity() == Severity::Error || kind == DefectKind::Redeclared;
         assert!(expected || !errors, "an error: {}", told());
     }
@@ -476,7 +476,7 @@ fn every_defect_is_found_where_it_is() {
     let kinds: Vec<_> = ALL.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(
         kinds,
-        DefectKind::all().collect::<Vec<_>>(),
+        DefectKind::iter_all().collect::<Vec<_>>(),
         "all are injected"
     );
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

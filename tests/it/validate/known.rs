@@ -1,9 +1,9 @@
 //! Tests of traces of other tools and of our own: they are sound except for known defects.
 
-use crate::corpus::{Case, cases, corpus, rank_of, sizes};
+use crate::corpus::{CaseFiles, corpus_path, rank_of, sizes, unpack_cases};
 use chakram::internals::groups;
-use chakram::trace::{TraceContents, discover};
-use chakram::validate::{DefectKind, DefectLog, ValidateOptions, ValidatedTrace, job};
+use chakram::trace::{TraceContents, discover_traces};
+use chakram::validate::{DefectKind, DefectLog, ValidateOptions, ValidatedTrace, validate_job};
 use chakram::workload::DependencyPolicy;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,22 +21,22 @@ const UNSOUND: &[(&str, &str)] = &[
 
 fn check(files: &[(u32, Vec<u8>)], options: &ValidateOptions) -> DefectLog {
     let traces = files.iter().map(|(rank, contents)| {
-        let trace = ValidatedTrace::check(contents, options.dependencies, options.show);
+        let trace = ValidatedTrace::check_trace(contents, options.dependencies, options.show);
         (*rank, trace)
     });
     let mut traces: Vec<_> = traces.collect();
     traces.sort_by_key(|(rank, _)| *rank);
     let members: Vec<_> = traces.iter().map(|(rank, trace)| (*rank, trace)).collect();
-    job(&members, options)
+    validate_job(&members, options)
 }
 
-fn of_case(case: &Case) -> DefectLog {
+fn of_case(case: &CaseFiles) -> DefectLog {
     let text = |file: &str| {
         let bytes = case.get(file)?;
         Some(std::str::from_utf8(bytes).expect("it is text"))
     };
     let sizes = sizes(case);
-    let options = ValidateOptions::with(|o| {
+    let options = ValidateOptions::apply_changes(|o| {
         o.ranks = Some(sizes.iter().product());
         o.declared = text("comm.json").map_or_else(Default::default, |text| {
             groups::parse_file(text).expect("groups are well formed")
@@ -52,15 +52,18 @@ fn of_case(case: &Case) -> DefectLog {
 
 /// Returns the names of the kinds of errors.
 fn errors(findings: &DefectLog) -> String {
-    let kinds = DefectKind::all().filter(|&kind| {
-        findings.count(kind) > 0 && kind.severity() == chakram::validate::Severity::Error
+    let kinds = DefectKind::iter_all().filter(|&kind| {
+        findings.count_of_kind(kind) > 0 && kind.severity() == chakram::validate::Severity::Error
     });
-    kinds.map(DefectKind::name).collect::<Vec<_>>().join(" ")
+    kinds
+        .map(DefectKind::stable_name)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[test]
 fn every_case_of_astra_sim_is_sound_but_those_that_are_not() {
-    let Some(cases) = cases() else { return };
+    let Some(cases) = unpack_cases() else { return };
     let mut unsound = BTreeMap::new();
     for (name, case) in &cases {
         let findings = of_case(case);
@@ -81,11 +84,11 @@ fn every_case_of_astra_sim_is_sound_but_those_that_are_not() {
 
 #[test]
 fn a_captured_trace_is_sound_but_for_control_dependencies() {
-    let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
+    let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = TraceContents::open(&path).expect("the corpus is there");
-    let options = ValidateOptions::with(|o| {
+    let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
+    let options = ValidateOptions::apply_changes(|o| {
         o.mirror = true;
         o.show = 3;
     });
@@ -93,9 +96,9 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
     let findings = check(&file, &options);
     println!("{}", super::told(&findings));
     assert_eq!(errors(&findings), "");
-    assert_eq!(findings.count(DefectKind::ControlCycle), 1);
-    assert!(findings.count(DefectKind::DanglingControl) > 1000);
-    let both = ValidateOptions::with(|o| {
+    assert_eq!(findings.count_of_kind(DefectKind::ControlCycle), 1);
+    assert!(findings.count_of_kind(DefectKind::DanglingControl) > 1000);
+    let both = ValidateOptions::apply_changes(|o| {
         *o = options;
         o.dependencies = DependencyPolicy::Both;
     });
@@ -108,13 +111,15 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
     let mut sound = 0;
     for entry in std::fs::read_dir(folder).expect("the cases are there") {
         let path = entry.expect("the folder can be listed").path();
-        let Ok(files) = discover(&path) else { continue };
+        let Ok(files) = discover_traces(&path) else {
+            continue;
+        };
         let files = files.iter().map(|file| {
-            let contents = TraceContents::open(&file.path).expect("it can be read");
+            let contents = TraceContents::open_current_schema(&file.path).expect("it can be read");
             (file.rank, contents.as_slice().to_vec())
         });
         let declared = std::fs::read_to_string(path.join("job.groups.json"));
-        let options = ValidateOptions::with(|o| {
+        let options = ValidateOptions::apply_changes(|o| {
             o.show = 3;
             if let Ok(text) = &declared {
                 o.declared = groups::parse_file(text).expect("groups are well formed");
@@ -127,7 +132,12 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
         };
         println!("{}: {}", path.display(), super::told(&findings));
         assert_eq!(errors(&findings), expected, "{}", path.display());
-        assert_eq!(findings.tally().warnings, 0, "{}", path.display());
+        assert_eq!(
+            findings.count_by_severity().warnings,
+            0,
+            "{}",
+            path.display()
+        );
         sound += 1;
     }
     assert!(sound >= 4, "{sound} cases");
@@ -137,12 +147,12 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
 /// the damage.
 #[test]
 fn damaged_captures_are_unsound() {
-    let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
+    let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = TraceContents::open(&path).expect("the corpus is there");
+    let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
     let whole = contents.as_slice();
-    let options = ValidateOptions::with(|o| {
+    let options = ValidateOptions::apply_changes(|o| {
         o.mirror = true;
         o.show = 1;
     });
@@ -164,7 +174,11 @@ fn damaged_captures_are_unsound() {
     for (what, bytes) in damaged {
         let findings = check(&[(0, bytes.clone())], &options);
         println!("{what}: {}", super::told(&findings));
-        let graph = chakram::workload::Graph::read(&bytes, 0, DependencyPolicy::Auto);
-        assert_eq!(graph.is_err(), findings.tally().errors > 0, "{what}");
+        let graph = chakram::workload::Graph::read_graph(&bytes, 0, DependencyPolicy::Auto);
+        assert_eq!(
+            graph.is_err(),
+            findings.count_by_severity().errors > 0,
+            "{what}"
+        );
     }
 }

@@ -496,7 +496,7 @@ fn generated_jobs_are_edited_as_their_files_are() {
 /// A capture of two micro-batches of four layers: layers of both are repeated, and keep their recorded time.
 #[test]
 fn layers_of_all_captured_micro_batches_are_repeated() {
-    let Some(capture) = crate::corpus::corpus("captures/pytorch/ddp_gpt") else {
+    let Some(capture) = crate::corpus::corpus_path("captures/pytorch/ddp_gpt") else {
         return;
     };
     let jobs = Jobs::new();

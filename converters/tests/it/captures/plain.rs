@@ -66,7 +66,7 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
         }
         let text = |number: u32| trace.texts.get(number);
         assert_eq!(text(node.name), *all["name"]);
-        let form = trace.form(node);
+        let form = trace.form_of_node(node);
         assert_eq!(text(form.op_schema), *all["op_schema"]);
         assert_eq!(record.id, *all["id"]);
         assert_eq!(
@@ -174,7 +174,7 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
                 assert_eq!(event.external_id as i64, number("External id"));
                 assert_eq!(event.correlation as i64, number("correlation"));
                 if let Some(stream) = args["stream"].as_i64() {
-                    assert_eq!(trace.details(event).stream, stream);
+                    assert_eq!(trace.details_of_event(event).stream, stream);
                 }
                 let Some(kept) = trace.args_of(event) else {
                     assert!(args.get("Collective name").is_none());

@@ -2,12 +2,12 @@
 //! silently.
 
 use chakram_converters::pytorch::{HostTrace, KinetoTrace, NONE};
-use chakram_trace::format::file::decompressed;
+use chakram_trace::format::file::decompress_bytes;
 use serde_json::Value;
 
 /// Returns the text in `data` as UTF-8. Returns `None` if `data` is compressed, and large or damaged.
 fn text(data: &[u8]) -> Option<Vec<u8>> {
-    let text = match decompressed(data) {
+    let text = match decompress_bytes(data) {
         Some(Ok(unpacked)) => (unpacked.len() <= 1 << 20).then_some(unpacked)?,
         Some(Err(_)) => return None,
         None => data.to_vec(),
@@ -39,7 +39,7 @@ pub fn host(data: &[u8]) {
         Err(error) => return assert!(error.to_string().contains("try: ")),
     };
     assert_eq!(trace.bytes, text.len() as u64);
-    if trace.repairs.count() == 0
+    if trace.repairs.repair_count() == 0
         && let Some(count) = elements(&text, "nodes")
     {
         assert_eq!(trace.nodes.len(), count);
@@ -51,7 +51,7 @@ pub fn host(data: &[u8]) {
         }
     }
     for node in &trace.nodes {
-        let form = trace.form(node);
+        let form = trace.form_of_node(node);
         for number in [node.name, form.op_schema, form.shapes_in, form.types_in] {
             let _ = trace.texts.get(number);
         }
@@ -60,7 +60,7 @@ pub fn host(data: &[u8]) {
 }
 
 /// Reads `data` as a device trace, and checks that no event is lost.
-pub fn device(data: &[u8]) {
+pub fn read_device(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let trace = match KinetoTrace::from_bytes(data) {
         Ok(trace) => trace,
@@ -70,7 +70,7 @@ pub fn device(data: &[u8]) {
     let left: u64 = trace.left_out.iter().map(|(_, count)| count).sum();
     let read = (trace.events.len() + trace.python.len()) as u64;
     let seen = read + trace.arrows + left + trace.outside + trace.untimed;
-    if trace.repairs.count() == 0
+    if trace.repairs.repair_count() == 0
         && let Some(count) = elements(&text, "traceEvents")
     {
         assert_eq!(seen, count as u64);
@@ -87,7 +87,7 @@ pub fn device(data: &[u8]) {
             &trace.tracks[event.track as usize],
         );
         assert!(event.details == NONE || trace.details.get(event.details as usize).is_some());
-        let args = trace.details(event).args;
+        let args = trace.details_of_event(event).args;
         assert!(args == NONE || trace.args.get(args as usize).is_some());
     }
 }

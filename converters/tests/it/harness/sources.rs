@@ -6,7 +6,7 @@ use chakram_converters::nsys;
 use chakram_converters::pytorch::ConvertOptions;
 use chakram_converters::simai::{RankGrid, SimaiWorkload};
 use chakram_converters::text_workload::TextWorkload;
-use chakram_converters::xplane::{XplaneFile, XplaneJob, begins};
+use chakram_converters::xplane::{XplaneFile, XplaneJob, begins_as_xplane};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::TraceContents;
 use chakram_trace::graph::{DependencyPolicy, Graph};
@@ -21,13 +21,14 @@ pub fn text_workload(data: &[u8]) {
     let Ok(workload) = TextWorkload::parse(text) else {
         return;
     };
-    assert!(TextWorkload::begins(data));
+    assert!(TextWorkload::begins_as_text_workload(data));
     for rank in [0, 3] {
         let mut trace = Vec::new();
         workload
-            .write(rank, 2, &mut trace)
+            .write_rank(rank, 2, &mut trace)
             .expect("memory takes everything");
-        let (graph, _) = Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        let (graph, _) =
+            Graph::read_graph(&trace, rank, DependencyPolicy::Both).expect("it is sound");
         assert_eq!(graph.nodes().len() as u64, 2 * workload.nodes_per_pass());
     }
 }
@@ -35,7 +36,7 @@ pub fn text_workload(data: &[u8]) {
 /// Converts arbitrary bytes. They must be rejected, or be profiles whose traces preserve the time of the
 /// devices.
 pub fn xplane(data: &[u8]) {
-    let _ = begins(data);
+    let _ = begins_as_xplane(data);
     let files = [XplaneFile {
         path: PathBuf::from("profile"),
         contents: data.to_vec(),
@@ -43,11 +44,11 @@ pub fn xplane(data: &[u8]) {
     let Ok(mut job) = XplaneJob::new(&files) else {
         return;
     };
-    for rank in 0..job.ranks() {
-        let Ok(trace) = job.write(rank, Vec::new()) else {
+    for rank in 0..job.rank_count() {
+        let Ok(trace) = job.write_rank(rank, Vec::new()) else {
             return;
         };
-        Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        Graph::read_graph(&trace, rank, DependencyPolicy::Both).expect("it is sound");
         let device = job.summary().devices.last().expect("it was written");
         assert_eq!(device.busy_ns, device.kept_ns);
         assert!(device.linked <= device.events);
@@ -66,13 +67,16 @@ pub fn nsys(data: &[u8]) {
     std::fs::write(&export, data).expect("there is room");
     let trace = |rank: u32| folder.join(format!("job.{rank}.et"));
     let mut files = OutputSet::default();
-    let converted = nsys::convert(&[export], &ConvertOptions::default(), &trace, &mut files);
+    let converted =
+        nsys::convert_exports(&[export], &ConvertOptions::default(), &trace, &mut files);
     if let Ok((summary, written)) = converted {
-        files.commit().expect("there is room");
+        files.commit_all().expect("there is room");
         assert_eq!(summary.processes.len(), written.len());
         for (rank, _) in &written {
-            let contents = TraceContents::open(&trace(*rank)).expect("it was written");
-            Graph::read(contents.as_slice(), *rank, DependencyPolicy::Both).expect("it is sound");
+            let contents =
+                TraceContents::open_current_schema(&trace(*rank)).expect("it was written");
+            Graph::read_graph(contents.as_slice(), *rank, DependencyPolicy::Both)
+                .expect("it is sound");
         }
     }
     std::fs::remove_dir_all(&folder).expect("it is there");
@@ -88,14 +92,17 @@ pub fn goal(data: &[u8]) {
     let Ok(schedule) = GoalSchedule::parse(text) else {
         return;
     };
-    assert!(GoalSchedule::begins(data) || text.len() > 1 << 15);
+    assert!(GoalSchedule::begins_as_goal(data) || text.len() > 1 << 15);
     let programs = (0..).zip(&schedule.programs).map(|(rank, program)| {
-        let (trace, nodes) = schedule.write(rank, Vec::new()).ok()?;
+        let (trace, nodes) = schedule.write_rank(rank, Vec::new()).ok()?;
         let (graph, binding) =
-            Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+            Graph::read_graph(&trace, rank, DependencyPolicy::Both).expect("it is sound");
         assert_eq!(graph.nodes().len() as u64, nodes);
         assert_eq!(nodes, program.operations.len().max(1) as u64);
-        Some(GoalProgram::of(&graph, &binding.peers).expect("it has times and no collectives"))
+        Some(
+            GoalProgram::from_graph(&graph, &binding.peers)
+                .expect("it has times and no collectives"),
+        )
     });
     // Operations that require one another in a cycle have no valid trace.
     let Some(programs) = programs.collect::<Option<Vec<_>>>() else {
@@ -104,7 +111,7 @@ pub fn goal(data: &[u8]) {
     let written = GoalSchedule { programs };
     let again = GoalSchedule::parse(&written.to_string()).expect("it was written");
     assert_eq!(again.to_string(), written.to_string());
-    assert!(again.operations() >= schedule.operations());
+    assert!(again.operation_count() >= schedule.operation_count());
 }
 
 /// Converts arbitrary bytes. They must be rejected, or be a workload whose traces have the same number of nodes on
@@ -116,7 +123,7 @@ pub fn simai(data: &[u8]) {
     let Ok(workload) = SimaiWorkload::parse(text) else {
         return;
     };
-    assert!(SimaiWorkload::begins(data));
+    assert!(SimaiWorkload::begins_as_simai(data));
     let npus = workload.npus.unwrap_or(16);
     let Ok(grid) = RankGrid::new(&workload, npus) else {
         return;
@@ -126,9 +133,10 @@ pub fn simai(data: &[u8]) {
     }
     let mut nodes = None;
     for rank in [0, npus - 1] {
-        let written = workload.write(&grid, rank, 2, Vec::new());
+        let written = workload.write_rank(&grid, rank, 2, Vec::new());
         let (trace, count) = written.expect("memory takes everything");
-        let (graph, _) = Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        let (graph, _) =
+            Graph::read_graph(&trace, rank, DependencyPolicy::Both).expect("it is sound");
         assert_eq!(graph.nodes().len() as u64, count);
         assert_eq!(*nodes.get_or_insert(count), count);
     }

@@ -5,7 +5,7 @@ use crate::diff::value::FieldValue;
 use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
-use chakram_trace::format::{Dtype, Op, escape};
+use chakram_trace::format::{Dtype, Op, escape_name};
 use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
 
 /// Names of the fields of inputs and outputs.
@@ -54,14 +54,23 @@ impl ChangeCollector<'_> {
         });
     }
 
-    fn text<T: PartialEq>(&mut self, field: NodeField, pair: [T; 2], show: impl Fn(&T) -> String) {
+    fn compare_text<T: PartialEq>(
+        &mut self,
+        field: NodeField,
+        pair: [T; 2],
+        show: impl Fn(&T) -> String,
+    ) {
         if pair[0] != pair[1] {
             let [before, after] = pair.map(|value| FieldValue::Text(show(&value)));
             self.push(field, before, after);
         }
     }
 
-    fn maybe<T: PartialEq + ToString>(&mut self, field: NodeField, pair: [Option<T>; 2]) {
+    fn compare_optional<T: PartialEq + ToString>(
+        &mut self,
+        field: NodeField,
+        pair: [Option<T>; 2],
+    ) {
         if pair[0] != pair[1] {
             let value =
                 |v: Option<T>| v.map_or(FieldValue::Absent, |v| FieldValue::Text(v.to_string()));
@@ -70,40 +79,44 @@ impl ChangeCollector<'_> {
         }
     }
 
-    fn count(&mut self, field: NodeField, pair: [u64; 2]) {
+    fn compare_count(&mut self, field: NodeField, pair: [u64; 2]) {
         if pair[0] != pair[1] {
             let [before, after] = pair.map(FieldValue::Count);
             self.push(field, before, after);
         }
     }
 
-    fn has(&self, fields: &[NodeField]) -> bool {
+    fn compares_any(&self, fields: &[NodeField]) -> bool {
         self.0.iter().any(|change| fields.contains(&change.field))
     }
 }
 
 /// Compares all fields of two nodes, except ids and dependencies. `partners` returns whether the two nodes with the
 /// given ids are matched with each other.
-pub(in crate::diff) fn compare(
+pub(in crate::diff) fn compare_nodes(
     a: &RawTraceNode<'_>,
     b: &RawTraceNode<'_>,
     partners: &dyn Fn(u64, u64) -> bool,
     found: &mut Vec<FieldChange>,
 ) {
     let mut found = ChangeCollector(found);
-    views(&a.view, &b.view, &mut found);
-    records(&a.record, &b.record, partners, &mut found);
+    compare_views(&a.view, &b.view, &mut found);
+    compare_records(&a.record, &b.record, partners, &mut found);
 }
 
-fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCollector<'_>) {
+fn compare_views(
+    a: &CompactNodeView<'_>,
+    b: &CompactNodeView<'_>,
+    found: &mut ChangeCollector<'_>,
+) {
     let yes = |yes: &bool| if *yes { "yes" } else { "no" }.to_owned();
-    found.text(
+    found.compare_text(
         NodeField::Type,
         [type_name(&a.op), type_name(&b.op)],
         String::clone,
     );
-    found.text(NodeField::Name, [a.name, b.name], |name| escape(name));
-    found.maybe(NodeField::Lane, [a.lane, b.lane]);
+    found.compare_text(NodeField::Name, [a.name, b.name], |name| escape_name(name));
+    found.compare_optional(NodeField::Lane, [a.lane, b.lane]);
     match (a.op, b.op) {
         (
             Op::Compute {
@@ -111,11 +124,11 @@ fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCol
             },
             Op::Compute { flops, dtype, .. },
         ) => {
-            found.maybe::<Dtype>(NodeField::Dtype, [d, dtype]);
-            found.count(NodeField::Flops, [f, flops]);
+            found.compare_optional::<Dtype>(NodeField::Dtype, [d, dtype]);
+            found.compare_count(NodeField::Flops, [f, flops]);
         }
         (Op::Memory { in_switch: s, .. }, Op::Memory { in_switch, .. }) => {
-            found.text(NodeField::InSwitch, [s, in_switch], yes);
+            found.compare_text(NodeField::InSwitch, [s, in_switch], yes);
         }
         (
             Op::Message {
@@ -133,10 +146,10 @@ fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCol
                 ..
             },
         ) => {
-            found.maybe(NodeField::Peer, [Some(p), Some(peer)]);
-            found.maybe(NodeField::Tag, [Some(t), Some(tag)]);
-            found.maybe(NodeField::Own, [o, own]);
-            found.text(NodeField::Host, [h, host], yes);
+            found.compare_optional(NodeField::Peer, [Some(p), Some(peer)]);
+            found.compare_optional(NodeField::Tag, [Some(t), Some(tag)]);
+            found.compare_optional(NodeField::Own, [o, own]);
+            found.compare_text(NodeField::Host, [h, host], yes);
         }
         (
             Op::Collective {
@@ -154,16 +167,16 @@ fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCol
                 ..
             },
         ) => {
-            found.text(NodeField::Group, [g, group], |&group| group_name(group));
-            found.maybe(NodeField::Root, [r, root]);
+            found.compare_text(NodeField::Group, [g, group], |&group| group_name(group));
+            found.compare_optional(NodeField::Root, [r, root]);
             let mask = |mask: Option<u32>| mask.map(|mask| format!("mask {mask:#b}"));
-            found.maybe(NodeField::Dimensions, [mask(d), mask(dimensions)]);
-            found.text(NodeField::Host, [h, host], yes);
+            found.compare_optional(NodeField::Dimensions, [mask(d), mask(dimensions)]);
+            found.compare_text(NodeField::Host, [h, host], yes);
         }
         _ => {}
     }
     if let (Some(before), Some(after)) = (bytes_of(&a.op), bytes_of(&b.op)) {
-        found.count(NodeField::Bytes, [before, after]);
+        found.compare_count(NodeField::Bytes, [before, after]);
     }
     for (field, before, after) in [
         (NodeField::Duration, a.recorded, b.recorded),
@@ -174,7 +187,7 @@ fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCol
             found.push(field, FieldValue::Time(before), FieldValue::Time(after));
         }
     }
-    found.text(NodeField::Eager, [a.eager, b.eager], yes);
+    found.compare_text(NodeField::Eager, [a.eager, b.eager], yes);
 }
 
 /// Fields of a record that are missing in the decoded view.
@@ -190,12 +203,12 @@ struct RecordFields<'a> {
     unknown: Vec<(u32, &'a [u8])>,
 }
 
-fn parts<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
+fn split_fields<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
     let mut parts = RecordFields::default();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let from = cursor.offset() - record.offset;
-        let Ok((number, raw)) = cursor.field() else {
+        let from = cursor.file_offset() - record.offset;
+        let Ok((number, raw)) = cursor.read_field() else {
             // A broken field makes the following fields unreadable, so the rest of the record is compared as bytes.
             parts.unknown.push((0, &record.bytes[from..]));
             break;
@@ -207,16 +220,16 @@ fn parts<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
             (7, WireValue::Varint(micros)) => parts.micros = micros,
             (8 | 9, WireValue::Bytes(io, at)) => {
                 let mut fields = WireCursor::new(io, at);
-                while let Ok((which @ 1..=3, WireValue::Bytes(text, _))) = fields.field() {
+                while let Ok((which @ 1..=3, WireValue::Bytes(text, _))) = fields.read_field() {
                     parts.io[number as usize - 8][which as usize - 1] = text;
                 }
             }
             (10, WireValue::Bytes(message, at)) => {
-                let name = AttrView::scan(message, at).map_or(&b""[..], |attr| attr.name);
+                let name = AttrView::scan_attribute(message, at).map_or(&b""[..], |attr| attr.name);
                 parts.attributes.push((name, message));
             }
             _ => {
-                let field = &record.bytes[from..cursor.offset() - record.offset];
+                let field = &record.bytes[from..cursor.file_offset() - record.offset];
                 parts.unknown.push((number, field));
             }
         }
@@ -227,31 +240,31 @@ fn parts<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
     parts
 }
 
-fn records(
+fn compare_records(
     a: &RawRecord<'_>,
     b: &RawRecord<'_>,
     partners: &dyn Fn(u64, u64) -> bool,
     found: &mut ChangeCollector<'_>,
 ) {
-    let (a, b) = (parts(a), parts(b));
+    let (a, b) = (split_fields(a), split_fields(b));
     // Different type numbers can decode to the same operation.
-    if !found.has(&[NodeField::Type]) {
-        found.text(NodeField::Type, [a.kind, b.kind], |kind| {
+    if !found.compares_any(&[NodeField::Type]) {
+        found.compare_text(NodeField::Type, [a.kind, b.kind], |kind| {
             format!("number {kind}")
         });
     }
     // The field in microseconds repeats the duration, so its change is reported only if the duration is unchanged.
-    if !found.has(&[NodeField::Duration]) {
-        found.count(NodeField::Micros, [a.micros, b.micros]);
+    if !found.compares_any(&[NodeField::Duration]) {
+        found.compare_count(NodeField::Micros, [a.micros, b.micros]);
     }
-    found.count(NodeField::Start, [a.start, b.start]);
+    found.compare_count(NodeField::Start, [a.start, b.start]);
     let text = |bytes: &&[u8]| match bytes {
         [] => "nothing".to_owned(),
-        _ => escape(&String::from_utf8_lossy(bytes)),
+        _ => escape_name(&String::from_utf8_lossy(bytes)),
     };
     for (names, (a, b)) in IO.iter().zip(a.io.into_iter().zip(b.io)) {
         for (i, name) in names.iter().enumerate() {
-            found.text(NodeField::Io(name), [a[i], b[i]], text);
+            found.compare_text(NodeField::Io(name), [a[i], b[i]], text);
         }
     }
     let value = |messages: &[&[u8]]| match messages {
@@ -259,7 +272,7 @@ fn records(
         _ => {
             let shown = messages
                 .iter()
-                .map(|message| match AttrView::scan(message, 0) {
+                .map(|message| match AttrView::scan_attribute(message, 0) {
                     Ok(attr) => attr.display_text(),
                     Err(_) => format!("{} bytes that are not an attribute", message.len()),
                 });
@@ -267,7 +280,7 @@ fn records(
         }
     };
     let number = |messages: &[&[u8]]| match messages {
-        [message] => AttrView::scan(message, 0).ok()?.as_u64().ok(),
+        [message] => AttrView::scan_attribute(message, 0).ok()?.as_u64().ok(),
         _ => None,
     };
     by_key(&a.attributes, &b.attributes, |name, a, b| {
@@ -282,7 +295,7 @@ fn records(
             return found.push(NodeField::Profiler, one, other);
         }
         // A change that is visible in a decoded field is not reported again for the attribute.
-        if !found.has(read_from(name)) {
+        if !found.compares_any(read_from(name)) {
             let name = String::from_utf8_lossy(name).into_owned();
             found.push(NodeField::Attribute(name), value(a), value(b));
         }

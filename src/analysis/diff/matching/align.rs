@@ -1,18 +1,18 @@
 //! Aligns the lanes of two traces in program order.
 
 use super::NodeMatching;
-use super::residual::agree;
+use super::residual::count_agreeing_neighbours;
 use crate::diff::side::ComparedTrace;
 use chakram_trace::format::Op;
 use chakram_trace::graph::Interner;
-use chakram_trace::graph::fingerprint;
+use chakram_trace::graph::stable_hash;
 use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
 
 /// A lane: the number in the trace, and the kind: empty nodes (0), host (1) or NPU (2).
 type AlignedLane = (Option<i64>, u8);
 
-fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
+fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
     let view = &side.raw.nodes[node as usize].view;
     let kind = match view.op {
         Op::NoOp => 0,
@@ -23,24 +23,28 @@ fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
 }
 
 /// Returns the nodes of each lane in an order consistent with dependencies.
-fn lanes(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u32>> {
+fn group_nodes_by_lane(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u32>> {
     let mut lanes: BTreeMap<AlignedLane, Vec<u32>> = BTreeMap::new();
     for &node in side.order.iter().chain(&side.unordered) {
-        lanes.entry(lane(side, node)).or_default().push(node);
+        lanes
+            .entry(lane_of_node(side, node))
+            .or_default()
+            .push(node);
     }
     lanes
 }
 
 /// Pairs nodes with equal keys at the same position in an alignment of the lanes; known pairs anchor the alignment.
-pub(super) fn align(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    let [mut a, mut b] = [0, 1].map(|which| lanes(&sides[which]));
+pub(super) fn pair_by_lane_alignment(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
+    let [mut a, mut b] = [0, 1].map(|which| group_nodes_by_lane(&sides[which]));
     a.retain(|lane, _| b.contains_key(lane));
     for (lane, first) in a {
         let second = b.remove(&lane).unwrap_or_default();
         let lists = [first, second];
         let some = |which: usize| {
             let list: &[u32] = &lists[which];
-            list.iter().any(|&node| pairs.of(which, node).is_none())
+            list.iter()
+                .any(|&node| pairs.partner_of_node(which, node).is_none())
         };
         if some(0) && some(1) {
             align_lane(sides, pairs, lists);
@@ -52,17 +56,20 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     // Only the two ends of a run of known pairs are kept, because they suffice as anchors.
     let mut kept = [0, 1].map(|which| {
         let list: &Vec<u32> = &lists[which];
-        let free: Vec<bool> = list.iter().map(|&n| pairs.of(which, n).is_none()).collect();
+        let free: Vec<bool> = list
+            .iter()
+            .map(|&n| pairs.partner_of_node(which, n).is_none())
+            .collect();
         let near = (0..list.len())
             .map(|i| free[i] || i > 0 && free[i - 1] || i + 1 < free.len() && free[i + 1]);
         near.collect::<Vec<bool>>()
     });
-    let mut wanted = [0, 1].map(|which| vec![false; pairs.count(which) as usize]);
+    let mut wanted = [0, 1].map(|which| vec![false; pairs.node_count(which) as usize]);
     for which in [0, 1] {
         for (&node, &near) in lists[which].iter().zip(&kept[which]) {
             if near {
                 wanted[which][node as usize] = true;
-                if let Some(partner) = pairs.of(which, node) {
+                if let Some(partner) = pairs.partner_of_node(which, node) {
                     wanted[1 - which][partner as usize] = true;
                 }
             }
@@ -76,12 +83,12 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let tokens = [0, 1].map(|which| {
         let tokens = lists[which].iter().map(|&node| {
             // The two nodes of a known pair have a token that no other node has, so the alignment keeps the pair.
-            let label = match (which, pairs.of(which, node)) {
-                (_, None) => sides[which].key()[node as usize],
-                (0, Some(_)) => fingerprint(&(node, "pair")),
-                (_, Some(partner)) => fingerprint(&(partner, "pair")),
+            let label = match (which, pairs.partner_of_node(which, node)) {
+                (_, None) => sides[which].labels_by_key()[node as usize],
+                (0, Some(_)) => stable_hash(&(node, "pair")),
+                (_, Some(partner)) => stable_hash(&(partner, "pair")),
             };
-            Token(numbers.intern(label))
+            Token(numbers.intern_key(label))
         });
         tokens.collect::<Vec<_>>()
     });
@@ -94,9 +101,10 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
             let (x, y) = (lists[0][*from], lists[1][*to]);
             // The alignment may place unrelated nodes at the same position. Such nodes are not paired, because their
             // neighbours contradict the pair.
-            let free = pairs.of(0, x).is_none() && pairs.of(1, y).is_none();
-            if free && agree(sides, pairs, x, y).is_plausible() {
-                pairs.set(x, y);
+            let free =
+                pairs.partner_of_node(0, x).is_none() && pairs.partner_of_node(1, y).is_none();
+            if free && count_agreeing_neighbours(sides, pairs, x, y).is_plausible() {
+                pairs.set_pair(x, y);
             }
             (*from, *to) = (*from + 1, *to + 1);
         }

@@ -8,7 +8,7 @@
 //! neighbours does not distinguish different nodes. Each refinement step visits only the edges of the smaller part of a
 //! class, so the total time is O(edges · log nodes).
 
-use super::equal_labels::for_alike;
+use super::equal_labels::for_each_equal_label;
 use super::{NodeHashes, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ struct RefinementClass {
 }
 
 impl RefinementClass {
-    fn balanced(&self) -> bool {
+    fn is_balanced(&self) -> bool {
         self.first * 2 == self.len
     }
 }
@@ -65,9 +65,9 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     ) -> Option<Self> {
         let mut classes: Vec<RefinementClass> = Vec::new();
         let mut members: Vec<u32> = Vec::new();
-        let offset = pairs.count(0);
-        for_alike(pairs, labels, |pairs, nodes, first| match nodes {
-            [a, b] => pairs.set(a.1, b.1 - offset),
+        let offset = pairs.node_count(0);
+        for_each_equal_label(pairs, labels, |pairs, nodes, first| match nodes {
+            [a, b] => pairs.set_pair(a.1, b.1 - offset),
             _ => {
                 classes.push(RefinementClass {
                     start: members.len() as u32,
@@ -96,29 +96,29 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             classes,
         };
         for number in 0..this.classes.len() as u32 {
-            for at in this.span(number) {
+            for at in this.range_of_class(number) {
                 let node = this.members[at] as usize;
                 (this.class[node], this.place[node]) = (number, at as u32);
             }
-            if this.classes[number as usize].balanced() {
-                this.enqueue(number);
+            if this.classes[number as usize].is_balanced() {
+                this.enqueue_class(number);
             }
         }
         this.enqueue_neighbours();
-        this.refine();
+        this.refine_classes();
         Some(this)
     }
 
-    fn span(&self, number: u32) -> std::ops::Range<usize> {
+    fn range_of_class(&self, number: u32) -> std::ops::Range<usize> {
         let class = self.classes[number as usize];
         class.start as usize..(class.start + class.len) as usize
     }
 
-    fn offset(&self) -> u32 {
+    fn offset_of_second(&self) -> u32 {
         self.sides[0].len() as u32
     }
 
-    fn enqueue(&mut self, number: u32) {
+    fn enqueue_class(&mut self, number: u32) {
         let class = &mut self.classes[number as usize];
         if !class.queued {
             class.queued = true;
@@ -128,12 +128,12 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
 
     /// Enqueues the pairs and classes as splitters.
     fn enqueue_neighbours(&mut self) {
-        let offset = self.offset();
+        let offset = self.offset_of_second();
         let mut beside: Vec<u32> = Vec::new();
         for &node in self.members.iter().filter(|&&node| node < offset) {
             for way in EdgeDirection::BOTH {
-                let next = self.sides[0].neighbours(node, way).map(|(next, _)| next);
-                beside.extend(next.filter(|&next| self.pairs.of(0, next).is_some()));
+                let next = self.sides[0].neighbours_of(node, way).map(|(next, _)| next);
+                beside.extend(next.filter(|&next| self.pairs.partner_of_node(0, next).is_some()));
             }
         }
         beside.sort_unstable();
@@ -143,35 +143,35 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     }
 
     /// Splits classes until any two nodes of one class have the same number of neighbours in each class.
-    fn refine(&mut self) {
+    fn refine_classes(&mut self) {
         let (mut members, mut touched) = (Vec::new(), Vec::new());
         while let Some(splitter) = self.queue.pop_front() {
             members.clear();
             match splitter {
                 ClassSplitter::Pair(first) => {
-                    let second = self.pairs.of(0, first).expect("it is a pair");
-                    members.extend([first, second + self.offset()]);
+                    let second = self.pairs.partner_of_node(0, first).expect("it is a pair");
+                    members.extend([first, second + self.offset_of_second()]);
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
                     // An unbalanced class (with different numbers of nodes from the two traces) is not used as a
                     // splitter, because it contains nodes without a partner, whose edges would separate true pairs.
-                    if !std::mem::take(&mut class.queued) || !class.balanced() {
+                    if !std::mem::take(&mut class.queued) || !class.is_balanced() {
                         continue;
                     }
-                    members.extend_from_slice(&self.members[self.span(number)]);
+                    members.extend_from_slice(&self.members[self.range_of_class(number)]);
                 }
             }
             for way in EdgeDirection::BOTH {
                 touched.clear();
                 for &member in &members {
-                    let offset = self.offset();
+                    let offset = self.offset_of_second();
                     let (side, own, shift) = if member < offset {
                         (&self.sides[0], member, 0)
                     } else {
                         (&self.sides[1], member - offset, offset)
                     };
-                    for (next, control) in side.neighbours(own, way) {
+                    for (next, control) in side.neighbours_of(own, way) {
                         let next = next + shift;
                         if self.class[next as usize] != NONE {
                             let count = &mut self.count[next as usize];
@@ -221,7 +221,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             return;
         }
         let class = self.classes[number as usize];
-        let all = class.queued || !class.balanced();
+        let all = class.queued || !class.is_balanced();
         let mut new = Vec::with_capacity(parts.len());
         for part in parts {
             new.push(self.split_off_one(number, part));
@@ -237,7 +237,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         };
         new.push(number);
         for class in new {
-            self.retire(class);
+            self.retire_class(class);
             if all || class != spare {
                 self.enqueue_if_balanced(class);
             }
@@ -246,14 +246,14 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
 
     fn enqueue_if_balanced(&mut self, number: u32) {
         let class = self.classes[number as usize];
-        if class.len > 2 && class.balanced() {
-            self.enqueue(number);
+        if class.len > 2 && class.is_balanced() {
+            self.enqueue_class(number);
         }
     }
 
     fn split_off_one(&mut self, number: u32, part: &[u32]) -> u32 {
         let new = self.classes.len() as u32;
-        let offset = self.offset();
+        let offset = self.offset_of_second();
         let first = part.iter().filter(|&&node| node < offset).count() as u32;
         let class = &mut self.classes[number as usize];
         class.len -= part.len() as u32;
@@ -279,20 +279,20 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     }
 
     /// Turns a class with one node of each trace into a pair, and dissolves a class with nodes of only one trace.
-    fn retire(&mut self, number: u32) {
+    fn retire_class(&mut self, number: u32) {
         let class = self.classes[number as usize];
         let pair = class.len == 2 && class.first == 1;
         if !pair && class.first > 0 && class.first < class.len {
             self.ambiguous.push(number);
             return;
         }
-        for at in self.span(number) {
+        for at in self.range_of_class(number) {
             self.class[self.members[at] as usize] = NONE;
         }
         if pair {
             let [x, y] = [0, 1].map(|i| self.members[class.start as usize + i]);
-            let (first, second) = (x.min(y), x.max(y) - self.offset());
-            self.pairs.set(first, second);
+            let (first, second) = (x.min(y), x.max(y) - self.offset_of_second());
+            self.pairs.set_pair(first, second);
             self.queue.push_back(ClassSplitter::Pair(first));
         }
         self.classes[number as usize].len = 0;
@@ -309,8 +309,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
 
     /// Splits classes by `labels`. All nodes of a new class have the same label, and the same number of its nodes comes
     /// from each trace.
-    pub fn split(&mut self, labels: &NodeHashes) {
-        let offset = self.offset();
+    pub fn split_by_labels(&mut self, labels: &NodeHashes) {
+        let offset = self.offset_of_second();
         let label = |node: u32| {
             if node < offset {
                 labels[0][node as usize]
@@ -322,7 +322,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         tied.sort_unstable();
         tied.dedup();
         for number in tied {
-            let members = &self.members[self.span(number)];
+            let members = &self.members[self.range_of_class(number)];
             let mut sorted: Vec<(u64, u32)> = members.iter().map(|&n| (label(n), n)).collect();
             sorted.sort_unstable();
             let mut parts: Vec<Vec<u32>> = Vec::new();
@@ -344,18 +344,18 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 self.split_off(number, &mut parts, rest);
             }
         }
-        self.refine();
+        self.refine_classes();
     }
 
     /// Pairs equal nodes in the order of ids, class by class, and refines the other classes after each pair.
     pub fn pair_in_order(&mut self) {
-        let offset = self.offset();
+        let offset = self.offset_of_second();
         while let Some(number) = self.ambiguous.pop() {
             let class = self.classes[number as usize];
-            if class.len == 0 || !class.balanced() {
+            if class.len == 0 || !class.is_balanced() {
                 continue;
             }
-            let members = &self.members[self.span(number)];
+            let members = &self.members[self.range_of_class(number)];
             let (mut a, mut b): (Vec<u32>, Vec<u32>) =
                 members.iter().partition(|&&node| node < offset);
             a.sort_unstable();
@@ -364,7 +364,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             for first in a {
                 // The class may have changed: each pair removes two nodes from the class, and a split removes many
                 // nodes at once.
-                if self.class[first as usize] != number || !self.classes[number as usize].balanced()
+                if self.class[first as usize] != number
+                    || !self.classes[number as usize].is_balanced()
                 {
                     continue;
                 }
@@ -375,7 +376,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 parts.push(&both);
                 let rest = self.classes[number as usize].len as usize - 2;
                 self.split_off(number, &mut parts, rest);
-                self.refine();
+                self.refine_classes();
             }
         }
     }

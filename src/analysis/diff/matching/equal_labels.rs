@@ -3,11 +3,11 @@
 use super::{NodeHashes, NodeMatching};
 
 /// Pairs nodes whose label is unique in each trace.
-pub(super) fn unique(pairs: &mut NodeMatching, labels: &NodeHashes) {
-    for_alike(pairs, labels, |pairs, nodes, first| {
+pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeHashes) {
+    for_each_equal_label(pairs, labels, |pairs, nodes, first| {
         if let ([a, b], 1) = (nodes, first) {
-            let second = pairs.count(0);
-            pairs.set(a.1, b.1 - second);
+            let second = pairs.node_count(0);
+            pairs.set_pair(a.1, b.1 - second);
         }
     });
 }
@@ -24,7 +24,7 @@ impl LabelSketch {
     /// Limits the sketch to 2 MB.
     const MOST_BITS: u32 = 24;
 
-    fn of(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
+    fn from_labels(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
         // With at least eight bits per label (up to the limit), at most about one in eight labels outside the set is
         // not excluded.
         let bits = (8 * labels.len()).next_power_of_two().ilog2();
@@ -34,37 +34,38 @@ impl LabelSketch {
             bits,
         };
         for node in nodes {
-            let (word, bit) = marks.place(labels[node as usize]);
+            let (word, bit) = marks.bit_position(labels[node as usize]);
             marks.words[word] |= bit;
         }
         marks
     }
 
-    fn place(&self, label: u64) -> (usize, u64) {
+    fn bit_position(&self, label: u64) -> (usize, u64) {
         let hash = label.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.bits);
         ((hash >> 6) as usize, 1 << (hash & 63))
     }
 
     fn may_have(&self, label: u64) -> bool {
-        let (word, bit) = self.place(label);
+        let (word, bit) = self.bit_position(label);
         self.words[word] & bit != 0
     }
 }
 
 /// Calls `each` once for each label that unmatched nodes of both traces have. `each` receives these nodes (nodes of the
 /// first trace first), and the number of nodes of the first trace.
-pub(super) fn for_alike(
+pub(super) fn for_each_equal_label(
     pairs: &mut NodeMatching,
     labels: &NodeHashes,
     mut each: impl FnMut(&mut NodeMatching, &[(u64, u32)], usize),
 ) {
-    let offset = pairs.count(0);
-    let marks = [0, 1].map(|which| LabelSketch::of(pairs.unmatched(which), &labels[which]));
+    let offset = pairs.node_count(0);
+    let marks =
+        [0, 1].map(|which| LabelSketch::from_labels(pairs.unmatched_nodes(which), &labels[which]));
     let mut free: Vec<(u64, u32)> = Vec::new();
     for (which, labels) in labels.iter().enumerate() {
         let shift = if which == 0 { 0 } else { offset };
         let nodes = pairs
-            .unmatched(which)
+            .unmatched_nodes(which)
             .map(|node| (labels[node as usize], node + shift));
         free.extend(nodes.filter(|&(label, _)| marks[1 - which].may_have(label)));
     }

@@ -14,7 +14,7 @@ pub(super) enum AmbiguityPolicy {
 
 /// Pairs neighbours of paired nodes, if the neighbours have equal labels and are connected in the
 /// same way.
-pub(super) fn propagate(
+pub(super) fn pair_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
     label: LabelKind,
@@ -24,19 +24,19 @@ pub(super) fn propagate(
     let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
     todo.extend(sides[0].unordered.iter().rev());
     let mut around: [Vec<(bool, u64, u32)>; 2] = Default::default();
-    let labels = [0, 1].map(|which| label.of(&sides[which]));
+    let labels = [0, 1].map(|which| label.labels_of_trace(&sides[which]));
     while let Some(first) = todo.pop() {
-        if pairs.complete() {
+        if pairs.is_complete() {
             return;
         }
-        let Some(second) = pairs.of(0, first) else {
+        let Some(second) = pairs.partner_of_node(0, first) else {
             continue;
         };
         for way in EdgeDirection::BOTH {
             for (which, node) in [(0, first), (1, second)] {
                 around[which].clear();
-                let free = sides[which].neighbours(node, way);
-                let free = free.filter(|&(next, _)| pairs.of(which, next).is_none());
+                let free = sides[which].neighbours_of(node, way);
+                let free = free.filter(|&(next, _)| pairs.partner_of_node(which, next).is_none());
                 around[which].extend(
                     free.map(|(next, control)| (control, labels[which][next as usize], next)),
                 );
@@ -53,15 +53,17 @@ pub(super) fn propagate(
                 list.sort_unstable();
                 list.dedup();
             }
-            alike(a, b, |a, b| {
+            for_each_equal_run(a, b, |a, b| {
                 if among == AmbiguityPolicy::UniqueOnly && (a.len(), b.len()) != (1, 1) {
                     return;
                 }
                 for (&(.., x), &(.., y)) in a.iter().zip(b) {
                     // A neighbour is listed twice if both a data and a control dependency connect it, so it may
                     // already be paired.
-                    if pairs.of(0, x).is_none() && pairs.of(1, y).is_none() {
-                        pairs.set(x, y);
+                    if pairs.partner_of_node(0, x).is_none()
+                        && pairs.partner_of_node(1, y).is_none()
+                    {
+                        pairs.set_pair(x, y);
                         todo.push(x);
                     }
                 }
@@ -75,7 +77,7 @@ type LabelledNeighbour = (bool, u64, u32);
 
 /// Calls `each` for each kind of dependency and label that occurs in both sorted lists, with the entries of both
 /// lists that have them.
-fn alike(
+fn for_each_equal_run(
     a: &[LabelledNeighbour],
     b: &[LabelledNeighbour],
     mut each: impl FnMut(&[LabelledNeighbour], &[LabelledNeighbour]),

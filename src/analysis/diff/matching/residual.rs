@@ -35,7 +35,7 @@ impl NeighbourAgreement {
 }
 
 /// Counts the known pairs among the neighbours of `first` and `second`.
-pub(super) fn agree(
+pub(super) fn count_agreeing_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &NodeMatching,
     first: u32,
@@ -47,10 +47,10 @@ pub(super) fn agree(
     };
     for way in EdgeDirection::BOTH {
         let known = |which: usize, node| -> Vec<(u32, bool)> {
-            let next = sides[which].neighbours(node, way);
+            let next = sides[which].neighbours_of(node, way);
             let mut known: Vec<_> = next
                 .filter_map(|(next, control)| {
-                    let partner = pairs.of(which, next)?;
+                    let partner = pairs.partner_of_node(which, next)?;
                     Some((if which == 0 { partner } else { next }, control))
                 })
                 .collect();
@@ -71,7 +71,7 @@ pub(super) fn agree(
 }
 
 /// Scores the common properties of two nodes with different labels: 2 for equal names, 1 for equal types.
-fn likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
+fn score_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
     let view = |which: usize, node: u32| &sides[which].raw.nodes[node as usize].view;
     let (a, b) = (view(0, first), view(1, second));
     let what = std::mem::discriminant::<Op<'_>>;
@@ -80,62 +80,66 @@ fn likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
 
 /// Pairs nodes that share most of their neighbours. If one unmatched node then remains in each trace, pairs these two
 /// nodes.
-pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
+pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     // The search goes from an unmatched node to the partners of its neighbours, and from these to unmatched nodes.
-    let mut waiting: Vec<u32> = pairs.unmatched(0).collect();
+    let mut waiting: Vec<u32> = pairs.unmatched_nodes(0).collect();
     waiting.reverse();
     let mut tries = vec![0_u8; sides[0].len()];
     while let Some(node) = waiting.pop() {
-        if pairs.of(0, node).is_some() || pairs.complete() {
+        if pairs.partner_of_node(0, node).is_some() || pairs.is_complete() {
             continue;
         }
-        let Some(found) = best(sides, pairs, node) else {
+        let Some(found) = find_best_partner(sides, pairs, node) else {
             continue;
         };
-        pairs.set(node, found);
+        pairs.set_pair(node, found);
         for way in EdgeDirection::BOTH {
-            for (next, _) in sides[0].neighbours(node, way).take(NEAR) {
+            for (next, _) in sides[0].neighbours_of(node, way).take(NEAR) {
                 let tried = &mut tries[next as usize];
-                if pairs.of(0, next).is_none() && *tried < TRIES {
+                if pairs.partner_of_node(0, next).is_none() && *tried < TRIES {
                     *tried += 1;
                     waiting.push(next);
                 }
             }
         }
     }
-    let mut left = pairs.unmatched(0);
-    let mut others = pairs.unmatched(1);
+    let mut left = pairs.unmatched_nodes(0);
+    let mut others = pairs.unmatched_nodes(1);
     let last = (left.next(), left.next(), others.next(), others.next());
     drop((left, others));
     if let (Some(a), None, Some(b), None) = last {
-        let unknown = agree(sides, pairs, a, b).known == 0;
+        let unknown = count_agreeing_neighbours(sides, pairs, a, b).known == 0;
         let nobody = [(0, a), (1, b)].iter().all(|&(which, node)| {
             EdgeDirection::BOTH
                 .iter()
-                .all(|&way| sides[which].degree(node, way) == 0)
+                .all(|&way| sides[which].degree_of(node, way) == 0)
         });
         // Isolated nodes have no neighbours that could contradict the pair, so one common property suffices.
-        if unknown && nobody && likeness(sides, a, b) > 0 {
-            pairs.set(a, b);
+        if unknown && nobody && score_likeness(sides, a, b) > 0 {
+            pairs.set_pair(a, b);
         }
     }
 }
 
 /// Returns the unmatched node of the second trace that shares the most neighbours with `node`. Returns `None` if that
 /// node shares less than half.
-fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Option<u32> {
+fn find_best_partner(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &NodeMatching,
+    node: u32,
+) -> Option<u32> {
     let mut candidates: Vec<u32> = Vec::new();
     for way in EdgeDirection::BOTH {
         let back = match way {
             EdgeDirection::Predecessors => EdgeDirection::Successors,
             EdgeDirection::Successors => EdgeDirection::Predecessors,
         };
-        for (next, control) in sides[0].neighbours(node, way).take(NEAR) {
-            let Some(partner) = pairs.of(0, next) else {
+        for (next, control) in sides[0].neighbours_of(node, way).take(NEAR) {
+            let Some(partner) = pairs.partner_of_node(0, next) else {
                 continue;
             };
-            let free = sides[1].neighbours(partner, back).take(THROUGH);
-            let free = free.filter(|&(x, c)| c == control && pairs.of(1, x).is_none());
+            let free = sides[1].neighbours_of(partner, back).take(THROUGH);
+            let free = free.filter(|&(x, c)| c == control && pairs.partner_of_node(1, x).is_none());
             candidates.extend(free.map(|(x, _)| x).take(CANDIDATES));
         }
     }
@@ -144,7 +148,7 @@ fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Opti
     candidates.truncate(NEAR);
     // The first candidate is always inspected, even if it has many neighbours.
     let size = |which: usize, node: u32| -> usize {
-        let degrees = EdgeDirection::BOTH.map(|way| sides[which].degree(node, way));
+        let degrees = EdgeDirection::BOTH.map(|way| sides[which].degree_of(node, way));
         degrees.iter().sum()
     };
     let mut spent = 0;
@@ -154,8 +158,8 @@ fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Opti
         before == 0 || spent <= WORK
     });
     let scored = affordable.filter_map(|other| {
-        let agreement = agree(sides, pairs, node, other);
-        let like = likeness(sides, node, other);
+        let agreement = count_agreeing_neighbours(sides, pairs, node, other);
+        let like = score_likeness(sides, node, other);
         // Among equal candidates, the one with the lowest index is taken, so that the result is deterministic.
         (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
     });

@@ -14,21 +14,21 @@ use std::cmp::Ordering;
 const NOBODY: u32 = u32::MAX;
 
 /// Pairs nodes with the same id, if nearly all nodes are identical. Returns whether nodes were paired.
-pub fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
+pub fn pair_same_ids(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
     let twin = same_records(sides);
     let sure = |node: &u32| {
         let other = twin[*node as usize];
         other != NOBODY
             && EdgeDirection::BOTH
                 .iter()
-                .all(|&way| agree(sides, &twin, [*node, other], way))
+                .all(|&way| have_same_neighbours(sides, &twin, [*node, other], way))
     };
-    let found: Vec<u32> = sides[0].raw.all().filter(sure).collect();
+    let found: Vec<u32> = sides[0].raw.node_indices().filter(sure).collect();
     if found.len() * 10 < sides[0].len().max(sides[1].len()) * 9 {
         return false;
     }
     for node in found {
-        pairs.set(node, twin[node as usize]);
+        pairs.set_pair(node, twin[node as usize]);
     }
     true
 }
@@ -62,14 +62,14 @@ fn same_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
 }
 
 /// Returns whether two nodes have the same neighbours in the same order, and all these neighbours are matched.
-fn agree(
+fn have_same_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     twin: &[u32],
     [a, b]: [u32; 2],
     way: EdgeDirection,
 ) -> bool {
-    let mine = sides[0].neighbours(a, way);
-    let mut others = sides[1].neighbours(b, way);
+    let mine = sides[0].neighbours_of(a, way);
+    let mut others = sides[1].neighbours_of(b, way);
     let all = mine.into_iter().all(|(next, control)| {
         let other = twin[next as usize];
         other != NOBODY && others.next() == Some((other, control))

@@ -1,21 +1,21 @@
 //! Renders differences of traces as comma-separated values, one row for each difference; times and sizes come last.
 
-use super::json::change;
+use super::json::word_of_change;
 use super::{DiffRenderOptions, words};
 use crate::diff::tally::{ChangeKind, DiffTally};
 use crate::diff::value::FieldValue;
-use chakram_base::ids::ranges;
+use chakram_base::ids::format_ranges;
 use chakram_report::csv::CsvRows;
 
 const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
 
 /// Renders `tally` with times in whole picoseconds.
-pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
+pub fn render_csv(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
     let mut rows = CsvRows::new(HEADER);
     let said = |value: &FieldValue| match value {
         FieldValue::Absent => String::new(),
         FieldValue::Text(text) => text.to_string(),
-        other => other.amount().unwrap_or(0).to_string(),
+        other => other.as_number().unwrap_or(0).to_string(),
     };
     let id = |id: Option<u64>| id.map_or_else(String::new, |id| id.to_string());
     for (what, seen) in tally
@@ -24,12 +24,15 @@ pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
         .take(titles.lines_shown(tally.lines.len()))
     {
         let (aspect, field) = match &what.change {
-            ChangeKind::Field(field) => (words::aspect(field.aspect()), field.to_string()),
+            ChangeKind::Field(field) => (
+                words::name_of_aspect(field.aspect_of_field()),
+                field.to_string(),
+            ),
             _ => ("structure", String::new()),
         };
-        rows.row(&[
+        rows.add_row(&[
             &aspect,
-            &change(&what.change),
+            &word_of_change(&what.change),
             &field,
             &what.name,
             &what.kind,
@@ -38,12 +41,12 @@ pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
             &seen.count,
             &id(seen.ids[0]),
             &id(seen.ids[1]),
-            &ranges(&seen.ranks),
+            &format_ranges(&seen.ranks),
         ]);
     }
     for single in &tally.largest {
-        rows.row(&[
-            &words::aspect(single.field.aspect()),
+        rows.add_row(&[
+            &words::name_of_aspect(single.field.aspect_of_field()),
             &"field changed",
             &single.field,
             &single.name,
@@ -53,8 +56,8 @@ pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
             &single.ranks.len(),
             &single.ids[0],
             &single.ids[1],
-            &ranges(&single.ranks),
+            &format_ranges(&single.ranks),
         ]);
     }
-    rows.text()
+    rows.into_text()
 }

@@ -16,14 +16,14 @@ pub const SCHEMA: &str = "chakram.diff.1";
 
 /// The differences of traces as a document.
 #[derive(Debug, Serialize)]
-pub struct TracesDocument<'t> {
+pub struct TraceDiffDocument<'t> {
     of: &'static str,
     before: &'t str,
     after: &'t str,
     ranks: ComparedRanks<'t>,
     faults: Vec<FaultEntry<'t>>,
     differs: DifferenceDocument,
-    dependencies: PairDocument<u64>,
+    dependencies: BeforeAfter<u64>,
     changed_nodes: u64,
     counts: CountsDocument<'t>,
     differences: Vec<DifferenceRow<'t>>,
@@ -71,7 +71,7 @@ impl DifferenceDocument {
 }
 
 #[derive(Debug, Serialize)]
-struct PairDocument<T> {
+struct BeforeAfter<T> {
     before: T,
     after: T,
 }
@@ -85,12 +85,12 @@ struct DifferenceRow<'t> {
     before: &'t FieldValue,
     after: &'t FieldValue,
     count: u64,
-    first: FirstPlace,
+    first: FirstOccurrence,
     ranks: &'t [u32],
 }
 
 #[derive(Debug, Serialize)]
-struct FirstPlace {
+struct FirstOccurrence {
     rank: u32,
     before_id: Option<u64>,
     after_id: Option<u64>,
@@ -118,26 +118,27 @@ struct NamedAmounts<'t> {
 
 /// Values before and after, and the increase.
 #[derive(Debug, Serialize)]
-pub(in crate::diff) struct ShiftRow {
+pub(in crate::diff) struct AmountChangeRow {
     before: u64,
     after: u64,
     change: i64,
     change_percent: Option<f64>,
 }
 
-impl From<AmountChange> for ShiftRow {
+impl From<AmountChange> for AmountChangeRow {
     fn from(shift: AmountChange) -> Self {
         let narrow = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
-        let more = i64::try_from(shift.more()).unwrap_or(if shift.more() < 0 {
-            i64::MIN
-        } else {
-            i64::MAX
-        });
+        let more =
+            i64::try_from(shift.signed_increase()).unwrap_or(if shift.signed_increase() < 0 {
+                i64::MIN
+            } else {
+                i64::MAX
+            });
         Self {
             before: narrow(shift.before),
             after: narrow(shift.after),
             change: more,
-            change_percent: shift.percent(),
+            change_percent: shift.percent_increase(),
         }
     }
 }
@@ -152,7 +153,7 @@ impl Serialize for CountsDocument<'_> {
         for (what, count) in &self.0.counts {
             match what {
                 ChangeKind::Field(field) => map.serialize_entry(&field.to_string(), count)?,
-                other => map.serialize_entry(change(other), count)?,
+                other => map.serialize_entry(word_of_change(other), count)?,
             }
         }
         map.end()
@@ -160,17 +161,17 @@ impl Serialize for CountsDocument<'_> {
 }
 
 /// Returns `tally` as a document.
-pub fn render<'t>(
+pub fn render_json<'t>(
     tally: &'t DiffTally,
     titles: &DiffRenderOptions<'t>,
     verdict: &'t ThresholdVerdict,
-) -> VersionedDocument<TracesDocument<'t>> {
+) -> VersionedDocument<TraceDiffDocument<'t>> {
     let lines = tally
         .lines
         .iter()
         .take(titles.lines_shown(tally.lines.len()))
         .map(|(what, seen)| DifferenceRow {
-            change: change(&what.change),
+            change: word_of_change(&what.change),
             field: match &what.change {
                 ChangeKind::Field(field) => Some(field.to_string()),
                 _ => None,
@@ -180,7 +181,7 @@ pub fn render<'t>(
             before: &what.before,
             after: &what.after,
             count: seen.count,
-            first: FirstPlace {
+            first: FirstOccurrence {
                 rank: seen.ranks[0],
                 before_id: seen.ids[0],
                 after_id: seen.ids[1],
@@ -189,7 +190,7 @@ pub fn render<'t>(
         });
     let singles = tally.largest.iter().map(|single| SingleRow {
         field: single.field.to_string(),
-        unit: single.field.unit(),
+        unit: single.field.name_of_unit(),
         name: &single.name,
         r#type: &single.kind,
         before_id: single.ids[0],
@@ -214,7 +215,7 @@ pub fn render<'t>(
     };
     VersionedDocument::new(
         SCHEMA,
-        TracesDocument {
+        TraceDiffDocument {
             of: "traces",
             before: titles.names[0],
             after: titles.names[1],
@@ -225,8 +226,8 @@ pub fn render<'t>(
                 only_after: &tally.only[1],
             },
             faults: faults.collect(),
-            differs: DifferenceDocument::new(|aspect| tally.differs(aspect)),
-            dependencies: PairDocument {
+            differs: DifferenceDocument::new(|aspect| tally.differs_in(aspect)),
+            dependencies: BeforeAfter {
                 before: tally.edges[0],
                 after: tally.edges[1],
             },
@@ -244,7 +245,7 @@ pub fn render<'t>(
 }
 
 /// Returns the name of a kind of change, for programs.
-pub(super) fn change(change: &ChangeKind) -> &'static str {
+pub(super) fn word_of_change(change: &ChangeKind) -> &'static str {
     match change {
         ChangeKind::Removed => "node removed",
         ChangeKind::Added => "node added",

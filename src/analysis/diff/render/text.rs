@@ -1,21 +1,21 @@
 //! Renders differences of traces as text of at most 100 columns.
 
 use super::DiffRenderOptions;
-use super::words::{self, from_to, ranks};
+use super::words::{self, format_ranks, from_to};
 use crate::diff::fields::DiffAspect;
 use crate::diff::tally::{
     ChangeKey, ChangeKind, ChangeOccurrences, DiffTally, GroupBy, NodeChange, NodeTotals,
 };
 use crate::diff::{AmountChange, NodeField};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::counted;
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph};
+use chakram_base::units::format_count;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, write_paragraph};
 use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
 /// Renders `tally`.
-pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
+pub fn render_text(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
     let mut out = String::new();
     write_all(&mut out, tally, titles).expect("a string grows as needed");
     out
@@ -23,21 +23,25 @@ pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
 
 fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
     let [first, second] = titles.names;
-    line(out, titles, 0, &format!("{first} → {second}"))?;
+    write_line(out, titles, 0, &format!("{first} → {second}"))?;
     let compared = tally.compared.len() + tally.identical.len();
     let same = match tally.identical.len() {
         0 => String::new(),
         _ => format!(", {} of them identical", tally.identical.len()),
     };
-    line(
+    write_line(
         out,
         titles,
         0,
-        &format!("{} in both{same}", counted(compared as u64, "rank")),
+        &format!("{} in both{same}", format_count(compared as u64, "rank")),
     )?;
     for (list, name) in tally.only.iter().zip(titles.names) {
         if !list.is_empty() {
-            warning(out, titles, &format!("only in {name}: {}", ranks(list)))?;
+            write_warning(
+                out,
+                titles,
+                &format!("only in {name}: {}", format_ranks(list)),
+            )?;
         }
     }
     for fault in &tally.faults {
@@ -47,24 +51,26 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
             n => format!(" (and {} more)", n - 1),
         };
         let text = format!("rank {} of {name}: {}{more}", fault.rank, fault.text);
-        warning(out, titles, &text)?;
+        write_warning(out, titles, &text)?;
     }
     let mut aspects = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes].into_iter();
     // The totals also include changes of single nodes that are below the tolerance and therefore not listed.
-    let sums = [tally.total.time(), tally.total.bytes];
-    if aspects.all(|aspect| !tally.differs(aspect)) && sums.iter().all(|s| s.more() == 0) {
-        line(out, titles, 0, "no differences")?;
+    let sums = [tally.total.total_time(), tally.total.bytes];
+    if aspects.all(|aspect| !tally.differs_in(aspect))
+        && sums.iter().all(|s| s.signed_increase() == 0)
+    {
+        write_line(out, titles, 0, "no differences")?;
     } else {
-        structure(out, tally, titles)?;
+        write_structure(out, tally, titles)?;
         for aspect in [DiffAspect::Time, DiffAspect::Bytes] {
-            amounts(out, tally, titles, aspect)?;
+            write_amounts(out, tally, titles, aspect)?;
         }
     }
     Ok(())
 }
 
 /// Writes a line of `text`.
-pub(in crate::diff) fn line(
+pub(in crate::diff) fn write_line(
     out: &mut String,
     titles: &DiffRenderOptions<'_>,
     indent: usize,
@@ -75,15 +81,21 @@ pub(in crate::diff) fn line(
 }
 
 /// Returns an empty table with columns for names, changes, and values before and after.
-pub(in crate::diff) fn changes(style: TextStyle) -> TextTable<'static> {
-    let columns = [left("", NAMES), right("", 14), left("", 0).after(3)];
-    TextTable::new(columns).indented(0).named(style)
+pub(in crate::diff) fn create_changes_table(style: TextStyle) -> TextTable<'static> {
+    let columns = [
+        left_aligned_column("", NAMES),
+        right_aligned_column("", 14),
+        left_aligned_column("", 0).with_gap(3),
+    ];
+    TextTable::new(columns)
+        .with_indent(0)
+        .with_shortened_names(style)
 }
 
 /// Width of the names in a table of changes, with their indentation.
 const NAMES: usize = 44;
 
-/// Adds a row to a table from [`changes`].
+/// Adds a row to a table from [`create_changes_table`].
 pub(in crate::diff) fn add_change(
     table: &mut TextTable<'_>,
     titles: &DiffRenderOptions<'_>,
@@ -91,11 +103,11 @@ pub(in crate::diff) fn add_change(
     name: &str,
     [more, change]: [&str; 2],
 ) {
-    let name = titles.style.name(name);
-    table.add(&[&format_args!("{:indent$}{name}", ""), &more, &change]);
+    let name = titles.style.clip_name(name);
+    table.add_row(&[&format_args!("{:indent$}{name}", ""), &more, &change]);
 }
 
-pub(in crate::diff) fn heading(
+pub(in crate::diff) fn write_heading(
     out: &mut String,
     titles: &DiffRenderOptions<'_>,
     head: &str,
@@ -110,22 +122,27 @@ pub(in crate::diff) fn heading(
     )
 }
 
-pub(in crate::diff) fn warning(
+pub(in crate::diff) fn write_warning(
     out: &mut String,
     titles: &DiffRenderOptions<'_>,
     text: &str,
 ) -> Result {
     for (i, text) in text.lines().enumerate() {
         let lead = if i == 0 { "  ! " } else { "    " };
-        paragraph(out, text.trim_start(), lead, 4, titles.style.warning)?;
+        write_paragraph(out, text.trim_start(), lead, 4, titles.style.warning)?;
     }
     Ok(())
 }
 
-fn more(out: &mut String, titles: &DiffRenderOptions<'_>, indent: usize, left: usize) -> Result {
+fn write_omitted_count(
+    out: &mut String,
+    titles: &DiffRenderOptions<'_>,
+    indent: usize,
+    left: usize,
+) -> Result {
     match left {
         0 => Ok(()),
-        _ => line(
+        _ => write_line(
             out,
             titles,
             indent,
@@ -140,24 +157,24 @@ type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bo
 /// A quantity that is summed over nodes: its name, and a function that returns its change.
 type NamedMeasure = (&'static str, fn(&NodeTotals) -> AmountChange);
 
-fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
-    let nodes = from_to(&tally.total.nodes, words::count);
+fn write_structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
+    let nodes = from_to(&tally.total.nodes, words::format_count);
     let edges = AmountChange {
         before: tally.edges[0].into(),
         after: tally.edges[1].into(),
     };
-    let edges = from_to(&edges, words::count);
-    heading(
+    let edges = from_to(&edges, words::format_count);
+    write_heading(
         out,
         titles,
         "STRUCTURE",
         &format!("nodes {nodes}; dependencies {edges}"),
     )?;
-    if !tally.differs(DiffAspect::Structure) {
-        return line(out, titles, 2, "the same");
+    if !tally.differs_in(DiffAspect::Structure) {
+        return write_line(out, titles, 2, "the same");
     }
     let field = |change: &ChangeKind| match change {
-        ChangeKind::Field(field) if field.aspect() == DiffAspect::Structure => {
+        ChangeKind::Field(field) if field.aspect_of_field() == DiffAspect::Structure => {
             Some(field.to_string())
         }
         _ => None,
@@ -191,14 +208,14 @@ fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         } else {
             format!(": {which}")
         };
-        let text = format!("{} {how}{which}", counted(all, what));
-        paragraph(out, &text, "  ", 4, anstyle::Style::new())?;
+        let text = format!("{} {how}{which}", format_count(all, what));
+        write_paragraph(out, &text, "  ", 4, anstyle::Style::new())?;
         lines.sort_by_key(|(_, seen)| Reverse(seen.count));
         let shown = titles.lines_shown(lines.len());
         for (what, seen) in &lines[..shown] {
-            line(out, titles, 4, &one(what, seen, titles))?;
+            write_line(out, titles, 4, &format_change(what, seen, titles))?;
         }
-        more(out, titles, 4, lines.len() - shown)?;
+        write_omitted_count(out, titles, 4, lines.len() - shown)?;
     }
     Ok(())
 }
@@ -207,7 +224,7 @@ fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
 const NAME: usize = 28;
 
 /// Formats a node, such as `node 12 → 15 "mm" (compute) in 8 ranks (0-7)`.
-fn place(
+fn format_node(
     ids: [Option<u64>; 2],
     name: &str,
     kind: &str,
@@ -218,13 +235,17 @@ fn place(
         [Some(before), Some(after)] if before != after => format!("{before} → {after}"),
         [before, after] => before.or(after).unwrap_or(0).to_string(),
     };
-    let name = titles.style.clip(name, NAME);
-    format!("node {node} \"{name}\" ({kind}) in {}", ranks(found))
+    let name = titles.style.clip_to_width(name, NAME);
+    format!("node {node} \"{name}\" ({kind}) in {}", format_ranks(found))
 }
 
 /// Formats a line, such as `node 12 "mm" (compute) in rank 0: lane 7 → 8, 3 such`.
-fn one(what: &ChangeKey, seen: &ChangeOccurrences, titles: &DiffRenderOptions<'_>) -> String {
-    let mut text = place(seen.ids, &what.name, &what.kind, &seen.ranks, titles);
+fn format_change(
+    what: &ChangeKey,
+    seen: &ChangeOccurrences,
+    titles: &DiffRenderOptions<'_>,
+) -> String {
+    let mut text = format_node(seen.ids, &what.name, &what.kind, &seen.ranks, titles);
     match &what.change {
         ChangeKind::Removed | ChangeKind::Added => {}
         ChangeKind::Field(field) => text += &format!(": {field} {} → {}", what.before, what.after),
@@ -237,7 +258,7 @@ fn one(what: &ChangeKey, seen: &ChangeOccurrences, titles: &DiffRenderOptions<'_
     }
 }
 
-fn amounts(
+fn write_amounts(
     out: &mut String,
     tally: &DiffTally,
     titles: &DiffRenderOptions<'_>,
@@ -252,9 +273,9 @@ fn amounts(
         _ => &[("bytes", |a| a.bytes), ("FLOPs", |a| a.flops)],
     };
     let show = |measure: &str| match (aspect, measure) {
-        (DiffAspect::Time, _) => words::span,
-        (_, "bytes") => words::bytes,
-        _ => words::count,
+        (DiffAspect::Time, _) => words::format_span,
+        (_, "bytes") => words::format_bytes,
+        _ => words::format_count,
     };
     let head = if aspect == DiffAspect::Time {
         "TIME"
@@ -262,15 +283,15 @@ fn amounts(
         "BYTES"
     };
     let whole = match aspect {
-        DiffAspect::Time => from_to(&tally.total.time(), words::span),
-        _ => from_to(&tally.total.bytes, words::bytes),
+        DiffAspect::Time => from_to(&tally.total.total_time(), words::format_span),
+        _ => from_to(&tally.total.bytes, words::format_bytes),
     };
-    heading(out, titles, head, &whole)?;
+    write_heading(out, titles, head, &whole)?;
     let moved = tally
         .by
         .values()
-        .any(|a| measures.iter().any(|(_, of)| of(a).more() != 0));
-    if !moved && !tally.differs(aspect) {
+        .any(|a| measures.iter().any(|(_, of)| of(a).signed_increase() != 0));
+    if !moved && !tally.differs_in(aspect) {
         return Ok(());
     }
     for (name, of) in measures {
@@ -280,34 +301,34 @@ fn amounts(
             (GroupBy::Group, "group"),
         ] {
             let mut rows: Vec<_> = tally.by.iter().filter(|((b, _), _)| *b == by).collect();
-            rows.retain(|(_, amounts)| of(amounts).more() != 0);
+            rows.retain(|(_, amounts)| of(amounts).signed_increase() != 0);
             if rows.is_empty() {
                 continue;
             }
-            rows.sort_by_key(|(_, amounts)| Reverse(of(amounts).more().unsigned_abs()));
-            line(out, titles, 2, &format!("{name} by {title}"))?;
+            rows.sort_by_key(|(_, amounts)| Reverse(of(amounts).signed_increase().unsigned_abs()));
+            write_line(out, titles, 2, &format!("{name} by {title}"))?;
             let shown = titles.lines_shown(rows.len());
-            let mut table = changes(titles.style);
+            let mut table = create_changes_table(titles.style);
             for ((_, label), amounts) in &rows[..shown] {
                 let shift = of(amounts);
-                let signed = words::signed(shift.more(), show(name));
+                let signed = words::format_signed(shift.signed_increase(), show(name));
                 let text = from_to(&shift, show(name));
                 add_change(&mut table, titles, 4, label, [&signed, &text]);
             }
-            out.push_str(&table.rows());
-            more(out, titles, 4, rows.len() - shown)?;
+            out.push_str(&table.render_rows());
+            write_omitted_count(out, titles, 4, rows.len() - shown)?;
         }
     }
     let singles: Vec<_> = tally
         .largest
         .iter()
-        .filter(|s| s.field.aspect() == aspect)
+        .filter(|s| s.field.aspect_of_field() == aspect)
         .collect();
     if !singles.is_empty() {
-        line(out, titles, 2, "largest changes of single nodes")?;
+        write_line(out, titles, 2, "largest changes of single nodes")?;
         let shown = titles.lines_shown(singles.len());
         for single in &singles[..shown] {
-            line(out, titles, 4, &of_single(single, titles))?;
+            write_line(out, titles, 4, &of_single(single, titles))?;
         }
     }
     Ok(())
@@ -322,13 +343,13 @@ fn of_single(single: &NodeChange, titles: &DiffRenderOptions<'_>) -> String {
         after: single.after.into(),
     };
     let show = match field {
-        NodeField::Bytes => words::bytes,
+        NodeField::Bytes => words::format_bytes,
         NodeField::Duration | NodeField::Delay | NodeField::Wait | NodeField::Profiler => {
-            words::span
+            words::format_span
         }
-        _ => words::count,
+        _ => words::format_count,
     };
-    let more = words::signed(shift.more(), show);
-    let place = place(single.ids.map(Some), name, kind, &single.ranks, titles);
+    let more = words::format_signed(shift.signed_increase(), show);
+    let place = format_node(single.ids.map(Some), name, kind, &single.ranks, titles);
     format!("{place}: {field} {more}, {}", from_to(&shift, show))
 }

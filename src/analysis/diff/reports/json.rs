@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 /// The differences of reports as a document.
 #[derive(Debug, Serialize)]
-pub struct ReportsDocument<'r> {
+pub struct ReportDiffDocument<'r> {
     of: &'static str,
     before: &'r str,
     after: &'r str,
@@ -21,21 +21,21 @@ pub struct ReportsDocument<'r> {
 }
 
 /// Returns the differences as a document.
-pub fn render<'r>(
+pub fn render_json<'r>(
     reports: &'r ReportDiff,
     titles: &DiffRenderOptions<'r>,
     verdict: &'r ThresholdVerdict,
-) -> VersionedDocument<ReportsDocument<'r>> {
+) -> VersionedDocument<ReportDiffDocument<'r>> {
     VersionedDocument::new(
         SCHEMA,
-        ReportsDocument {
+        ReportDiffDocument {
             of: "reports",
             before: titles.names[0],
             after: titles.names[1],
             notes: &reports.notes,
             only_before: &reports.only[0],
             only_after: &reports.only[1],
-            differs: DifferenceDocument::new(|aspect| reports.differs(aspect)),
+            differs: DifferenceDocument::new(|aspect| reports.differs_in(aspect)),
             replays: &reports.replays,
             exceeded: &verdict.exceeded,
         },
@@ -43,6 +43,6 @@ pub fn render<'r>(
 }
 
 /// Serializes a change, saturating at 64 bits.
-pub(super) fn narrow<S: Serializer>(more: &i128, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn serialize_saturated<S: Serializer>(more: &i128, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_i64(i64::try_from(*more).unwrap_or(i64::MAX))
 }

@@ -39,15 +39,15 @@ pub struct ComparedReports {
 
 impl ComparedReports {
     /// Returns an option of the replay from the document, as text.
-    pub(super) fn option(&self, name: &str) -> String {
+    pub(super) fn format_option(&self, name: &str) -> String {
         let value = self.provenance.options.get(name);
         value.map_or_else(|| "nothing".to_owned(), Value::to_string)
     }
 }
 
 /// Reads a report, of one machine or of several.
-pub fn read(text: &str) -> Result<ComparedReports, ReportError> {
-    let mut document = match ReportDocument::read(text)? {
+pub fn read_report(text: &str) -> Result<ComparedReports, ReportError> {
+    let mut document = match ReportDocument::parse_report(text)? {
         ReportDocument::Report(report) => ComparedReports {
             provenance: report.provenance.clone().unwrap_or_default(),
             machines: vec![MachineResult::Completed(Cow::Owned(*report))],
@@ -59,7 +59,7 @@ pub fn read(text: &str) -> Result<ComparedReports, ReportError> {
     };
     for machine in &mut document.machines {
         if let MachineResult::Completed(report) = machine {
-            check(report)?;
+            check_report(report)?;
             // One report may have a row per micro-batch, and the other report a single row for all micro-batches.
             report.to_mut().sum_micro_batches();
         }
@@ -68,7 +68,7 @@ pub fn read(text: &str) -> Result<ComparedReports, ReportError> {
 }
 
 /// Rejects a report whose parts do not sum to the makespan.
-fn check(report: &Report) -> Result<(), ReportError> {
+fn check_report(report: &Report) -> Result<(), ReportError> {
     let makespan = report.outcome.makespan.0;
     for row in &report.rows {
         let sum: u128 = row.time.parts.iter().map(|part| u128::from(part.0)).sum();

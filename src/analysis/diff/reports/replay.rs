@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Returns the means over `npus` NPUs of the parts of an NPU's time, rounded so that they sum to the makespan.
-fn means<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
+fn divide_by_npus<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
     let count = npus.max(1) as u128;
     let mut whole = 0;
     sums.map(|sum| {
@@ -21,7 +21,7 @@ fn means<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
 }
 
 /// Compares two reports of one machine each.
-pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
+pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
     let both = [first, second];
     let npus = both.map(|report| report.rows.len());
     let sums = both.map(|report| {
@@ -30,7 +30,10 @@ pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
             times.map(u128::from).sum::<u128>()
         })
     });
-    let means = [means(sums[0], npus[0]), means(sums[1], npus[1])];
+    let means = [
+        divide_by_npus(sums[0], npus[0]),
+        divide_by_npus(sums[1], npus[1]),
+    ];
     let mut parts: Vec<_> = report::TimeCategory::ALL
         .iter()
         .zip(report::TimeCategory::KEYS)
@@ -40,20 +43,23 @@ pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
                 before: of[0][i],
                 after: of[1][i],
             };
-            let behind = behind(both, npus, part);
+            let behind = compare_contributions(both, npus, part);
             let mean = pair(&means);
-            let explained: i128 = behind.iter().map(|moved| moved.shift.more()).sum();
+            let explained: i128 = behind
+                .iter()
+                .map(|moved| moved.shift.signed_increase())
+                .sum();
             TimePartChange {
                 name,
                 mean,
                 sum: pair(&sums),
-                rest: mean.more() - explained,
+                rest: mean.signed_increase() - explained,
                 behind,
             }
         })
         .collect();
-    parts.sort_by_key(|part| Reverse(part.mean.more().unsigned_abs()));
-    let (collectives, calls) = collectives(both);
+    parts.sort_by_key(|part| Reverse(part.mean.signed_increase().unsigned_abs()));
+    let (collectives, calls) = compare_collectives(both);
     let counts = both.map(|r| {
         let outcome = &r.outcome;
         let messages = outcome.messages;
@@ -83,7 +89,7 @@ pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
         },
         parts,
         collectives,
-        ranks: ranks(both),
+        ranks: compare_rank_times(both),
         structure: calls || counts[0] != counts[1],
     }
 }
@@ -96,7 +102,7 @@ fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
 }
 
 /// Returns the changed contributions to the part `part` in both reports, as means over NPUs.
-fn behind(
+fn compare_contributions(
     both: [&Report; 2],
     npus: [usize; 2],
     part: report::TimeCategory,
@@ -130,7 +136,8 @@ fn behind(
                 after.for_each(|ps| add("after a rank's last node", ps));
             }
             part => {
-                let fits = |kind: NodeKind| report::TimeCategory::of(kind) == Some(part);
+                let fits =
+                    |kind: NodeKind| report::TimeCategory::from_node_kind(kind) == Some(part);
                 let operators = report.operators.iter().filter(|o| fits(o.kind));
                 operators.for_each(|o| add(&o.name, o.total.0));
             }
@@ -146,13 +153,15 @@ fn behind(
                 after: mean(after, npus[1]),
             },
         });
-    let mut moved: Vec<_> = moved.filter(|moved| moved.shift.more() != 0).collect();
-    moved.sort_by_key(|moved| Reverse(moved.shift.more().unsigned_abs()));
+    let mut moved: Vec<_> = moved
+        .filter(|moved| moved.shift.signed_increase() != 0)
+        .collect();
+    moved.sort_by_key(|moved| Reverse(moved.shift.signed_increase().unsigned_abs()));
     moved
 }
 
 /// Returns the collectives that changed, and whether the number of calls changed for any collective.
-fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
+fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     let mut found: BTreeMap<(String, usize), CollectiveChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut twins: BTreeMap<String, usize> = BTreeMap::new();
@@ -186,15 +195,15 @@ fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
         }
     }
     let mut all: Vec<_> = found.into_values().collect();
-    let calls = all.iter().any(|c| c.calls.more() != 0);
+    let calls = all.iter().any(|c| c.calls.signed_increase() != 0);
     let still = |c: &CollectiveChange| {
         [c.calls, c.bytes, c.transfer, c.waited]
             .iter()
-            .all(|s| s.more() == 0)
+            .all(|s| s.signed_increase() == 0)
     };
     all.retain(|collective| !still(collective));
     let by = |c: &CollectiveChange| {
-        let [transfer, waited] = [c.transfer, c.waited].map(|s| s.more().unsigned_abs());
+        let [transfer, waited] = [c.transfer, c.waited].map(|s| s.signed_increase().unsigned_abs());
         Reverse((transfer, waited))
     };
     all.sort_by_key(by);
@@ -202,7 +211,7 @@ fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
 }
 
 /// Returns the changed finish times of ranks that both reports have.
-fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
+fn compare_rank_times(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();
         rows.map(|row| (row.rank.0, row.time.finish.0)).collect()
@@ -213,16 +222,16 @@ fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
             before: before.into(),
             after: (*b.get(&rank)?).into(),
         };
-        (finish.more() != 0).then_some(RankShift { rank, finish })
+        (finish.signed_increase() != 0).then_some(RankShift { rank, finish })
     });
     let mut moved: Vec<_> = common.collect();
-    moved.sort_by_key(|rank| Reverse(rank.finish.more().unsigned_abs()));
+    moved.sort_by_key(|rank| Reverse(rank.finish.signed_increase().unsigned_abs()));
     moved
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::read;
+    use super::super::read::read_report;
     use super::super::{DiffAspect, ReportDiff};
     use super::*;
     use crate::diff::render::DiffThresholds;
@@ -264,14 +273,14 @@ mod tests {
         // 10.
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
-        let [a, b] = [&before, &after].map(|text| read(text).unwrap());
+        let [a, b] = [&before, &after].map(|text| read_report(text).unwrap());
         let reports = ReportDiff::new(&a, &b);
         assert_eq!(reports.notes, Vec::<String>::new());
         let replay = &reports.replays[0];
         let found = replay
             .parts
             .iter()
-            .map(|part| (part.name, part.mean.more()));
+            .map(|part| (part.name, part.mean.signed_increase()));
         let expected = [
             ("compute", -14),
             ("communication", -6),
@@ -284,7 +293,7 @@ mod tests {
         // The operator mm takes 50 ps per rank before and 35 ps after, 15 ps less. Compute decreased by only 14 ps, so
         // the rest is 1 ps.
         let compute = &replay.parts[0];
-        assert_eq!(compute.behind[0].shift.more(), -15);
+        assert_eq!(compute.behind[0].shift.signed_increase(), -15);
         assert_eq!(compute.rest, 1);
         // The ranks finished 10 ps before the end: at 90 before, at 70 after.
         assert_eq!(
@@ -299,7 +308,7 @@ mod tests {
         );
         let differs = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes];
         assert_eq!(
-            differs.map(|aspect| reports.differs(aspect)),
+            differs.map(|aspect| reports.differs_in(aspect)),
             [false, true, false]
         );
         // The makespan of 80 is 20 % less than 100.
@@ -308,14 +317,14 @@ mod tests {
                 threshold: Some(percent),
                 aspects: Vec::new(),
             };
-            !reports.hold(&limits).exceeded.is_empty()
+            !reports.evaluate_thresholds(&limits).exceeded.is_empty()
         };
         assert_eq!([19.9, 20.0].map(exceeded), [true, false]);
     }
 
     #[test]
     fn parts_that_do_not_sum_are_refused() {
-        let error = read(&report(100, [[60, 30, 10], [50, 40, 11]], 0)).unwrap_err();
+        let error = read_report(&report(100, [[60, 30, 10], [50, 40, 11]], 0)).unwrap_err();
         assert!(
             error.to_string().contains("rank 1 sum to 101 ps"),
             "{error}"

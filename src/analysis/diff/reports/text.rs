@@ -3,13 +3,15 @@
 use super::{RankShift, ReplayDiff, ReportDiff, TimePartChange};
 use crate::diff::AmountChange;
 use crate::diff::render::DiffRenderOptions;
-use crate::diff::render::text::{add_change, changes, heading, line, warning};
-use crate::diff::render::words::{bytes, count, from_to, signed, span};
+use crate::diff::render::text::{
+    add_change, create_changes_table, write_heading, write_line, write_warning,
+};
+use crate::diff::render::words::{format_bytes, format_count, format_signed, format_span, from_to};
 use chakram_report::table::TextTable;
 use std::fmt::Result;
 
 /// Renders `reports`.
-pub fn render(reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> String {
+pub fn render_text(reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> String {
     let mut out = String::new();
     write_all(&mut out, reports, titles).expect("a string grows as needed");
     out
@@ -17,13 +19,13 @@ pub fn render(reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> String {
 
 fn write_all(out: &mut String, reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> Result {
     let [first, second] = titles.names;
-    line(out, titles, 0, &format!("{first} → {second}"))?;
+    write_line(out, titles, 0, &format!("{first} → {second}"))?;
     for note in &reports.notes {
-        warning(out, titles, note)?;
+        write_warning(out, titles, note)?;
     }
     for (list, name) in reports.only.iter().zip(titles.names) {
         if !list.is_empty() {
-            warning(out, titles, &format!("only in {name}: {}", list.join(", ")))?;
+            write_warning(out, titles, &format!("only in {name}: {}", list.join(", ")))?;
         }
     }
     for replay in &reports.replays {
@@ -32,41 +34,46 @@ fn write_all(out: &mut String, reports: &ReportDiff, titles: &DiffRenderOptions<
     Ok(())
 }
 
-fn row(
+fn add_row(
     table: &mut TextTable<'_>,
     titles: &DiffRenderOptions<'_>,
     indent: usize,
     what: &str,
     shift: &AmountChange,
 ) {
-    let cells = [&*signed(shift.more(), span), &*from_to(shift, span)];
+    let cells = [
+        &*format_signed(shift.signed_increase(), format_span),
+        &*from_to(shift, format_span),
+    ];
     add_change(table, titles, indent, what, cells);
 }
 
 fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'_>) -> Result {
-    let makespan = from_to(&replay.makespan, span);
+    let makespan = from_to(&replay.makespan, format_span);
     let on = if replay.before_machine == replay.after_machine {
         format!("{makespan} on {}", replay.before_machine)
     } else {
         makespan
     };
-    heading(out, titles, "MAKESPAN", &on)?;
+    write_heading(out, titles, "MAKESPAN", &on)?;
     for note in &replay.notes {
-        warning(out, titles, note)?;
+        write_warning(out, titles, note)?;
     }
-    let moved = |part: &&TimePartChange| part.sum.more() != 0 || part.mean.more() != 0;
+    let moved = |part: &&TimePartChange| {
+        part.sum.signed_increase() != 0 || part.mean.signed_increase() != 0
+    };
     if replay.parts.iter().filter(moved).count() == 0 && replay.ranks.is_empty() {
-        return line(out, titles, 2, "no difference in any part");
+        return write_line(out, titles, 2, "no difference in any part");
     }
-    heading(
+    write_heading(
         out,
         titles,
         "BREAKDOWN",
         "means of NPUs: the changes of the parts sum to that of the makespan",
     )?;
-    let mut table = changes(titles.style);
+    let mut table = create_changes_table(titles.style);
     for part in replay.parts.iter().filter(moved) {
-        row(&mut table, titles, 2, part.name, &part.mean);
+        add_row(&mut table, titles, 2, part.name, &part.mean);
         let shown = titles.lines_shown(part.behind.len());
         for behind in &part.behind[..shown] {
             let name = if behind.what.is_empty() {
@@ -74,30 +81,39 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             } else {
                 &behind.what
             };
-            row(&mut table, titles, 4, name, &behind.shift);
+            add_row(&mut table, titles, 4, name, &behind.shift);
         }
-        let others: i128 = part.behind[shown..].iter().map(|m| m.shift.more()).sum();
+        let others: i128 = part.behind[shown..]
+            .iter()
+            .map(|m| m.shift.signed_increase())
+            .sum();
         let left = part.behind.len() - shown;
         for (what, more) in [
             (format!("{left} others"), others),
             ("overlap with other work".to_owned(), part.rest),
         ] {
             if more != 0 {
-                add_change(&mut table, titles, 4, &what, [&signed(more, span), ""]);
+                add_change(
+                    &mut table,
+                    titles,
+                    4,
+                    &what,
+                    [&format_signed(more, format_span), ""],
+                );
             }
         }
     }
-    out.push_str(&table.rows());
+    out.push_str(&table.render_rows());
     if !replay.collectives.is_empty() {
-        heading(
+        write_heading(
             out,
             titles,
             "COLLECTIVES",
             "transfer time of all calls, overlapped or exposed",
         )?;
-        let mut table = changes(titles.style);
+        let mut table = create_changes_table(titles.style);
         for collective in &replay.collectives[..titles.lines_shown(replay.collectives.len())] {
-            row(
+            add_row(
                 &mut table,
                 titles,
                 2,
@@ -105,13 +121,17 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
                 &collective.transfer,
             );
             for (what, shift, show) in [
-                ("calls", collective.calls, count as fn(u128) -> String),
-                ("bytes", collective.bytes, bytes),
-                ("waited, all members", collective.waited, span),
+                (
+                    "calls",
+                    collective.calls,
+                    format_count as fn(u128) -> String,
+                ),
+                ("bytes", collective.bytes, format_bytes),
+                ("waited, all members", collective.waited, format_span),
             ] {
-                if shift.more() != 0 {
+                if shift.signed_increase() != 0 {
                     let mut text = String::new();
-                    line(
+                    write_line(
                         &mut text,
                         titles,
                         4,
@@ -121,20 +141,20 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
                 }
             }
         }
-        out.push_str(&table.rows());
+        out.push_str(&table.render_rows());
     }
     if !replay.ranks.is_empty() {
-        heading(
+        write_heading(
             out,
             titles,
             "RANKS",
             "finish time of each; the largest change first",
         )?;
-        let mut table = changes(titles.style);
+        let mut table = create_changes_table(titles.style);
         for RankShift { rank, finish } in &replay.ranks[..titles.lines_shown(replay.ranks.len())] {
-            row(&mut table, titles, 2, &format!("rank {rank}"), finish);
+            add_row(&mut table, titles, 2, &format!("rank {rank}"), finish);
         }
-        out.push_str(&table.rows());
+        out.push_str(&table.render_rows());
     }
     Ok(())
 }

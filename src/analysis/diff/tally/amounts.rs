@@ -4,7 +4,7 @@ use crate::diff::AmountChange;
 use crate::diff::fields::{bytes_of, group_name, type_name};
 use crate::diff::matching::{MANY, run_both};
 use crate::diff::node_labels::type_of;
-use chakram_trace::format::{Op, family};
+use chakram_trace::format::{Op, append_name_family};
 use chakram_trace::graph::raw_trace::CompactNodeView;
 use chakram_trace::graph::{Interner, RawTrace};
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub struct NodeTotals {
 }
 
 impl NodeTotals {
-    fn each(&mut self) -> [&mut AmountChange; 6] {
+    fn iter_amounts_mut(&mut self) -> [&mut AmountChange; 6] {
         [
             &mut self.nodes,
             &mut self.duration,
@@ -53,14 +53,14 @@ impl NodeTotals {
         ]
     }
 
-    fn take(&mut self, view: &CompactNodeView<'_>, second: bool) {
+    fn add_node(&mut self, view: &CompactNodeView<'_>, second: bool) {
         let flops = match view.op {
             Op::Compute { flops, .. } => flops,
             _ => 0,
         };
         let bytes = bytes_of(&view.op).unwrap_or(0);
         let amounts = [1, view.recorded.0, view.delay.0, view.wait.0, bytes, flops];
-        for (shift, amount) in self.each().into_iter().zip(amounts) {
+        for (shift, amount) in self.iter_amounts_mut().into_iter().zip(amounts) {
             let sum = if second {
                 &mut shift.after
             } else {
@@ -71,16 +71,20 @@ impl NodeTotals {
     }
 
     /// Adds the totals of other nodes.
-    pub fn add(&mut self, other: &Self) {
+    pub fn add_totals(&mut self, other: &Self) {
         let mut other = *other;
-        for (sum, more) in self.each().into_iter().zip(other.each()) {
+        for (sum, more) in self
+            .iter_amounts_mut()
+            .into_iter()
+            .zip(other.iter_amounts_mut())
+        {
             sum.before += more.before;
             sum.after += more.after;
         }
     }
 
     /// Returns the total time: durations, delays and waiting.
-    pub fn time(&self) -> AmountChange {
+    pub fn total_time(&self) -> AmountChange {
         let all = [self.duration, self.delay, self.wait];
         AmountChange {
             before: all.iter().map(|shift| shift.before).sum(),
@@ -93,13 +97,14 @@ impl NodeTotals {
 pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
 
 /// Sums the times and sizes of two traces, in parallel if they have many nodes.
-pub(super) fn of(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
+pub(super) fn sum_traces(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
-    let [(mut total, mut by), second] = run_both(many, || of_one(a, false), || of_one(b, true));
-    total.add(&second.0);
+    let [(mut total, mut by), second] =
+        run_both(many, || sum_trace(a, false), || sum_trace(b, true));
+    total.add_totals(&second.0);
     for (key, amounts) in second.1 {
-        by.entry(key).or_default().add(&amounts);
+        by.entry(key).or_default().add_totals(&amounts);
     }
     (total, by)
 }
@@ -107,7 +112,7 @@ pub(super) fn of(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
 /// Sentinel for an absent group.
 const NONE: u32 = u32::MAX;
 
-fn of_one(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
+fn sum_trace(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
     let mut operators: Interner<String> = Interner::default();
     let mut groups: Interner<String> = Interner::default();
     let mut types: BTreeMap<u8, String> = BTreeMap::new();
@@ -117,28 +122,28 @@ fn of_one(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
     for item in &trace.nodes {
         let view = &item.view;
         name.clear();
-        family(view.name, &mut name);
-        let operator = match operators.find(name.as_str()) {
+        append_name_family(view.name, &mut name);
+        let operator = match operators.find_index(name.as_str()) {
             Some(known) => known,
-            None => operators.intern(name.clone()),
+            None => operators.intern_key(name.clone()),
         };
         let group = match view.op {
-            Op::Collective { group, .. } => groups.intern(group_name(group)),
+            Op::Collective { group, .. } => groups.intern_key(group_name(group)),
             _ => NONE,
         };
         let kind = type_of(&view.op);
-        let row = rows.intern((kind, operator, group)) as usize;
+        let row = rows.intern_key((kind, operator, group)) as usize;
         if row == sums.len() {
             sums.push(NodeTotals::default());
             types.entry(kind).or_insert_with(|| type_name(&view.op));
         }
-        sums[row].take(view, second);
+        sums[row].add_node(view, second);
     }
     let (operators, groups) = (operators.into_keys(), groups.into_keys());
     let mut total = NodeTotals::default();
     let mut by: BTreeMap<(GroupBy, String), NodeTotals> = BTreeMap::new();
     for ((kind, operator, group), amounts) in rows.into_keys().into_iter().zip(sums) {
-        total.add(&amounts);
+        total.add_totals(&amounts);
         let mut keys = vec![
             (GroupBy::Type, types[&kind].clone()),
             (GroupBy::Operator, operators[operator as usize].clone()),
@@ -147,7 +152,7 @@ fn of_one(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
             keys.push((GroupBy::Group, groups[group as usize].clone()));
         }
         for key in keys {
-            by.entry(key).or_default().add(&amounts);
+            by.entry(key).or_default().add_totals(&amounts);
         }
     }
     (total, by)

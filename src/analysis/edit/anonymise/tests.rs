@@ -100,21 +100,21 @@ fn only_what_replays_read_stays() {
         ],
     };
     let before = file(&metadata, &[collective]);
-    let (after, done) = anonymiser().trace(&before).unwrap();
+    let (after, done) = anonymiser().anonymise_trace(&before).unwrap();
     let (metadata, nodes) = read(&after);
     assert_eq!(metadata.version, "0.0.4");
     assert_eq!(
         metadata.attr[0],
         attribute("captured_ns", Value::Uint64Val(7))
     );
-    let told = scan::metadata(RawRecord {
+    let told = scan::read_metadata(RawRecord {
         number: 0,
         offset: 0,
         bytes: &metadata.encode_to_vec(),
     });
     let told = told.unwrap();
-    assert_eq!(told.roles.of("2"), Some("tensor"));
-    let hashed = told.roles.of("3").unwrap();
+    assert_eq!(told.roles.role_of_group("2"), Some("tensor"));
+    let hashed = told.roles.role_of_group("3").unwrap();
     assert!(
         hashed.starts_with("role-") && hashed.len() == 21,
         "{hashed}"
@@ -151,7 +151,7 @@ fn only_what_replays_read_stays() {
     assert_eq!(node.attr[1], text("comm_size", "64.0"));
     assert_eq!(
         node.attr[2],
-        text("pg_name", &anonymiser().group("bobs_group"))
+        text("pg_name", &anonymiser().replace_group("bobs_group"))
     );
     assert_eq!(node.attr[3], text("dtype", "fp16"));
     assert_eq!(
@@ -174,12 +174,21 @@ fn only_what_replays_read_stays() {
 #[test]
 fn names_are_alike_with_one_key_and_differ_with_another() {
     let one = anonymiser();
-    assert_eq!(one.name("secret_op"), anonymiser().name("secret_op"));
-    assert_ne!(one.name("secret_op"), one.name("secret_oq"));
+    assert_eq!(
+        one.replace_name("secret_op"),
+        anonymiser().replace_name("secret_op")
+    );
+    assert_ne!(one.replace_name("secret_op"), one.replace_name("secret_oq"));
     let other = TraceAnonymiser::new(b"other", true, vec![]);
-    assert_ne!(one.name("secret_op"), other.name("secret_op"));
+    assert_ne!(
+        one.replace_name("secret_op"),
+        other.replace_name("secret_op")
+    );
     // A group and a node with equal names get different hashes.
-    assert_ne!(one.name("x").unwrap()[2..], one.group("x")[2..]);
+    assert_ne!(
+        one.replace_name("x").unwrap()[2..],
+        one.replace_group("x")[2..]
+    );
     for kept in [
         "",
         "aten::mm",
@@ -187,7 +196,7 @@ fn names_are_alike_with_one_key_and_differ_with_another() {
         "ProfilerStep#12",
         "mine.x/y",
     ] {
-        assert_eq!(one.name(kept), None, "{kept}");
+        assert_eq!(one.replace_name(kept), None, "{kept}");
     }
     for hashed in [
         "aten::/home/bob",
@@ -195,12 +204,16 @@ fn names_are_alike_with_one_key_and_differ_with_another() {
         "xaten::mm",
         "aten::AKIAIOSFODNN7EXAMPLE",
     ] {
-        assert!(one.name(hashed).is_some(), "{hashed}");
+        assert!(one.replace_name(hashed).is_some(), "{hashed}");
     }
     let all = TraceAnonymiser::new(b"key", false, vec![]);
-    assert!(all.name("aten::mm").is_some());
+    assert!(all.replace_name("aten::mm").is_some());
     assert_eq!(
-        (&*one.group("0"), &*one.group("12"), &*one.group("")),
+        (
+            &*one.replace_group("0"),
+            &*one.replace_group("12"),
+            &*one.replace_group("")
+        ),
         ("0", "12", "")
     );
 }
@@ -218,7 +231,7 @@ fn groups_have_one_name_in_nodes_and_declarations() {
         ..Node::default()
     };
     let before = file(&GlobalMetadata::default(), &[groups.encode_to_vec()]);
-    let (after, _) = anonymiser().trace(&before).unwrap();
+    let (after, _) = anonymiser().anonymise_trace(&before).unwrap();
     let (_, nodes) = read(&after);
     assert_eq!(nodes[0].name, NODE_NAME);
     let values = &nodes[0].inputs.as_ref().unwrap().values;
@@ -227,7 +240,7 @@ fn groups_have_one_name_in_nodes_and_declarations() {
         "{values}"
     );
     let read = parse_metadata(1, values).unwrap();
-    let own = anonymiser().group("bobs");
+    let own = anonymiser().replace_group("bobs");
     let expected = DeclaredGroups::from([(own, vec![1, 0]), ("7".to_owned(), vec![])]);
     assert_eq!(read, expected);
 }
@@ -240,11 +253,18 @@ fn what_cannot_be_read_is_refused() {
         ..Node::default()
     };
     let before = file(&GlobalMetadata::default(), &[odd.encode_to_vec()]);
-    let error = anonymiser().trace(&before).unwrap_err().to_string();
+    let error = anonymiser()
+        .anonymise_trace(&before)
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("record 1") && error.contains("node type 99"),
         "{error}"
     );
-    assert!(anonymiser().trace(&[]).is_err());
-    assert!(anonymiser().trace(&before[..before.len() - 1]).is_err());
+    assert!(anonymiser().anonymise_trace(&[]).is_err());
+    assert!(
+        anonymiser()
+            .anonymise_trace(&before[..before.len() - 1])
+            .is_err()
+    );
 }

@@ -6,7 +6,7 @@ use chakram_trace::format::proto::{AttributeProto, GlobalMetadata, IoInfo, Node,
 use prost::Message;
 
 fn kinds(text: &str) -> Vec<(LeakKind, String)> {
-    let mut found: Vec<_> = find(text)
+    let mut found: Vec<_> = find_leaks(text)
         .iter()
         .map(|leak| (leak.kind, leak.text.to_owned()))
         .collect();
@@ -286,7 +286,7 @@ fn a_thousand_planted_leaks_are_found_where_they_are() {
     for round in 0..1000 {
         let (kind, leak) = chance.leak();
         let (file, field) = planted(&leak, round % 9);
-        let found = TraceAudit::of(&file).unwrap().findings();
+        let found = TraceAudit::search_trace(&file).unwrap().into_findings();
         let here = found
             .iter()
             .find(|f| f.kind == kind && f.place.field == field)
@@ -307,7 +307,7 @@ fn equal_leaks_are_counted_and_broken_files_refused() {
     for id in 0..3 {
         file.extend(node(id).encode_length_delimited_to_vec());
     }
-    let found = TraceAudit::of(&file).unwrap().findings();
+    let found = TraceAudit::search_trace(&file).unwrap().into_findings();
     let counts: Vec<_> = found
         .iter()
         .map(|f| (f.kind, f.count, f.place.node))
@@ -316,5 +316,5 @@ fn equal_leaks_are_counted_and_broken_files_refused() {
         counts,
         [(LeakKind::Path, 3, Some(0)), (LeakKind::User, 3, Some(0))]
     );
-    assert!(TraceAudit::of(&file[..file.len() - 1]).is_err());
+    assert!(TraceAudit::search_trace(&file[..file.len() - 1]).is_err());
 }

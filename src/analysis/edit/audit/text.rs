@@ -14,7 +14,7 @@
 mod paths_and_hosts;
 mod secret;
 
-use paths_and_hosts::{hosts, paths};
+use paths_and_hosts::{find_hosts, find_paths};
 use std::fmt;
 use std::net::Ipv6Addr;
 
@@ -69,27 +69,27 @@ pub struct TextLeak<'a> {
 }
 
 /// Returns whether `text` contains private information.
-pub fn leaks(text: &str) -> bool {
-    !find(text).is_empty()
+pub fn contains_leak(text: &str) -> bool {
+    !find_leaks(text).is_empty()
 }
 
 /// Returns the private parts of `text`, in the order of the searches for them.
-pub fn find(text: &str) -> Vec<TextLeak<'_>> {
+pub fn find_leaks(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
     // The searches for e-mail addresses, paths and hosts are fast, because each starts from a
     // character that most operator names lack.
-    emails(text, &mut found);
-    ipv4(text, &mut found);
-    colons(text, &mut found);
-    stacks(text, &mut found);
-    keys(text, &mut found);
-    secret::find(text, &mut found);
+    find_emails(text, &mut found);
+    find_ipv4(text, &mut found);
+    find_ipv6_and_mac(text, &mut found);
+    find_stack_frames(text, &mut found);
+    parse_keys(text, &mut found);
+    secret::find_secrets(text, &mut found);
     let apart = |c: char| c.is_whitespace() || "'\"`()[]{}<>,;|=".contains(c);
     for token in text.split(apart) {
         let token = token.trim_end_matches(['.', ':', '!', '?']);
         if !token.is_empty() {
-            paths(token, &mut found);
-            hosts(token, &mut found);
+            find_paths(token, &mut found);
+            find_hosts(token, &mut found);
         }
     }
     found
@@ -101,7 +101,7 @@ pub(super) fn is_word(b: u8) -> bool {
 }
 
 /// Returns the byte before `at`.
-pub(super) fn before(text: &str, at: usize) -> Option<u8> {
+pub(super) fn byte_before(text: &str, at: usize) -> Option<u8> {
     at.checked_sub(1).map(|at| text.as_bytes()[at])
 }
 
@@ -113,7 +113,7 @@ fn run(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
         .count()
 }
 
-fn emails<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_emails<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     for (at, _) in text.match_indices('@') {
         let bytes = text.as_bytes();
         let local = |b: u8| b.is_ascii_alphanumeric() || b"._%+-".contains(&b);
@@ -135,11 +135,11 @@ fn emails<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-fn ipv4<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_ipv4<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let bytes = text.as_bytes();
     for at in 0..bytes.len() {
-        let first =
-            bytes[at].is_ascii_digit() && before(text, at).is_none_or(|b| !is_word(b) && b != b'.');
+        let first = bytes[at].is_ascii_digit()
+            && byte_before(text, at).is_none_or(|b| !is_word(b) && b != b'.');
         if !first {
             continue;
         }
@@ -169,7 +169,7 @@ fn is_mac(text: &[u8]) -> bool {
 }
 
 /// Finds IPv6 and MAC addresses.
-fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
@@ -182,7 +182,7 @@ fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
         let (start, end) = (at, at + length);
         at = end;
         let closed = |end: usize| bytes.get(end).is_none_or(|&b| !is_word(b));
-        let open = before(text, start).is_none_or(|b| !is_word(b));
+        let open = byte_before(text, start).is_none_or(|b| !is_word(b));
         for from in start..end {
             let apart = if from == start {
                 open
@@ -225,7 +225,7 @@ fn is_ipv6(text: &str) -> bool {
     matches!(first, 0x2000..=0x3fff | 0xfc00..=0xfdff | 0xfe80..=0xfebf)
 }
 
-fn stacks<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_stack_frames<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
         found.push(TextLeak {
             kind: LeakKind::Stack,
@@ -266,7 +266,7 @@ const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("api_key", LeakKind::Secret),
 ];
 
-fn keys<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn parse_keys<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     for (at, _) in text.match_indices('=') {
         let bytes = text.as_bytes();
         let length = bytes[..at]

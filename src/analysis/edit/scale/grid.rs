@@ -11,7 +11,7 @@ impl RankGrid {
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut grid = Self(Vec::new());
         for part in text.split(',') {
-            let (name, size) = Self::dimension(part)?;
+            let (name, size) = Self::parse_dimension(part)?;
             if grid.0.iter().any(|(known, _)| *known == name) {
                 return Err(format!("dimension `{name}` is given twice"));
             }
@@ -26,7 +26,7 @@ impl RankGrid {
     }
 
     /// Parses one dimension with its size, such as `dp=2`.
-    pub fn dimension(text: &str) -> Result<(String, u32), String> {
+    pub fn parse_dimension(text: &str) -> Result<(String, u32), String> {
         let wrong = || format!("`{text}` is not a dimension; write for example dp=2");
         let (name, size) = text.trim().split_once('=').ok_or_else(wrong)?;
         let (name, size) = (
@@ -41,12 +41,12 @@ impl RankGrid {
     }
 
     /// Returns the number of ranks.
-    pub fn ranks(&self) -> u32 {
+    pub fn rank_count(&self) -> u32 {
         self.0.iter().map(|(_, size)| size).product()
     }
 
     /// Returns the coordinates of `rank`, outermost first.
-    fn coordinates(&self, mut rank: u32) -> Vec<u32> {
+    fn coordinates_of(&self, mut rank: u32) -> Vec<u32> {
         let mut list: Vec<u32> = self
             .0
             .iter()
@@ -97,7 +97,7 @@ impl ScaledDimension {
             .map(|(_, size)| size)
             .product();
         let old = grid.0[dimension].1;
-        let ranks = u64::from(grid.ranks() / old) * u64::from(size);
+        let ranks = u64::from(grid.rank_count() / old) * u64::from(size);
         if ranks > u64::from(MAX_NPUS) {
             return Err(format!("{ranks} ranks; a job has at most {MAX_NPUS}"));
         }
@@ -111,21 +111,21 @@ impl ScaledDimension {
     }
 
     /// Returns the name of the dimension.
-    pub fn name(&self) -> &str {
+    pub fn dimension_name(&self) -> &str {
         &self.grid.0[self.dimension].0
     }
 
     /// Returns the number of ranks of the job.
-    pub fn ranks(&self) -> u32 {
-        self.grid.ranks()
+    pub fn rank_count(&self) -> u32 {
+        self.grid.rank_count()
     }
 
     /// Returns the number of ranks of the scaled job.
     pub fn new_ranks(&self) -> u32 {
-        self.grid.ranks() / self.size * self.new_size
+        self.grid.rank_count() / self.size * self.new_size
     }
 
-    pub(super) fn size(&self) -> u32 {
+    pub(super) fn original_size(&self) -> u32 {
         self.size
     }
 
@@ -135,11 +135,11 @@ impl ScaledDimension {
     }
 
     /// Returns the number of blocks of the old size in the new size; the last block may be incomplete.
-    pub(super) fn blocks(&self) -> u32 {
+    pub(super) fn block_count(&self) -> u32 {
         self.new_size.div_ceil(self.size)
     }
 
-    fn split(&self, rank: u32, size: u32) -> GridPosition {
+    fn split_rank(&self, rank: u32, size: u32) -> GridPosition {
         GridPosition {
             outer: rank / self.stride / size,
             x: rank / self.stride % size,
@@ -147,28 +147,28 @@ impl ScaledDimension {
         }
     }
 
-    fn join(&self, x: u32, place: GridPosition, size: u32) -> u32 {
+    fn join_rank(&self, x: u32, place: GridPosition, size: u32) -> u32 {
         (place.outer * size + x) * self.stride + place.inner
     }
 
     /// Returns the position of an old rank.
-    pub(super) fn place(&self, rank: u32) -> GridPosition {
-        self.split(rank, self.size)
+    pub(super) fn original_position(&self, rank: u32) -> GridPosition {
+        self.split_rank(rank, self.size)
     }
 
     /// Returns the position of a new rank.
     pub(super) fn new_place(&self, rank: u32) -> GridPosition {
-        self.split(rank, self.new_size)
+        self.split_rank(rank, self.new_size)
     }
 
     /// Returns the old rank with coordinate `x` and the other coordinates of `place`.
-    pub(super) fn old(&self, x: u32, place: GridPosition) -> u32 {
-        self.join(x, place, self.size)
+    pub(super) fn original_rank_at(&self, x: u32, place: GridPosition) -> u32 {
+        self.join_rank(x, place, self.size)
     }
 
     /// Returns the new rank with coordinate `x` and the other coordinates of `place`.
     pub(super) fn new_at(&self, x: u32, place: GridPosition) -> u32 {
-        self.join(x, place, self.new_size)
+        self.join_rank(x, place, self.new_size)
     }
 
     /// Returns the new rank in `block` that corresponds to `place` in the first block, or `None` if the last block
@@ -180,14 +180,17 @@ impl ScaledDimension {
     }
 
     /// Returns the old rank that the new rank `rank` copies, and the block of the new rank.
-    pub fn copies(&self, rank: u32) -> (u32, u32) {
+    pub fn source_of_rank(&self, rank: u32) -> (u32, u32) {
         let place = self.new_place(rank);
-        (self.old(place.x % self.size, place), place.x / self.size)
+        (
+            self.original_rank_at(place.x % self.size, place),
+            place.x / self.size,
+        )
     }
 
     /// Returns all new ranks whose coordinates in the other dimensions occur in `ranks`, ascending.
-    pub(super) fn grown(&self, ranks: &[u32]) -> Vec<u32> {
-        let places = ranks.iter().map(|&rank| self.place(rank));
+    pub(super) fn scale_members(&self, ranks: &[u32]) -> Vec<u32> {
+        let places = ranks.iter().map(|&rank| self.original_position(rank));
         let first = places.filter(|place| place.x == 0);
         let mut all: Vec<u32> = first
             .flat_map(|place| (0..self.new_size).map(move |x| self.new_at(x, place)))
@@ -197,8 +200,8 @@ impl ScaledDimension {
     }
 
     /// Returns the coordinates of `rank` in all dimensions, and the index of the scaled dimension.
-    pub(super) fn coordinates(&self, rank: u32) -> (Vec<u32>, usize) {
-        (self.grid.coordinates(rank), self.dimension)
+    pub(super) fn coordinates_with_dimension(&self, rank: u32) -> (Vec<u32>, usize) {
+        (self.grid.coordinates_of(rank), self.dimension)
     }
 }
 
@@ -212,18 +215,18 @@ mod tests {
         let grid = RankGrid::parse("pp=2,dp=2,tp=2").unwrap();
         let along = ScaledDimension::new(grid, "dp", 3).unwrap();
         assert_eq!(
-            (along.ranks(), along.new_ranks(), along.blocks()),
+            (along.rank_count(), along.new_ranks(), along.block_count()),
             (8, 12, 2)
         );
         // New rank 11 = (1, 2, 1) copies (1, 0, 1), which is rank 5, in block 1.
-        assert_eq!(along.copies(11), (5, 1));
-        assert_eq!(along.copies(6), (4, 0));
+        assert_eq!(along.source_of_rank(11), (5, 1));
+        assert_eq!(along.source_of_rank(6), (4, 0));
         // In block 1, (1, 1, *) would have the dp coordinate 3, which is outside the new size of 3.
-        assert_eq!(along.in_block(along.place(6), 1), None);
-        assert_eq!(along.in_block(along.place(4), 1), Some(10));
+        assert_eq!(along.in_block(along.original_position(6), 1), None);
+        assert_eq!(along.in_block(along.original_position(4), 1), Some(10));
         // The dp group at pp 1 and tp 1, ranks 5 and 7, becomes 7, 9 and 11.
-        assert_eq!(along.grown(&[5, 7]), [7, 9, 11]);
-        assert_eq!(along.coordinates(6), (vec![1, 1, 0], 1));
+        assert_eq!(along.scale_members(&[5, 7]), [7, 9, 11]);
+        assert_eq!(along.coordinates_with_dimension(6), (vec![1, 1, 0], 1));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Scaling of groups, and names for the copies of groups.
 
 use super::grid::ScaledDimension;
-use super::refused;
+use super::refuse_scaling;
 use chakram_base::setting::SettingKey;
-use chakram_trace::format::{TraceError, escape};
+use chakram_trace::format::{TraceError, escape_name};
 use std::collections::BTreeSet;
 
 /// Effect of the scaling on a group.
@@ -17,14 +17,22 @@ pub(super) enum GroupScaling {
 
 impl GroupScaling {
     /// Determines how the group `name` scales; the members must fill a sub-grid.
-    pub fn of(along: &ScaledDimension, name: &str, ranks: &[u32]) -> Result<Self, TraceError> {
+    pub fn for_members(
+        along: &ScaledDimension,
+        name: &str,
+        ranks: &[u32],
+    ) -> Result<Self, TraceError> {
         let fail = |why: String| {
-            let found = format!("group `{}`, ranks {}: {why}", escape(name), listed(ranks));
+            let found = format!(
+                "group `{}`, ranks {}: {why}",
+                escape_name(name),
+                list_ranks(ranks)
+            );
             let grid = SettingKey::Grid;
             let hint = format!("give a {grid} in which every group is a sub-grid");
-            Err(refused(found, &hint))
+            Err(refuse_scaling(found, &hint))
         };
-        if let Some(rank) = ranks.iter().find(|&&rank| rank >= along.ranks()) {
+        if let Some(rank) = ranks.iter().find(|&&rank| rank >= along.rank_count()) {
             return fail(format!("the grid has no rank {rank}"));
         }
         let all: BTreeSet<u32> = ranks.iter().copied().collect();
@@ -33,7 +41,7 @@ impl GroupScaling {
         }
         let mut found: Vec<BTreeSet<u32>> = Vec::new();
         for &rank in ranks {
-            let (coordinates, _) = along.coordinates(rank);
+            let (coordinates, _) = along.coordinates_with_dimension(rank);
             found.resize(coordinates.len(), BTreeSet::new());
             for (set, coordinate) in found.iter_mut().zip(coordinates) {
                 set.insert(coordinate);
@@ -44,18 +52,18 @@ impl GroupScaling {
         if combinations != ranks.len() as u128 {
             return fail("the ranks are not a sub-grid of the grid".to_owned());
         }
-        let (_, dimension) = along.coordinates(0);
+        let (_, dimension) = along.coordinates_with_dimension(0);
         let across = found[dimension].len();
         // If the dimension has size 1, only a group of one member counts as a group along the dimension.
-        let single = along.size() == 1 && ranks.len() == 1;
+        let single = along.original_size() == 1 && ranks.len() == 1;
         if across == 1 && !single {
             return Ok(Self::Copied);
         }
-        if across as u32 != along.size() {
+        if across as u32 != along.original_size() {
             return fail(format!(
                 "the group has {across} of {} ranks along `{}`, so its members among {} ranks are unknown",
-                along.size(),
-                along.name(),
+                along.original_size(),
+                along.dimension_name(),
                 along.new_size()
             ));
         }
@@ -64,13 +72,13 @@ impl GroupScaling {
         } else {
             fail(format!(
                 "the group grows along `{}`, but its ranks are not in ascending order",
-                along.name()
+                along.dimension_name()
             ))
         }
     }
 }
 
-fn listed(ranks: &[u32]) -> String {
+fn list_ranks(ranks: &[u32]) -> String {
     const SHOWN: usize = 8;
     let list: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();
     let more = if ranks.len() > SHOWN { ", …" } else { "" };
@@ -86,7 +94,7 @@ pub(super) struct GroupNames {
 }
 
 impl GroupNames {
-    pub fn add(&mut self, name: &str) {
+    pub fn add_name(&mut self, name: &str) {
         if let Ok(number) = name.parse::<u64>() {
             self.beyond = self.beyond.max(number.saturating_add(1));
         }
@@ -120,7 +128,7 @@ mod tests {
 
     fn shape(grid: &str, name: &str, to: u32, ranks: &[u32]) -> Result<GroupScaling, String> {
         let along = ScaledDimension::new(RankGrid::parse(grid).unwrap(), name, to).unwrap();
-        GroupScaling::of(&along, "g", ranks).map_err(|e| e.to_string())
+        GroupScaling::for_members(&along, "g", ranks).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -154,7 +162,7 @@ mod tests {
     fn copies_have_names_of_their_own() {
         let mut names = GroupNames::default();
         for name in ["1", "7", "tp", "tp.1"] {
-            names.add(name);
+            names.add_name(name);
         }
         assert_eq!(names.in_block("7", 0), "7");
         // The largest numeric name is 7, so the names of copies in successive blocks differ by 8.

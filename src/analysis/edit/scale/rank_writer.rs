@@ -2,7 +2,7 @@
 
 use super::group_scaling::GroupScaling;
 use super::{JobScaling, ShardScaling};
-use crate::edit::attributes;
+use crate::edit::for_each_attribute;
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::MessageEncoder;
@@ -28,7 +28,7 @@ type AttributeEditList<'e> = Vec<(&'e str, AttributeEdit<'e>)>;
 
 impl ScaleWriter<'_> {
     /// Sets the number of ranks, and removes the rank's own number, so that equal ranks can share a file.
-    pub fn metadata(
+    pub fn write_metadata(
         &self,
         record: RawRecord<'_>,
         out: &mut MessageEncoder,
@@ -44,8 +44,8 @@ impl ScaleWriter<'_> {
         ];
         let mut fields = WireCursor::new(record.bytes, record.offset);
         while !fields.is_empty() {
-            if let (2, WireValue::Bytes(message, at)) = fields.field()?
-                && AttrView::scan(message, at)?.name == b"world_size"
+            if let (2, WireValue::Bytes(message, at)) = fields.read_field()?
+                && AttrView::scan_attribute(message, at)?.name == b"world_size"
             {
                 sets.push(("world_size", ranks));
                 break;
@@ -55,34 +55,36 @@ impl ScaleWriter<'_> {
             attributes: &sets,
             ..RecordEdit::default()
         };
-        edit.apply(record, out)
+        edit.write_edited(record, out)
     }
 
     /// Writes the node if it changes, and returns whether the node was written.
-    pub fn node(
+    pub fn write_node(
         &self,
         record: RawRecord<'_>,
         out: &mut MessageEncoder,
     ) -> Result<bool, TraceError> {
-        let view = scan::node(record, &mut scan::IgnoreDependencies)?;
+        let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
         let values = match view.groups {
             None => None,
             Some(values) => Some(change_metadata(view.id, values, |name, ranks| {
-                let shape = self.scaling.shape(name, ranks)?;
-                Ok(self.scaling.changed(name, ranks, shape, self.block))
+                let shape = self.scaling.scaling_of_group(name, ranks)?;
+                Ok(self
+                    .scaling
+                    .scale_group_in_block(name, ranks, shape, self.block))
             })?),
         };
         let mut name = String::new();
         let sets = match view.op {
-            Op::Collective { .. } => self.collective(&view, &mut name)?,
-            Op::Message { .. } => self.message(&view)?,
+            Op::Collective { .. } => self.edit_collective(&view, &mut name)?,
+            Op::Message { .. } => self.edit_message(&view)?,
             _ => AttributeEditList::new(),
         };
         // Attributes that the node lacks are not added.
         let mut there = AttributeEditList::new();
         if !sets.is_empty() {
             let mut scales = Vec::new();
-            attributes(record, |attr| {
+            for_each_attribute(record, |attr| {
                 let found = sets.iter().find(|(name, _)| name.as_bytes() == attr.name);
                 if let Some(&(name, set)) = found
                     && attr.is_set()
@@ -99,7 +101,8 @@ impl ScaleWriter<'_> {
             })?;
             if let Op::Collective { kind, group, .. } = view.op {
                 for (side, bytes) in scales {
-                    let scaled = self.side(&view, kind, group, side == "in_bytes", bytes)?;
+                    let scaled =
+                        self.scale_tensor_bytes(&view, kind, group, side == "in_bytes", bytes)?;
                     there.retain(|(name, _)| *name != side);
                     there.push((side, AttributeEdit::Count(scaled)));
                 }
@@ -113,25 +116,29 @@ impl ScaleWriter<'_> {
         if edit.is_empty() {
             return Ok(false);
         }
-        edit.apply(record, out)?;
+        edit.write_edited(record, out)?;
         Ok(true)
     }
 
     /// Returns the old and the new number of members of a group that the new rank uses.
-    fn sizes(&self, view: &NodeView<'_>, group: GroupName<'_>) -> Result<(u64, u64), TraceError> {
+    fn group_sizes(
+        &self,
+        view: &NodeView<'_>,
+        group: GroupName<'_>,
+    ) -> Result<(u64, u64), TraceError> {
         let along = &self.scaling.along;
-        let (ranks, shape) = self.scaling.group(self.old, view.id, group)?;
+        let (ranks, shape) = self.scaling.group_of_node(self.old, view.id, group)?;
         Ok(match shape {
-            None => (along.ranks().into(), along.new_ranks().into()),
+            None => (along.rank_count().into(), along.new_ranks().into()),
             Some(GroupScaling::Copied) => (ranks.len() as u64, ranks.len() as u64),
             Some(GroupScaling::Grows) => {
-                let lines = ranks.len() as u64 / u64::from(along.size());
+                let lines = ranks.len() as u64 / u64::from(along.original_size());
                 (ranks.len() as u64, lines * u64::from(along.new_size()))
             }
         })
     }
 
-    fn collective<'e>(
+    fn edit_collective<'e>(
         &self,
         view: &NodeView<'_>,
         name: &'e mut String,
@@ -147,10 +154,10 @@ impl ScaleWriter<'_> {
             return Ok(AttributeEditList::new());
         };
         let along = &self.scaling.along;
-        let (old, new) = self.sizes(view, group)?;
-        let shape = self.scaling.group(self.old, view.id, group)?.1;
+        let (old, new) = self.group_sizes(view, group)?;
+        let shape = self.scaling.group_of_node(self.old, view.id, group)?.1;
         let mut sets = AttributeEditList::new();
-        let size = self.size(view.id, kind, bytes, old, new)?;
+        let size = self.scale_collective_bytes(view.id, kind, bytes, old, new)?;
         if size != bytes || old != new {
             sets.push(("comm_size", AttributeEdit::Count(size)));
         }
@@ -160,17 +167,17 @@ impl ScaleWriter<'_> {
             sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
         }
         if let Some(root) = root {
-            if root >= along.ranks() {
-                return Err(TraceError::refused(
+            if root >= along.rank_count() {
+                return Err(TraceError::invalid_node(
                     view.id,
                     format!(
                         "the collective's root is rank {root}, but the grid has {}",
-                        along.ranks()
+                        along.rank_count()
                     ),
                     format!("give a {} of all ranks of the job", SettingKey::Grid),
                 ));
             }
-            let place = along.place(root);
+            let place = along.original_position(root);
             let moved = match shape {
                 Some(GroupScaling::Copied) => along.in_block(place, self.block),
                 _ => Some(along.new_at(place.x % along.new_size(), place)),
@@ -189,14 +196,14 @@ impl ScaleWriter<'_> {
         Ok(sets)
     }
 
-    fn message<'e>(&self, view: &NodeView<'_>) -> Result<AttributeEditList<'e>, TraceError> {
+    fn edit_message<'e>(&self, view: &NodeView<'_>) -> Result<AttributeEditList<'e>, TraceError> {
         let Op::Message { receive, peer, .. } = view.op else {
             return Ok(AttributeEditList::new());
         };
         let along = &self.scaling.along;
         let own = along.new_place(self.new);
-        let far = along.place(peer);
-        let moved = match self.scaling.step(self.old, view.id, receive, peer)? {
+        let far = along.original_position(peer);
+        let moved = match self.scaling.ring_step(self.old, view.id, receive, peer)? {
             None => along.new_at(own.x, far),
             Some((step, _)) => {
                 // The step is counted from the sender; the receiver has the opposite step.
@@ -207,11 +214,11 @@ impl ScaleWriter<'_> {
             }
         };
         if moved == self.new {
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 view.id,
                 format!(
                     "rank {moved} would send a message to itself along `{}`",
-                    along.name()
+                    along.dimension_name()
                 ),
                 "scale to a larger size",
             ));
@@ -228,7 +235,7 @@ impl ScaleWriter<'_> {
     }
 
     /// Returns `comm_size` for a group with `new` members instead of `old`.
-    fn size(
+    fn scale_collective_bytes(
         &self,
         node: u64,
         kind: CollectiveKind,
@@ -238,16 +245,18 @@ impl ScaleWriter<'_> {
     ) -> Result<u64, TraceError> {
         use CollectiveKind as K;
         match (self.scaling.sharded, kind) {
-            (ShardScaling::KeepTotal, K::AllGather | K::Gather) => share(node, bytes, old, new),
+            (ShardScaling::KeepTotal, K::AllGather | K::Gather) => {
+                scale_rounding_up(node, bytes, old, new)
+            }
             (ShardScaling::KeepShard, K::ReduceScatter | K::Scatter | K::AllToAll) => {
-                share(node, bytes, new, old)
+                scale_rounding_up(node, bytes, new, old)
             }
             _ => Ok(bytes),
         }
     }
 
     /// Returns the new bytes that a call receives or sends.
-    fn side(
+    fn scale_tensor_bytes(
         &self,
         view: &NodeView<'_>,
         kind: CollectiveKind,
@@ -256,25 +265,25 @@ impl ScaleWriter<'_> {
         bytes: u64,
     ) -> Result<u64, TraceError> {
         use CollectiveKind as K;
-        let (old, new) = self.sizes(view, group)?;
+        let (old, new) = self.group_sizes(view, group)?;
         let gathers = matches!(kind, K::AllGather | K::Gather);
         let scatters = matches!(kind, K::ReduceScatter | K::Scatter);
         let part = gathers && input || scatters && !input;
         let whole = gathers && !input || scatters && input || kind == K::AllToAll;
         match self.scaling.sharded {
-            ShardScaling::KeepTotal if part => share(view.id, bytes, old, new),
-            ShardScaling::KeepShard if whole => share(view.id, bytes, new, old),
+            ShardScaling::KeepTotal if part => scale_rounding_up(view.id, bytes, old, new),
+            ShardScaling::KeepShard if whole => scale_rounding_up(view.id, bytes, new, old),
             _ => Ok(bytes),
         }
     }
 }
 
 /// Returns `bytes` times `over / under`, rounded up.
-fn share(node: u64, bytes: u64, over: u64, under: u64) -> Result<u64, TraceError> {
+fn scale_rounding_up(node: u64, bytes: u64, over: u64, under: u64) -> Result<u64, TraceError> {
     let scaled = (u128::from(bytes) * u128::from(over)).div_ceil(u128::from(under.max(1)));
     let scaled = u64::try_from(scaled).ok().filter(|&n| n <= i64::MAX as u64);
     scaled.ok_or_else(|| {
-        TraceError::refused(
+        TraceError::invalid_node(
             node,
             format!("the node's {bytes} bytes times {over}/{under} are more than 2^63"),
             format!(

@@ -105,14 +105,14 @@ fn shards_shrink_or_wholes_grow() {
         for rank in 0..2 {
             scaling.scan_rank(rank, &before).unwrap();
         }
-        scaling.check().unwrap();
+        scaling.check_equal_ranks().unwrap();
         assert!(scaling.is_alike(0));
-        let after = read(&scaling.write(5, &before).unwrap());
+        let after = read(&scaling.write_rank(5, &before).unwrap());
         for (node, (kind, _, keep_total, keep_shard)) in after.iter().zip(kinds) {
             let expected = if total { keep_total } else { keep_shard };
             assert_eq!(size(node), expected, "{kind}");
         }
-        assert_eq!(scaling.groups()["d"], [0, 1, 2, 3, 4, 5]);
+        assert_eq!(scaling.scale_groups()["d"], [0, 1, 2, 3, 4, 5]);
     }
 }
 
@@ -135,12 +135,12 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
         let file = if rank < 2 { &first } else { &second };
         scaling.scan_rank(rank, file).unwrap();
     }
-    scaling.check().unwrap();
+    scaling.check_equal_ranks().unwrap();
     assert!(!scaling.is_alike(3));
     // New rank 7 = (3, 1) copies rank 3 = (1, 1) in block 1: the new rank's group is ranks 6 and 7, and the root is
     // 7.
-    assert_eq!(scaling.along().copies(7), (3, 1));
-    let after = read(&scaling.write(7, &second).unwrap());
+    assert_eq!(scaling.scaled_dimension().source_of_rank(7), (3, 1));
+    let after = read(&scaling.write_rank(7, &second).unwrap());
     let values = &after[0].inputs.as_ref().unwrap().values;
     assert_eq!(
         values,
@@ -150,7 +150,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     assert_eq!(after[1].attr[3], attribute("comm_root", 7));
     // In the first block only rank numbers could change, and this job has no rank number that changes.
     assert_eq!(
-        read(&scaling.write(3, &second).unwrap())[1],
+        read(&scaling.write_rank(3, &second).unwrap())[1],
         read(&second)[1]
     );
 }
@@ -190,12 +190,12 @@ fn messages_follow_their_ranks() {
     for rank in 0..6 {
         scaling.scan_rank(rank, &trace(rank.into())).unwrap();
     }
-    scaling.check().unwrap();
+    scaling.check_equal_ranks().unwrap();
     // New rank 9 = (1, 4) copies (1, 1). New rank 9 sends to (0, 4), and in the ring of five sends to (1, 0) and
     // receives from (1, 3).
-    let (old, block) = scaling.along().copies(9);
+    let (old, block) = scaling.scaled_dimension().source_of_rank(9);
     assert_eq!((old, block), (4, 1));
-    let after = read(&scaling.write(9, &trace(4)).unwrap());
+    let after = read(&scaling.write_rank(9, &trace(4)).unwrap());
     assert_eq!(after.iter().map(peer).collect::<Vec<_>>(), [4, 4, 5, 8]);
 }
 
@@ -204,7 +204,7 @@ fn messages_along_the_dimension_that_differ_are_refused() {
     let mut open = scaling("dp=2", ("dp", 4), ShardScaling::KeepTotal, &[]);
     open.scan_rank(0, &file(&[message(1, false, 1)])).unwrap();
     open.scan_rank(1, &file(&[message(1, true, 0)])).unwrap();
-    let error = open.check().unwrap_err().to_string();
+    let error = open.check_equal_ranks().unwrap_err().to_string();
     assert!(
         error.contains("ranks 0 and 1 send different messages along `dp`"),
         "{error}"
@@ -214,8 +214,8 @@ fn messages_along_the_dimension_that_differ_are_refused() {
     let mut one = scaling("dp=2", ("dp", 1), ShardScaling::KeepTotal, &[]);
     one.scan_rank(0, &ring(1)).unwrap();
     one.scan_rank(1, &ring(0)).unwrap();
-    one.check().unwrap();
-    let error = one.write(0, &ring(1)).unwrap_err().to_string();
+    one.check_equal_ranks().unwrap();
+    let error = one.write_rank(0, &ring(1)).unwrap_err().to_string();
     assert!(error.contains("a message to itself along `dp`"), "{error}");
 }
 

@@ -23,8 +23,8 @@ pub struct CheckedTrace<'a> {
 
 impl<'a> CheckedTrace<'a> {
     /// Reads a trace. Fails if a replay would reject it.
-    pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
-        let mut raw = RawTrace::read(contents);
+    pub fn read_trace(contents: &'a [u8]) -> Result<Self, TraceError> {
+        let mut raw = RawTrace::read_trace(contents);
         if !raw.faults.is_empty() {
             return Err(raw.faults.swap_remove(0).error);
         }
@@ -37,18 +37,18 @@ impl<'a> CheckedTrace<'a> {
                 attributes: &attributes,
                 ..RecordEdit::default()
             };
-            edit.apply(first, &mut MessageEncoder::default())?;
+            edit.write_edited(first, &mut MessageEncoder::default())?;
         }
-        check(&raw)?;
-        let rows = |cyclic| raw.successors(|node, dep| holds(node, dep, cyclic));
+        check_raw_trace(&raw)?;
+        let rows = |cyclic| raw.build_successors(|node, dep| is_enforced(node, dep, cyclic));
         let (mut next, mut cyclic) = (rows(false), false);
-        let mut order = next.order();
+        let mut order = next.topological_order();
         if order.len() < raw.nodes.len() {
             (next, cyclic) = (rows(true), true);
-            order = next.order();
+            order = next.topological_order();
         }
         if order.len() < raw.nodes.len() {
-            let stuck = next.stuck(&order);
+            let stuck = next.find_unordered(&order);
             let cycle = short_cycle(&next, |node| stuck[node as usize]);
             return Err(refuse_cycle(&raw, &cycle));
         }
@@ -57,7 +57,7 @@ impl<'a> CheckedTrace<'a> {
             let view = &raw.nodes[node as usize].view;
             NodeTiming {
                 delay: view.delay,
-                length: view.lasted(),
+                length: view.total_duration(),
                 lane: NONE,
                 settles: false,
             }
@@ -75,37 +75,37 @@ impl<'a> CheckedTrace<'a> {
     }
 
     /// Returns the enforced dependencies of node `i`.
-    pub fn deps(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
+    pub fn enforced_dependencies(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
         let cyclic = self.cyclic;
-        let deps = self.raw.deps(i).iter().copied();
-        deps.filter(move |dep| holds(i, dep, cyclic))
+        let deps = self.raw.dependencies_of(i).iter().copied();
+        deps.filter(move |dep| is_enforced(i, dep, cyclic))
     }
 }
 
 /// Returns whether a dependency is enforced.
-fn holds(node: u32, dep: &RawDependency, cyclic: bool) -> bool {
+fn is_enforced(node: u32, dep: &RawDependency, cyclic: bool) -> bool {
     let control = dep.control && (cyclic || dep.node == node);
     dep.node != RawDependency::MISSING && !control
 }
 
-fn check(raw: &RawTrace<'_>) -> Result<(), TraceError> {
+fn check_raw_trace(raw: &RawTrace<'_>) -> Result<(), TraceError> {
     let twice = raw
         .nodes
         .windows(2)
         .find(|pair| pair[0].view.id == pair[1].view.id);
     if let Some([_, second]) = twice {
-        return Err(TraceError::refused(
+        return Err(TraceError::invalid_node(
             second.view.id,
             "a second node with this id",
             "give each node of a file its own id; the tool that wrote the file is at fault",
         )
         .in_record(second.record.number, second.record.offset));
     }
-    for i in raw.all() {
+    for i in raw.node_indices() {
         let lost = |dep: &&RawDependency| !dep.control && dep.node == RawDependency::MISSING;
-        if let Some(dep) = raw.deps(i).iter().find(lost) {
+        if let Some(dep) = raw.dependencies_of(i).iter().find(lost) {
             let item = &raw.nodes[i as usize];
-            return Err(TraceError::refused(
+            return Err(TraceError::invalid_node(
                 item.view.id,
                 format!(
                     "the node depends on the data of node {}, which does not exist",
@@ -128,7 +128,7 @@ fn refuse_cycle(raw: &RawTrace<'_>, cycle: &[u32]) -> TraceError {
         .map(|i| id(i).to_string())
         .collect();
     let more = if cycle.len() > SHOWN { ", …" } else { "" };
-    TraceError::refused(
+    TraceError::invalid_node(
         cycle.first().map_or(0, id),
         format!(
             "data dependencies close a cycle of {} nodes: {}{more}",

@@ -27,7 +27,7 @@ impl DependencyClosure {
         let mut needed = vec![false; kept.len()];
         for &i in trace.order.iter().rev() {
             if kept[i as usize] || needed[i as usize] {
-                for dep in trace.deps(i) {
+                for dep in trace.enforced_dependencies(i) {
                     needed[dep.node as usize] |= !kept[dep.node as usize];
                 }
             }
@@ -44,9 +44,10 @@ impl DependencyClosure {
                 continue;
             }
             // A dependency that a replay does not enforce (on a missing node, or on a cycle) is dropped.
-            let mut changed = trace.deps(i).count() != trace.raw.deps(i).len();
+            let mut changed =
+                trace.enforced_dependencies(i).count() != trace.raw.dependencies_of(i).len();
             found.clear();
-            for dep in trace.deps(i) {
+            for dep in trace.enforced_dependencies(i) {
                 if kept[dep.node as usize] {
                     found.push((dep.node, dep.control));
                     continue;
@@ -56,7 +57,7 @@ impl DependencyClosure {
                 if this.joints[dep.node as usize] {
                     found.push((dep.node, dep.control));
                 } else {
-                    let behind = this.row(dep.node).unwrap_or(&[]);
+                    let behind = this.forwarded_dependencies(dep.node).unwrap_or(&[]);
                     found.extend(behind.iter().map(|&(on, order)| (on, order || dep.control)));
                 }
             }
@@ -74,7 +75,7 @@ impl DependencyClosure {
         this
     }
 
-    fn row(&self, i: u32) -> Option<&[ForwardedDependency]> {
+    fn forwarded_dependencies(&self, i: u32) -> Option<&[ForwardedDependency]> {
         let (from, to) = self.rows[i as usize]?;
         Some(&self.list[from as usize..to as usize])
     }
@@ -85,7 +86,7 @@ impl DependencyClosure {
     }
 
     /// Returns the dependencies of node `i` (kept or a joint), if they changed.
-    pub fn changed(&self, i: u32) -> Option<&[ForwardedDependency]> {
-        self.row(i)
+    pub fn changed_dependencies(&self, i: u32) -> Option<&[ForwardedDependency]> {
+        self.forwarded_dependencies(i)
     }
 }

@@ -21,7 +21,7 @@ struct RankCommunication {
 pub struct CommunicationMatches(Vec<RankCommunication>);
 
 impl CommunicationMatches {
-    pub(super) fn add(
+    pub(super) fn add_rank(
         &mut self,
         trace: &CheckedTrace<'_>,
         rank: u32,
@@ -47,7 +47,7 @@ impl CommunicationMatches {
     }
 
     /// Finds communication that is kept on one rank and cut on another.
-    pub fn unmatched(&self) -> UnmatchedCommunication {
+    pub fn find_unmatched(&self) -> UnmatchedCommunication {
         let mut found = UnmatchedCommunication::default();
         let matches = CommMatches::new(self.0.iter().map(|rank| &rank.comms));
         for (channel, k, met) in matches.iter() {

@@ -1,9 +1,9 @@
 //! Selection of the requested nodes.
 
 use super::checked_trace::CheckedTrace;
-use crate::edit::{attributes, matches};
+use crate::edit::{for_each_attribute, name_matches_pattern};
 use chakram_base::units::Span;
-use chakram_trace::format::{Op, TraceError, escape, origin};
+use chakram_trace::format::{Op, TraceError, escape_name, origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
@@ -22,14 +22,17 @@ pub enum SliceTarget {
 const NONE: u32 = u32::MAX;
 
 /// Returns for each node, by index, whether the node is requested.
-pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<bool>, TraceError> {
+pub(super) fn select_target_nodes(
+    trace: &CheckedTrace<'_>,
+    cut: &SliceTarget,
+) -> Result<Vec<bool>, TraceError> {
     let raw = &trace.raw;
     let asked: Vec<bool> = match cut {
         SliceTarget::Ids(ids) => {
             let nodes = raw.nodes.iter();
             nodes.map(|item| ids.contains(&item.view.id)).collect()
         }
-        SliceTarget::Annotation(pattern) => covered(trace, pattern)?,
+        SliceTarget::Annotation(pattern) => select_annotated(trace, pattern)?,
         SliceTarget::Step(step) => of_step(trace, *step)?,
     };
     if !asked.contains(&true) {
@@ -41,26 +44,26 @@ pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<
                 format!("ids from {} to {}", first.view.id, last.view.id),
             ),
             (SliceTarget::Step(step), _) => {
-                (format!("the trace has no step {step}"), steps(trace)?)
+                (format!("the trace has no step {step}"), list_steps(trace)?)
             }
             (SliceTarget::Annotation(pattern), _) => (
-                format!("no node is called `{}`", escape(pattern)),
-                names(trace),
+                format!("no node is called `{}`", escape_name(pattern)),
+                suggest_names(trace),
             ),
         };
         let place = chakram_trace::format::TraceLocation::default();
-        return Err(TraceError::refused_at(place, found, hint));
+        return Err(TraceError::invalid_at(place, found, hint));
     }
     Ok(asked)
 }
 
 /// Lists similar names for error messages: the names of steps, or else the first names.
-fn names(trace: &CheckedTrace<'_>) -> String {
+fn suggest_names(trace: &CheckedTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
         let names = trace.raw.nodes.iter().map(|item| item.view.name);
         let names: BTreeSet<&str> = names.filter(|name| test(name)).collect();
-        let names = names.iter().take(SHOWN).map(|name| escape(name));
+        let names = names.iter().take(SHOWN).map(|name| escape_name(name));
         names.collect::<Vec<_>>().join(", ")
     };
     let steps = of(|name| name.starts_with("ProfilerStep#"));
@@ -72,15 +75,15 @@ fn names(trace: &CheckedTrace<'_>) -> String {
 }
 
 /// Returns the owner of each node (the node to which it belongs), and whether attributes define the owners.
-fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
+fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
     let mut said = false;
-    for i in raw.all() {
-        attributes(raw.nodes[i as usize].record, |attr| {
+    for i in raw.node_indices() {
+        for_each_attribute(raw.nodes[i as usize].record, |attr| {
             if matches!(attr.name, b"parent" | b"launch") && attr.is_set() {
                 said = true;
-                let found = attr.as_u64().ok().and_then(|id| raw.find(id));
+                let found = attr.as_u64().ok().and_then(|id| raw.find_node(id));
                 owner[i as usize] = found.unwrap_or(NONE);
             }
             Ok(())
@@ -88,10 +91,10 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     }
     // Traces without these attributes express calls as control dependencies.
     if !said {
-        for i in raw.all() {
+        for i in raw.node_indices() {
             let device = !matches!(raw.nodes[i as usize].view.op, Op::Host | Op::NoOp);
             let first = |control: bool| {
-                let mut deps = trace.raw.deps(i).iter();
+                let mut deps = trace.raw.dependencies_of(i).iter();
                 deps.find(|dep| dep.control == control)?.target()
             };
             let found = first(true).or_else(|| first(false).filter(|_| device));
@@ -106,9 +109,9 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
 fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
-        return covered(trace, &format!("ProfilerStep#{step}"));
+        return select_annotated(trace, &format!("ProfilerStep#{step}"));
     }
-    let (owner, _) = owners(trace)?;
+    let (owner, _) = find_annotation_owners(trace)?;
     // For each step, the first node that states the step.
     let mut first = BTreeMap::new();
     let label = (0..).zip(&stated).map(|(i, own)| {
@@ -116,7 +119,7 @@ fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError>
         Some(*first.entry(own).or_insert(i))
     });
     let mut label: Vec<Option<u32>> = label.collect();
-    spread(&owner, &mut label);
+    spread_labels(&owner, &mut label);
     let wanted = first.get(&step).copied();
     let asked = label.iter().map(|of| of.is_some() && *of == wanted);
     Ok(asked.collect())
@@ -126,7 +129,7 @@ fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError>
 fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {
-        attributes(item.record, |attr| {
+        for_each_attribute(item.record, |attr| {
             if attr.name == origin::STEP.as_bytes() {
                 *stated = attr.as_u64().ok().or(*stated);
             }
@@ -137,7 +140,7 @@ fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError
 }
 
 /// Lists the available steps, for error messages.
-fn steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
+fn list_steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     const SHOWN: usize = 12;
     let mut numbers: BTreeSet<u64> = stated_steps(trace)?.into_iter().flatten().collect();
     if numbers.is_empty() {
@@ -154,35 +157,35 @@ fn steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
 }
 
 /// Returns, by index, whether the annotations that match `pattern` cover a node.
-fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
+fn select_annotated(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.raw.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
-    for i in trace.raw.all() {
-        if matches(pattern, nodes[i as usize].view.name) {
+    for i in trace.raw.node_indices() {
+        if name_matches_pattern(pattern, nodes[i as usize].view.name) {
             label[i as usize] = Some(i);
         }
     }
-    let (owner, said) = owners(trace)?;
-    spread(&owner, &mut label);
+    let (owner, said) = find_annotation_owners(trace)?;
+    spread_labels(&owner, &mut label);
     if said {
-        let busy = busy(trace, &label);
+        let busy = collect_annotation_windows(trace, &label);
         let mut threads = label.clone();
-        for i in trace.raw.all() {
+        for i in trace.raw.node_indices() {
             let at = i as usize;
             let alone = owner[at] == NONE && label[at].is_none();
             if alone && nodes[at].view.op != Op::NoOp {
                 let lane = nodes[at].view.lane;
-                threads[at] = during(&busy, trace.starts[at], lane);
+                threads[at] = find_annotation_at(&busy, trace.starts[at], lane);
             }
         }
-        spread(&owner, &mut threads);
+        spread_labels(&owner, &mut threads);
         label = threads;
     }
     Ok(label.iter().map(Option::is_some).collect())
 }
 
 /// Gives every node the label of the nearest owner that has a label. Nodes on a cycle of owners get no label.
-fn spread(owner: &[u32], label: &mut [Option<u32>]) {
+fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
     // The walk visits each node once, so it takes linear time and ends on cycles.
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
@@ -212,11 +215,14 @@ struct AnnotationWindow {
 }
 
 /// The windows of all annotations, sorted by start.
-fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow> {
+fn collect_annotation_windows(
+    trace: &CheckedTrace<'_>,
+    label: &[Option<u32>],
+) -> Vec<AnnotationWindow> {
     let nodes = &trace.raw.nodes;
     let mut of: Vec<Option<AnnotationWindow>> = label.iter().map(|_| None).collect();
     let mut others: BTreeMap<Option<i64>, Vec<Span>> = BTreeMap::new();
-    for i in trace.raw.all() {
+    for i in trace.raw.node_indices() {
         let (from, lane) = (trace.starts[i as usize], nodes[i as usize].view.lane);
         let Some(root) = label[i as usize] else {
             if nodes[i as usize].view.op != Op::NoOp {
@@ -225,7 +231,7 @@ fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow
             continue;
         };
         if nodes[root as usize].view.lane == lane {
-            let to = from + nodes[i as usize].view.lasted();
+            let to = from + nodes[i as usize].view.total_duration();
             let busy = of[root as usize].get_or_insert(AnnotationWindow { from, to, lane });
             (busy.from, busy.to) = (busy.from.min(from), busy.to.max(to));
         }
@@ -245,7 +251,7 @@ fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow
 }
 
 /// Returns the latest annotation on another lane that had begun at `start`, if its window contains `start`.
-fn during(busy: &[AnnotationWindow], start: Span, lane: Option<i64>) -> Option<u32> {
+fn find_annotation_at(busy: &[AnnotationWindow], start: Span, lane: Option<i64>) -> Option<u32> {
     let begun = busy.partition_point(|busy| busy.from <= start);
     let last = begun.checked_sub(1)?;
     let busy = &busy[last];

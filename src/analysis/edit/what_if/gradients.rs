@@ -6,7 +6,7 @@
 
 use super::EditCounts;
 use super::program::{AttributeChange, ItemDependency, ProgramItem, RankProgram, StepPhase};
-use super::shapes::{elements, parse_shapes};
+use super::shapes::{count_elements, parse_shapes};
 use chakram_base::statistics::median;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::wire::FrameCursor;
@@ -37,7 +37,7 @@ pub(super) struct GradientReductions {
 
 impl GradientReductions {
     /// Finds the reductions of gradients in `step`.
-    pub fn find(program: &RankProgram<'_>, step: u32) -> Self {
+    pub fn find_reductions(program: &RankProgram<'_>, step: u32) -> Self {
         let mut this = Self::default();
         let of_step = |&item: &u32| program.facts_of(item).step == Some(step);
         let items: Vec<u32> = program.order.iter().copied().filter(of_step).collect();
@@ -83,7 +83,7 @@ impl GradientReductions {
                 this.element_sizes
                     .push(element_bytes(program.facts_of(item).types));
                 this.hooks
-                    .extend(first.map(|shape| (around.unwrap_or(item), elements(shape))));
+                    .extend(first.map(|shape| (around.unwrap_or(item), count_elements(shape))));
             }
         }
         this
@@ -105,7 +105,7 @@ impl GradientReductions {
     }
 
     /// Returns whether a node reduces gradients, or launches or prepares a reduction of gradients.
-    pub fn has(&self, item: u32) -> bool {
+    pub fn has_item(&self, item: u32) -> bool {
         self.collectives.contains(&item)
             || self.fills.contains(&item)
             || self.launches.iter().any(|items| items.contains(&item))
@@ -148,7 +148,7 @@ impl GradientReductions {
 
     /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket except
     /// the last.
-    pub fn limit(&self, program: &RankProgram<'_>) -> Option<u64> {
+    pub fn largest_bucket_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
         let full = self.collectives.split_last()?.1.iter();
         full.map(|&item| bytes_of(program, item)).min()
     }
@@ -157,7 +157,7 @@ impl GradientReductions {
 /// Returns whether a reduction leaves each rank only its shard of the gradients. Generated jobs show this: the
 /// reduction frees temporary memory of its whole size.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
-    let mut memory = program.view_of(reduction).memory.named();
+    let mut memory = program.view_of(reduction).memory.named_changes();
     let bytes = bytes_of(program, reduction);
     memory.any(|(name, freed)| name == "frees.temporary" && freed == bytes && bytes > 0)
 }
@@ -177,9 +177,12 @@ pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
         gathers
             && facts.phase == StepPhase::Parameters
             && (facts.micro_batch.is_some()
-                || program
-                    .callers(node)
-                    .any(|caller| program.view(caller).name.starts_with("FSDP::all_gather")))
+                || program.callers_of(node).any(|caller| {
+                    program
+                        .view_of_node(caller)
+                        .name
+                        .starts_with("FSDP::all_gather")
+                }))
     })
 }
 
@@ -239,9 +242,9 @@ pub(super) struct TransferRates(BTreeMap<CollectiveKind, Vec<u64>>);
 
 impl TransferRates {
     /// Adds the collectives of a rank.
-    pub fn learn(&mut self, program: &RankProgram<'_>) {
-        for i in program.raw.all() {
-            let view = program.view(i);
+    pub fn learn_rates(&mut self, program: &RankProgram<'_>) {
+        for i in program.raw.node_indices() {
+            let view = program.view_of_node(i);
             if let Op::Collective { kind, bytes, .. } = view.op
                 && bytes > 0
                 && view.recorded.0 > 0
@@ -258,7 +261,7 @@ impl TransferRates {
 
     /// Returns the time of a collective of `bytes`, ns. Uses the first quartile of the recorded times per byte, because
     /// slower collectives include waiting for busy hosts. Returns 0 if no time was recorded.
-    pub fn ns(&self, kind: CollectiveKind, bytes: u64) -> u64 {
+    pub fn predict_transfer_ns(&self, kind: CollectiveKind, bytes: u64) -> u64 {
         let Some(rates) = self.0.get(&kind) else {
             return 0;
         };
@@ -278,7 +281,7 @@ pub(super) fn delays_behind(
 ) -> (Option<u64>, BTreeMap<String, u64>) {
     let (mut behind, mut others) = (Vec::new(), BTreeMap::<String, Vec<u64>>::new());
     for item in &program.items {
-        let view = program.view(item.node);
+        let view = program.view_of_node(item.node);
         let ns = view.delay.0 / 1000;
         let follows = item
             .deps
@@ -301,7 +304,7 @@ pub(super) fn delays_behind(
 /// # Errors
 ///
 /// Fails on jobs without hooks of parameters, and if the captured buckets do not contain exactly the gradients.
-pub(super) fn regroup(
+pub(super) fn regroup_gradients(
     program: &mut RankProgram<'_>,
     limit: u64,
     rates: &TransferRates,
@@ -309,7 +312,7 @@ pub(super) fn regroup(
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        counts.add(&regroup_step(
+        counts.add_counts(&regroup_step(
             program,
             step,
             limit,
@@ -329,7 +332,7 @@ pub(super) fn regroup_step(
     rates: &TransferRates,
     bytes_per_element: Option<u64>,
 ) -> Result<EditCounts, TraceError> {
-    let found = GradientReductions::find(program, step).of_buckets(program);
+    let found = GradientReductions::find_reductions(program, step).of_buckets(program);
     regroup_found(program, found, limit, rates, bytes_per_element)
 }
 
@@ -347,7 +350,7 @@ pub(super) fn regroup_found(
     }
     let each = bytes_per_element.or_else(|| found.element_bytes(program));
     let (Some(each), Some(&template)) = (each, found.collectives.first()) else {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             "the buckets of gradients are unknown: the job does not reduce the gradients of the parameters \
              whose hooks are captured",
             "edit a job of DistributedDataParallel that was captured with shapes",
@@ -387,7 +390,7 @@ pub(super) fn regroup_found(
 pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
-    let places = program.places();
+    let places = program.item_positions();
     let mut backward: BTreeMap<Option<u32>, u32> = BTreeMap::new();
     for &item in &program.order {
         let facts = program.facts_of(item);
@@ -407,9 +410,12 @@ pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
         counts.matched += u64::from(gathers && facts.phase == StepPhase::Parameters);
         let from = backward.get(&facts.step);
         let node = program.items[item as usize].node;
-        let of_gather = program
-            .callers(node)
-            .any(|caller| program.view(caller).name.starts_with("FSDP::all_gather"));
+        let of_gather = program.callers_of(node).any(|caller| {
+            program
+                .view_of_node(caller)
+                .name
+                .starts_with("FSDP::all_gather")
+        });
         if of_gather && from.is_some_and(|&from| places[item as usize] > from) {
             counts.changed += u64::from(gathers);
             gone.insert(item);
@@ -420,7 +426,7 @@ pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
         // Either the job frees no parameters, or the capture does not show the purpose of its gathers.
         counts.matched = 0;
     }
-    program.remove(&|item| gone.contains(&item));
+    program.remove_items(&|item| gone.contains(&item));
     counts
 }
 
@@ -428,7 +434,7 @@ pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
 pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        let found = GradientReductions::find(program, step);
+        let found = GradientReductions::find_reductions(program, step);
         let of_step = |item: u32| program.facts_of(item).step == Some(step);
         let last = program.order.iter().rposition(|&item| {
             let facts = program.facts_of(item);
@@ -439,7 +445,7 @@ pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
         let Some(&last) = last.and_then(|last| program.order.get(last)) else {
             continue;
         };
-        let places = program.places();
+        let places = program.item_positions();
         let early: Vec<u32> = (found.collectives.iter().copied())
             .filter(|&item| places[item as usize] < places[last as usize])
             .collect();
@@ -485,14 +491,14 @@ pub(super) fn insert(
             .copied()
             .flatten()
             .ok_or_else(|| {
-                super::refused(
+                super::refuse_edit(
                     "the number format of the job's gradients is not captured",
                     "capture the job with shapes and types of arguments",
                 )
             })?;
         bytes += elements * each;
         if bytes >= limit || i + 1 == found.hooks.len() {
-            let made = program.make(hook, all_reduce(bytes, group));
+            let made = program.insert_item(hook, encode_all_reduce(bytes, group));
             behind.entry(hook).or_default().push(made);
             all.push(made);
             bytes = 0;
@@ -521,7 +527,7 @@ pub(super) fn insert(
 }
 
 /// Encodes an all-reduce in a group as a record; the id and the dependencies are set later.
-fn all_reduce(bytes: u64, group: &str) -> Vec<u8> {
+fn encode_all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     let kind = CollectiveKind::AllReduce;
     let view = NodeView {
         lane: Some(1000),
@@ -544,7 +550,7 @@ fn all_reduce(bytes: u64, group: &str) -> Vec<u8> {
 /// Encodes a node as a record.
 fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
     let written = TraceWriter::new(Vec::new()).and_then(|mut writer| {
-        let node = writer.write(view, &[], &NodeExtras::default());
+        let node = writer.write_node(view, &[], &NodeExtras::default());
         node.map_err(std::io::Error::other)?;
         Ok(writer.into_inner())
     });
@@ -592,14 +598,14 @@ fn place_buckets(
     for &(from, last, bytes) in buckets {
         let mut parts = launch.clone();
         parts.push(template);
-        let copies = program.copy(&parts, &|_| false);
+        let copies = program.copy_items(&parts, &|_| false);
         let collective = copies[copies.len() - 1];
         let kind = match program.view_of(template).op {
             Op::Collective { kind, .. } => kind,
             _ => CollectiveKind::AllReduce,
         };
         let old = bytes_of(program, template);
-        let memory: Vec<_> = program.view_of(template).memory.named().collect();
+        let memory: Vec<_> = program.view_of(template).memory.named_changes().collect();
         let changes = &mut program.items[collective as usize].changes;
         changes.insert("comm_size", AttributeChange::Count(bytes));
         for (name, freed) in memory {
@@ -613,7 +619,7 @@ fn place_buckets(
             changes.insert("in_bytes", AttributeChange::Count(bytes));
             changes.insert("out_bytes", AttributeChange::Count(bytes));
         }
-        let ns = rates.ns(kind, bytes);
+        let ns = rates.predict_transfer_ns(kind, bytes);
         if ns > 0 {
             changes.insert("duration_ns", AttributeChange::Count(ns));
             changes.insert("wait_ns", AttributeChange::Removed);
@@ -729,7 +735,7 @@ fn place_buckets(
 
 /// Returns, for each old bucket, the index of the last hook.
 fn bucket_ends(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usize> {
-    let places = program.places();
+    let places = program.item_positions();
     let last = |item: u32| places[item as usize];
     let ends = found.collectives.iter().map(|&collective| {
         let behind = found

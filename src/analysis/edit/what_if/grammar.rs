@@ -1,7 +1,7 @@
 //! The text form of edits: `batch=2x`, `layers=+4`, `delay=50ms,rank=1,at=backward`.
 
 use super::StepPhase;
-use chakram_base::config::{did_you_mean, nearest};
+use chakram_base::config::{did_you_mean, find_nearest};
 use chakram_base::units::{Bytes, Span};
 use std::fmt;
 use std::str::FromStr;
@@ -35,23 +35,23 @@ impl ScaleFactor {
     }
 
     /// Returns the product, or `None` if it is too large for a factor.
-    pub fn times(self, other: Self) -> Option<Self> {
+    pub fn multiply_checked(self, other: Self) -> Option<Self> {
         Self::new(self.over * other.over, self.under * other.under)
     }
 
     /// Returns the factor as a floating-point number.
-    pub fn ratio(self) -> f64 {
+    pub fn as_f64(self) -> f64 {
         self.over as f64 / self.under as f64
     }
 
     /// Returns `value` times the factor, rounded to the nearest whole number.
-    pub fn of(self, value: u64) -> u64 {
+    pub fn scale_value(self, value: u64) -> u64 {
         let scaled = u128::from(value) * u128::from(self.over) + u128::from(self.under) / 2;
         u64::try_from(scaled / u128::from(self.under)).unwrap_or(u64::MAX)
     }
 
     /// Returns the factor if it is a whole number.
-    pub fn whole(self) -> Option<u64> {
+    pub fn as_whole_number(self) -> Option<u64> {
         (self.under == 1).then_some(self.over)
     }
 }
@@ -265,7 +265,7 @@ impl FromStr for JobEdit {
         }
         let Some((_, form, _)) = EDITS.iter().find(|(known, _, _)| *known == name) else {
             let names: Vec<_> = EDITS.iter().map(|(known, _, _)| *known).collect();
-            let near = did_you_mean(nearest(name, names.iter().copied()));
+            let near = did_you_mean(find_nearest(name, names.iter().copied()));
             let all = names.join(", ");
             return Err(match near.is_empty() {
                 true => format!("no edit is called `{name}`; expected one of {all}"),
@@ -314,7 +314,9 @@ impl FromStr for JobEdit {
             "accumulate" => Self::Accumulate(number()?),
             "microbatches" => {
                 let factor: ScaleFactor = value.parse()?;
-                let whole = factor.whole().and_then(|whole| u32::try_from(whole).ok());
+                let whole = factor
+                    .as_whole_number()
+                    .and_then(|whole| u32::try_from(whole).ok());
                 Self::MicroBatches(whole.ok_or_else(|| {
                     format!("{value} does not give a whole multiple of the micro-batches")
                 })?)
@@ -375,7 +377,7 @@ impl fmt::Display for JobEdit {
                 if let Some(rank) = rank {
                     write!(f, ",rank={rank}")?;
                 }
-                write!(f, ",at={}", at.name())
+                write!(f, ",at={}", at.name_of_phase())
             }
         }
     }
@@ -418,6 +420,6 @@ mod tests {
         assert_eq!(factor("-1x"), None);
         assert_eq!(factor("0:4"), None);
         // 7 x 3/2 is 10.5, which rounds up to 11.
-        assert_eq!(ScaleFactor { over: 3, under: 2 }.of(7), 11);
+        assert_eq!(ScaleFactor { over: 3, under: 2 }.scale_value(7), 11);
     }
 }

@@ -5,7 +5,7 @@
 //! trace now cancel one another.
 
 use chakram_trace::format::TraceError;
-use chakram_trace::format::encoder::frame;
+use chakram_trace::format::encoder::append_frame;
 use chakram_trace::format::wire::FrameCursor;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -81,7 +81,7 @@ impl KeptRecords {
         let (mut frames, mut count) = (FrameCursor::new(&trace), 0);
         while let Some(record) = frames.next_record()? {
             let kept = self.records.get(&count);
-            frame(&mut out, kept.map_or(record.bytes, |kept| kept.as_slice()));
+            append_frame(&mut out, kept.map_or(record.bytes, |kept| kept.as_slice()));
             count += 1;
         }
         Ok(if count == self.count { out } else { trace })
@@ -94,7 +94,9 @@ mod tests {
 
     fn trace(records: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
-        records.iter().for_each(|record| frame(&mut out, record));
+        records
+            .iter()
+            .for_each(|record| append_frame(&mut out, record));
         out
     }
 

@@ -26,10 +26,12 @@ mod gradients;
 
 use super::grammar::ScaleFactor;
 use super::program::{AttributeChange, RankProgram, StepPhase};
-use super::shapes::{Shape, arguments, elements, normal_form, parse_shapes};
+use super::shapes::{
+    TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
+};
 use super::unedited::{UneditedValues, unedited_count};
 use super::width::{ModelWidths, is_among, layers_of_transfer};
-use call_time::{CallTime, intercept};
+use call_time::{CallTime, fit_intercept};
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::statistics::median;
 use chakram_trace::format::Op;
@@ -53,8 +55,8 @@ impl SizeScaling {
     };
 
     /// Returns the factor by which the number of tokens grows.
-    fn tokens(self) -> f64 {
-        self.batch.ratio() * self.sequence.ratio()
+    fn token_growth(self) -> f64 {
+        self.batch.as_f64() * self.sequence.as_f64()
     }
 }
 
@@ -74,7 +76,7 @@ pub(super) struct ScalingCounts {
 
 /// Values of a kernel before any edit.
 #[derive(Clone, Copy, Debug, Default)]
-struct Work {
+struct UneditedWork {
     flops: u64,
     bytes: u64,
     /// Recorded time without the profiler's part, ns.
@@ -95,7 +97,7 @@ enum ProductKind {
 
 pub(super) struct KernelScaler {
     /// Shapes of parameters, in normal form.
-    parameters: BTreeSet<Shape>,
+    parameters: BTreeSet<TensorShape>,
     /// Number of samples, if the trace shows it.
     batch: Option<u64>,
     tokens: Option<u64>,
@@ -140,12 +142,12 @@ impl KernelScaler {
             bytes_rate: 0.0,
         };
         let mut leading: BTreeMap<u64, u64> = BTreeMap::new();
-        for i in program.raw.all() {
-            let (view, facts) = (program.view(i), &program.facts[i as usize]);
+        for i in program.raw.node_indices() {
+            let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
             if let (StepPhase::Parameters, Some(layer), Op::Collective { .. }) =
                 (facts.phase, facts.layer, view.op)
             {
-                let temporary = view.memory.named();
+                let temporary = view.memory.named_changes();
                 let mut temporary = temporary.filter(|(name, _)| name.ends_with(".temporary"));
                 let bytes = temporary.next().map(|(_, bytes)| bytes);
                 if let Some(bytes) = bytes {
@@ -154,13 +156,14 @@ impl KernelScaler {
             }
             let known = PARAMETERS.iter().find(|(name, _)| *name == view.name);
             if let Some((_, places)) = known {
-                let shapes = arguments(facts.inputs);
+                let shapes = parse_argument_shapes(facts.inputs);
                 let found = places.iter().filter_map(|&place| shapes.get(place));
                 this.parameters
                     .extend(found.map(|shape| normal_form(shape)));
             }
             if view.name == "aten::embedding"
-                && let Some([batch, tokens]) = arguments(facts.inputs).get(1).map(|s| &s[..])
+                && let Some([batch, tokens]) =
+                    parse_argument_shapes(facts.inputs).get(1).map(|s| &s[..])
             {
                 this.batch = this.batch.or(Some(*batch));
                 this.tokens = this.tokens.or(Some(*tokens));
@@ -189,23 +192,23 @@ impl KernelScaler {
                 this.tokens = this.tokens.or(Some(queries));
             }
         }
-        this.parameters.remove(&Shape::new());
+        this.parameters.remove(&TensorShape::new());
         let most = leading.into_iter().max_by_key(|&(_, count)| count);
         this.batch = this.batch.or(most.map(|(size, _)| size));
         this.learn_times(program);
-        this.widths = ModelWidths::learn(program, [this.batch, this.tokens]);
+        this.widths = ModelWidths::learn_widths(program, [this.batch, this.tokens]);
         this
     }
 
-    pub fn widths(&self) -> &ModelWidths {
+    pub fn model_widths(&self) -> &ModelWidths {
         &self.widths
     }
 
     fn learn_times(&mut self, program: &RankProgram<'_>) {
         let mut by_name: BTreeMap<&str, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();
         let mut shortest = u64::MAX;
-        for i in program.raw.all() {
-            let view = program.view(i);
+        for i in program.raw.node_indices() {
+            let view = program.view_of_node(i);
             if !matches!(view.op, Op::Compute { .. }) {
                 continue;
             }
@@ -238,7 +241,7 @@ impl KernelScaler {
                     (amount as f64, median(&mut times).unwrap_or_default() as f64)
                 })
                 .collect();
-            if let Some(fixed) = intercept(&points) {
+            if let Some(fixed) = fit_intercept(&points) {
                 let call = CallTime {
                     fixed,
                     by_line: true,
@@ -248,7 +251,7 @@ impl KernelScaler {
         }
     }
 
-    fn call(&self, name: &str) -> CallTime {
+    fn call_time_of_kernel(&self, name: &str) -> CallTime {
         let alone = CallTime {
             fixed: self.shortest,
             by_line: false,
@@ -258,12 +261,12 @@ impl KernelScaler {
 
     /// Multiplies the work of a kernel by `ratio`. The time changes in proportion, except for the fixed time of a
     /// call.
-    pub fn stretch(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
-        let new = self.stretched(program, item, ratio);
+    pub fn stretch_item(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
+        let new = self.scale_duration_values(program, item, ratio);
         program.items[item as usize].changes.extend(new);
     }
 
-    /// Multiplies the work of a kernel as [`Self::stretch`] does, and stores the values before all edits in the node.
+    /// Multiplies the work of a kernel as [`Self::stretch_item`] does, and stores the values before all edits in the node.
     fn stretch_unedited(
         &self,
         program: &mut RankProgram<'_>,
@@ -271,22 +274,25 @@ impl KernelScaler {
         ratio: f64,
         restores: bool,
     ) {
-        let new = self.stretched(program, item, ratio);
+        let new = self.scale_duration_values(program, item, ratio);
         change_values(program, item, new, restores);
     }
 
-    fn stretched(
+    fn scale_duration_values(
         &self,
         program: &RankProgram<'_>,
         item: u32,
         ratio: f64,
     ) -> Vec<(&'static str, AttributeChange)> {
         let node = program.items[item as usize].node;
-        if !matches!(program.view(node).op, Op::Compute { .. }) {
+        if !matches!(program.view_of_node(node).op, Op::Compute { .. }) {
             return Vec::new();
         }
         let work = work_of(program, node);
-        let fixed = self.call(program.view(node).name).fixed.min(work.ns as f64);
+        let fixed = self
+            .call_time_of_kernel(program.view_of_node(node).name)
+            .fixed
+            .min(work.ns as f64);
         let ns = work.profiler as f64 + fixed + (work.ns as f64 - fixed) * ratio;
         let time = match program.is_in_delay(node) {
             true => "delay_ns",
@@ -305,7 +311,7 @@ impl KernelScaler {
 
     /// Returns the factor by which the number of a tensor's elements grows, or `None` if the number does not
     /// grow.
-    fn growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
+    fn tensor_growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens = self.growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
             _ if by.hidden == ScaleFactor::ONE => 0,
@@ -314,7 +320,7 @@ impl KernelScaler {
         };
         match power {
             0 => tokens,
-            power => Some(tokens.unwrap_or(1.0) * by.hidden.ratio().powi(power)),
+            power => Some(tokens.unwrap_or(1.0) * by.hidden.as_f64().powi(power)),
         }
     }
 
@@ -328,16 +334,16 @@ impl KernelScaler {
     fn find_parameters(
         &self,
         product: ProductKind,
-        inputs: &[Shape],
-        outputs: &[Shape],
+        inputs: &[TensorShape],
+        outputs: &[TensorShape],
     ) -> Vec<bool> {
         let rows = self
             .batch
             .zip(self.tokens)
             .map(|(batch, tokens)| batch * tokens);
-        let is_matrix = |shape: &&Shape| shape.len() == 2;
+        let is_matrix = |shape: &&TensorShape| shape.len() == 2;
         let first = inputs.iter().position(|shape| is_matrix(&shape));
-        let is_parameter = |(at, shape): (usize, &Shape)| {
+        let is_parameter = |(at, shape): (usize, &TensorShape)| {
             let is_input = at < inputs.len();
             let may_be_samples = is_matrix(&shape) && Some(shape[0]) == rows;
             is_among(&self.parameters, shape)
@@ -361,12 +367,12 @@ impl KernelScaler {
             }
             _ => false,
         };
-        if elements(shape) <= 1 || is_parameter {
+        if count_elements(shape) <= 1 || is_parameter {
             return None;
         }
         if tokens_only {
             // Position indices and tables of rotary angles cover one sequence, so they do not grow with the batch.
-            return Some(by.sequence.ratio());
+            return Some(by.sequence.as_f64());
         }
         let sequences = match self.tokens {
             Some(tokens) if shape.len() > 2 => {
@@ -375,11 +381,11 @@ impl KernelScaler {
             }
             _ => 1,
         };
-        Some(by.batch.ratio() * by.sequence.ratio().powi(sequences))
+        Some(by.batch.as_f64() * by.sequence.as_f64().powi(sequences))
     }
 
     /// Scales the nodes for which `which` returns true; the scaling starts from the values before all edits.
-    pub fn scale(
+    pub fn scale_items(
         &self,
         program: &mut RankProgram<'_>,
         by: SizeScaling,
@@ -393,7 +399,7 @@ impl KernelScaler {
             let op = program.view_of(item).op;
             let was_widened = facts.unedited.is_some() && !passes;
             if (by.hidden != ScaleFactor::ONE || was_widened) && which(item) && !passes {
-                self.widen(program, item, by, &mut counts);
+                self.widen_item(program, item, by, &mut counts);
             }
             let sends = matches!(op, Op::Message { .. }) && facts.phase != StepPhase::Outside;
             if !(passes || sends) || !which(item) {
@@ -407,16 +413,21 @@ impl KernelScaler {
                         let bytes = unedited_count(facts.unedited, "comm_size").unwrap_or(bytes);
                         bytes > 8 * batch.saturating_mul(tokens)
                     });
-                    let hidden = if widens { by.hidden.ratio() } else { 1.0 };
-                    let growth = by.tokens() * hidden;
+                    let hidden = if widens { by.hidden.as_f64() } else { 1.0 };
+                    let growth = by.token_growth() * hidden;
                     let node = program.items[item as usize].node;
                     let layer = facts.layer;
-                    let fixed = program.view(node).memory.named().map(|(name, now)| {
-                        let all = unedited_count(facts.unedited, name).unwrap_or(now);
-                        let fixed = self.bytes_of_parameters(program, node, name, all);
-                        let wider = self.widths.growth_of_layer(layer, fixed, by.hidden);
-                        (name, fixed, wider)
-                    });
+                    let fixed =
+                        program
+                            .view_of_node(node)
+                            .memory
+                            .named_changes()
+                            .map(|(name, now)| {
+                                let all = unedited_count(facts.unedited, name).unwrap_or(now);
+                                let fixed = self.bytes_of_parameters(program, node, name, all);
+                                let wider = self.widths.growth_of_layer(layer, fixed, by.hidden);
+                                (name, fixed, wider)
+                            });
                     let fixed: Vec<(&str, u64, f64)> = fixed.collect();
                     scale_transfer(program, item, bytes, growth, &fixed, by);
                     true
@@ -437,10 +448,10 @@ impl KernelScaler {
         counts: &mut ScalingCounts,
     ) -> bool {
         let node = program.items[item as usize].node;
-        let (view, facts) = (*program.view(node), program.facts[node as usize]);
+        let (view, facts) = (*program.view_of_node(node), program.facts[node as usize]);
         let old = work_of(program, node);
         let (inputs, outputs) = shapes_of(program, node);
-        let shapes: Vec<Shape> = inputs.iter().chain(&outputs).cloned().collect();
+        let shapes: Vec<TensorShape> = inputs.iter().chain(&outputs).cloned().collect();
         let sums = |kernel| sums_over_samples(kernel, facts.phase, &inputs);
         let product = match old.flops > 0 {
             false => ProductKind::None,
@@ -450,18 +461,18 @@ impl KernelScaler {
         let parameters = self.find_parameters(product, &inputs, &outputs);
         let tensors = || shapes.iter().zip(parameters.iter().copied());
         let grown: Vec<Option<f64>> = tensors()
-            .map(|(shape, is_parameter)| self.growth(shape, is_parameter, by))
+            .map(|(shape, is_parameter)| self.tensor_growth(shape, is_parameter, by))
             .collect();
         let by_tokens = tensors()
             .filter_map(|(shape, is_parameter)| self.growth_by_tokens(shape, is_parameter, by));
         let by_tokens: Vec<f64> = by_tokens.collect();
-        let hidden = by.hidden.ratio();
+        let hidden = by.hidden.as_f64();
         let products = old.flops > 0;
         let (mut flops, mut bytes) = (old.flops as f64, old.bytes as f64);
         if shapes.is_empty() {
             counts.without_shapes += 1;
-            flops *= by.tokens() * hidden * hidden;
-            bytes *= by.tokens() * hidden;
+            flops *= by.token_growth() * hidden * hidden;
+            bytes *= by.token_growth() * hidden;
         } else {
             // A kernel that an earlier edit changed must not return here, because this edit may restore the kernel's
             // values.
@@ -471,24 +482,24 @@ impl KernelScaler {
             let attends = is_attention(program, node);
             if products {
                 let squares = attends
-                    || by_tokens
-                        .iter()
-                        .any(|&g| g > by.tokens() * 1.000_1 || g < by.tokens() * 0.999_9);
-                let sequence = by.sequence.ratio();
-                flops *= by.tokens() * if squares { sequence } else { 1.0 };
+                    || by_tokens.iter().any(|&g| {
+                        g > by.token_growth() * 1.000_1 || g < by.token_growth() * 0.999_9
+                    });
+                let sequence = by.sequence.as_f64();
+                flops *= by.token_growth() * if squares { sequence } else { 1.0 };
                 let power = match attends {
                     true => 1,
                     false => self.widths.power_of_product(&inputs, &parameters),
                 };
                 flops *= hidden.powi(power);
             }
-            let sizes = shapes.iter().map(|shape| elements(shape) as f64);
+            let sizes = shapes.iter().map(|shape| count_elements(shape) as f64);
             let all: f64 = sizes.clone().sum();
             let tensors = sizes.zip(&grown).zip(&shapes);
             let new: f64 = tensors
                 .map(|((size, growth), _)| {
                     let growth = if attends && growth.is_some() {
-                        Some(by.tokens() * hidden)
+                        Some(by.token_growth() * hidden)
                     } else {
                         *growth
                     };
@@ -499,7 +510,7 @@ impl KernelScaler {
                 bytes *= new / all;
             }
         }
-        let call = self.call(view.name);
+        let call = self.call_time_of_kernel(view.name);
         let fixed = call.fixed.min(old.ns as f64);
         // A kernel with FLOPs is limited by bytes if it moves its bytes at half of the highest rate or faster, as in a
         // multiplication of few rows by weights. Every other kernel with FLOPs is limited by its FLOPs.
@@ -517,7 +528,7 @@ impl KernelScaler {
         let ratio = match before > 0.0 {
             true => weight(flops, bytes) / before,
             // Unknown work is assumed to grow with the tokens and the hidden size.
-            false => by.tokens() * hidden,
+            false => by.token_growth() * hidden,
         };
         let ns = old.profiler as f64 + fixed + (old.ns as f64 - fixed) * ratio;
         counts.by_line += u64::from(call.by_line);
@@ -545,20 +556,20 @@ impl KernelScaler {
         } else {
             &outputs
         };
-        let widens = |shape: &Shape| self.widths.power_of_activation(shape) > 0;
+        let widens = |shape: &TensorShape| self.widths.power_of_activation(shape) > 0;
         let held = match kept.is_empty() || kept.iter().any(widens) {
             true => hidden,
             false => 1.0,
         };
-        for (name, now) in view.memory.named() {
-            let bytes = unedited.count(name).unwrap_or(now);
+        for (name, now) in view.memory.named_changes() {
+            let bytes = unedited.unedited_count(name).unwrap_or(now);
             let fixed = self.bytes_of_parameters(program, node, name, bytes);
             if name.ends_with(".activations") || name.ends_with(".temporary") {
                 new.push((
                     name,
                     count(
                         fixed as f64 * self.widths.growth_of_layer(facts.layer, fixed, by.hidden)
-                            + (bytes - fixed) as f64 * by.tokens() * held,
+                            + (bytes - fixed) as f64 * by.token_growth() * held,
                     ),
                 ));
             }
@@ -589,7 +600,7 @@ impl KernelScaler {
     }
 
     /// Scales work on parameters, and transfers of parameters, to the new hidden size.
-    fn widen(
+    fn widen_item(
         &self,
         program: &mut RankProgram<'_>,
         item: u32,
@@ -597,7 +608,7 @@ impl KernelScaler {
         counts: &mut ScalingCounts,
     ) {
         let node = program.items[item as usize].node;
-        let view = *program.view(node);
+        let view = *program.view_of_node(node);
         let of_parameters = matches!(
             program.facts[node as usize].phase,
             StepPhase::Parameters | StepPhase::Optimizer
@@ -608,9 +619,9 @@ impl KernelScaler {
                 let growth = self.widths.growth_of_all(by.hidden);
                 let new: Vec<_> = view
                     .memory
-                    .named()
+                    .named_changes()
                     .map(|(name, now)| {
-                        let bytes = unedited.count(name).unwrap_or(now) as f64 * growth;
+                        let bytes = unedited.unedited_count(name).unwrap_or(now) as f64 * growth;
                         (name, AttributeChange::Count(bytes.round() as u64))
                     })
                     .collect();
@@ -623,12 +634,12 @@ impl KernelScaler {
                 let reduces = super::gradients::is_reduction(program, item);
                 let whole = view
                     .memory
-                    .named()
+                    .named_changes()
                     .find(|(name, _)| name.ends_with(".temporary"));
                 let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
                 let old = match whole {
-                    Some((name, now)) if !reduces => unedited.count(name).unwrap_or(now),
-                    _ => unedited.count("comm_size").unwrap_or(bytes),
+                    Some((name, now)) if !reduces => unedited.unedited_count(name).unwrap_or(now),
+                    _ => unedited.unedited_count("comm_size").unwrap_or(bytes),
                 };
                 // After the optimizer, parameters are gathered in the same buckets in which their gradients were
                 // reduced.
@@ -643,7 +654,7 @@ impl KernelScaler {
                 if let (Some(bucket), Op::Collective { .. }) = (bucket, view.op) {
                     let facts = program.facts_of(bucket);
                     let now = super::gradients::bytes_of(program, bucket);
-                    let old = UneditedValues::parse(facts.unedited).count("comm_size");
+                    let old = UneditedValues::parse(facts.unedited).unedited_count("comm_size");
                     let old = old.unwrap_or(match program.view_of(bucket).op {
                         Op::Collective { bytes, .. } => bytes,
                         _ => now,
@@ -660,7 +671,7 @@ impl KernelScaler {
                 let growth = match layers.is_empty() {
                     // A reduction of one number, such as a norm, does not grow.
                     _ if old <= 8 => 1.0,
-                    true if program.has_layers => by.hidden.ratio(),
+                    true if program.has_layers => by.hidden.as_f64(),
                     true => self.widths.growth_of_all(by.hidden),
                     false => self
                         .widths
@@ -673,10 +684,13 @@ impl KernelScaler {
             }
             Op::Compute { .. } if of_parameters => {
                 let (inputs, _) = shapes_of(program, node);
-                let sizes: f64 = inputs.iter().map(|shape| elements(shape) as f64).sum();
+                let sizes: f64 = inputs
+                    .iter()
+                    .map(|shape| count_elements(shape) as f64)
+                    .sum();
                 let grown = inputs.iter().map(|shape| {
                     let power = self.widths.power_of_weight(shape);
-                    elements(shape) as f64 * by.hidden.ratio().powi(power)
+                    count_elements(shape) as f64 * by.hidden.as_f64().powi(power)
                 });
                 let growth = match sizes > 0.0 {
                     true => grown.sum::<f64>() / sizes,
@@ -698,14 +712,16 @@ impl KernelScaler {
         &self,
         kernel: KernelShape,
         phase: StepPhase,
-        inputs: &[Shape],
+        inputs: &[TensorShape],
         by: SizeScaling,
     ) -> Option<KernelShape> {
-        let tokens = by.batch.times(by.sequence)?;
+        let tokens = by.batch.multiply_checked(by.sequence)?;
         let sums = sums_over_samples(kernel, phase, inputs);
         let kernel = match by.hidden == ScaleFactor::ONE {
             true => kernel,
-            false => self.widths.widened(kernel, by.hidden, [!sums, false, sums]),
+            false => self
+                .widths
+                .widen_kernel(kernel, by.hidden, [!sums, false, sums]),
         };
         let mut scaled = kernel;
         match &mut scaled {
@@ -715,19 +731,22 @@ impl KernelScaler {
                 keys,
                 ..
             } => {
-                *batch = by.batch.of(*batch);
-                (*queries, *keys) = (by.sequence.of(*queries), by.sequence.of(*keys));
+                *batch = by.batch.scale_value(*batch);
+                (*queries, *keys) = (
+                    by.sequence.scale_value(*queries),
+                    by.sequence.scale_value(*keys),
+                );
             }
             KernelShape::Gemm { batch, m, n, k } if *batch > 1 => {
-                *batch = by.batch.of(*batch);
+                *batch = by.batch.scale_value(*batch);
                 for size in [m, n, k] {
                     if Some(*size) == self.tokens {
-                        *size = by.sequence.of(*size);
+                        *size = by.sequence.scale_value(*size);
                     }
                 }
             }
-            KernelShape::Gemm { k, .. } if sums => *k = tokens.of(*k),
-            KernelShape::Gemm { m, .. } => *m = tokens.of(*m),
+            KernelShape::Gemm { k, .. } if sums => *k = tokens.scale_value(*k),
+            KernelShape::Gemm { m, .. } => *m = tokens.scale_value(*m),
             KernelShape::Moving(_) => return None,
         }
         Some(scaled)
@@ -736,7 +755,7 @@ impl KernelScaler {
 
 /// Returns whether a matrix multiplication sums over samples, as the gradient of a weight does. Both inputs of a
 /// matrix multiplication that sums over samples have the same number of rows.
-fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) -> bool {
+fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
         return false;
     };
@@ -746,14 +765,14 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) ->
 
 /// Returns the shapes of a kernel's tensors: the kernel's own shapes, or the shapes of the operator that launched the
 /// kernel.
-fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<Shape>, Vec<Shape>) {
-    let mut callers = program.callers(node);
+fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<TensorShape>, Vec<TensorShape>) {
+    let mut callers = program.callers_of(node);
     let stated = callers.find(|&caller| {
         let facts = &program.facts[caller as usize];
         !parse_shapes(facts.inputs).is_empty() || !parse_shapes(facts.outputs).is_empty()
     });
-    let Some(stated) =
-        stated.filter(|&stated| stated == node || matches!(program.view(stated).op, Op::Host))
+    let Some(stated) = stated
+        .filter(|&stated| stated == node || matches!(program.view_of_node(stated).op, Op::Host))
     else {
         return (Vec::new(), Vec::new());
     };
@@ -763,26 +782,28 @@ fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<Shape>, Vec<Shape>) {
 
 fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
     let mut names = program
-        .callers(node)
+        .callers_of(node)
         .take(3)
-        .map(|caller| program.view(caller).name);
+        .map(|caller| program.view_of_node(caller).name);
     matches!(
-        program.view(node).kernel,
+        program.view_of_node(node).kernel,
         Some(KernelShape::Attention { .. })
     ) || names.any(|name| name.contains("attention") || name.contains("flash_attn"))
 }
 
 /// Returns the work of a kernel before all edits.
-fn work_of(program: &RankProgram<'_>, node: u32) -> Work {
-    let view = program.view(node);
+fn work_of(program: &RankProgram<'_>, node: u32) -> UneditedWork {
+    let view = program.view_of_node(node);
     let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
     let Op::Compute { flops, bytes, .. } = view.op else {
-        return Work::default();
+        return UneditedWork::default();
     };
     let ns = match program.is_in_delay(node) {
-        true => unedited.count("delay_ns").unwrap_or(view.delay.0 / 1000),
+        true => unedited
+            .unedited_count("delay_ns")
+            .unwrap_or(view.delay.0 / 1000),
         false => unedited
-            .count("duration_ns")
+            .unedited_count("duration_ns")
             .unwrap_or(view.recorded.0 / 1000),
     };
     let profiler = view.profiler.0 / 1000;
@@ -792,9 +813,9 @@ fn work_of(program: &RankProgram<'_>, node: u32) -> Work {
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);
-    Work {
-        flops: unedited.count("num_ops").unwrap_or(flops),
-        bytes: unedited.count("tensor_size").unwrap_or(bytes),
+    UneditedWork {
+        flops: unedited.unedited_count("num_ops").unwrap_or(flops),
+        bytes: unedited.unedited_count("tensor_size").unwrap_or(bytes),
         ns: ns - profiler,
         profiler,
     }

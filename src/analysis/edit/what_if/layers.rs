@@ -41,26 +41,27 @@ pub(super) struct JobLayers {
 
 impl JobLayers {
     /// Adds the layers of a rank, in a job of `stages` stages.
-    pub fn learn(
+    pub fn learn_rank(
         &mut self,
         program: &RankProgram<'_>,
         stages: u32,
         change: LayerChange,
     ) -> Result<(), TraceError> {
-        let reductions = GradientReductions::find(program, 0).of_buckets(program);
-        let passes = StepPasses::find(program, 0, &reductions);
+        let reductions = GradientReductions::find_reductions(program, 0).of_buckets(program);
+        let passes = StepPasses::find_passes(program, 0, &reductions);
         let Some((layers, runs)) = forward_runs(&passes) else {
             return Ok(());
         };
         let mut labels = BTreeSet::new();
         for (pass, found) in &runs {
-            let label = |index| label_of(program, passes.forward[*pass].part(*found, index));
+            let label =
+                |index| label_of(program, passes.forward[*pass].items_of_part(*found, index));
             labels.extend(label(0).zip(label(found.times - 1)));
         }
         self.parts = self
             .parts
             .max(u64::from(stages) * labels.len().max(1) as u64);
-        let by = self.growth(layers.times as u64, change)?;
+        let by = self.check_layer_growth(layers.times as u64, change)?;
         self.labels
             .0
             .extend(labels.into_iter().map(|label| (label, by)));
@@ -68,18 +69,18 @@ impl JobLayers {
     }
 
     /// Returns the number of layers to add to a part of `old` layers.
-    fn growth(&self, old: u64, change: LayerChange) -> Result<i64, TraceError> {
+    fn check_layer_growth(&self, old: u64, change: LayerChange) -> Result<i64, TraceError> {
         let parts = self.parts.max(1) as i64;
         match change {
             LayerChange::By(by) if by % parts == 0 => Ok(by / parts),
-            LayerChange::By(by) => Err(super::refused(
+            LayerChange::By(by) => Err(super::refuse_edit(
                 format!("layers={by:+}: the {parts} stages must get equally many layers"),
                 &format!("a multiple of {parts}"),
             )),
             LayerChange::Times(factor) if (old * factor.over).is_multiple_of(factor.under) => {
-                Ok(factor.of(old) as i64 - old as i64)
+                Ok(factor.scale_value(old) as i64 - old as i64)
             }
-            LayerChange::Times(factor) => Err(super::refused(
+            LayerChange::Times(factor) => Err(super::refuse_edit(
                 format!("{old} layers times {factor} are not a whole number"),
                 "another factor, or a number of layers such as layers=+2",
             )),
@@ -91,10 +92,10 @@ impl JobLayers {
 /// index of its pass.
 fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {
     let found = passes.forward.iter().filter_map(layers_of);
-    let layers = found.max_by_key(|found| found.covered())?;
+    let layers = found.max_by_key(|found| found.covered_count())?;
     let runs = find_runs(&passes.forward, layers.period, layers.times);
     // A repetition of a few operators, as within one layer, does not count as layers.
-    let covered: usize = runs.iter().map(|(_, found)| found.covered()).sum();
+    let covered: usize = runs.iter().map(|(_, found)| found.covered_count()).sum();
     let passed: BTreeSet<usize> = runs.iter().map(|(pass, _)| *pass).collect();
     let all: usize = passed
         .iter()
@@ -104,7 +105,7 @@ fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, Repeat
 }
 
 /// Changes the number of layers of a rank; returns the counts, and the number of layers added in the whole job.
-pub(super) fn change(
+pub(super) fn change_layers(
     program: &mut RankProgram<'_>,
     change: LayerChange,
     job: &JobLayers,
@@ -119,7 +120,7 @@ pub(super) fn change(
         }
     }
     if counts.matched == 0 {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             "the layers are unknown: no sequence of operators is repeated equally often in the forward and the backward pass",
             "edit a job with identical layers",
         ));
@@ -145,7 +146,7 @@ fn change_step(
     rates: &TransferRates,
     counts: &mut EditCounts,
 ) -> Result<Option<(i64, Option<BucketSizes>)>, TraceError> {
-    let all = GradientReductions::find(program, step);
+    let all = GradientReductions::find_reductions(program, step);
     let is_apart = |&item: &u32| {
         let is_sum = program.has_layers && program.facts_of(item).layer.is_none();
         !is_sum
@@ -153,13 +154,13 @@ fn change_step(
             && program.items[item as usize].caller.is_none()
     };
     if all.collectives.iter().any(is_apart) {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             "the reductions of gradient shards belong to no layer, so the reductions of more layers are unknown",
             "generate the job with the number of layers that you want",
         ));
     }
     let reductions = all.of_buckets(program);
-    let passes = StepPasses::find(program, step, &reductions);
+    let passes = StepPasses::find_passes(program, step, &reductions);
     let Some((layers, forward)) = forward_runs(&passes) else {
         return Ok(None);
     };
@@ -174,7 +175,7 @@ fn change_step(
             .flatten()
             .find_map(|times| {
                 let found = longest_repetition(&pass.signatures, Some(times))?;
-                (found.covered() * 5 >= pass.items.len() * 2).then_some(found)
+                (found.covered_count() * 5 >= pass.items.len() * 2).then_some(found)
             });
         match exact {
             Some(found) => backward.push((index, found)),
@@ -187,7 +188,7 @@ fn change_step(
         false => passes
             .blocks_by_links(program, &forward, &unlike)
             .ok_or_else(|| {
-                super::refused(
+                super::refuse_edit(
                     format!(
                         "the forward pass repeats {} nodes {} times, but the backward pass repeats no sequence equally often",
                         layers.period, layers.times
@@ -197,10 +198,10 @@ fn change_step(
             })?,
     };
     let old = layers.times as i64;
-    let by = job.growth(layers.times as u64, change)?;
+    let by = job.check_layer_growth(layers.times as u64, change)?;
     let new = old.saturating_add(by);
     if !(1..=100_000).contains(&new) {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             format!("the job would have {new} layers"),
             "1 to 100000 layers",
         ));
@@ -218,13 +219,13 @@ fn change_step(
             .first()
             .is_some_and(|(_, found)| (found.times as i64) < old)
     {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             "the layers differ in the backward pass, so at least two must stay",
             "keep two layers",
         ));
     }
     if !blocks.is_empty() && -by + 2 > old {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             "the first and the last layer differ from the others, so neither can be removed",
             "keep two layers",
         ));
@@ -233,20 +234,22 @@ fn change_step(
     let repeated: Vec<(u32, u32)> = forward
         .iter()
         .filter_map(|(pass, found)| {
-            let label = |index| label_of(program, passes.forward[*pass].part(*found, index));
+            let label =
+                |index| label_of(program, passes.forward[*pass].items_of_part(*found, index));
             label(0).zip(label(found.times - 1))
         })
         .collect();
     let layer_bytes = weights.map(|(_, layer)| layer);
     let buckets =
-        GradientBuckets::find(program, step, &reductions, &passes, &repeated, layer_bytes)?;
+        GradientBuckets::find_buckets(program, step, &reductions, &passes, &repeated, layer_bytes)?;
     if !blocks.is_empty() {
         // On some ranks transfers start late, so ranks have transfers at different places in the trace. Sorting by
         // launch gives all ranks the same order.
         program.issue_in_order(step);
     }
     let optimizer = longest_repetition(&passes.optimizer.signatures, Some(layers.times));
-    let optimizer = optimizer.filter(|found| found.covered() * 4 > passes.optimizer.items.len());
+    let optimizer =
+        optimizer.filter(|found| found.covered_count() * 4 > passes.optimizer.items.len());
     let mut runs = Vec::new();
     for (pass, found) in &forward {
         runs.push(run_of(program, &passes.forward[*pass], *found, false, by));
@@ -273,14 +276,14 @@ fn change_step(
         );
     }
     let mut editor = LayerEditor::new(program, runs, by);
-    editor.apply(program, counts);
-    job.labels.relabel(program, step, &editor, by);
-    buckets.regroup(program, step, &editor, rates, counts)?;
+    editor.apply_edit(program, counts);
+    job.labels.relabel_step(program, step, &editor, by);
+    buckets.regroup_buckets(program, step, &editor, rates, counts)?;
     let by_weights = weights.map(|(all, layer)| {
         let all = all as f64;
         ((all + layer as f64 * by as f64) / all, Some(u32::MAX))
     });
-    let growth = buckets.growth(program, step).or(by_weights);
+    let growth = buckets.parameter_growth(program, step).or(by_weights);
     if let (Some((ratio, _)), 0) = (growth, step) {
         parameters::grow_resident(program, ratio);
     }
@@ -297,7 +300,7 @@ fn change_step(
         }
         None => {}
     }
-    Ok(Some((by, buckets.sizes())))
+    Ok(Some((by, buckets.bucket_sizes())))
 }
 
 /// Returns the layers of a pass and chooses the template to copy: an inner layer that is equal to its neighbour, if
@@ -310,7 +313,7 @@ fn run_of(
     by: i64,
 ) -> LayerRun {
     let parts: Vec<&[u32]> = (0..found.times)
-        .map(|index| pass.part(found, index))
+        .map(|index| pass.items_of_part(found, index))
         .collect();
     let layers = whole_layers(program, &parts);
     let times = layers.len();

@@ -33,7 +33,7 @@ pub enum StepPhase {
 
 impl StepPhase {
     /// Returns the name of the phase in the text of edits.
-    pub fn name(self) -> &'static str {
+    pub fn name_of_phase(self) -> &'static str {
         match self {
             Self::Outside => "outside",
             Self::Forward => "forward",
@@ -46,22 +46,22 @@ impl StepPhase {
     /// Returns the phase with this name, if edits accept the phase (forward, backward or optimizer).
     pub fn from_name(name: &str) -> Option<Self> {
         let all = [Self::Forward, Self::Backward, Self::Optimizer];
-        all.into_iter().find(|phase| phase.name() == name)
+        all.into_iter().find(|phase| phase.name_of_phase() == name)
     }
 }
 
 /// Makes [`RawTrace`] keep the whole view of each node.
 #[derive(Debug, Default)]
-pub(super) struct WholeViews;
+pub(super) struct RetainWholeViews;
 
-impl<'a> NodeRetention<'a> for WholeViews {
+impl<'a> NodeRetention<'a> for RetainWholeViews {
     type Kept = NodeView<'a>;
 
-    fn retain(&mut self, view: &NodeView<'a>) -> NodeView<'a> {
+    fn retain_view(&mut self, view: &NodeView<'a>) -> NodeView<'a> {
         *view
     }
 
-    fn id(view: &NodeView<'a>) -> u64 {
+    fn node_id(view: &NodeView<'a>) -> u64 {
         view.id
     }
 }
@@ -130,7 +130,7 @@ const HIDDEN: [(&str, &str); 2] = [
 
 pub(super) struct RankProgram<'a> {
     contents: &'a [u8],
-    pub raw: RawTrace<'a, WholeViews>,
+    pub raw: RawTrace<'a, RetainWholeViews>,
     pub facts: Vec<NodeFacts<'a>>,
     /// Items; items with an index below the number of nodes are the nodes themselves.
     pub items: Vec<ProgramItem>,
@@ -151,12 +151,12 @@ pub(super) struct RankProgram<'a> {
 }
 
 /// Thread or stream on which a node runs: whether it is on the host, and the lane.
-pub(super) type Thread = (bool, Option<i64>);
+pub(super) type NodeThread = (bool, Option<i64>);
 
 impl<'a> RankProgram<'a> {
     /// Reads a trace. Fails on traces that a replay would reject.
-    pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
-        let mut raw: RawTrace<'a, WholeViews> = RawTrace::read_retaining(contents);
+    pub fn read_program(contents: &'a [u8]) -> Result<Self, TraceError> {
+        let mut raw: RawTrace<'a, RetainWholeViews> = RawTrace::read_retaining(contents);
         if !raw.faults.is_empty() {
             return Err(raw.faults.swap_remove(0).error);
         }
@@ -173,14 +173,14 @@ impl<'a> RankProgram<'a> {
             let node = &mut raw.nodes[at];
             node.view.kernel = kernel.or(node.view.kernel);
             let node = &raw.nodes[at];
-            fact.caller = node.view.origin.caller.and_then(|id| raw.find(id));
+            fact.caller = node.view.origin.caller.and_then(|id| raw.find_node(id));
             facts.push(fact);
         }
         let mut this = Self {
             contents,
             facts,
             items: Vec::with_capacity(count),
-            order: raw.all().collect(),
+            order: raw.node_indices().collect(),
             earlier: None,
             scaled: None,
             kept: None,
@@ -194,11 +194,11 @@ impl<'a> RankProgram<'a> {
             this.scaled = this.earlier.clone();
             this.kept = metadata_text(first, KEPT)?;
         }
-        let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
-        for i in this.raw.all() {
-            let thread = this.thread(i);
+        let mut last: BTreeMap<NodeThread, u32> = BTreeMap::new();
+        for i in this.raw.node_indices() {
+            let thread = this.thread_of(i);
             let front = last.get(&thread).copied();
-            let deps = this.raw.deps(i).iter().filter_map(|dep| {
+            let deps = this.raw.dependencies_of(i).iter().filter_map(|dep| {
                 let on = dep.target()?;
                 Some(ItemDependency {
                     on,
@@ -225,13 +225,13 @@ impl<'a> RankProgram<'a> {
         Ok(this)
     }
 
-    pub fn view(&self, node: u32) -> &NodeView<'a> {
+    pub fn view_of_node(&self, node: u32) -> &NodeView<'a> {
         &self.raw.nodes[node as usize].view
     }
 
     /// Returns the view of an item's node; for a copy, the view of the node that was copied.
     pub fn view_of(&self, item: u32) -> &NodeView<'a> {
-        self.view(self.items[item as usize].node)
+        self.view_of_node(self.items[item as usize].node)
     }
 
     pub fn facts_of(&self, item: u32) -> &NodeFacts<'a> {
@@ -243,8 +243,8 @@ impl<'a> RankProgram<'a> {
         self.raw.metadata.kernels_on_cpu
     }
 
-    pub fn thread(&self, node: u32) -> Thread {
-        let view = self.view(node);
+    pub fn thread_of(&self, node: u32) -> NodeThread {
+        let view = self.view_of_node(node);
         let on_host = match view.op {
             Op::Host => true,
             Op::Compute { .. } => self.computes_on_host(),
@@ -254,7 +254,7 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Returns the node itself and then its callers, innermost first.
-    pub fn callers(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+    pub fn callers_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         let mut left = self.facts.len();
         std::iter::successors(Some(node), move |&node| {
             // Limits the loop, because a file may state that a node calls itself.
@@ -281,9 +281,11 @@ impl<'a> RankProgram<'a> {
         self.steps = numbers.len() as u32;
         let of_callers: Vec<_> = self
             .raw
-            .all()
+            .node_indices()
             .map(|i| {
-                let mut steps = self.callers(i).map(|node| self.view(node).origin.step);
+                let mut steps = self
+                    .callers_of(i)
+                    .map(|node| self.view_of_node(node).origin.step);
                 steps.find_map(|step| step).map(|step| numbers[&step])
             })
             .collect();
@@ -297,17 +299,21 @@ impl<'a> RankProgram<'a> {
     }
 
     fn find_phases(&mut self) {
-        let own: Vec<_> = self.raw.all().map(|i| own_phase(self.view(i))).collect();
+        let own: Vec<_> = self
+            .raw
+            .node_indices()
+            .map(|i| own_phase(self.view_of_node(i)))
+            .collect();
         let named: Vec<Option<StepPhase>> = self
             .raw
-            .all()
-            .map(|i| self.callers(i).find_map(|node| own[node as usize]))
+            .node_indices()
+            .map(|i| self.callers_of(i).find_map(|node| own[node as usize]))
             .collect();
         // The range that encloses the optimizer, or else the backward pass, is the training iteration.
         let mut scopes: BTreeMap<Option<u32>, Option<u32>> = BTreeMap::new();
         for phase in [StepPhase::Backward, StepPhase::Optimizer] {
-            for i in self.raw.all() {
-                if own[i as usize] == Some(phase) && self.view(i).labels.phase.is_none() {
+            for i in self.raw.node_indices() {
+                if own[i as usize] == Some(phase) && self.view_of_node(i).labels.phase.is_none() {
                     let fact = &self.facts[i as usize];
                     let outer = fact.caller.filter(|&c| named[c as usize] != Some(phase));
                     if fact.caller.is_none() || outer.is_some() {
@@ -317,7 +323,7 @@ impl<'a> RankProgram<'a> {
             }
         }
         let mut bounds: BTreeMap<Option<u32>, [Option<u32>; 3]> = BTreeMap::new();
-        for i in self.raw.all() {
+        for i in self.raw.node_indices() {
             let found = bounds.entry(self.facts[i as usize].step).or_default();
             match named[i as usize] {
                 Some(StepPhase::Backward) => {
@@ -333,17 +339,18 @@ impl<'a> RankProgram<'a> {
         let later_passes = self.later_forward_passes(&named);
         let phases: Vec<_> = self
             .raw
-            .all()
+            .node_indices()
             .map(|i| {
                 let fact = &self.facts[i as usize];
                 if let Some(phase) = named[i as usize] {
                     return phase;
                 }
-                if self.view(i).op == Op::NoOp {
+                if self.view_of_node(i).op == Op::NoOp {
                     return StepPhase::Outside;
                 }
                 let scope = scopes.get(&fact.step).copied().flatten();
-                let inside = scope.is_none_or(|scope| self.callers(i).skip(1).any(|c| c == scope));
+                let inside =
+                    scope.is_none_or(|scope| self.callers_of(i).skip(1).any(|c| c == scope));
                 if fact.step.is_none() || !inside {
                     return StepPhase::Outside;
                 }
@@ -367,7 +374,7 @@ impl<'a> RankProgram<'a> {
     /// gradient a later function computes.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
-        for i in self.raw.all() {
+        for i in self.raw.node_indices() {
             if let (Some(StepPhase::Backward), Some(number)) =
                 (named[i as usize], self.facts[i as usize].sequence)
             {
@@ -376,7 +383,7 @@ impl<'a> RankProgram<'a> {
         }
         let mut forward = vec![false; named.len()];
         let (mut between, mut is_forward): (Vec<u32>, bool) = (Vec::new(), false);
-        for i in self.raw.all() {
+        for i in self.raw.node_indices() {
             match named[i as usize] {
                 Some(StepPhase::Backward) => {
                     for at in between.drain(..).filter(|_| is_forward) {
@@ -421,7 +428,7 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Returns the position of each item in program order; `u32::MAX` for items that are not in the program.
-    pub fn places(&self) -> Vec<u32> {
+    pub fn item_positions(&self) -> Vec<u32> {
         let mut places = vec![u32::MAX; self.items.len()];
         for (place, &item) in (0..).zip(&self.order) {
             places[item as usize] = place;
@@ -432,7 +439,7 @@ impl<'a> RankProgram<'a> {
     /// Copies `items`. Dependencies and callers among `items` become dependencies and callers among the copies.
     /// Copies do not wait for items for which `left_out` returns true. Returns the copies in the order of `items`;
     /// the caller must insert them into the program order.
-    pub fn copy(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
+    pub fn copy_items(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
         let first = self.items.len() as u32;
         let of: BTreeMap<u32, u32> = items.iter().copied().zip(first..).collect();
         for &item in items {
@@ -451,7 +458,7 @@ impl<'a> RankProgram<'a> {
 
     /// Creates an item from a record. The item waits for `after` and belongs to the same step; the caller must insert
     /// it into the program order.
-    pub fn make(&mut self, after: u32, record: Vec<u8>) -> u32 {
+    pub fn insert_item(&mut self, after: u32, record: Vec<u8>) -> u32 {
         let item = self.items.len() as u32;
         self.items.push(ProgramItem {
             node: self.items[after as usize].node,
@@ -470,7 +477,7 @@ impl<'a> RankProgram<'a> {
 
     /// Removes the items for which `gone` returns true. Items that wait for a removed item wait for that item's
     /// dependencies instead.
-    pub fn remove(&mut self, gone: &dyn Fn(u32) -> bool) {
+    pub fn remove_items(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
         for item in order {
@@ -503,7 +510,7 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Encodes the trace. An unchanged program gives the bytes that were read.
-    pub fn write(&self) -> Result<Vec<u8>, TraceError> {
+    pub fn write_trace(&self) -> Result<Vec<u8>, TraceError> {
         let count = self.raw.nodes.len() as u32;
         let moved = !self.order.iter().copied().eq(0..count);
         let mut ids = vec![0; self.items.len()];
@@ -517,14 +524,14 @@ impl<'a> RankProgram<'a> {
         let mut out = Vec::with_capacity(self.contents.len());
         let mut message = MessageEncoder::default();
         if let Some(record) = FrameCursor::new(self.contents).next_record()? {
-            self.metadata(record, &mut message)?;
-            message.frame(&mut out);
+            self.write_metadata(record, &mut message)?;
+            message.append_frame_to(&mut out);
         }
         let mut order = self.order.clone();
         if !moved {
             order.sort_by_key(|&item| self.raw.nodes[item as usize].record.number);
         }
-        let fronts = self.fronts();
+        let fronts = self.previous_in_thread();
         let (mut control, mut data) = (Vec::new(), Vec::new());
         for item in order {
             let (at, own) = (item as usize, &self.items[item as usize]);
@@ -580,7 +587,7 @@ impl<'a> RankProgram<'a> {
                 attributes: &attributes,
                 ..RecordEdit::default()
             };
-            edit.frame(record, &mut message, &mut out)?;
+            edit.append_framed(record, &mut message, &mut out)?;
         }
         let kept = self.kept.as_deref().filter(|_| self.ends_edits());
         match kept.and_then(KeptRecords::parse) {
@@ -600,7 +607,7 @@ impl<'a> RankProgram<'a> {
 
     fn is_launched(&self, node: u32) -> Result<bool, TraceError> {
         let mut launched = false;
-        super::super::attributes(self.raw.nodes[node as usize].record, |attr| {
+        super::super::for_each_attribute(self.raw.nodes[node as usize].record, |attr| {
             launched |= attr.name == origin::LAUNCH.as_bytes();
             Ok(())
         })?;
@@ -609,7 +616,7 @@ impl<'a> RankProgram<'a> {
 
     fn unchanged_deps(&self, node: u32) -> Vec<ItemDependency> {
         let own = &self.items[node as usize].deps;
-        let deps = self.raw.deps(node).iter().filter_map(|dep| {
+        let deps = self.raw.dependencies_of(node).iter().filter_map(|dep| {
             let on = dep.target()?;
             let in_turn = own.iter().any(|own| own.on == on && own.in_turn);
             Some(ItemDependency {
@@ -622,17 +629,17 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Returns, for each item, the previous item on its thread.
-    fn fronts(&self) -> Vec<Option<u32>> {
+    fn previous_in_thread(&self) -> Vec<Option<u32>> {
         let mut fronts = vec![None; self.items.len()];
-        let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
+        let mut last: BTreeMap<NodeThread, u32> = BTreeMap::new();
         for &item in &self.order {
             let node = self.items[item as usize].node;
             if self.items[item as usize].made.is_some() {
                 continue;
             }
-            let thread = self.thread(node);
+            let thread = self.thread_of(node);
             fronts[item as usize] = last.get(&thread).copied();
-            if self.view(node).op != Op::NoOp {
+            if self.view_of_node(node).op != Op::NoOp {
                 last.insert(thread, item);
             }
         }
@@ -642,7 +649,11 @@ impl<'a> RankProgram<'a> {
     /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job. The
     /// attributes of the duration and of the work are therefore renamed in place. The names are restored when no edit
     /// is left.
-    fn metadata(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
+    fn write_metadata(
+        &self,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+    ) -> Result<(), TraceError> {
         let moved = !self
             .order
             .iter()
@@ -652,30 +663,30 @@ impl<'a> RankProgram<'a> {
         let show = self.ends_edits();
         let mut fields = WireCursor::new(record.bytes, record.offset);
         while !fields.is_empty() {
-            let start = fields.offset() - record.offset;
-            let (number, raw) = fields.field()?;
-            let whole = &record.bytes[start..fields.offset() - record.offset];
+            let start = fields.file_offset() - record.offset;
+            let (number, raw) = fields.read_field()?;
+            let whole = &record.bytes[start..fields.file_offset() - record.offset];
             let (2, WireValue::Bytes(message, at)) = (number, raw) else {
-                out.raw(whole);
+                out.append_raw(whole);
                 continue;
             };
-            let name = AttrView::scan(message, at)?.name;
+            let name = AttrView::scan_attribute(message, at)?.name;
             let pair = HIDDEN.iter().find(|(shown, hidden)| {
                 !show && hide && name == shown.as_bytes() || show && name == hidden.as_bytes()
             });
             match pair {
                 _ if name == EDITS.as_bytes() => {}
                 _ if name == KEPT.as_bytes() && (show || self.keeps.is_some()) => {}
-                None => out.raw(whole),
+                None => out.append_raw(whole),
                 Some((shown, hidden)) => {
                     let renamed = if show { shown } else { hidden };
-                    out.bytes(2, with_name(message, at, renamed)?.as_bytes());
+                    out.append_bytes(2, with_name(message, at, renamed)?.as_bytes());
                 }
             }
         }
         for (name, text) in [(EDITS, &self.scaled), (KEPT, &self.keeps)] {
             if let Some(text) = text {
-                out.nested(2, |put| {
+                out.append_nested(2, |put| {
                     put_attribute(put, name, AttributeValue::Text(text))
                 });
             }
@@ -686,7 +697,7 @@ impl<'a> RankProgram<'a> {
     /// Returns whether a node's own work is in its delay instead of its duration, because a wait of the node's caller
     /// includes the duration.
     pub fn is_in_delay(&self, node: u32) -> bool {
-        let view = self.view(node);
+        let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO
     }
 }
@@ -757,11 +768,11 @@ fn facts_of(record: RawRecord<'_>) -> Result<NodeFacts<'_>, TraceError> {
     };
     let mut fields = WireCursor::new(record.bytes, record.offset);
     while !fields.is_empty() {
-        let (number, raw) = fields.field()?;
+        let (number, raw) = fields.read_field()?;
         if let (8 | 9, WireValue::Bytes(io, at)) = (number, raw) {
             let mut inner = WireCursor::new(io, at);
             while !inner.is_empty() {
-                let (part, WireValue::Bytes(text, _)) = inner.field()? else {
+                let (part, WireValue::Bytes(text, _)) = inner.read_field()? else {
                     continue;
                 };
                 let text = std::str::from_utf8(text).unwrap_or_default();
@@ -774,7 +785,7 @@ fn facts_of(record: RawRecord<'_>) -> Result<NodeFacts<'_>, TraceError> {
             }
         }
     }
-    super::super::attributes(record, |attr| {
+    super::super::for_each_attribute(record, |attr| {
         let number = || attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
         match attr.name {
             b"micro_batch" => facts.micro_batch = number(),
@@ -793,8 +804,8 @@ fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, Tr
     let mut found = None;
     let mut fields = WireCursor::new(record.bytes, record.offset);
     while !fields.is_empty() {
-        if let (2, WireValue::Bytes(message, at)) = fields.field()? {
-            let attr = AttrView::scan(message, at)?;
+        if let (2, WireValue::Bytes(message, at)) = fields.read_field()? {
+            let attr = AttrView::scan_attribute(message, at)?;
             if attr.name == name.as_bytes() {
                 found = attr.as_str()?.map(str::to_owned);
             }
@@ -808,10 +819,10 @@ fn with_name(message: &[u8], at: usize, name: &str) -> Result<MessageEncoder, Tr
     let mut out = MessageEncoder::default();
     let mut fields = WireCursor::new(message, at);
     while !fields.is_empty() {
-        let start = fields.offset() - at;
-        match fields.field()? {
-            (1, _) => out.bytes(1, name.as_bytes()),
-            _ => out.raw(&message[start..fields.offset() - at]),
+        let start = fields.file_offset() - at;
+        match fields.read_field()? {
+            (1, _) => out.append_bytes(1, name.as_bytes()),
+            _ => out.append_raw(&message[start..fields.file_offset() - at]),
         }
     }
     Ok(out)

@@ -5,7 +5,7 @@ use super::gradients::{GradientReductions, delays_behind};
 use super::grammar::{PassOrder, ScaleFactor};
 use super::kernels::{KernelScaler, SizeScaling};
 use super::program::{
-    AttributeChange, ItemDependency, RankProgram, StepPhase, Thread, pass_of_mark,
+    AttributeChange, ItemDependency, NodeThread, RankProgram, StepPhase, pass_of_mark,
 };
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Runs forward and backward passes `times` times before each optimizer step. Only the last backward pass reduces
 /// gradients. From the second backward pass on, each parameter adds its gradient to the previous sum. Adding a gradient
 /// is assumed to take as long as copying the gradient into its bucket.
-pub(super) fn accumulate(
+pub(super) fn accumulate_passes(
     program: &mut RankProgram<'_>,
     times: u32,
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        let found = GradientReductions::find(program, step);
+        let found = GradientReductions::find_reductions(program, step);
         // Sharded gradients are reduced in each pass, other gradients only once.
         let each = found.are_of_each_pass(program);
         let ends = if each {
@@ -49,8 +49,8 @@ pub(super) fn accumulate(
             .copied()
             .filter(|&item| {
                 let zeroes = program
-                    .callers(program.items[item as usize].node)
-                    .any(|caller| program.view(caller).name.starts_with("Optimizer."));
+                    .callers_of(program.items[item as usize].node)
+                    .any(|caller| program.view_of_node(caller).name.starts_with("Optimizer."));
                 of_step(item) && phase(item) != StepPhase::Outside && !zeroes
             })
             .collect();
@@ -69,9 +69,9 @@ pub(super) fn accumulate(
             let adds = |item: &u32| pass > 0 && reductions.fills.contains(item);
             let kept = body.iter().copied();
             let kept: Vec<u32> = kept
-                .filter(|item| !reductions.has(*item) || adds(item))
+                .filter(|item| !reductions.has_item(*item) || adds(item))
                 .collect();
-            let copies = program.copy(&kept, &|on| reductions.has(on));
+            let copies = program.copy_items(&kept, &|on| reductions.has_item(on));
             for (&item, &copy) in kept.iter().zip(&copies) {
                 if adds(&item) && program.view_of(item).name.starts_with("aten::") {
                     program.items[copy as usize].name = Some("aten::add_".to_owned());
@@ -106,7 +106,7 @@ pub(super) fn accumulate(
             .copied()
             .filter(|item| reductions.fills.contains(item))
             .collect();
-        let sums = program.copy(&fills, &|_| false);
+        let sums = program.copy_items(&fills, &|_| false);
         for &copy in &sums {
             if program.view_of(copy).name.starts_with("aten::") {
                 program.items[copy as usize].name = Some("aten::add_".to_owned());
@@ -135,7 +135,7 @@ pub(super) fn accumulate(
         program.order = order;
     }
     if counts.matched == 0 {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             "no step has a forward and a backward pass",
             "edit a captured or generated training step",
         ));
@@ -177,18 +177,18 @@ fn begin_after(
 fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
     let node = program.items[item as usize].node;
     program
-        .callers(node)
-        .any(|caller| program.view(caller).name.contains("AccumulateGrad"))
+        .callers_of(node)
+        .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
 /// A pass of a micro-batch: the number of the micro-batch, and whether the pass is the backward pass.
-type Pass = (u32, bool);
+type MicroBatchPass = (u32, bool);
 
 /// Returns the passes of micro-batches in a step, in program order, each with its nodes.
-fn passes(program: &RankProgram<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
-    let mut found: Vec<(Pass, Vec<u32>)> = Vec::new();
+fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec<u32>)> {
+    let mut found: Vec<(MicroBatchPass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
-    let each = GradientReductions::find(program, step).are_of_each_pass(program);
+    let each = GradientReductions::find_reductions(program, step).are_of_each_pass(program);
     for &item in &program.order {
         let facts = program.facts_of(item);
         if facts.step != Some(step) || facts.phase == StepPhase::Outside {
@@ -212,8 +212,8 @@ fn passes(program: &RankProgram<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
         }
         let node = program.items[item as usize].node;
         let inside = program
-            .callers(node)
-            .find_map(|c| pass_of_mark(program.view(c).name));
+            .callers_of(node)
+            .find_map(|c| pass_of_mark(program.view_of_node(c).name));
         // On the last stage, work after a forward pass (the loss) belongs to that pass. Optimizer and parameter work
         // after the last backward pass belongs to no pass.
         let follows = match facts.phase {
@@ -241,7 +241,7 @@ pub(super) fn cut_micro_batches(
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        let passes = passes(program, step);
+        let passes = list_passes(program, step);
         let numbers: BTreeSet<u32> = passes.iter().map(|(pass, _)| pass.0).collect();
         if numbers.len() < 2 {
             continue;
@@ -251,9 +251,9 @@ pub(super) fn cut_micro_batches(
         if times == 1 {
             continue;
         }
-        let sequence: Vec<Pass> = passes.iter().map(|(pass, _)| *pass).collect();
+        let sequence: Vec<MicroBatchPass> = passes.iter().map(|(pass, _)| *pass).collect();
         let Some(warm_up) = warm_up_of(&sequence, micro_batches) else {
-            return Err(super::refused(
+            return Err(super::refuse_edit(
                 format!(
                     "the {micro_batches} micro-batches are neither in GPipe nor in 1F1B order, so the \
                      order of more micro-batches is unknown"
@@ -272,19 +272,19 @@ pub(super) fn cut_micro_batches(
             batch: ScaleFactor::new(1, times.into()).unwrap_or(ScaleFactor::ONE),
             ..SizeScaling::NONE
         };
-        scaler.scale(program, part, &|item| all.contains(&item));
+        scaler.scale_items(program, part, &|item| all.contains(&item));
         // All passes of a micro-batch are copied together, so that a copied backward pass depends on the copied
         // forward pass of the same part.
         let items: Vec<u32> = all.iter().copied().collect();
         let mut parts: Vec<BTreeMap<u32, u32>> = Vec::new();
         for _ in 1..times {
-            let copies = program.copy(&items, &|_| false);
+            let copies = program.copy_items(&items, &|_| false);
             counts.added += copies.len() as u64;
             parts.push(items.iter().copied().zip(copies).collect());
         }
         // The last part keeps the original nodes, because the reductions of gradients wait for the original nodes.
         parts.push(items.iter().map(|&item| (item, item)).collect());
-        let of_pass: BTreeMap<Pass, &Vec<u32>> =
+        let of_pass: BTreeMap<MicroBatchPass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
         let more = micro_batches * times;
         let warm_up = match (warm_up == micro_batches, place.alternates) {
@@ -293,18 +293,18 @@ pub(super) fn cut_micro_batches(
             (false, _) => warm_up.min(more),
         };
         let first = *numbers.first().unwrap_or(&0);
-        let order = schedule(more, warm_up)
+        let order = schedule_passes(more, warm_up)
             .into_iter()
             .map(|(number, backward)| {
                 let pass = (first + number / times, backward);
                 (pass, (number % times) as usize)
             });
         let ends = pass_ends(program, &passes);
-        let ordered = arrange(program, &of_pass, &ends, &parts, order);
+        let ordered = arrange_items(program, &of_pass, &ends, &parts, order);
         replace_in_order(program, &all, ordered);
     }
     if counts.matched == 0 {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             "no step has several micro-batches",
             "edit a step of a pipeline that was captured with micro-batch marks, or generated",
         ));
@@ -320,7 +320,7 @@ pub(super) fn cut_micro_batches(
 /// `None` if no step has several micro-batches.
 pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
-        let sequence: Vec<Pass> = passes(program, step)
+        let sequence: Vec<MicroBatchPass> = list_passes(program, step)
             .iter()
             .map(|(pass, _)| *pass)
             .collect();
@@ -352,20 +352,23 @@ pub(super) struct PipelinePlace {
 
 impl PipelineStages {
     /// Adds the next stage of `rank`, if the rank sends messages in forward passes.
-    pub fn learn(&mut self, rank: u32, program: &RankProgram<'_>) {
+    pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = warm_up_of_passes(program)
             && warm_up < micro_batches
         {
             self.alternate.insert(rank);
         }
-        let next = program.raw.all().find_map(|i| match program.view(i).op {
-            Op::Message {
-                receive: false,
-                peer,
-                ..
-            } if program.facts[i as usize].phase == StepPhase::Forward => Some(peer),
-            _ => None,
-        });
+        let next = program
+            .raw
+            .node_indices()
+            .find_map(|i| match program.view_of_node(i).op {
+                Op::Message {
+                    receive: false,
+                    peer,
+                    ..
+                } if program.facts[i as usize].phase == StepPhase::Forward => Some(peer),
+                _ => None,
+            });
         if let Some(next) = next {
             self.next.insert(rank, next);
         }
@@ -391,23 +394,23 @@ impl PipelineStages {
 
 /// Changes the order of the passes of micro-batches. `stages` is the number of stages from the rank's own to the
 /// last.
-pub(super) fn reorder(
+pub(super) fn reorder_passes(
     program: &mut RankProgram<'_>,
     order: PassOrder,
     stages: u32,
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        let passes = passes(program, step);
+        let passes = list_passes(program, step);
         let numbers: BTreeSet<u32> = passes.iter().map(|(pass, _)| pass.0).collect();
         let trains = passes.iter().any(|(pass, _)| pass.1);
         if numbers.len() < 2 || !trains {
             continue;
         }
         let micro_batches = numbers.len() as u32;
-        let sequence: Vec<Pass> = passes.iter().map(|(pass, _)| *pass).collect();
+        let sequence: Vec<MicroBatchPass> = passes.iter().map(|(pass, _)| *pass).collect();
         if warm_up_of(&sequence, micro_batches).is_none() {
-            return Err(super::refused(
+            return Err(super::refuse_edit(
                 format!("the {micro_batches} micro-batches are neither in GPipe nor in 1F1B order"),
                 "edit a schedule with one stage per rank",
             ));
@@ -417,7 +420,7 @@ pub(super) fn reorder(
             PassOrder::OneForwardOneBackward => stages.min(micro_batches),
         };
         let first = *numbers.first().unwrap_or(&0);
-        let new: Vec<Pass> = schedule(micro_batches, warm_up)
+        let new: Vec<MicroBatchPass> = schedule_passes(micro_batches, warm_up)
             .into_iter()
             .map(|(number, backward)| (first + number, backward))
             .collect();
@@ -434,11 +437,11 @@ pub(super) fn reorder(
             .iter()
             .flat_map(|(_, items)| items.iter().copied())
             .collect();
-        let of_pass: BTreeMap<Pass, &Vec<u32>> =
+        let of_pass: BTreeMap<MicroBatchPass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
         let parts = [all.iter().map(|&item| (item, item)).collect()];
         let ends = pass_ends(program, &passes);
-        let ordered = arrange(
+        let ordered = arrange_items(
             program,
             &of_pass,
             &ends,
@@ -448,7 +451,7 @@ pub(super) fn reorder(
         replace_in_order(program, &all, ordered);
     }
     if counts.matched == 0 {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             "no step has several micro-batches with forward and backward passes",
             "edit a training step of a pipeline that was captured with micro-batch marks, or generated",
         ));
@@ -458,15 +461,15 @@ pub(super) fn reorder(
 
 /// Ends of passes: for each pass except the last, the node after which the next pass begins.
 #[derive(Debug, Default)]
-struct PassEnds {
+struct PassEndItems {
     /// End node of each pass.
-    ends: BTreeMap<Pass, u32>,
+    ends: BTreeMap<MicroBatchPass, u32>,
     /// For each pass, the end node of the previous pass.
-    before: BTreeMap<Pass, u32>,
+    before: BTreeMap<MicroBatchPass, u32>,
 }
 
-fn pass_ends(program: &RankProgram<'_>, passes: &[(Pass, Vec<u32>)]) -> PassEnds {
-    let mut found = PassEnds::default();
+fn pass_ends(program: &RankProgram<'_>, passes: &[(MicroBatchPass, Vec<u32>)]) -> PassEndItems {
+    let mut found = PassEndItems::default();
     for pair in passes.windows(2) {
         let [(pass, items), (next, of_next)] = pair else {
             continue;
@@ -488,20 +491,20 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(Pass, Vec<u32>)]) -> PassEnds
 /// same micro-batch is kept. Other dependencies between passes only express order. A dependency on the end of the
 /// previous pass becomes a dependency on the end of the pass that now precedes, which may be on another lane. Any other
 /// dependency on a node becomes a dependency on the node that now runs last before the pass in the thread of that node.
-fn arrange(
+fn arrange_items(
     program: &mut RankProgram<'_>,
-    of_pass: &BTreeMap<Pass, &Vec<u32>>,
-    ends: &PassEnds,
+    of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,
+    ends: &PassEndItems,
     parts: &[BTreeMap<u32, u32>],
-    order: impl Iterator<Item = (Pass, usize)>,
+    order: impl Iterator<Item = (MicroBatchPass, usize)>,
 ) -> Vec<u32> {
-    let mut pass_of: BTreeMap<u32, Pass> = BTreeMap::new();
+    let mut pass_of: BTreeMap<u32, MicroBatchPass> = BTreeMap::new();
     for (pass, items) in of_pass {
         for part in parts {
             pass_of.extend(items.iter().map(|item| (part[item], *pass)));
         }
     }
-    let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
+    let mut last: BTreeMap<NodeThread, u32> = BTreeMap::new();
     let mut ordered = Vec::new();
     let mut front: Option<u32> = None;
     for ((number, backward), part) in order {
@@ -517,7 +520,7 @@ fn arrange(
             before.is_some_and(|before| parts.iter().any(|part| part.get(before) == Some(&on)))
         };
         for &item in &items {
-            let thread = program.thread(program.items[item as usize].node);
+            let thread = program.thread_of(program.items[item as usize].node);
             let mut follows = None;
             let mut deps = std::mem::take(&mut program.items[item as usize].deps);
             deps.retain_mut(|dep| {
@@ -526,8 +529,8 @@ fn arrange(
                 if let Some(front) = front.filter(|_| was_front(dep.on)) {
                     // Nodes of one thread run in order anyway, but an end on another thread needs an explicit
                     // dependency.
-                    let in_turn =
-                        dep.in_turn && program.thread(program.items[front as usize].node) == thread;
+                    let in_turn = dep.in_turn
+                        && program.thread_of(program.items[front as usize].node) == thread;
                     let on_front = ItemDependency {
                         on: front,
                         in_turn,
@@ -542,7 +545,7 @@ fn arrange(
                 if dep.in_turn || own {
                     return true;
                 }
-                let thread = program.thread(program.items[dep.on as usize].node);
+                let thread = program.thread_of(program.items[dep.on as usize].node);
                 match last.get(&thread) {
                     Some(&on) => dep.on = on,
                     None => return false,
@@ -555,7 +558,7 @@ fn arrange(
             program.items[item as usize].deps = deps;
         }
         for &item in &items {
-            last.insert(program.thread(program.items[item as usize].node), item);
+            last.insert(program.thread_of(program.items[item as usize].node), item);
         }
         front = ends.ends.get(&pass).map(|end| parts[part][end]);
         ordered.extend(items);
@@ -592,8 +595,8 @@ fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered:
 
 /// Returns the passes of `micro_batches` micro-batches: `warm_up` forward passes, then one backward and one forward
 /// pass in turn, then the remaining backward passes.
-fn schedule(micro_batches: u32, warm_up: u32) -> Vec<Pass> {
-    let mut passes: Vec<Pass> = (0..warm_up).map(|number| (number, false)).collect();
+fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
+    let mut passes: Vec<MicroBatchPass> = (0..warm_up).map(|number| (number, false)).collect();
     for number in 0..micro_batches {
         passes.push((number, true));
         if warm_up + number < micro_batches {
@@ -604,15 +607,15 @@ fn schedule(micro_batches: u32, warm_up: u32) -> Vec<Pass> {
 }
 
 /// Returns the number of forward passes before the first backward pass, or `None` if the order differs
-/// from [`schedule`].
-fn warm_up_of(sequence: &[Pass], micro_batches: u32) -> Option<u32> {
+/// from [`schedule_passes`].
+fn warm_up_of(sequence: &[MicroBatchPass], micro_batches: u32) -> Option<u32> {
     let warm_up = sequence.iter().take_while(|pass| !pass.1).count() as u32;
     let first = sequence.iter().map(|pass| pass.0).min()?;
     let numbered = sequence
         .iter()
         .map(|&(number, backward)| (number - first, backward));
     let forward_only = warm_up as usize == sequence.len();
-    let expected = schedule(micro_batches, warm_up);
+    let expected = schedule_passes(micro_batches, warm_up);
     (forward_only || numbered.eq(expected.iter().copied())).then_some(warm_up)
 }
 
@@ -623,9 +626,9 @@ mod tests {
     #[test]
     fn passes_of_1f1b_alternate_after_the_warm_up() {
         let (f, b) = (|n| (n, false), |n| (n, true));
-        assert_eq!(schedule(3, 2), [f(0), f(1), b(0), f(2), b(1), b(2)]);
-        assert_eq!(schedule(2, 2), [f(0), f(1), b(0), b(1)]);
-        assert_eq!(warm_up_of(&schedule(4, 2), 4), Some(2));
+        assert_eq!(schedule_passes(3, 2), [f(0), f(1), b(0), f(2), b(1), b(2)]);
+        assert_eq!(schedule_passes(2, 2), [f(0), f(1), b(0), b(1)]);
+        assert_eq!(warm_up_of(&schedule_passes(4, 2), 4), Some(2));
         assert_eq!(warm_up_of(&[f(0), b(0), b(1), f(1)], 2), None);
     }
 }

@@ -10,7 +10,7 @@ use super::gradients::{self, GradientReductions};
 use super::grammar::JobEdit;
 use super::kernels::KernelScaler;
 use super::program::{AttributeChange, RankProgram, StepPhase};
-use super::roles::{self, RoleModel, Traces};
+use super::roles::{self, RankTraces, RoleModel};
 use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
 use chakram_trace::format::{CollectiveKind, Op, TraceError};
@@ -21,15 +21,16 @@ use std::sync::Arc;
 const DEFAULT_BUCKET: u64 = 25 << 20;
 
 /// Scales a job to `replicas` replicas.
-pub(super) fn scale(
-    traces: Traces,
+pub(super) fn scale_replicas(
+    traces: RankTraces,
     groups: &DeclaredGroups,
     replicas: u32,
     choice: RoleModel,
     counts: &mut EditCounts,
-) -> Result<(Traces, DeclaredGroups), TraceError> {
+) -> Result<(RankTraces, DeclaredGroups), TraceError> {
     let mut completed = EditCounts::default();
-    let (mut traces, mut groups) = roles::complete(traces, groups, None, choice, &mut completed)?;
+    let (mut traces, mut groups) =
+        roles::derive_missing_ranks(traces, groups, None, choice, &mut completed)?;
     let ranks = traces.len() as u32;
     counts.completed += completed.completed;
     if completed.changed > 0 {
@@ -41,17 +42,17 @@ pub(super) fn scale(
     }
     let mut members = Vec::new();
     if let Some((_, trace)) = traces.first() {
-        members = replicas_of_first(&RankProgram::read(trace)?, &groups, ranks)?;
+        members = replicas_of_first(&RankProgram::read_program(trace)?, &groups, ranks)?;
     }
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         grid_of(&members, ranks)?
     } else {
         // Each rank gets a group for its future replicas, which contains only this rank so far.
         for (rank, trace) in &mut traces {
-            let mut program = RankProgram::read(trace)?;
+            let mut program = RankProgram::read_program(trace)?;
             let group = format!("replicas-{rank}");
             counts.added += insert(&mut program, &group)?;
-            *trace = Arc::new(program.write()?);
+            *trace = Arc::new(program.write_trace()?);
             groups.insert(group, vec![*rank]);
         }
         counts.notes.insert(format!(
@@ -63,8 +64,8 @@ pub(super) fn scale(
     };
     let parsed = RankGrid::parse(&grid);
     let along = parsed.and_then(|grid| ScaledDimension::new(grid, "dp", replicas));
-    let along =
-        along.map_err(|why| super::refused(format!("data={replicas}: {why}"), "another number"))?;
+    let along = along
+        .map_err(|why| super::refuse_edit(format!("data={replicas}: {why}"), "another number"))?;
     let new_ranks = along.new_ranks();
     if new_ranks == ranks {
         counts.matched += u64::from(ranks);
@@ -72,35 +73,35 @@ pub(super) fn scale(
     }
     let ratio = f64::from(ranks) / f64::from(new_ranks);
     for (_, trace) in &mut traces {
-        let mut program = RankProgram::read(trace)?;
+        let mut program = RankProgram::read_program(trace)?;
         if share_state(&mut program, ratio) {
             counts
                 .notes
                 .insert("the optimizer's work and states by the size of the shards".to_owned());
-            *trace = Arc::new(program.write()?);
+            *trace = Arc::new(program.write_trace()?);
         }
     }
     let mut scaling = JobScaling::new(along, ShardScaling::KeepTotal, groups)?;
     for (rank, trace) in &traces {
         scaling.scan_rank(*rank, trace)?;
     }
-    scaling.check()?;
+    scaling.check_equal_ranks()?;
     counts.matched += u64::from(ranks.max(new_ranks));
     counts.changed += u64::from(new_ranks.abs_diff(ranks));
     counts.notes.insert(
         "recorded transfers and kernels are from the captured replicas; use the machine's network for the times of transfers".to_owned(),
     );
-    let mut new = Traces::new();
+    let mut new = RankTraces::new();
     let mut known: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Arc<Vec<u8>>> = BTreeMap::new();
     for rank in 0..new_ranks {
-        let (old, _) = scaling.along().copies(rank);
+        let (old, _) = scaling.scaled_dimension().source_of_rank(rank);
         let shared = of_old.get(&old).filter(|_| scaling.is_alike(old)).cloned();
         let trace = match shared {
             Some(trace) => trace,
             None => {
-                let written = scaling.write(rank, &traces[old as usize].1)?;
-                let written = noted(&written, replicas)?;
+                let written = scaling.write_rank(rank, &traces[old as usize].1)?;
+                let written = write_replica_note(&written, replicas)?;
                 let hash = *blake3::hash(&written).as_bytes();
                 Arc::clone(known.entry(hash).or_insert_with(|| Arc::new(written)))
             }
@@ -108,7 +109,7 @@ pub(super) fn scale(
         of_old.insert(old, Arc::clone(&trace));
         new.push((rank, trace));
     }
-    Ok((new, scaling.groups()))
+    Ok((new, scaling.scale_groups()))
 }
 
 /// If the job has sharded optimizers, multiplies the shards' work and memory by `ratio`. Returns whether there are
@@ -138,7 +139,7 @@ fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     for item in program.order.clone() {
         let view = *program.view_of(item);
         if view.op == Op::NoOp {
-            for (name, bytes) in view.memory.named() {
+            for (name, bytes) in view.memory.named_changes() {
                 if shared.contains(&name) {
                     let bytes = (bytes as f64 * ratio).ceil() as u64;
                     let changes = &mut program.items[item as usize].changes;
@@ -146,17 +147,17 @@ fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
                 }
             }
         } else if program.facts_of(item).phase == StepPhase::Optimizer {
-            scaler.stretch(program, item, ratio);
+            scaler.stretch_item(program, item, ratio);
         }
     }
     true
 }
 
 /// Adds the edit to the list of edits in a trace.
-fn noted(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
-    let mut program = RankProgram::read(trace)?;
+fn write_replica_note(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
+    let mut program = RankProgram::read_program(trace)?;
     super::note_edit(&mut program, &JobEdit::Data(replicas));
-    program.write()
+    program.write_trace()
 }
 
 /// Returns the ranks that reduce gradients with the first rank (empty if the first rank reduces no
@@ -173,11 +174,11 @@ fn replicas_of_first(
         }
     }
     let mut found: Vec<u32> = Vec::new();
-    for i in program.raw.all() {
+    for i in program.raw.node_indices() {
         if !gradients::is_reduction(program, i) {
             continue;
         }
-        let Op::Collective { group, .. } = program.view(i).op else {
+        let Op::Collective { group, .. } = program.view_of_node(i).op else {
             continue;
         };
         let name = group.to_text();
@@ -196,7 +197,7 @@ fn replicas_of_first(
 /// Returns the grid of ranks (as text) in which `members` are all coordinates of one dimension.
 fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
-        super::refused(
+        super::refuse_edit(
             format!("the replicas are ranks {members:?}, which are not a line of a grid of ranks"),
             "scale the job with `scale`, which takes the grid from you",
         )
@@ -226,14 +227,14 @@ fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
 fn insert(program: &mut RankProgram<'_>, group: &str) -> Result<u64, TraceError> {
     let mut added = 0;
     for step in 0..program.steps {
-        let found = GradientReductions::find(program, step);
+        let found = GradientReductions::find_reductions(program, step);
         if found.hooks.is_empty() {
             continue;
         }
         added += gradients::insert(program, &found, DEFAULT_BUCKET, step, group)?;
     }
     if added == 0 {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             "the job reduces no gradients and no hook of a parameter is captured, so the reductions of replicas \
              are unknown; without them, further ranks would repeat the job and exchange nothing",
             "capture the job with DistributedDataParallel, or generate the job with the degree that you want",

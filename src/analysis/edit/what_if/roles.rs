@@ -35,7 +35,7 @@ mod rank_writer;
 mod restage;
 
 use exchanges::check_exchanges;
-use grid::{RoleGrid, progression};
+use grid::{RoleGrid, find_progression};
 use group_table::GroupTable;
 use rank_writer::{RoleWriter, tag_steps};
 
@@ -54,19 +54,19 @@ pub enum RoleModel {
 }
 
 /// Traces of a job by rank.
-pub(super) type Traces = Vec<(u32, Arc<Vec<u8>>)>;
+pub(super) type RankTraces = Vec<(u32, Arc<Vec<u8>>)>;
 
 /// Place of a stage in its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StagePlace {
+enum StageKind {
     Only,
     First,
     Middle,
     Last,
 }
 
-impl StagePlace {
-    fn of(stage: u32, stages: u32) -> Self {
+impl StageKind {
+    fn from_stage(stage: u32, stages: u32) -> Self {
         match (stage, stages) {
             (_, 1) => Self::Only,
             (0, _) => Self::First,
@@ -75,7 +75,7 @@ impl StagePlace {
         }
     }
 
-    fn name(self) -> &'static str {
+    fn name_of_place(self) -> &'static str {
         match self {
             Self::Only => "only",
             Self::First => "first",
@@ -90,7 +90,7 @@ struct CapturedRank {
     rank: u32,
     /// Groups that the rank's trace declares.
     own: DeclaredGroups,
-    place: StagePlace,
+    place: StageKind,
     /// Peer in the next stage, or `None`.
     next: Option<u32>,
     peers: BTreeSet<u32>,
@@ -102,8 +102,12 @@ struct CapturedRank {
 }
 
 impl CapturedRank {
-    fn read(rank: u32, trace: &[u8], declared: &DeclaredGroups) -> Result<Self, TraceError> {
-        let program = RankProgram::read(trace)?;
+    fn read_capture(
+        rank: u32,
+        trace: &[u8],
+        declared: &DeclaredGroups,
+    ) -> Result<Self, TraceError> {
+        let program = RankProgram::read_program(trace)?;
         let mut own = DeclaredGroups::new();
         for node in &program.raw.nodes {
             if let Some(values) = node.view.groups {
@@ -113,18 +117,20 @@ impl CapturedRank {
         let mut peers = BTreeSet::new();
         let (mut reductions, mut kernels) = (BTreeSet::new(), 0_u64);
         let world = program.raw.metadata.world_size;
-        for i in program.raw.all() {
-            match program.view(i).op {
+        for i in program.raw.node_indices() {
+            match program.view_of_node(i).op {
                 // Stages send forward to higher ranks, and backward to lower ranks.
                 Op::Message { peer, .. } => {
                     peers.insert(peer);
                 }
-                Op::Compute { .. } => kernels = kernels.saturating_add(program.view(i).recorded.0),
+                Op::Compute { .. } => {
+                    kernels = kernels.saturating_add(program.view_of_node(i).recorded.0)
+                }
                 Op::Collective { group, .. } if gradients::is_reduction(&program, i) => {
                     let name = group.to_text();
                     let members = name.and_then(|name| declared.get(&name).or(own.get(&name)));
                     match members.filter(|members| !members.is_empty()) {
-                        Some(members) => reductions.extend(progression(members)),
+                        Some(members) => reductions.extend(find_progression(members)),
                         None => reductions.extend(world.map(|world| (1, world))),
                     }
                 }
@@ -133,10 +139,10 @@ impl CapturedRank {
         }
         let next = peers.range(rank..).next().copied();
         let place = match (next.is_some(), peers.range(..rank).next().is_some()) {
-            (false, false) => StagePlace::Only,
-            (true, false) => StagePlace::First,
-            (true, true) => StagePlace::Middle,
-            (false, true) => StagePlace::Last,
+            (false, false) => StageKind::Only,
+            (true, false) => StageKind::First,
+            (true, true) => StageKind::Middle,
+            (false, true) => StageKind::Last,
         };
         Ok(Self {
             rank,
@@ -151,27 +157,27 @@ impl CapturedRank {
     }
 }
 
-fn missing(place: StagePlace) -> TraceError {
-    super::refused(
+fn refuse_missing_role(place: StageKind) -> TraceError {
+    super::refuse_edit(
         format!(
             "no captured rank is of the {} stage, so the work of absent ranks of this stage is unknown",
-            place.name()
+            place.name_of_place()
         ),
         "capture a rank of the first, of a middle and of the last stage",
     )
 }
 
 /// Adds traces for the ranks without a trace, up to `world` ranks; `None` means the number that traces and groups show.
-pub(super) fn complete(
-    traces: Traces,
+pub(super) fn derive_missing_ranks(
+    traces: RankTraces,
     groups: &DeclaredGroups,
     world: Option<u32>,
     choice: RoleModel,
     counts: &mut EditCounts,
-) -> Result<(Traces, DeclaredGroups), TraceError> {
+) -> Result<(RankTraces, DeclaredGroups), TraceError> {
     let mut captured = Vec::with_capacity(traces.len());
     for (rank, trace) in &traces {
-        captured.push(CapturedRank::read(*rank, trace, groups)?);
+        captured.push(CapturedRank::read_capture(*rank, trace, groups)?);
     }
     let stated = captured.iter().filter_map(|one| one.world).max();
     let listed = groups
@@ -188,7 +194,7 @@ pub(super) fn complete(
         .max(stated.unwrap_or(0));
     let world = world.unwrap_or(seen);
     if world < seen || stated.is_some_and(|stated| stated != world) || world > MAX_NPUS {
-        return Err(super::refused(
+        return Err(super::refuse_edit(
             match stated {
                 Some(_) => format!("ranks={world}: the job has {seen} ranks"),
                 None => format!("ranks={world}: the job's traces and groups name {seen} ranks"),
@@ -203,29 +209,27 @@ pub(super) fn complete(
     if absent == 0 {
         return Ok((traces, groups.clone()));
     }
-    let grid = RoleGrid::find(&captured, world)?;
-    for place in [StagePlace::First, StagePlace::Middle, StagePlace::Last] {
+    let grid = RoleGrid::find_grid(&captured, world)?;
+    for place in [StageKind::First, StageKind::Middle, StageKind::Last] {
         let stages = grid.stage_count();
-        let needed = stages > 1 && (place != StagePlace::Middle || stages > 2);
+        let needed = stages > 1 && (place != StageKind::Middle || stages > 2);
         if needed && !captured.iter().any(|one| one.place == place) {
-            return Err(missing(place));
+            return Err(refuse_missing_role(place));
         }
     }
     check_memory(&traces, absent, "more traces", "fewer ranks")?;
     // The last stage is used, because only its order of passes differs between 1F1B and GPipe for every number of
     // micro-batches.
-    let last = captured
-        .iter()
-        .position(|one| one.place == StagePlace::Last);
+    let last = captured.iter().position(|one| one.place == StageKind::Last);
     let order = last.map(|at| {
-        Ok::<_, TraceError>(repeat::warm_up_of_passes(&RankProgram::read(
+        Ok::<_, TraceError>(repeat::warm_up_of_passes(&RankProgram::read_program(
             &traces[at].1,
         )?))
     });
     let order = order.transpose()?.flatten();
     let mut table = GroupTable::new(&captured, groups);
     let mut reordered: BTreeMap<(usize, u32), Arc<Vec<u8>>> = BTreeMap::new();
-    let mut all = Traces::with_capacity(world as usize);
+    let mut all = RankTraces::with_capacity(world as usize);
     let (mut other_positions, mut other_stages) = (0_u64, 0_u64);
     let mut left = traces.iter().peekable();
     for rank in 0..world {
@@ -233,14 +237,14 @@ pub(super) fn complete(
             all.push((rank, Arc::clone(trace)));
             continue;
         }
-        let stage = grid.stage(rank);
+        let stage = grid.stage_of(rank);
         let candidates = captured
             .iter()
             .enumerate()
-            .filter(|(_, one)| one.place == grid.place(rank));
+            .filter(|(_, one)| one.place == grid.place_of_stage(rank));
         let key = |one: &CapturedRank| {
             (
-                grid.stage(one.rank).abs_diff(stage),
+                grid.stage_of(one.rank).abs_diff(stage),
                 match choice {
                     RoleModel::Nearest => 0,
                     RoleModel::Fastest => one.kernels,
@@ -251,24 +255,28 @@ pub(super) fn complete(
             )
         };
         let Some((index, model)) = candidates.min_by_key(|(_, one)| key(one)) else {
-            return Err(missing(grid.place(rank)));
+            return Err(refuse_missing_role(grid.place_of_stage(rank)));
         };
         other_positions += u64::from(!grid.has_same_position(model.rank, rank));
-        let moves_stage = grid.stage(model.rank) != stage;
+        let moves_stage = grid.stage_of(model.rank) != stage;
         other_stages += u64::from(moves_stage);
         let trace = match reordered.get(&(index, stage)) {
             Some(trace) => Arc::clone(trace),
             None => {
-                let mut program = RankProgram::read(&traces[index].1)?;
+                let mut program = RankProgram::read_program(&traces[index].1)?;
                 if moves_stage {
                     match order {
                         Some(Some((_, 1))) => {
                             let left = grid.stage_count() - stage;
-                            repeat::reorder(&mut program, PassOrder::OneForwardOneBackward, left)?;
+                            repeat::reorder_passes(
+                                &mut program,
+                                PassOrder::OneForwardOneBackward,
+                                left,
+                            )?;
                         }
                         Some(Some((micro_batches, warm_up))) if warm_up == micro_batches => {}
                         Some(_) => {
-                            return Err(super::refused(
+                            return Err(super::refuse_edit(
                                 format!(
                                     "stage {stage} has no captured rank, and its order of micro-batches is neither GPipe nor 1F1B"
                                 ),
@@ -279,7 +287,7 @@ pub(super) fn complete(
                     }
                 }
                 super::note_edit(&mut program, &JobEdit::Ranks(world));
-                let trace = Arc::new(program.write()?);
+                let trace = Arc::new(program.write_trace()?);
                 reordered.insert((index, stage), Arc::clone(&trace));
                 trace
             }
@@ -296,7 +304,7 @@ pub(super) fn complete(
                 false => [0; 2],
             },
         };
-        let written = writer.write(&trace)?;
+        let written = writer.write_trace(&trace)?;
         all.push((rank, Arc::new(written)));
     }
     check_exchanges(&all, &table.declared, world)?;
@@ -316,7 +324,7 @@ pub(super) fn complete(
 }
 
 /// Makes ranks with equal traces share one copy.
-fn share_equal_traces(traces: &mut Traces) {
+fn share_equal_traces(traces: &mut RankTraces) {
     let mut shared: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
     for (_, trace) in traces {
         let hash = *blake3::hash(trace).as_bytes();
@@ -326,11 +334,16 @@ fn share_equal_traces(traces: &mut Traces) {
 
 /// Checks that `count` traces as large as the largest of `traces` fit into memory; `fewer` is the remedy in the
 /// error.
-fn check_memory(traces: &Traces, count: u32, what: &str, fewer: &str) -> Result<(), TraceError> {
+fn check_memory(
+    traces: &RankTraces,
+    count: u32,
+    what: &str,
+    fewer: &str,
+) -> Result<(), TraceError> {
     let largest = traces.iter().map(|(_, trace)| trace.len() as u64).max();
     let bytes = largest.unwrap_or(0).saturating_mul(u64::from(count));
-    bounds::check(format!("{count} {what}"), bytes, 1, fewer)
-        .map_err(|error| super::refused(error.to_string(), fewer))
+    bounds::check_fits(format!("{count} {what}"), bytes, 1, fewer)
+        .map_err(|error| super::refuse_edit(error.to_string(), fewer))
 }
 
 /// Notes how much the kernel times of captured ranks of one role differ, because the times of added ranks may be wrong
@@ -339,7 +352,7 @@ fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCount
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {
         roles
-            .entry(grid.stage(one.rank))
+            .entry(grid.stage_of(one.rank))
             .or_default()
             .push(one.kernels);
     }

@@ -1,13 +1,13 @@
 //! Parses shapes of tensors from records, which state them as nested lists of sizes.
 
 /// Shape of a tensor.
-pub(super) type Shape = Vec<u64>;
+pub(super) type TensorShape = Vec<u64>;
 
 /// Returns the shapes in a text such as `[[8, 64], [[256], [256]], []]`. Shapes in lists of tensors are returned one
 /// by one; scalars and other arguments have no shape.
-pub(super) fn parse_shapes(text: &str) -> Vec<Shape> {
+pub(super) fn parse_shapes(text: &str) -> Vec<TensorShape> {
     let mut shapes = Vec::new();
-    let mut sizes = Shape::new();
+    let mut sizes = TensorShape::new();
     let mut number = None;
     for byte in text.bytes() {
         match byte {
@@ -31,7 +31,7 @@ pub(super) fn parse_shapes(text: &str) -> Vec<Shape> {
 
 /// Returns the shape of each argument of a call; the shape is empty for an argument without a shape. For a list of
 /// tensors, returns the first shape.
-pub(super) fn arguments(text: &str) -> Vec<Shape> {
+pub(super) fn parse_argument_shapes(text: &str) -> Vec<TensorShape> {
     let (mut depth, mut found, mut start) = (0_u32, Vec::new(), 0);
     for (at, byte) in text.bytes().enumerate() {
         match byte {
@@ -55,13 +55,13 @@ pub(super) fn arguments(text: &str) -> Vec<Shape> {
 }
 
 /// Returns the number of elements of a tensor.
-pub(super) fn elements(shape: &[u64]) -> u64 {
+pub(super) fn count_elements(shape: &[u64]) -> u64 {
     shape.iter().fold(1, |all, &size| all.saturating_mul(size))
 }
 
 /// Returns the sizes except ones, in ascending order; a matrix and its transpose have the same normal form.
-pub(super) fn normal_form(shape: &[u64]) -> Shape {
-    let mut sizes: Shape = shape.iter().copied().filter(|&size| size != 1).collect();
+pub(super) fn normal_form(shape: &[u64]) -> TensorShape {
+    let mut sizes: TensorShape = shape.iter().copied().filter(|&size| size != 1).collect();
     sizes.sort_unstable();
     sizes
 }
@@ -77,7 +77,7 @@ mod tests {
             [vec![8, 64], vec![256], vec![256, 4]]
         );
         assert_eq!(
-            arguments("[[1024], [512, 256], [], [[], []], [[3], [4]]]"),
+            parse_argument_shapes("[[1024], [512, 256], [], [[], []], [[3], [4]]]"),
             [vec![1024], vec![512, 256], vec![], vec![], vec![3]]
         );
         assert_eq!(normal_form(&[1, 256, 8]), [8, 256]);

@@ -4,7 +4,7 @@ use super::program::AttributeChange;
 
 /// Returns the value of an attribute before edits, or `None` if no edit replaced the value.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
-    UneditedValues::parse(unedited).count(name)
+    UneditedValues::parse(unedited).unedited_count(name)
 }
 
 /// Values that edits replaced, as in `duration_ns=12;num_ops=-`; `-` means that the attribute had no value.
@@ -16,12 +16,12 @@ impl<'t> UneditedValues<'t> {
         Self(parts.filter_map(|part| part.split_once('=')).collect())
     }
 
-    pub fn count(&self, name: &str) -> Option<u64> {
+    pub fn unedited_count(&self, name: &str) -> Option<u64> {
         let found = self.0.iter().find(|(known, _)| *known == name);
         found.and_then(|(_, value)| value.parse().ok())
     }
 
-    pub fn entries(&self) -> impl Iterator<Item = (&'t str, AttributeChange)> + '_ {
+    pub fn iter_edited(&self) -> impl Iterator<Item = (&'t str, AttributeChange)> + '_ {
         self.0.iter().map(|&(name, value)| {
             let value = match (value, value.parse()) {
                 ("-", _) => AttributeChange::Removed,

@@ -9,9 +9,11 @@
 use super::gradients;
 use super::grammar::{ScaleFactor, WidthChange};
 use super::program::{RankProgram, StepPhase};
-use super::shapes::{Shape, arguments, elements, normal_form, parse_shapes};
+use super::shapes::{
+    TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
+};
 use super::unedited::unedited_count;
-use chakram_base::kernel_shape::{KernelShape, MovingKernel};
+use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,17 +41,17 @@ pub(super) struct ModelWidths {
 impl ModelWidths {
     /// Finds the widths from the matrix multiplications of a program; `samples` has the numbers of samples and of
     /// tokens, if known.
-    pub fn learn(program: &RankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
+    pub fn learn_widths(program: &RankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
         let mut this = Self {
             leading: samples.into_iter().flatten().collect(),
             ..Self::default()
         };
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
         let mut normalized: BTreeMap<u64, u64> = BTreeMap::new();
-        for i in program.raw.all() {
-            let (view, facts) = (program.view(i), &program.facts[i as usize]);
+        for i in program.raw.node_indices() {
+            let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
             let shapes = parse_shapes(facts.inputs);
-            for (name, now) in view.memory.named() {
+            for (name, now) in view.memory.named_changes() {
                 let bytes = unedited_count(facts.unedited, name).unwrap_or(now);
                 match name {
                     "allocates.weights" => this.stated[0] += bytes,
@@ -82,7 +84,7 @@ impl ModelWidths {
             }
             let is_loss = matches!(
                 view.kernel,
-                Some(KernelShape::Moving(MovingKernel::CrossEntropy))
+                Some(KernelShape::Moving(MemoryBoundKernel::CrossEntropy))
             ) || ["_log_softmax", "nll_loss", "cross_entropy"]
                 .iter()
                 .any(|part| view.name.contains(part));
@@ -92,13 +94,13 @@ impl ModelWidths {
                     .extend(last.filter_map(|shape| shape.last()));
             }
             if view.name == "aten::embedding"
-                && let Some([rows, _]) = arguments(facts.inputs).first().map(|s| &s[..])
+                && let Some([rows, _]) = parse_argument_shapes(facts.inputs).first().map(|s| &s[..])
             {
                 this.vocabulary.insert(*rows);
             }
             let normalizes = matches!(
                 view.kernel,
-                Some(KernelShape::Moving(MovingKernel::Normalization))
+                Some(KernelShape::Moving(MemoryBoundKernel::Normalization))
             ) || view.name.contains("norm");
             if normalizes && let Some(&size) = shapes.first().and_then(|shape| shape.last()) {
                 *normalized.entry(size).or_default() += 1;
@@ -127,8 +129,8 @@ impl ModelWidths {
     /// Counts the elements of the weights that are multiplied in one forward pass.
     fn learn_weights(&mut self, program: &RankProgram<'_>) {
         let mut first: Option<(Option<u32>, Option<u32>)> = None;
-        for i in program.raw.all() {
-            let (view, facts) = (program.view(i), &program.facts[i as usize]);
+        for i in program.raw.node_indices() {
+            let (view, facts) = (program.view_of_node(i), &program.facts[i as usize]);
             let Some(KernelShape::Gemm { batch: 1, n, k, .. }) = view.kernel else {
                 continue;
             };
@@ -152,7 +154,7 @@ impl ModelWidths {
     /// Converts a change of the hidden size to a factor.
     pub fn factor_of(&self, change: WidthChange) -> Result<ScaleFactor, TraceError> {
         let unknown = || {
-            super::refused(
+            super::refuse_edit(
                 "the widths of the layers are unknown: no matrix multiplication with weights in the forward pass has a recorded shape",
                 "edit a job that was captured with shapes, or generated",
             )
@@ -165,7 +167,7 @@ impl ModelWidths {
             WidthChange::To(size) => {
                 let hidden = self.hidden.ok_or_else(unknown)?;
                 ScaleFactor::new(size, hidden).ok_or_else(|| {
-                    super::refused(
+                    super::refuse_edit(
                         format!(
                             "the hidden size is {hidden}, and {size} is not a simple multiple of it"
                         ),
@@ -184,7 +186,7 @@ impl ModelWidths {
 
     /// Returns the power of the hidden size with which the size of activations grows: 0 or 1.
     pub fn power_of_activation(&self, shape: &[u64]) -> i32 {
-        let mut rest: Shape = shape.to_vec();
+        let mut rest: TensorShape = shape.to_vec();
         if rest.iter().any(|size| self.vocabulary.contains(size)) {
             return 0;
         }
@@ -193,7 +195,7 @@ impl ModelWidths {
             rest.remove(0);
         }
         loop {
-            let size = elements(&rest);
+            let size = count_elements(&rest);
             if self.widths.contains(&size) || self.heads.contains(&size) {
                 return i32::from(size > 1);
             }
@@ -208,7 +210,7 @@ impl ModelWidths {
 
     /// Returns the power of the hidden size with which the FLOPs of a multiplication grow: the power of the weight, or,
     /// without a weight, the power that follows from both inputs.
-    pub fn power_of_product(&self, inputs: &[Shape], are_parameters: &[bool]) -> i32 {
+    pub fn power_of_product(&self, inputs: &[TensorShape], are_parameters: &[bool]) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let mut tensors = inputs.iter().zip(are_parameters);
         let weight = tensors.find(|(shape, is_parameter)| shape.len() > 1 && **is_parameter);
@@ -228,13 +230,18 @@ impl ModelWidths {
 
     /// Returns the shape of a kernel after the hidden size grew by the factor `by`. `samples` is true for each size of
     /// a multiplication that counts samples.
-    pub fn widened(&self, kernel: KernelShape, by: ScaleFactor, samples: [bool; 3]) -> KernelShape {
+    pub fn widen_kernel(
+        &self,
+        kernel: KernelShape,
+        by: ScaleFactor,
+        samples: [bool; 3],
+    ) -> KernelShape {
         let mut wider = kernel;
         match &mut wider {
             KernelShape::Gemm { batch: 1, m, n, k } => {
                 for (size, is_sample) in [m, n, k].into_iter().zip(samples) {
                     if self.widths.contains(size) && !is_sample {
-                        *size = by.of(*size);
+                        *size = by.scale_value(*size);
                     }
                 }
             }
@@ -246,9 +253,9 @@ impl ModelWidths {
             } => {
                 let is_whole = |count: u64| (count * by.over).is_multiple_of(by.under);
                 if is_whole(*heads) && is_whole(*kv_heads) {
-                    (*heads, *kv_heads) = (by.of(*heads), by.of(*kv_heads));
+                    (*heads, *kv_heads) = (by.scale_value(*heads), by.scale_value(*kv_heads));
                 } else {
-                    *width = by.of(*width);
+                    *width = by.scale_value(*width);
                 }
             }
             KernelShape::Gemm { .. } | KernelShape::Moving(_) => {}
@@ -289,7 +296,7 @@ impl ModelWidths {
         let known = bytes.filter(|_| self.element > 0);
         let elements = known.map_or(all, |bytes| bytes as f64 / (self.element as f64 * wider));
         let rest = (elements - all).max(0.0);
-        let r = by.ratio();
+        let r = by.as_f64();
         match all + rest > 0.0 {
             true => ((weights[0] as f64 + rest) * r + weights[1] as f64 * r * r) / (all + rest),
             false => r,
@@ -333,6 +340,6 @@ pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeS
 }
 
 /// Returns whether the normal form of a shape is in `parameters`.
-pub(super) fn is_among(parameters: &BTreeSet<Shape>, shape: &[u64]) -> bool {
+pub(super) fn is_among(parameters: &BTreeSet<TensorShape>, shape: &[u64]) -> bool {
     parameters.contains(&normal_form(shape))
 }

@@ -38,11 +38,11 @@ fn track(rank: u32, lines: &[Line]) -> PathInput {
             wait: Span::from_ns(*wait),
             ..NodeView::new(id, "n", op)
         };
-        writer.node(&node, after).unwrap();
+        writer.receive_node(&node, after).unwrap();
     }
     let contents = writer.into_inner();
-    let trace = InspectedTrace::read(rank, &contents, |e| e).unwrap();
-    assert_eq!(trace.faults.count(), 0);
+    let trace = InspectedTrace::read_trace(rank, &contents, |e| e).unwrap();
+    assert_eq!(trace.faults.fault_count(), 0);
     assert_eq!(trace.times.basis, TimeBasis::Kept);
     PathInput::new(trace).unwrap()
 }
@@ -74,7 +74,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         .map(|p| {
             (
                 p.track,
-                p.id(&tracks),
+                p.id_of_node(&tracks),
                 p.from.0 / 1000,
                 [p.delay, p.wait, p.work].map(ns),
             )
@@ -88,12 +88,12 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
             (0, 2, 100, [0, 0, 20]),
         ]
     );
-    assert_eq!((path.changes, ns(path.length())), (1, 120));
+    assert_eq!((path.changes, ns(path.total_time())), (1, 120));
     // Compute takes 100 ns including the delay, more than the all-reduce, so compute comes first.
-    let spent = spent_by(&path, |piece| piece.class(&tracks));
+    let spent = spent_by(&path, |piece| piece.class_of_node(&tracks));
     let all: Vec<_> = spent
         .iter()
-        .map(|(class, s)| (class.to_string(), ns(s.all()), s.pieces))
+        .map(|(class, s)| (class.to_string(), ns(s.total_time()), s.pieces))
         .collect();
     assert_eq!(
         all,
@@ -114,7 +114,7 @@ fn a_rank_by_itself_keeps_its_waiting() {
         (last.wait, last.work),
         (Span::from_ns(50), Span::from_ns(20))
     );
-    assert_eq!((path.length(), path.changes), (Span::from_ns(120), 0));
+    assert_eq!((path.total_time(), path.changes), (Span::from_ns(120), 0));
     // With `joined` false, the path must not change ranks.
     assert_eq!(critical_path(&tracks, false).unwrap(), path);
 }
@@ -155,7 +155,7 @@ proptest! {
         let mut at = Time::ZERO;
         for piece in &path.pieces {
             prop_assert_eq!(piece.from, at);
-            at = at + piece.length();
+            at = at + piece.duration();
             let times = ranks[piece.track as usize][piece.node as usize].1;
             let node = Span::from_ns(times[1] + times[2]);
             prop_assert!(piece.wait + piece.work <= node);

@@ -10,38 +10,40 @@ const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,m
                     max_ps,max_rank";
 
 /// Renders one table of `job`.
-pub fn render(job: &JobInspection, table: InspectTable) -> String {
+pub fn render_csv(job: &JobInspection, table: InspectTable) -> String {
     match table {
-        InspectTable::Ranks => ranks(job),
-        InspectTable::Types => sums("type", &job.types, |class| [class.to_string()]),
-        InspectTable::Lanes => sums("lane,name", &job.lanes, |lane| {
+        InspectTable::Ranks => render_ranks(job),
+        InspectTable::Types => render_sums("type", &job.types, |class| [class.to_string()]),
+        InspectTable::Lanes => render_sums("lane,name", &job.lanes, |lane| {
             let name = job.lane_names.get(lane).map_or("", |(name, _)| name);
             [lane.to_string(), name.to_owned()]
         }),
-        InspectTable::Collectives => sums("group,kind", &job.collectives, |(group, kind)| {
-            [group.clone(), kind.to_string()]
-        }),
-        InspectTable::Messages => messages(job),
-        InspectTable::Operators => sums("name,type", &job.operators, |(name, class)| {
+        InspectTable::Collectives => {
+            render_sums("group,kind", &job.collectives, |(group, kind)| {
+                [group.clone(), kind.to_string()]
+            })
+        }
+        InspectTable::Messages => render_messages(job),
+        InspectTable::Operators => render_sums("name,type", &job.operators, |(name, class)| {
             [name.clone(), class.to_string()]
         }),
         InspectTable::Attributes => {
             let mut rows = CsvRows::new("name,type,nodes");
             for ((name, kind), nodes) in &job.attributes {
-                rows.row(&[name, kind, nodes]);
+                rows.add_row(&[name, kind, nodes]);
             }
-            rows.text()
+            rows.into_text()
         }
     }
 }
 
-fn sums<K: Ord, const N: usize>(
+fn render_sums<K: Ord, const N: usize>(
     key_names: &str,
     table: &SpreadTable<K>,
     key: impl Fn(&K) -> [String; N],
 ) -> String {
     let mut rows = CsvRows::new(&format!("{key_names},{SUMS}"));
-    for (of, row) in table.rows() {
+    for (of, row) in table.rows_by_key() {
         let SpreadRow {
             sum,
             ranks,
@@ -65,19 +67,19 @@ fn sums<K: Ord, const N: usize>(
             &most.1,
         ];
         cells.extend(rest);
-        rows.row(&cells);
+        rows.add_row(&cells);
     }
-    rows.text()
+    rows.into_text()
 }
 
-fn ranks(job: &JobInspection) -> String {
+fn render_ranks(job: &JobInspection) -> String {
     let mut rows = CsvRows::new(
         "rank,file,file_bytes,contents_bytes,nodes,selected,data_dependencies,control_dependencies,depth,\
          width,start_ps,end_ps,captured_ps,times,faults",
     );
     for rank in &job.ranks {
         let captured = rank.captured.map(|captured| captured.0.to_string());
-        rows.row(&[
+        rows.add_row(&[
             &rank.rank,
             &rank.path.display(),
             &rank.file_bytes,
@@ -91,21 +93,21 @@ fn ranks(job: &JobInspection) -> String {
             &rank.start.0,
             &rank.end.0,
             &captured.unwrap_or_default(),
-            &rank.basis.word(),
-            &rank.faults.count(),
+            &rank.basis.name_of_basis(),
+            &rank.faults.fault_count(),
         ]);
     }
-    rows.text()
+    rows.into_text()
 }
 
-fn messages(job: &JobInspection) -> String {
+fn render_messages(job: &JobInspection) -> String {
     let mut rows = CsvRows::new(
         "from,to,sent,sent_bytes,send_time_ps,send_wait_ps,received,received_bytes,receive_time_ps,\
          receive_wait_ps",
     );
     for ((from, to), ends) in &job.messages {
         let (sent, received) = (&ends[SENT], &ends[RECEIVED]);
-        rows.row(&[
+        rows.add_row(&[
             from,
             to,
             &sent.nodes,
@@ -118,5 +120,5 @@ fn messages(job: &JobInspection) -> String {
             &received.wait.0,
         ]);
     }
-    rows.text()
+    rows.into_text()
 }

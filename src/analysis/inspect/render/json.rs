@@ -22,7 +22,10 @@ pub struct ViewDocument<T> {
 }
 
 /// Returns the JSON document of the view named `view`.
-pub fn document<T: Serialize>(view: &'static str, body: T) -> VersionedDocument<ViewDocument<T>> {
+pub fn build_view_document<T: Serialize>(
+    view: &'static str,
+    body: T,
+) -> VersionedDocument<ViewDocument<T>> {
     VersionedDocument::new(SCHEMA, ViewDocument { view, body })
 }
 
@@ -92,7 +95,7 @@ impl<'j> From<&'j RankOverview> for RankDocument<'j> {
             start_ps: rank.start,
             end_ps: rank.end,
             captured_ps: rank.captured,
-            times: rank.basis.word(),
+            times: rank.basis.name_of_basis(),
             durations_in_whole_us: rank.whole_micros,
             nodes_with_start: rank.given_starts,
             faults: &rank.faults.faults,
@@ -206,8 +209,8 @@ impl<'j, K> SumsDocument<'j, K> {
         }
     }
 
-    fn of<T: Ord>(table: &'j SpreadTable<T>, key: impl Fn(&'j T) -> K) -> Vec<Self> {
-        let rows = table.rows();
+    fn from_table<T: Ord>(table: &'j SpreadTable<T>, key: impl Fn(&'j T) -> K) -> Vec<Self> {
+        let rows = table.rows_by_key();
         rows.map(|(of, row)| Self::new(key(of), row)).collect()
     }
 }
@@ -228,13 +231,13 @@ struct AttributeCount<'j> {
 }
 
 /// Returns the summary of `job`, for nodes that match `options`.
-pub fn summary<'j>(
+pub fn build_summary_document<'j>(
     job: &'j JobInspection,
     options: Vec<(&'static str, Vec<String>)>,
 ) -> VersionedDocument<ViewDocument<SummaryDocument<'j>>> {
     let body = SummaryDocument {
         filter: FilterOptions(options),
-        shared_clock: job.share_start(),
+        shared_clock: job.shares_start(),
         ranks: job.ranks.iter().map(RankDocument::from).collect(),
         unreadable: (job.unreadable.iter())
             .map(|(rank, file, why)| UnreadableRank {
@@ -243,7 +246,7 @@ pub fn summary<'j>(
                 why,
             })
             .collect(),
-        metadata: metadata(job),
+        metadata: build_metadata_document(job),
         groups: (job.groups.iter())
             .map(|(name, ranks)| GroupDocument {
                 name,
@@ -251,14 +254,14 @@ pub fn summary<'j>(
                 declared_differently: job.conflicting_groups.contains(name),
             })
             .collect(),
-        types: SumsDocument::of(&job.types, |class| TypeKey {
+        types: SumsDocument::from_table(&job.types, |class| TypeKey {
             r#type: class.to_string(),
         }),
-        lanes: SumsDocument::of(&job.lanes, |lane| LaneName {
+        lanes: SumsDocument::from_table(&job.lanes, |lane| LaneName {
             lane: lane.to_string(),
             name: job.lane_names.get(lane).map(|(name, _)| &name[..]),
         }),
-        collectives: SumsDocument::of(&job.collectives, |(group, kind)| CollectiveKey {
+        collectives: SumsDocument::from_table(&job.collectives, |(group, kind)| CollectiveKey {
             group,
             kind: kind.to_string(),
         }),
@@ -270,7 +273,7 @@ pub fn summary<'j>(
                 received: &ends[RECEIVED],
             })
             .collect(),
-        operators: SumsDocument::of(&job.operators, |(name, class)| OperatorKey {
+        operators: SumsDocument::from_table(&job.operators, |(name, class)| OperatorKey {
             name,
             r#type: class.to_string(),
         }),
@@ -282,10 +285,10 @@ pub fn summary<'j>(
             })
             .collect(),
     };
-    document("summary", body)
+    build_view_document("summary", body)
 }
 
-fn metadata(job: &JobInspection) -> MetadataDocument<'_> {
+fn build_metadata_document(job: &JobInspection) -> MetadataDocument<'_> {
     let versions = job.versions.iter();
     let attributes = job.metadata.iter();
     MetadataDocument {

@@ -2,10 +2,10 @@
 
 use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
 use chakram_base::units::Span;
-use chakram_report::summary::thousands;
+use chakram_report::summary::format_thousands;
 
 /// Formats a count with a unit prefix, such as `1.2 G`.
-pub fn short(count: u64) -> String {
+pub fn format_short_count(count: u64) -> String {
     let value = count as f64;
     match count {
         0 => "-".to_owned(),
@@ -19,7 +19,7 @@ pub fn short(count: u64) -> String {
 }
 
 /// Formats the faults of files, most serious first: one line per kind, with the ranks.
-pub fn complaints<'a>(
+pub fn format_faults<'a>(
     ranks: impl Iterator<Item = (u32, &'a FaultSummary)> + Clone,
 ) -> (Vec<String>, Vec<String>) {
     let lines = |of: fn(&FaultSummary) -> &Vec<CountedFault>| {
@@ -28,7 +28,7 @@ pub fn complaints<'a>(
             for complaint in of(faults) {
                 let times = match complaint.count {
                     1 => String::new(),
-                    n => format!(" ({} in all)", thousands(n)),
+                    n => format!(" ({} in all)", format_thousands(n)),
                 };
                 lines.push(format!("rank {rank}: {}{times}", complaint.text));
             }
@@ -43,7 +43,12 @@ pub fn complaints<'a>(
 
 /// Describes the source of a rank's times; `end` is the end of the rank, and `captured` is the end that the capture
 /// states.
-pub fn basis(basis: TimeBasis, whole_micros: bool, end: Span, captured: Option<Span>) -> String {
+pub fn describe_time_basis(
+    basis: TimeBasis,
+    whole_micros: bool,
+    end: Span,
+    captured: Option<Span>,
+) -> String {
     match (basis, captured) {
         (TimeBasis::Given, _) => {
             "starts as in the file, counted from the first start of each rank".to_owned()
@@ -73,7 +78,7 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let texts = [0, 9_999, 999_949, 999_950, 1_500_000_000].map(short);
+        let texts = [0, 9_999, 999_949, 999_950, 1_500_000_000].map(format_short_count);
         assert_eq!(texts, ["-", "9999", "999.9 k", "1.0 M", "1.5 G"]);
     }
 }

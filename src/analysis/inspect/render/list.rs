@@ -1,12 +1,12 @@
 //! Renders lists of nodes, one row at a time, as the traces are read.
 
-use super::json::document;
+use super::json::build_view_document;
 use crate::inspect::NodeRow;
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_report::csv::CsvRows;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
-use chakram_trace::format::{escape, json_escaped};
+use chakram_trace::format::{escape_json, escape_name};
 use serde::Serialize;
 
 /// Form of a list of nodes.
@@ -25,41 +25,41 @@ pub enum NodeList {
 
 impl NodeList {
     /// Returns the beginning of the list.
-    pub fn head(self) -> String {
+    pub fn render_head(self) -> String {
         match self {
-            Self::Text { width } => table(width).first_line(TextStyle::default()),
+            Self::Text { width } => create_text_table(width).first_line(TextStyle::default()),
             Self::Json => {
-                let head = serde_json::to_string(&document("nodes", NoNodes {}));
+                let head = serde_json::to_string(&build_view_document("nodes", EmptyListBody {}));
                 let head = head.expect("names are texts");
                 // The document is written in parts, so its closing brace is left out here.
                 format!("{},\"nodes\":[", head.trim_end_matches('}'))
             }
-            Self::Csv => CsvRows::new(COLUMNS).text(),
+            Self::Csv => CsvRows::new(COLUMNS).into_text(),
         }
     }
 
     /// Renders `rows`, one per line. Returns the text, and the end of each line in the text. In JSON, every line ends
     /// with a comma.
-    pub fn lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
+    pub fn render_lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
         if self == Self::Csv {
-            let mut cells = CsvRows::empty();
+            let mut cells = CsvRows::without_header();
             for row in rows {
-                csv(&mut cells, &row);
-                ends.push(cells.bytes());
+                append_csv_row(&mut cells, &row);
+                ends.push(cells.byte_count());
             }
-            return (cells.text(), ends);
+            return (cells.into_text(), ends);
         }
         let table = match self {
-            Self::Text { width } => Some((table(width), style(width))),
+            Self::Text { width } => Some((create_text_table(width), text_style(width))),
             _ => None,
         };
         for row in rows {
             if let Some((table, style)) = &table {
-                lines += &text(table, *style, &row);
+                lines += &render_text_row(table, *style, &row);
             } else {
                 let line = serde_json::to_string(&NodeDocument::from(&row));
-                lines += &json_escaped(&line.expect("rows are JSON"));
+                lines += &escape_json(&line.expect("rows are JSON"));
                 lines += ",\n";
             }
             ends.push(lines.len());
@@ -75,7 +75,7 @@ impl NodeList {
 
 /// Empty body of a JSON document; the nodes are written after it.
 #[derive(Serialize)]
-struct NoNodes {}
+struct EmptyListBody {}
 
 /// A node of a list.
 #[derive(Debug, Serialize)]
@@ -122,9 +122,9 @@ impl<'r> From<&'r NodeRow<'_>> for NodeDocument<'r> {
 /// Columns of the CSV list.
 const COLUMNS: &str = "rank,id,start_ps,end_ps,duration_ps,wait_ps,delay_ps,type,lane,name,group,peer,tag,flops,bytes";
 
-fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
+fn append_csv_row(rows: &mut CsvRows, row: &NodeRow<'_>) {
     let known = |value: Option<String>| value.unwrap_or_default();
-    rows.row(&[
+    rows.add_row(&[
         &row.rank,
         &row.id,
         &known(row.ran.map(|(start, _)| start.0.to_string())),
@@ -145,22 +145,24 @@ fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
 
 /// Returns the table for a list in text form. Column widths are fixed, because each row is written as soon as it is
 /// read.
-fn table(width: usize) -> TextTable<'static> {
+fn create_text_table(width: usize) -> TextTable<'static> {
     let columns = [
-        right("rank", 5),
-        right("id", 9),
-        right("start", 13),
-        right("duration", 12),
-        left("type", 15).after(2),
-        left("lane", 12),
-        right("bytes", 9),
-        left("name", 0).after(2),
+        right_aligned_column("rank", 5),
+        right_aligned_column("id", 9),
+        right_aligned_column("start", 13),
+        right_aligned_column("duration", 12),
+        left_aligned_column("type", 15).with_gap(2),
+        left_aligned_column("lane", 12),
+        right_aligned_column("bytes", 9),
+        left_aligned_column("name", 0).with_gap(2),
     ];
-    TextTable::new(columns).indented(0).named(style(width))
+    TextTable::new(columns)
+        .with_indent(0)
+        .with_shortened_names(text_style(width))
 }
 
 /// Returns the style for lines of this width. If the width is `usize::MAX`, names are never shortened.
-fn style(width: usize) -> TextStyle {
+fn text_style(width: usize) -> TextStyle {
     TextStyle {
         width,
         details: width == usize::MAX,
@@ -168,13 +170,13 @@ fn style(width: usize) -> TextStyle {
     }
 }
 
-fn text(table: &TextTable<'_>, style: TextStyle, row: &NodeRow<'_>) -> String {
+fn render_text_row(table: &TextTable<'_>, style: TextStyle, row: &NodeRow<'_>) -> String {
     let start = row.ran.map(|(start, _)| start.to_string());
     let bytes = match row.bytes {
         0 => "-".to_owned(),
         bytes => Bytes(bytes).to_string(),
     };
-    table.line(
+    table.render_line(
         &[
             &row.rank,
             &row.id,
@@ -183,16 +185,16 @@ fn text(table: &TextTable<'_>, style: TextStyle, row: &NodeRow<'_>) -> String {
             &row.class.to_string(),
             &row.lane.to_string(),
             &bytes,
-            &format_args!("{}{}", style.name(row.name), with(row)),
+            &format_args!("{}{}", style.clip_name(row.name), format_partner(row)),
         ],
         anstyle::Style::new(),
     )
 }
 
 /// Formats the group or peer of a node, such as `, all ranks` or `, rank 3 tag 1`.
-pub(super) fn with(row: &NodeRow<'_>) -> String {
+pub(super) fn format_partner(row: &NodeRow<'_>) -> String {
     match (&row.group, row.peer) {
-        (Some(group), _) => format!(", {}", escape(group)),
+        (Some(group), _) => format!(", {}", escape_name(group)),
         (None, Some((peer, 0))) => format!(", rank {peer}"),
         (None, Some((peer, tag))) => format!(", rank {peer} tag {tag}"),
         (None, None) => String::new(),

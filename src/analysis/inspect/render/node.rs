@@ -1,15 +1,15 @@
 //! Renders one node with all fields and its neighbourhood.
 
 use super::RenderHints;
-use super::json::{ViewDocument, document};
-use super::labels::basis;
+use super::json::{ViewDocument, build_view_document};
+use super::labels::describe_time_basis;
 use super::list::{self, NodeDocument};
 use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
 use chakram_base::units::Span;
 use chakram_report::document::VersionedDocument;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
-use chakram_trace::format::escape;
+use chakram_trace::format::escape_name;
 use serde::Serialize;
 use std::fmt::{Display, Result, Write as _};
 
@@ -17,18 +17,18 @@ use std::fmt::{Display, Result, Write as _};
 const VALUE: usize = 72;
 
 /// Renders the neighbourhood of a node of `trace` as text.
-pub fn text(
+pub fn render_node(
     trace: &InspectedTrace<'_>,
     near: &NodeNeighbourhood<'_>,
     hints: &RenderHints,
     style: TextStyle,
 ) -> String {
     let mut out = String::new();
-    write(&mut out, trace, near, hints, style).expect("a string grows as needed");
+    write_node(&mut out, trace, near, hints, style).expect("a string grows as needed");
     out
 }
 
-fn write(
+fn write_node(
     out: &mut String,
     trace: &InspectedTrace<'_>,
     near: &NodeNeighbourhood<'_>,
@@ -39,17 +39,17 @@ fn write(
     let node = &near.node;
     let row = &node.row;
     let (record, byte) = node.place;
-    let name = escape(row.name);
+    let name = escape_name(row.name);
     writeln!(
         out,
         "{h}rank {} node {}{h:#}  {name}{}",
         row.rank,
         row.id,
-        list::with(row)
+        list::format_partner(row)
     )?;
     let mut fact = |name: &str, text: String| writeln!(out, "  {name:<12} {text}");
     let lane = match &node.lane_name {
-        Some(name) => format!("{}: {}", row.lane, escape(name)),
+        Some(name) => format!("{}: {}", row.lane, escape_name(name)),
         None => row.lane.to_string(),
     };
     fact("type", format!("{} on {lane}", row.class))?;
@@ -68,28 +68,36 @@ fn write(
         "duration",
         format!("{}{wait}; delay before start {}", row.length, row.delay),
     )?;
-    let (_, end) = trace.times.extent();
+    let (_, end) = trace.times.first_start_and_last_end();
     let times = &trace.times;
     let captured = trace.raw.metadata.captured;
     fact(
         "times",
-        basis(times.basis, times.whole_micros, Span(end.0), captured),
+        describe_time_basis(times.basis, times.whole_micros, Span(end.0), captured),
     )?;
     fact("record", format!("number {record}, byte {byte}"))?;
     writeln!(out)?;
-    let mut table = TextTable::new([left("FIELDS AND ATTRIBUTES", 23), left("", 10), left("", 0)]);
+    let mut table = TextTable::new([
+        left_aligned_column("FIELDS AND ATTRIBUTES", 23),
+        left_aligned_column("", 10),
+        left_aligned_column("", 0),
+    ]);
     for (name, kind, value) in &node.fields {
-        table.add(&[&style.clip(name, 30), kind, &style.clip(value, VALUE)]);
+        table.add_row(&[
+            &style.clip_to_width(name, 30),
+            kind,
+            &style.clip_to_width(value, VALUE),
+        ]);
     }
-    out.push_str(&table.text(style));
-    side(out, "DEPENDENCIES", &near.before, hints, style)?;
+    out.push_str(&table.into_text(style));
+    write_side(out, "DEPENDENCIES", &near.before, hints, style)?;
     for id in &near.nowhere {
         writeln!(out, "  ! node {id}, which does not exist")?;
     }
-    side(out, "DEPENDENTS", &near.after, hints, style)
+    write_side(out, "DEPENDENTS", &near.after, hints, style)
 }
 
-fn side(
+fn write_side(
     out: &mut String,
     title: &str,
     near: &NearbyNodes<'_>,
@@ -97,15 +105,15 @@ fn side(
     style: TextStyle,
 ) -> Result {
     let table = TextTable::new([
-        left(title, 18),
-        right("id", 9),
-        right("start", 14),
-        right("end", 13),
-        right("duration", 13),
-        left("type", 14).after(2),
-        left("name", 0).after(1),
+        left_aligned_column(title, 18),
+        right_aligned_column("id", 9),
+        right_aligned_column("start", 14),
+        right_aligned_column("end", 13),
+        right_aligned_column("duration", 13),
+        left_aligned_column("type", 14).with_gap(2),
+        left_aligned_column("name", 0).with_gap(1),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     if near.nodes.is_empty() {
         writeln!(out, "  nothing")?;
     }
@@ -125,9 +133,9 @@ fn side(
             &time(row.ran.map(|(_, end)| end)),
             &row.length,
             &row.class,
-            &format_args!("{}{}", escape(row.name), list::with(row)),
+            &format_args!("{}{}", escape_name(row.name), list::format_partner(row)),
         ];
-        table.row(out, &cells)?;
+        table.write_row(out, &cells)?;
     }
     if near.more {
         writeln!(out, "  … more: {}", (hints.limit)(near.nodes.len() * 10))?;
@@ -139,7 +147,7 @@ fn side(
 #[derive(Debug, Serialize)]
 pub struct NeighbourhoodDocument<'n> {
     times: &'static str,
-    node: OwnNode<'n>,
+    node: InspectedNode<'n>,
     dependencies: NearbyDocument<'n>,
     dangling_dependencies: &'n [u64],
     dependents: NearbyDocument<'n>,
@@ -147,7 +155,7 @@ pub struct NeighbourhoodDocument<'n> {
 }
 
 #[derive(Debug, Serialize)]
-struct OwnNode<'n> {
+struct InspectedNode<'n> {
     #[serde(flatten)]
     row: NodeDocument<'n>,
     lane_name: Option<&'n str>,
@@ -199,7 +207,7 @@ struct EdgeDocument {
 }
 
 /// Returns the JSON document of the neighbourhood.
-pub fn json<'n>(
+pub fn build_node_document<'n>(
     trace: &InspectedTrace<'_>,
     near: &'n NodeNeighbourhood<'_>,
 ) -> VersionedDocument<ViewDocument<NeighbourhoodDocument<'n>>> {
@@ -216,8 +224,8 @@ pub fn json<'n>(
         control_only,
     });
     let body = NeighbourhoodDocument {
-        times: trace.times.basis.word(),
-        node: OwnNode {
+        times: trace.times.basis.name_of_basis(),
+        node: InspectedNode {
             row: NodeDocument::from(&node.row),
             lane_name: node.lane_name.as_deref(),
             record: node.place.0,
@@ -229,5 +237,5 @@ pub fn json<'n>(
         dependents: NearbyDocument::from(&near.after),
         edges: edges.collect(),
     };
-    document("node", body)
+    build_view_document("node", body)
 }

@@ -1,20 +1,20 @@
 //! Renders the critical path of a job, or one path per rank.
 
 use super::RenderHints;
-use super::json::{ViewDocument, document};
-use super::labels::basis;
+use super::json::{ViewDocument, build_view_document};
+use super::labels::describe_time_basis;
 use crate::inspect::{
     CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
 };
-use chakram_base::ids::ranges;
-use chakram_base::units::counted;
+use chakram_base::ids::format_ranges;
+use chakram_base::units::format_count;
 use chakram_base::units::{Span, Time};
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::thousands;
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph, share};
-use chakram_trace::format::family;
+use chakram_report::summary::format_thousands;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, format_share, write_paragraph};
+use chakram_trace::format::append_name_family;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{Display, Result, Write as _};
@@ -35,7 +35,7 @@ pub struct TrackPath<'a> {
 }
 
 /// Returns the paths to show: one path if the times of all ranks share one origin, otherwise one for each rank.
-pub fn paths(
+pub fn find_paths(
     tracks: &[PathInput],
     find: fn(&[PathInput], bool) -> Option<CriticalPath>,
 ) -> Vec<TrackPath<'_>> {
@@ -78,43 +78,46 @@ pub struct PathReport<'a> {
 
 impl PathReport<'_> {
     /// Renders the paths as text.
-    pub fn text(&self, paths: &[TrackPath<'_>], style: TextStyle) -> String {
+    pub fn render_text(&self, paths: &[TrackPath<'_>], style: TextStyle) -> String {
         let mut out = String::new();
-        self.write(&mut out, paths, style)
+        self.write_text(&mut out, paths, style)
             .expect("a string grows as needed");
         out
     }
 
-    fn write(&self, out: &mut String, paths: &[TrackPath<'_>], style: TextStyle) -> Result {
+    fn write_text(&self, out: &mut String, paths: &[TrackPath<'_>], style: TextStyle) -> Result {
         let nodes = self.tracks.iter().map(|track| track.ran as u64).sum();
         let title = format!(
             "{}: {}, {}",
             self.title,
-            counted(self.tracks.len() as u64, "rank"),
-            counted(nodes, "node")
+            format_count(self.tracks.len() as u64, "rank"),
+            format_count(nodes, "node")
         );
         writeln!(out, "{}", style.clip_line(&title, 0))?;
         let stuck: u64 = self.tracks.iter().map(|track| track.stuck as u64).sum();
         if stuck > 0 {
             let text = format!(
                 "{} left out, which are on a dependency cycle or depend on one",
-                counted(stuck, "node")
+                format_count(stuck, "node")
             );
-            paragraph(out, &text, "  ! ", 4, style.warning)?;
+            write_paragraph(out, &text, "  ! ", 4, style.warning)?;
         }
         if !one_clock(self.tracks) {
             let text = "the files do not state a common clock of the ranks: one path for each rank";
-            paragraph(out, text, "  ", 2, anstyle::Style::new())?;
+            write_paragraph(out, text, "  ", 2, anstyle::Style::new())?;
         }
         let mut distinct: Vec<(&TrackPath<'_>, Vec<u32>)> = Vec::new();
         for path in paths {
-            match distinct.iter_mut().find(|(other, _)| path.is_like(other)) {
+            match distinct
+                .iter_mut()
+                .find(|(other, _)| path.is_equal_to(other))
+            {
                 Some((_, ranks)) => ranks.extend(path.tracks.iter().map(|track| track.rank)),
                 None => distinct.push((path, Vec::new())),
             }
         }
         for (path, others) in distinct.iter().take(PATHS) {
-            path.text(out, others, self, style)?;
+            path.write_text(out, others, self, style)?;
         }
         if distinct.len() > PATHS {
             writeln!(
@@ -131,19 +134,22 @@ impl PathReport<'_> {
     }
 
     /// Returns the JSON document of `paths`.
-    pub fn json<'p>(
+    pub fn build_paths_document<'p>(
         &self,
         paths: &'p [TrackPath<'_>],
     ) -> VersionedDocument<ViewDocument<PathsDocument<'p>>> {
         let body = PathsDocument {
             shared_clock: one_clock(self.tracks),
-            paths: paths.iter().map(|path| path.json(self.list)).collect(),
+            paths: paths
+                .iter()
+                .map(|path| path.build_path_document(self.list))
+                .collect(),
         };
-        document("critical_path", body)
+        build_view_document("critical_path", body)
     }
 
     /// Renders every part of every path as a CSV row.
-    pub fn csv(&self, paths: &[TrackPath<'_>]) -> String {
+    pub fn render_csv(&self, paths: &[TrackPath<'_>]) -> String {
         let mut rows = CsvRows::new("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name");
         for (i, path) in paths.iter().enumerate() {
             for piece in path
@@ -152,48 +158,54 @@ impl PathReport<'_> {
                 .iter()
                 .take(self.list.unwrap_or(usize::MAX))
             {
-                let track = path.track(piece);
-                rows.row(&[
+                let track = path.track_of_segment(piece);
+                rows.add_row(&[
                     &i,
                     &track.rank,
-                    &piece.id(path.tracks),
+                    &piece.id_of_node(path.tracks),
                     &piece.from.0,
                     &piece.delay.0,
                     &piece.wait.0,
                     &piece.work.0,
-                    &piece.class(path.tracks),
-                    &track.name(piece.node),
+                    &piece.class_of_node(path.tracks),
+                    &track.name_of_node(piece.node),
                 ]);
             }
         }
-        rows.text()
+        rows.into_text()
     }
 }
 
 impl TrackPath<'_> {
-    fn track(&self, piece: &PathSegment) -> &PathInput {
+    fn track_of_segment(&self, piece: &PathSegment) -> &PathInput {
         &self.tracks[piece.track as usize]
     }
 
-    fn operators(&self) -> Vec<((String, NodeClass), PathTime)> {
+    fn sum_by_operator(&self) -> Vec<((String, NodeClass), PathTime)> {
         spent_by(&self.path, |piece| {
             let mut name = String::new();
-            family(self.track(piece).name(piece.node), &mut name);
-            (name, piece.class(self.tracks))
+            append_name_family(
+                self.track_of_segment(piece).name_of_node(piece.node),
+                &mut name,
+            );
+            (name, piece.class_of_node(self.tracks))
         })
     }
 
     /// Returns whether both paths stay on one rank and have the same parts, with the same times and names.
-    fn is_like(&self, other: &Self) -> bool {
+    fn is_equal_to(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)
             && self.path.pieces.len() == other.path.pieces.len()
             && parts().all(|(a, b)| a == b)
-            && parts().all(|(a, b)| self.track(a).name(a.node) == other.track(b).name(b.node))
+            && parts().all(|(a, b)| {
+                self.track_of_segment(a).name_of_node(a.node)
+                    == other.track_of_segment(b).name_of_node(b.node)
+            })
     }
 
     /// Renders a path as text; `others` are the other ranks with the same path.
-    fn text(
+    fn write_text(
         &self,
         out: &mut String,
         others: &[u32],
@@ -202,7 +214,7 @@ impl TrackPath<'_> {
     ) -> Result {
         let hints = &report.hints;
         let h = style.heading;
-        let (path, whole) = (&self.path, self.path.length());
+        let (path, whole) = (&self.path, self.path.total_time());
         let of = match self.tracks {
             [only] => format!("rank {}", only.rank),
             _ => "the job".to_owned(),
@@ -211,22 +223,23 @@ impl TrackPath<'_> {
             (1, _) => String::new(),
             (_, 0) => ", on one rank".to_owned(),
             (_, 1) => ", changes rank once".to_owned(),
-            (_, n) => format!(", changes rank {} times", thousands(n.into())),
+            (_, n) => format!(", changes rank {} times", format_thousands(n.into())),
         };
         let changes = if others.is_empty() {
             changes
         } else {
-            format!("{changes}; identical on ranks {}", ranges(others))
+            format!("{changes}; identical on ranks {}", format_ranges(others))
         };
-        let pieces = counted(path.pieces.len() as u64, "node");
+        let pieces = format_count(path.pieces.len() as u64, "node");
         writeln!(
             out,
             "\n{h}CRITICAL PATH of {of}{h:#}  {whole}, {pieces}{changes}"
         )?;
         if let [only] = self.tracks {
             let end = only.last_end().unwrap_or(Time::ZERO);
-            let text = basis(only.basis, only.whole_micros, Span(end.0), only.captured);
-            paragraph(out, &text, "  times ", 8, anstyle::Style::new())?;
+            let text =
+                describe_time_basis(only.basis, only.whole_micros, Span(end.0), only.captured);
+            write_paragraph(out, &text, "  times ", 8, anstyle::Style::new())?;
         }
         let sum = |of: fn(&PathSegment) -> Span| path.pieces.iter().map(of).sum::<Span>();
         for (name, time) in [
@@ -234,28 +247,36 @@ impl TrackPath<'_> {
             ("delay before start", sum(|piece| piece.delay)),
             ("waiting for ranks", sum(|piece| piece.wait)),
         ] {
-            writeln!(out, "  {name:<20}{time:>14}{:>9}", share(time, whole))?;
+            writeln!(
+                out,
+                "  {name:<20}{time:>14}{:>9}",
+                format_share(time, whole)
+            )?;
         }
-        self.table(
+        self.write_table(
             out,
             "TYPES",
-            spent_by(path, |piece| piece.class(self.tracks).to_string()),
+            spent_by(path, |piece| piece.class_of_node(self.tracks).to_string()),
             hints,
             style,
         )?;
         if self.tracks.len() > 1 {
-            let ranks = spent_by(path, |piece| format!("rank {}", self.track(piece).rank));
-            self.table(out, "RANKS", ranks, hints, style)?;
+            let ranks = spent_by(path, |piece| {
+                format!("rank {}", self.track_of_segment(piece).rank)
+            });
+            self.write_table(out, "RANKS", ranks, hints, style)?;
         }
-        let operators = self.operators().into_iter();
+        let operators = self.sum_by_operator().into_iter();
         let operators = operators.map(|((name, class), spent)| (format!("{class}: {name}"), spent));
-        self.table(out, "OPERATORS", operators.collect(), hints, style)?;
+        self.write_table(out, "OPERATORS", operators.collect(), hints, style)?;
         match report.list {
-            Some(limit) => self.pieces(out, "ALL NODES", path.pieces.iter(), (limit, hints), style),
+            Some(limit) => {
+                self.write_segments(out, "ALL NODES", path.pieces.iter(), (limit, hints), style)
+            }
             None => {
                 let mut longest: Vec<&PathSegment> = path.pieces.iter().collect();
-                longest.sort_by_key(|piece| Reverse(piece.length()));
-                self.pieces(
+                longest.sort_by_key(|piece| Reverse(piece.duration()));
+                self.write_segments(
                     out,
                     LONGEST,
                     longest.into_iter().take(ROWS),
@@ -266,7 +287,7 @@ impl TrackPath<'_> {
         }
     }
 
-    fn table(
+    fn write_table(
         &self,
         out: &mut String,
         title: &str,
@@ -274,36 +295,41 @@ impl TrackPath<'_> {
         hints: &RenderHints,
         style: TextStyle,
     ) -> Result {
-        let whole = self.path.length();
+        let whole = self.path.total_time();
         let mut table = TextTable::new([
-            left(title, 38),
-            right("nodes", 8),
-            right("time", 13),
-            right("share", 8),
-            right("work", 11),
-            right("delay", 11),
-            right("wait", 11),
+            left_aligned_column(title, 38),
+            right_aligned_column("nodes", 8),
+            right_aligned_column("time", 13),
+            right_aligned_column("share", 8),
+            right_aligned_column("work", 11),
+            right_aligned_column("delay", 11),
+            right_aligned_column("wait", 11),
         ]);
         for (name, spent) in rows.iter().take(ROWS) {
             let cells: [&dyn Display; 7] = [
-                &style.name(name),
-                &thousands(spent.pieces),
-                &spent.all(),
-                &share(spent.all(), whole),
-                &share(spent.work, whole),
-                &share(spent.delay, whole),
-                &share(spent.wait, whole),
+                &style.clip_name(name),
+                &format_thousands(spent.pieces),
+                &spent.total_time(),
+                &format_share(spent.total_time(), whole),
+                &format_share(spent.work, whole),
+                &format_share(spent.delay, whole),
+                &format_share(spent.wait, whole),
             ];
-            table.add(&cells);
+            table.add_row(&cells);
         }
-        write!(out, "\n{}", table.text(style))?;
+        write!(out, "\n{}", table.into_text(style))?;
         match rows.len().checked_sub(ROWS) {
             None | Some(0) => Ok(()),
-            Some(more) => writeln!(out, "  … {} more: {}", thousands(more as u64), hints.all),
+            Some(more) => writeln!(
+                out,
+                "  … {} more: {}",
+                format_thousands(more as u64),
+                hints.all
+            ),
         }
     }
 
-    fn pieces<'p>(
+    fn write_segments<'p>(
         &self,
         out: &mut String,
         title: &str,
@@ -312,60 +338,64 @@ impl TrackPath<'_> {
         style: TextStyle,
     ) -> Result {
         let table = TextTable::new([
-            left(title, 15),
-            right("rank", 5),
-            right("id", 8),
-            right("from", 12),
-            right("delay", 11),
-            right("wait", 11),
-            right("work", 11),
-            left("name", 0).after(2),
+            left_aligned_column(title, 15),
+            right_aligned_column("rank", 5),
+            right_aligned_column("id", 8),
+            right_aligned_column("from", 12),
+            right_aligned_column("delay", 11),
+            right_aligned_column("wait", 11),
+            right_aligned_column("work", 11),
+            left_aligned_column("name", 0).with_gap(2),
         ])
-        .named(style);
-        table.heading(out, style)?;
+        .with_shortened_names(style);
+        table.write_heading(out, style)?;
         let count = pieces.len();
         for piece in pieces.take(limit) {
-            let name = style.name(self.track(piece).name(piece.node));
+            let name = style.clip_name(self.track_of_segment(piece).name_of_node(piece.node));
             let cells: [&dyn Display; 8] = [
-                &style.clip(&piece.class(self.tracks).to_string(), 13),
-                &self.track(piece).rank,
-                &piece.id(self.tracks),
+                &style.clip_to_width(&piece.class_of_node(self.tracks).to_string(), 13),
+                &self.track_of_segment(piece).rank,
+                &piece.id_of_node(self.tracks),
                 &piece.from,
                 &piece.delay,
                 &piece.wait,
                 &piece.work,
                 &name,
             ];
-            table.row(out, &cells)?;
+            table.write_row(out, &cells)?;
         }
         match count.checked_sub(limit) {
             None | Some(0) => Ok(()),
             Some(more) => {
                 let how = (hints.limit)(count);
-                writeln!(out, "  … {} more: {how}", thousands(more as u64))
+                writeln!(out, "  … {} more: {how}", format_thousands(more as u64))
             }
         }
     }
 
-    fn json(&self, list: Option<usize>) -> PathDocument<'_> {
-        let types = spent_by(&self.path, |piece| piece.class(self.tracks));
-        let ranks = spent_by(&self.path, |piece| self.track(piece).rank);
+    fn build_path_document(&self, list: Option<usize>) -> PathDocument<'_> {
+        let types = spent_by(&self.path, |piece| piece.class_of_node(self.tracks));
+        let ranks = spent_by(&self.path, |piece| self.track_of_segment(piece).rank);
         let node = |piece: &PathSegment| PathNode {
-            rank: self.track(piece).rank,
-            id: piece.id(self.tracks),
+            rank: self.track_of_segment(piece).rank,
+            id: piece.id_of_node(self.tracks),
             from_ps: piece.from,
             delay_ps: piece.delay,
             wait_ps: piece.wait,
             work_ps: piece.work,
-            r#type: piece.class(self.tracks).to_string(),
-            name: self.track(piece).name(piece.node),
+            r#type: piece.class_of_node(self.tracks).to_string(),
+            name: self.track_of_segment(piece).name_of_node(piece.node),
         };
         let pieces = &self.path.pieces;
         PathDocument {
             ranks_on_path: self.tracks.iter().map(|track| track.rank).collect(),
-            length_ps: self.path.length(),
+            length_ps: self.path.total_time(),
             rank_changes: self.path.changes,
-            times: self.tracks.iter().map(|track| track.basis.word()).collect(),
+            times: self
+                .tracks
+                .iter()
+                .map(|track| track.basis.name_of_basis())
+                .collect(),
             types: (types.iter())
                 .map(|(class, of)| TypeTime {
                     spent: of.into(),
@@ -378,7 +408,7 @@ impl TrackPath<'_> {
                     rank: *rank,
                 })
                 .collect(),
-            operators: (self.operators().into_iter())
+            operators: (self.sum_by_operator().into_iter())
                 .map(|((name, class), of)| OperatorTime {
                     spent: (&of).into(),
                     name,
@@ -412,7 +442,7 @@ struct PathDocument<'p> {
 
 /// Total time of the parts of a path with the same key (such as a node type or an operator).
 #[derive(Debug, Serialize)]
-struct SpentTime {
+struct PathTimeSums {
     nodes: u64,
     time_ps: Span,
     work_ps: Span,
@@ -420,11 +450,11 @@ struct SpentTime {
     wait_ps: Span,
 }
 
-impl From<&PathTime> for SpentTime {
+impl From<&PathTime> for PathTimeSums {
     fn from(spent: &PathTime) -> Self {
         Self {
             nodes: spent.pieces,
-            time_ps: spent.all(),
+            time_ps: spent.total_time(),
             work_ps: spent.work,
             delay_ps: spent.delay,
             wait_ps: spent.wait,
@@ -435,21 +465,21 @@ impl From<&PathTime> for SpentTime {
 #[derive(Debug, Serialize)]
 struct TypeTime {
     #[serde(flatten)]
-    spent: SpentTime,
+    spent: PathTimeSums,
     r#type: String,
 }
 
 #[derive(Debug, Serialize)]
 struct RankTime {
     #[serde(flatten)]
-    spent: SpentTime,
+    spent: PathTimeSums,
     rank: u32,
 }
 
 #[derive(Debug, Serialize)]
 struct OperatorTime {
     #[serde(flatten)]
-    spent: SpentTime,
+    spent: PathTimeSums,
     name: String,
     r#type: String,
 }

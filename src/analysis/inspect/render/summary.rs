@@ -1,14 +1,14 @@
 //! Renders the summary as text of at most 100 columns.
 
-use super::labels::{basis, complaints};
+use super::labels::{describe_time_basis, format_faults};
 use super::{InspectTable, RenderHints};
 use crate::inspect::{JobInspection, RankOverview};
-use chakram_base::ids::ranges;
-use chakram_base::units::counted;
+use chakram_base::ids::format_ranges;
+use chakram_base::units::format_count;
 use chakram_base::units::{Bytes, Span, Time};
-use chakram_report::summary::thousands;
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph};
+use chakram_report::summary::format_thousands;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, write_paragraph};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
@@ -20,7 +20,7 @@ const ROWS: usize = 16;
 const FAULT_ROWS: usize = 8;
 
 /// Renders `job`, with the title `title`, for nodes that match `filter`.
-pub fn render(
+pub fn render_summary(
     job: &JobInspection,
     title: &str,
     filter: &str,
@@ -34,7 +34,8 @@ pub fn render(
         out: String::new(),
         ranks: job.ranks.len() as u64,
     };
-    view.write(title, filter).expect("a string grows as needed");
+    view.write_summary(title, filter)
+        .expect("a string grows as needed");
     view.out
 }
 
@@ -47,49 +48,49 @@ struct SummaryWriter<'a> {
 }
 
 impl SummaryWriter<'_> {
-    fn write(&mut self, title: &str, filter: &str) -> Result {
-        self.head(title, filter)?;
-        self.faults()?;
-        self.ranks()?;
-        self.types()?;
-        self.lanes()?;
-        self.collectives()?;
-        self.messages()?;
-        self.operators()?;
-        self.attributes()
+    fn write_summary(&mut self, title: &str, filter: &str) -> Result {
+        self.write_head(title, filter)?;
+        self.write_faults()?;
+        self.write_ranks()?;
+        self.write_types()?;
+        self.write_lanes()?;
+        self.write_collectives()?;
+        self.write_messages()?;
+        self.write_operators()?;
+        self.write_attributes()
     }
 
-    fn heading(&mut self, text: &str) -> Result {
+    fn write_heading(&mut self, text: &str) -> Result {
         let (h, text) = (self.style.heading, text.trim_end());
         writeln!(self.out, "\n{h}{text}{h:#}")
     }
 
-    fn fact(&mut self, name: &str, text: &str) -> Result {
+    fn write_fact(&mut self, name: &str, text: &str) -> Result {
         let lead = format!("  {name:<13} ");
-        paragraph(&mut self.out, text, &lead, 16, anstyle::Style::new())
+        write_paragraph(&mut self.out, text, &lead, 16, anstyle::Style::new())
     }
 
-    fn head(&mut self, title: &str, filter: &str) -> Result {
+    fn write_head(&mut self, title: &str, filter: &str) -> Result {
         let job = self.job;
         let sum = |of: fn(&RankOverview) -> u64| job.ranks.iter().map(of).sum::<u64>();
         let members: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
         let line = format!(
             "{title}: {} ({}), {}, {} data and {} control dependencies",
-            counted(self.ranks, "rank"),
-            ranges(&members),
-            counted(sum(|rank| rank.nodes), "node"),
-            thousands(sum(|rank| rank.data)),
-            thousands(sum(|rank| rank.control)),
+            format_count(self.ranks, "rank"),
+            format_ranges(&members),
+            format_count(sum(|rank| rank.nodes), "node"),
+            format_thousands(sum(|rank| rank.data)),
+            format_thousands(sum(|rank| rank.control)),
         );
         writeln!(self.out, "{}", self.style.clip_line(&line, 0))?;
         if !filter.is_empty() {
-            let chosen = thousands(sum(|rank| rank.selected));
+            let chosen = format_thousands(sum(|rank| rank.selected));
             let text = format!(
                 "{}: {chosen} of {}",
-                self.style.clip(filter, 60),
-                counted(sum(|r| r.nodes), "node")
+                self.style.clip_to_width(filter, 60),
+                format_count(sum(|r| r.nodes), "node")
             );
-            self.fact("filter", &text)?;
+            self.write_fact("filter", &text)?;
         }
         let (file, contents) = (sum(|rank| rank.file_bytes), sum(|rank| rank.contents_bytes));
         let packed = if file == contents {
@@ -97,23 +98,30 @@ impl SummaryWriter<'_> {
         } else {
             format!(", unpacked {}", Bytes(contents))
         };
-        let (depth, width) = (self.range(|rank| rank.depth), self.range(|rank| rank.width));
+        let (depth, width) = (
+            self.format_range(|rank| rank.depth),
+            self.format_range(|rank| rank.width),
+        );
         let text = format!(
             "{}{packed}; longest dependency chain {depth}, maximum width {width}",
             Bytes(file)
         );
-        self.fact("size", &text)?;
+        self.write_fact("size", &text)?;
         self.run()?;
-        self.groups()?;
-        self.metadata()
+        self.write_groups()?;
+        self.write_metadata()
     }
 
     /// Formats the range of a count over ranks as `7`, or as `7 to 9` if ranks differ.
-    fn range(&self, of: fn(&RankOverview) -> u32) -> String {
+    fn format_range(&self, of: fn(&RankOverview) -> u32) -> String {
         let values = || self.job.ranks.iter().map(of);
         match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {
-            (least, most) if least == most => thousands(most.into()),
-            (least, most) => format!("{} to {}", thousands(least.into()), thousands(most.into())),
+            (least, most) if least == most => format_thousands(most.into()),
+            (least, most) => format!(
+                "{} to {}",
+                format_thousands(least.into()),
+                format_thousands(most.into())
+            ),
         }
     }
 
@@ -125,10 +133,10 @@ impl SummaryWriter<'_> {
             .map(|rank| rank.end)
             .max()
             .unwrap_or(Time::ZERO);
-        self.fact("recorded run", &Span(end.0).to_string())?;
+        self.write_fact("recorded run", &Span(end.0).to_string())?;
         let mut bases: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         for rank in &job.ranks {
-            let text = basis(
+            let text = describe_time_basis(
                 rank.basis,
                 rank.whole_micros,
                 Span(rank.end.0),
@@ -139,28 +147,31 @@ impl SummaryWriter<'_> {
         let several = bases.len() > 1;
         for (text, ranks) in bases.iter().take(ROWS) {
             let who = if several {
-                format!("ranks {}: ", self.style.clip(&ranges(ranks), 30))
+                format!(
+                    "ranks {}: ",
+                    self.style.clip_to_width(&format_ranges(ranks), 30)
+                )
             } else {
                 String::new()
             };
-            self.fact("times", &format!("{who}{text}"))?;
+            self.write_fact("times", &format!("{who}{text}"))?;
         }
         let partly = job
             .ranks
             .iter()
-            .filter(|r| r.given_starts > 0 && r.basis.word() != "given");
+            .filter(|r| r.given_starts > 0 && r.basis.name_of_basis() != "given");
         let partly = partly.map(|rank| rank.given_starts).sum::<u64>();
         if partly > 0 {
             let text = format!(
                 "{}: only some nodes have a value, so it is not used",
-                counted(partly, "start")
+                format_count(partly, "start")
             );
-            self.fact("", &text)?;
+            self.write_fact("", &text)?;
         }
         Ok(())
     }
 
-    fn groups(&mut self) -> Result {
+    fn write_groups(&mut self) -> Result {
         let groups = &self.job.groups;
         if groups.is_empty() {
             return Ok(());
@@ -170,45 +181,51 @@ impl SummaryWriter<'_> {
             .take(ROWS)
             .map(|(name, members)| match &members[..] {
                 [] => format!("{name}: all ranks"),
-                members => format!("{name}: ranks {}", self.style.clip(&ranges(members), 40)),
+                members => format!(
+                    "{name}: ranks {}",
+                    self.style.clip_to_width(&format_ranges(members), 40)
+                ),
             });
         let mut text = texts.collect::<Vec<_>>().join("; ");
         if groups.len() > ROWS {
             text += &format!("; … {} more: {}", groups.len() - ROWS, self.hints.all);
         }
-        let text = self.style.clip(&text, 2000);
-        self.fact("groups", &text)
+        let text = self.style.clip_to_width(&text, 2000);
+        self.write_fact("groups", &text)
     }
 
-    fn metadata(&mut self) -> Result {
+    fn write_metadata(&mut self) -> Result {
         let mut texts = Vec::new();
         for (version, ranks) in &self.job.versions {
             let who = if u64::from(*ranks) == self.ranks {
                 String::new()
             } else {
-                format!(" on {}", counted(u64::from(*ranks), "rank"))
+                format!(" on {}", format_count(u64::from(*ranks), "rank"))
             };
             if version.is_empty() {
                 texts.push(format!("no version{who}"))
             } else {
-                texts.push(format!("version {}{who}", self.style.clip(version, 20)))
+                texts.push(format!(
+                    "version {}{who}",
+                    self.style.clip_to_width(version, 20)
+                ))
             }
         }
         for ((name, _), (value, _, same)) in self.job.metadata.iter().take(ROWS) {
             let value = if *same {
-                self.style.clip(value, 48)
+                self.style.clip_to_width(value, 48)
             } else {
                 "differs".to_owned()
             };
-            texts.push(format!("{} {value}", self.style.clip(name, 30)));
+            texts.push(format!("{} {value}", self.style.clip_to_width(name, 30)));
         }
-        self.fact("metadata", &texts.join("; "))
+        self.write_fact("metadata", &texts.join("; "))
     }
 
-    fn faults(&mut self) -> Result {
+    fn write_faults(&mut self) -> Result {
         let job = self.job;
         let (mut faults, notes) =
-            complaints(job.ranks.iter().map(|rank| (rank.rank, &rank.faults)));
+            format_faults(job.ranks.iter().map(|rank| (rank.rank, &rank.faults)));
         let lost = job
             .unreadable
             .iter()
@@ -219,55 +236,59 @@ impl SummaryWriter<'_> {
             .map(|name| format!("group {name}: ranks declare different members"));
         faults = lost.chain(torn).chain(faults).collect();
         if !faults.is_empty() {
-            let count = match job.faults() {
+            let count = match job.fault_count() {
                 1 => "1 FAULT".to_owned(),
-                n => format!("{} FAULTS", thousands(n)),
+                n => format!("{} FAULTS", format_thousands(n)),
             };
             let text = format!("{count}: only the readable part is shown");
-            self.heading(&text)?;
-            self.told(&faults)?;
+            self.write_heading(&text)?;
+            self.write_lines(&faults)?;
         }
         if !notes.is_empty() {
-            self.heading("NOTES")?;
-            self.told(&notes)?;
+            self.write_heading("NOTES")?;
+            self.write_lines(&notes)?;
         }
         Ok(())
     }
 
-    fn told(&mut self, lines: &[String]) -> Result {
+    fn write_lines(&mut self, lines: &[String]) -> Result {
         for line in lines.iter().take(FAULT_ROWS) {
-            let line = self.style.clip(line, 400);
-            paragraph(&mut self.out, &line, "  ! ", 4, self.style.warning)?;
+            let line = self.style.clip_to_width(line, 400);
+            write_paragraph(&mut self.out, &line, "  ! ", 4, self.style.warning)?;
         }
-        self.more(lines.len(), FAULT_ROWS, self.hints.all)
+        self.write_more(lines.len(), FAULT_ROWS, self.hints.all)
     }
 
     fn more_rows(&mut self, rows: usize, shown: usize, table: InspectTable) -> Result {
-        self.more(rows, shown, &(self.hints.table)(table))
+        self.write_more(rows, shown, &(self.hints.table)(table))
     }
 
-    fn more(&mut self, rows: usize, shown: usize, how: &str) -> Result {
+    fn write_more(&mut self, rows: usize, shown: usize, how: &str) -> Result {
         match rows.checked_sub(shown) {
             None | Some(0) => Ok(()),
-            Some(more) => writeln!(self.out, "  … {} more: {how}", thousands(more as u64)),
+            Some(more) => writeln!(
+                self.out,
+                "  … {} more: {how}",
+                format_thousands(more as u64)
+            ),
         }
     }
 
-    fn ranks(&mut self) -> Result {
+    fn write_ranks(&mut self) -> Result {
         if self.ranks < 2 {
             return Ok(());
         }
         let table = TextTable::new([
-            left("RANKS", 16),
-            right("nodes", 12),
-            right("data deps", 12),
-            right("control", 12),
-            right("depth", 9),
-            right("width", 9),
-            right("start", 15),
-            right("end", 15),
+            left_aligned_column("RANKS", 16),
+            right_aligned_column("nodes", 12),
+            right_aligned_column("data deps", 12),
+            right_aligned_column("control", 12),
+            right_aligned_column("depth", 9),
+            right_aligned_column("width", 9),
+            right_aligned_column("start", 15),
+            right_aligned_column("end", 15),
         ]);
-        table.heading(&mut self.out, self.style)?;
+        table.write_heading(&mut self.out, self.style)?;
         // Consecutive ranks with equal rows share a line.
         let facts =
             |r: &RankOverview| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
@@ -280,16 +301,16 @@ impl SummaryWriter<'_> {
             let ranks: Vec<u32> = run.iter().map(|rank| rank.rank).collect();
             let first = &run[0];
             let cells: [&dyn Display; 8] = [
-                &ranges(&ranks),
-                &thousands(first.nodes),
-                &thousands(first.data),
-                &thousands(first.control),
-                &thousands(first.depth.into()),
-                &thousands(first.width.into()),
+                &format_ranges(&ranks),
+                &format_thousands(first.nodes),
+                &format_thousands(first.data),
+                &format_thousands(first.control),
+                &format_thousands(first.depth.into()),
+                &format_thousands(first.width.into()),
                 &first.start,
                 &first.end,
             ];
-            table.row(&mut self.out, &cells)?;
+            table.write_row(&mut self.out, &cells)?;
         }
         self.more_rows(runs.len(), ROWS, InspectTable::Ranks)
     }

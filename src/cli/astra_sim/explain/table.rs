@@ -1,12 +1,12 @@
 //! Renders the table of quirks' effects as text, CSV and JSON.
 
-use super::{QuirkRow, QuirkVariation, ReplayEnding};
+use super::{QuirkReplayResult, QuirkRow, QuirkVariation};
 use crate::terminal::plain_style;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::HashedInput;
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ impl QuirkRow {
     fn row_name(&self) -> &'static str {
         match self.corrected {
             QuirkVariation::Nothing => "(nothing)",
-            QuirkVariation::One(quirk) => quirk.name(),
+            QuirkVariation::One(quirk) => quirk.switch_name(),
             QuirkVariation::Everything => "(everything)",
         }
     }
@@ -22,7 +22,7 @@ impl QuirkRow {
     fn quirk_text(&self) -> &'static str {
         match self.corrected {
             QuirkVariation::Nothing => "as ASTRA-sim does",
-            QuirkVariation::One(quirk) => quirk.corrected(),
+            QuirkVariation::One(quirk) => quirk.corrected_behaviour(),
             QuirkVariation::Everything => "all of the above",
         }
     }
@@ -30,15 +30,15 @@ impl QuirkRow {
     /// Returns the result as one word.
     fn status_word(&self) -> &'static str {
         match &self.ended {
-            ReplayEnding::After(_) => "completed",
-            ReplayEnding::NotApplicable => "does not apply",
-            ReplayEnding::Failed { how, .. } => how,
+            QuirkReplayResult::After(_) => "completed",
+            QuirkReplayResult::NotApplicable => "does not apply",
+            QuirkReplayResult::Failed { how, .. } => how,
         }
     }
 
     fn known_makespan(&self) -> Option<Span> {
         match self.ended {
-            ReplayEnding::After(span) => Some(span),
+            QuirkReplayResult::After(span) => Some(span),
             _ => None,
         }
     }
@@ -59,17 +59,17 @@ fn format_ns(ps: i128) -> String {
 }
 
 /// Renders text. A cycle is 1 ns.
-pub fn text(rows: &[QuirkRow], before: Span) -> String {
+pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
     let mut table = TextTable::new([
-        left("corrected", 0),
-        right("cycles (ns)", 0),
-        right("change (ns)", 0),
-        right("change (%)", 0),
-        left("what is done instead", 0),
+        left_aligned_column("corrected", 0),
+        right_aligned_column("cycles (ns)", 0),
+        right_aligned_column("change (ns)", 0),
+        right_aligned_column("change (%)", 0),
+        left_aligned_column("what is done instead", 0),
     ])
-    .indented(0)
+    .with_indent(0)
     // Wrap sentences, because otherwise the table would shorten them like names.
-    .within(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
+    .limit_width(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.known_makespan() {
             None => [row.status_word().to_owned(), String::new(), String::new()],
@@ -83,13 +83,13 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
                 [format_ns(after.0.into()), by, percent]
             }
         };
-        table.add(&[&row.row_name(), &cycles, &by, &percent, &row.quirk_text()]);
+        table.add_row(&[&row.row_name(), &cycles, &by, &percent, &row.quirk_text()]);
     }
-    table.text(plain_style())
+    table.into_text(plain_style())
 }
 
 /// Renders CSV, with one row per replay. Values that do not exist are empty cells.
-pub fn csv(rows: &[QuirkRow], before: Span) -> String {
+pub fn render_csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {
         let numbers = row.known_makespan().map(|after| {
@@ -102,9 +102,9 @@ pub fn csv(rows: &[QuirkRow], before: Span) -> String {
             ]
         });
         let [after, by, percent] = numbers.unwrap_or_default();
-        out.row(&[&row.row_name(), &row.status_word(), &after, &by, &percent]);
+        out.add_row(&[&row.row_name(), &row.status_word(), &after, &by, &percent]);
     }
-    out.text()
+    out.into_text()
 }
 
 /// JSON document of the quirks' effects.
@@ -135,7 +135,7 @@ impl<'a> QuirkReplay<'a> {
             .map(|after| compute_change(before, after));
         let (corrected, quirk) = match row.corrected {
             QuirkVariation::Nothing => ("nothing", None),
-            QuirkVariation::One(quirk) => (quirk.name(), Some(quirk)),
+            QuirkVariation::One(quirk) => (quirk.switch_name(), Some(quirk)),
             QuirkVariation::Everything => ("everything", None),
         };
         Self {
@@ -143,20 +143,20 @@ impl<'a> QuirkReplay<'a> {
             quirks: row.corrected.corrected_quirks().to_string(),
             status: row.status_word(),
             why: match &row.ended {
-                ReplayEnding::Failed { why, .. } => Some(why),
+                QuirkReplayResult::Failed { why, .. } => Some(why),
                 _ => None,
             },
             makespan_ps: row.known_makespan().map(|span| span.0),
             change_ps: change.map(|(by, _)| by as i64),
             change_percent: change.and_then(|(_, percent)| percent),
-            original: quirk.map(|quirk| quirk.original()),
-            instead: quirk.map(|quirk| quirk.corrected()),
+            original: quirk.map(|quirk| quirk.original_behaviour()),
+            instead: quirk.map(|quirk| quirk.corrected_behaviour()),
         }
     }
 }
 
 /// Returns the JSON document, with the options and the hashes of the inputs.
-pub fn document<'a>(
+pub fn quirk_document<'a>(
     rows: &'a [QuirkRow],
     before: Span,
     options: Map<String, Value>,
@@ -191,26 +191,29 @@ mod tests {
     #[test]
     fn what_fails_or_does_not_apply_is_said() {
         let row = |corrected, ended| QuirkRow { corrected, ended };
-        let how = ReplayEnding::Failed {
+        let how = QuirkReplayResult::Failed {
             how: "deadlocked",
             why: "a, b".to_owned(),
         };
         let rows = [
-            row(QuirkVariation::Nothing, ReplayEnding::After(Span(2000))),
+            row(
+                QuirkVariation::Nothing,
+                QuirkReplayResult::After(Span(2000)),
+            ),
             row(
                 QuirkVariation::One(Quirk::StoreAndForward),
-                ReplayEnding::NotApplicable,
+                QuirkReplayResult::NotApplicable,
             ),
             row(QuirkVariation::Everything, how),
         ];
         assert_eq!(
-            csv(&rows, Span(2000)),
+            render_csv(&rows, Span(2000)),
             "corrected,status,makespan_ps,change_ps,change_percent\n\
              (nothing),completed,2000,0,0.000000\n\
              store-and-forward,does not apply,,,\n\
              (everything),deadlocked,,,\n"
         );
-        let document = document(&rows, Span(2000), Map::new(), &[]);
+        let document = quirk_document(&rows, Span(2000), Map::new(), &[]);
         let json = serde_json::to_value(document).unwrap();
         assert_eq!(json["replays"][2]["why"], "a, b");
         assert_eq!(json["replays"][1]["makespan_ps"], Value::Null);

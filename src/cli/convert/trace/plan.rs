@@ -1,8 +1,10 @@
 //! Plan of a conversion: the output file for each trace.
 
 use super::OutputFormArg;
-use chakram_trace::files::numbered;
-use chakram_trace::format::file::{FoundTraces, RankFile, TraceFinder, VerifyLevel, rank_of};
+use chakram_trace::files::numbered_path;
+use chakram_trace::format::file::{
+    FoundTraces, RankFile, TraceFinder, VerifyLevel, parse_file_rank,
+};
 use chakram_trace::format::job;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -80,14 +82,14 @@ pub(super) fn plan_outputs(
         let is_job = name.is_some_and(|name| name.ends_with(job::ENDING));
         if input.as_os_str() == "-" {
             sources.push((None, None));
-        } else if input.is_file() && !is_job && name.and_then(rank_of).is_none() {
+        } else if input.is_file() && !is_job && name.and_then(parse_file_rank).is_none() {
             sources.push((Some(RankFile::new(0, input.clone())), None));
         } else {
             several |= is_job || !input.is_file();
-            finder.add(input)?;
+            finder.add_path(input)?;
         }
     }
-    let found = finder.finish();
+    let found = finder.finish_search();
     let ranked = found.files.iter().cloned();
     sources.extend(ranked.map(|file| (Some(file.clone()), Some(file.rank))));
     sources.dedup();
@@ -135,7 +137,7 @@ pub(super) fn plan_outputs(
     let prefix = PathBuf::from(known.stem);
     let job = |(rank, file)| ConvertTask {
         input: Some(file),
-        output: Some(numbered(&prefix, rank, known.ending)),
+        output: Some(numbered_path(&prefix, rank, known.ending)),
         to: known.to,
         packed: known.packed,
     };

@@ -1,7 +1,7 @@
 //! Summary of a conversion: the converted traces, and the records that were lost.
 
 use chakram_report::document::VersionedDocument;
-use chakram_report::summary::thousands;
+use chakram_report::summary::format_thousands;
 use chakram_trace::format::salvage::{LostRange, SalvageReport};
 use chakram_trace::format::trace_format::TraceFormat;
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub(super) fn render_text(all: &[ConvertedTrace]) -> String {
             Some(path) => path.display().to_string(),
             None => "standard output".to_owned(),
         };
-        let nodes = thousands(one.nodes as u64);
+        let nodes = format_thousands(one.nodes as u64);
         let from = one.input.display();
         append_line(
             &mut out,
@@ -61,7 +61,10 @@ fn append_first<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) 
     if let Some(more) = items.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         append_line(
             out,
-            format!("    … {} more: --format json", thousands(more as u64)),
+            format!(
+                "    … {} more: --format json",
+                format_thousands(more as u64)
+            ),
         );
     }
 }
@@ -84,7 +87,7 @@ fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) 
         );
     }
     if !report.lost.is_empty() {
-        let bytes = thousands(report.bytes_lost() as u64);
+        let bytes = format_thousands(report.bytes_lost() as u64);
         append_line(
             out,
             format!("  lost: {bytes} bytes in {} places", report.lost.len()),
@@ -119,7 +122,7 @@ fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) 
         } else {
             "left out"
         };
-        let count = thousands(report.dangling.len() as u64);
+        let count = format_thousands(report.dangling.len() as u64);
         append_line(
             out,
             format!("  {count} dependencies on missing nodes, {what}"),
@@ -167,16 +170,16 @@ struct TraceRow {
 struct SalvageRow {
     compression: Option<String>,
     bytes_lost: usize,
-    lost: Vec<LostRow>,
+    lost: Vec<LostRangeRow>,
     metadata_lost: bool,
     lengths_repaired: Vec<RepairedRow>,
-    doubled_ids: Vec<DoubledRow>,
+    doubled_ids: Vec<DuplicateNodeRow>,
     dangling: Vec<DanglingRow>,
     dangling_kept: bool,
 }
 
 #[derive(Serialize)]
-struct LostRow {
+struct LostRangeRow {
     from_byte: usize,
     to_byte: usize,
     record: usize,
@@ -191,7 +194,7 @@ struct RepairedRow {
 }
 
 #[derive(Serialize)]
-struct DoubledRow {
+struct DuplicateNodeRow {
     record: usize,
     node: u64,
 }
@@ -214,11 +217,12 @@ pub(super) fn render_json(all: &[ConvertedTrace]) -> String {
         salvage: one.salvaged.as_ref().map(salvage_row),
     });
     let traces = traces.collect();
-    VersionedDocument::new("chakram.converted_traces.1", ConversionDocument { traces }).text()
+    VersionedDocument::new("chakram.converted_traces.1", ConversionDocument { traces })
+        .to_json_text()
 }
 
 fn salvage_row((report, wrong): &(SalvageReport, Option<String>)) -> SalvageRow {
-    let lost = report.lost.iter().map(|lost| LostRow {
+    let lost = report.lost.iter().map(|lost| LostRangeRow {
         from_byte: lost.bytes.start,
         to_byte: lost.bytes.end,
         record: lost.record,
@@ -237,7 +241,7 @@ fn salvage_row((report, wrong): &(SalvageReport, Option<String>)) -> SalvageRow 
             .map(|&(record, byte)| RepairedRow { record, byte })
             .collect(),
         doubled_ids: doubled
-            .map(|&(record, node)| DoubledRow { record, node })
+            .map(|&(record, node)| DuplicateNodeRow { record, node })
             .collect(),
         dangling: dangling
             .map(|&(node, on, data)| DanglingRow { node, on, data })

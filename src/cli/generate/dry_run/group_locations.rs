@@ -37,22 +37,22 @@ impl NeighbourHops {
     /// Adds the routes of a group. If `closes`, groups of more than two also get the route from the last
     /// member to the first.
     fn count_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
-        let Some(tiles) = topology.tiles() else {
+        let Some(tiles) = topology.tile_grid() else {
             return;
         };
         let again = npus.iter().take(usize::from(closes && npus.len() > 2));
         let next = npus.iter().skip(1).chain(again);
         for (from, to) in npus.iter().zip(next) {
-            let hops = topology.hops(*from, *to);
+            let hops = topology.hop_count(*from, *to);
             self.ways += 1;
             self.links += hops;
             self.most = self.most.max(hops);
-            self.between_dies += u32::from(tiles.die(from.0) != tiles.die(to.0));
+            self.between_dies += u32::from(tiles.die_of_core(from.0) != tiles.die_of_core(to.0));
         }
     }
 
     /// Returns the mean number of links per route.
-    pub fn mean(&self) -> f64 {
+    pub fn mean_hops(&self) -> f64 {
         f64::from(self.links) / f64::from(self.ways.max(1))
     }
 }
@@ -104,7 +104,7 @@ pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> 
             // The route of a pipeline does not close, because the last stage sends nothing to the first.
             hops.count_routes(&at, family != STAGES, topology);
         }
-        let tiled = topology.tiles().is_some();
+        let tiled = topology.tile_grid().is_some();
         all.extend(
             alike
                 .into_iter()
@@ -124,7 +124,7 @@ fn shared_extent(npus: &[Npu], topology: &Topology) -> SharedExtent {
     let along = dimensions.filter_map(|(dimension, of)| {
         let mut found: Vec<u32> = npus
             .iter()
-            .map(|&npu| topology.coordinate(npu, dimension))
+            .map(|&npu| topology.coordinate_of(npu, dimension))
             .collect();
         found.sort_unstable();
         found.dedup();
@@ -164,7 +164,7 @@ mod tests {
     /// are on different dies.
     #[test]
     fn neighbours_on_tiles_are_links_apart() {
-        let machine = Machine::preset("wafer-5x4").unwrap();
+        let machine = Machine::load_preset("wafer-5x4").unwrap();
         let count = |npus: &[u32], closes| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();
             let mut hops = NeighbourHops::default();
@@ -180,7 +180,7 @@ mod tests {
     /// With 8 NPUs per node, NPU n has index n % 8 in node n / 8.
     #[test]
     fn members_are_found_along_each_dimension() {
-        let machine = Machine::preset("dgx-a100x4").unwrap();
+        let machine = Machine::load_preset("dgx-a100x4").unwrap();
         let at = |npus: &[u32]| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();
             let found = shared_extent(&npus, machine.topology());

@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// Renders the plan as JSON.
-pub fn render(dry: &DryRunReport<'_>) -> String {
-    VersionedDocument::new("chakram.plan.1", PlanDocument::from_report(dry)).text()
+pub fn render_json(dry: &DryRunReport<'_>) -> String {
+    VersionedDocument::new("chakram.plan.1", PlanDocument::from_report(dry)).to_json_text()
 }
 
 #[derive(Serialize)]
@@ -45,15 +45,15 @@ struct GroupsDocument<'a> {
 #[derive(Serialize)]
 struct PlacementDocument<'a> {
     machine: &'a str,
-    families: Vec<FamilyDocument<'a>>,
+    families: Vec<GroupKindDocument<'a>>,
 }
 
 #[derive(Serialize)]
-struct FamilyDocument<'a> {
+struct GroupKindDocument<'a> {
     family: &'static str,
     count: u32,
     regular: bool,
-    along: Vec<AlongDocument<'a>>,
+    along: Vec<GroupDimensionDocument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     neighbours: Option<NeighbourDocument>,
 }
@@ -68,7 +68,7 @@ struct NeighbourDocument {
 }
 
 #[derive(Serialize)]
-struct AlongDocument<'a> {
+struct GroupDimensionDocument<'a> {
     dimension: usize,
     name: &'a str,
     size: u32,
@@ -106,7 +106,7 @@ impl<'a> PlanDocument<'a> {
         let PlanSummary { groups, stages, .. } = summary;
         let placement = dry.on.as_ref().map(|(machine, all)| PlacementDocument {
             machine,
-            families: all.iter().map(FamilyDocument::from_location).collect(),
+            families: all.iter().map(GroupKindDocument::from_location).collect(),
         });
         let groups = groups.iter().map(|groups| GroupsDocument {
             family: groups.family,
@@ -135,21 +135,25 @@ impl<'a> PlanDocument<'a> {
     }
 }
 
-impl<'a> FamilyDocument<'a> {
+impl<'a> GroupKindDocument<'a> {
     fn from_location(lies: &'a GroupLocation) -> Self {
-        let along = lies.extent.along.iter().map(|along| AlongDocument {
-            dimension: along.dimension,
-            name: &along.name,
-            size: along.size,
-            members: along.members,
-            stride: along.apart,
-        });
+        let along = lies
+            .extent
+            .along
+            .iter()
+            .map(|along| GroupDimensionDocument {
+                dimension: along.dimension,
+                name: &along.name,
+                size: along.size,
+                members: along.members,
+                stride: along.apart,
+            });
         Self {
             family: lies.family,
             count: lies.groups,
             regular: lies.extent.regular,
             neighbours: lies.neighbours.map(|hops| NeighbourDocument {
-                mean_links: hops.mean(),
+                mean_links: hops.mean_hops(),
                 most_links: hops.most,
                 ways: hops.ways,
                 ways_between_dies: hops.between_dies,

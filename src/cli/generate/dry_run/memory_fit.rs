@@ -35,7 +35,7 @@ impl StageMemory {
         let of_npus = |stage: usize| {
             let (machine, npus) = on?;
             let ranks = summary.pipelines.iter().map(|ranks| ranks[stage]);
-            let classes = ranks.map(|rank| machine.class(npus[rank as usize]));
+            let classes = ranks.map(|rank| machine.class_of_npu(npus[rank as usize]));
             let bytes = classes.map(|class| Some(machine.npu_memory(class)?.0));
             bytes.collect::<Option<Vec<_>>>()?.into_iter().min()
         };
@@ -47,7 +47,9 @@ impl StageMemory {
         let memory = |own| RankMemory::new(own, plan);
         let known = stages.clone().zip(&own);
         let capacities: Vec<_> = known
-            .map(|((_, stage), own)| own.map(|own| memory(own).capacity(stage.streams)))
+            .map(|((_, stage), own)| {
+                own.map(|own| memory(own).capacity_with_streaming(stage.streams))
+            })
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
             // Bytes above a stage's own capacity go to remote memory. So the more own memory a stage has, the
@@ -58,7 +60,7 @@ impl StageMemory {
             );
             (peak, plan.ranks_of(i as u32))
         });
-        let fits = memory(0).fits(peaks);
+        let fits = memory(0).fits_peaks(peaks);
         let known = stages.clone().zip(own.iter().zip(&capacities));
         let too_large = known.filter_map(|((i, stage), (own, capacity))| {
             let is_beyond = own.is_some_and(|own| stage.peak > own);
@@ -86,7 +88,7 @@ impl StageMemory {
     }
 
     /// Describes the stages that do not fit, in one line. Returns `None` if all fit.
-    pub fn exceeded(&self) -> Option<String> {
+    pub fn describe_excess(&self) -> Option<String> {
         let fullest = self.fullest?;
         let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;
         let others = match self.too_large.len() - 1 {
@@ -117,7 +119,7 @@ fn format_need(index: usize, stage: &StageSummary, capacity: u64) -> String {
 /// Suggests changes to a plan that save memory.
 fn suggest_savings(plan: &ParallelismPlan) -> String {
     let mut try_: Vec<String> = Vec::new();
-    if plan.trains()
+    if plan.has_training()
         && matches!(
             plan.recompute,
             RecomputePolicy::None | RecomputePolicy::Selective | RecomputePolicy::Operators
@@ -131,8 +133,8 @@ fn suggest_savings(plan: &ParallelismPlan) -> String {
     if plan.micro_batch > 1 {
         try_.push("a smaller --micro-batch".to_owned());
     }
-    if plan.replicas() > 1 && plan.zero < ZeroStage::Parameters {
-        let next = if plan.trains() {
+    if plan.replica_count() > 1 && plan.zero < ZeroStage::Parameters {
+        let next = if plan.has_training() {
             plan.zero as u8 + 1
         } else {
             3

@@ -3,10 +3,10 @@
 use super::group_locations::{DimensionMembers, GroupLocation};
 use super::memory_fit::StageMemory;
 use super::{DryRunReport, phase_name};
-use chakram_base::units::{Bytes, percent};
-use chakram_report::summary::{counted, thousands};
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph};
+use chakram_base::units::{Bytes, format_percent};
+use chakram_report::summary::{format_count, format_thousands};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, write_paragraph};
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use std::fmt::{Display, Result, Write};
 
@@ -17,7 +17,7 @@ const STAGES: usize = 8;
 const LAYERS: usize = 46;
 
 /// Renders the plan as text.
-pub fn render(dry: &DryRunReport<'_>, style: TextStyle) -> String {
+pub fn render_text(dry: &DryRunReport<'_>, style: TextStyle) -> String {
     let mut out = String::new();
     write_text(&mut out, dry, style).expect("a string grows as needed");
     out
@@ -48,8 +48,8 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     writeln!(
         out,
         "{name}: {}, {} parameters",
-        counted(summary.ranks.into(), "rank"),
-        thousands(summary.parameters)
+        format_count(summary.ranks.into(), "rank"),
+        format_thousands(summary.parameters)
     )?;
     writeln!(
         out,
@@ -58,7 +58,7 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
         summary.flops as f64 / summary.model_flops.max(1) as f64,
         summary.model_flops as f64,
         match summary.attention {
-            Some(counted) => format!(" ({} attention)", counted.word()),
+            Some(counted) => format!(" ({} attention)", counted.stable_name()),
             None => String::new(),
         }
     )?;
@@ -68,12 +68,12 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
         match summary.bubble {
             Some(bubble) => format!(
                 "{} of the work of a stage (its wait for other stages)",
-                percent(bubble)
+                format_percent(bubble)
             ),
             None => "unknown, because there is no formula for this order of passes".to_owned(),
         },
-        counted(summary.micro_batches.into(), "micro-batch"),
-        counted(stages.len() as u64, "stage")
+        format_count(summary.micro_batches.into(), "micro-batch"),
+        format_count(stages.len() as u64, "stage")
     )?;
     writeln!(out, "RECOMPUTE {}", summary.recompute)?;
     let Some(fullest) = room.fullest else {
@@ -103,19 +103,19 @@ fn write_groups(out: &mut String, summary: &PlanSummary, style: TextStyle) -> Re
         return Ok(());
     }
     let table = TextTable::new([
-        left("GROUPS", 14),
-        right("COUNT", 8),
-        right("MEMBERS", 9),
-        left("FIRST GROUP", 0).after(3),
+        left_aligned_column("GROUPS", 14),
+        right_aligned_column("COUNT", 8),
+        right_aligned_column("MEMBERS", 9),
+        left_aligned_column("FIRST GROUP", 0).with_gap(3),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     for groups in &summary.groups {
         let members = &groups.all[0];
         let shown: Vec<_> = members.iter().take(8).map(u32::to_string).collect();
         let more = if members.len() > 8 { ", …" } else { "" };
-        let count = thousands(groups.all.len() as u64);
+        let count = format_thousands(groups.all.len() as u64);
         let shown = shown.join(", ") + more;
-        table.row(out, &[&groups.family, &count, &members.len(), &shown])?;
+        table.write_row(out, &[&groups.family, &count, &members.len(), &shown])?;
     }
     Ok(())
 }
@@ -131,11 +131,11 @@ fn write_placed(
     }
     let members = format!("MEMBERS BY DIMENSION OF {machine}, INNERMOST FIRST");
     let table = TextTable::new([
-        left("PLACEMENT", 14),
-        right("COUNT", 8),
-        left(&members, 0).after(3),
+        left_aligned_column("PLACEMENT", 14),
+        right_aligned_column("COUNT", 8),
+        left_aligned_column(&members, 0).with_gap(3),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     for lies in lies {
         let along: Vec<_> = lies.extent.along.iter().map(format_dimension).collect();
         let uneven = if lies.extent.regular {
@@ -143,9 +143,9 @@ fn write_placed(
         } else {
             "; irregular: one ring over all members"
         };
-        let count = thousands(lies.groups.into());
+        let count = format_thousands(lies.groups.into());
         let hops = lies.neighbours.map_or(String::new(), |hops| {
-            let (mean, most) = (hops.mean(), hops.most);
+            let (mean, most) = (hops.mean_hops(), hops.most);
             let crossing = match hops.between_dies {
                 0 => String::new(),
                 dies => format!(", {dies} of {} ways to another die", hops.ways),
@@ -159,7 +159,7 @@ fn write_placed(
             uneven
         };
         let along = along.join(" x ") + uneven + &hops;
-        table.row(out, &[&lies.family, &count, &along])?;
+        table.write_row(out, &[&lies.family, &count, &along])?;
     }
     writeln!(
         out,
@@ -179,13 +179,13 @@ fn format_dimension(along: &DimensionMembers) -> String {
 
 fn write_stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> Result {
     let table = TextTable::new([
-        left("STAGES", 9),
-        right("PARAMETERS", 17),
-        right("FLOPS", 12),
-        right("NODES", 12),
-        left("LAYERS", 0).after(3),
+        left_aligned_column("STAGES", 9),
+        right_aligned_column("PARAMETERS", 17),
+        right_aligned_column("FLOPS", 12),
+        right_aligned_column("NODES", 12),
+        left_aligned_column("LAYERS", 0).with_gap(3),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     for (i, stage) in stages.iter().enumerate() {
         let layers = stage.layers.iter().map(|[first, last]| {
             if first == last {
@@ -194,28 +194,31 @@ fn write_stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> 
                 format!("{first}…{last}")
             }
         });
-        let (parameters, nodes) = (thousands(stage.parameters), thousands(stage.nodes));
+        let (parameters, nodes) = (
+            format_thousands(stage.parameters),
+            format_thousands(stage.nodes),
+        );
         let flops = format!("{:.3e}", stage.flops as f64);
-        let layers = style.clip(&layers.collect::<Vec<_>>().join(", "), LAYERS);
-        table.row(out, &[&i, &parameters, &flops, &nodes, &layers])?;
+        let layers = style.clip_to_width(&layers.collect::<Vec<_>>().join(", "), LAYERS);
+        table.write_row(out, &[&i, &parameters, &flops, &nodes, &layers])?;
     }
     writeln!(out, "  per rank")?;
     let table = TextTable::new([
-        left("PEAK MEMORY", 13),
-        right("PEAK", 12),
-        right("WEIGHTS", 12),
-        right("GRADIENTS", 12),
-        right("OPTIMIZER", 12),
-        right("ACTIVATIONS", 13),
-        right("TEMPORARY", 12),
+        left_aligned_column("PEAK MEMORY", 13),
+        right_aligned_column("PEAK", 12),
+        right_aligned_column("WEIGHTS", 12),
+        right_aligned_column("GRADIENTS", 12),
+        right_aligned_column("OPTIMIZER", 12),
+        right_aligned_column("ACTIVATIONS", 13),
+        right_aligned_column("TEMPORARY", 12),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     for (i, stage) in stages.iter().enumerate() {
         let (stage_name, peak) = (format!("stage {i}"), Bytes(stage.peak));
         let memory = stage.memory.map(Bytes);
         let mut cells: Vec<&dyn Display> = vec![&stage_name, &peak];
         cells.extend(memory.iter().map(|bytes| bytes as &dyn Display));
-        table.row(out, &cells)?;
+        table.write_row(out, &cells)?;
     }
     writeln!(
         out,
@@ -228,12 +231,12 @@ fn too_large(out: &mut String, room: &StageMemory, style: TextStyle) -> Result {
         return Ok(());
     }
     for (_, text) in room.too_large.iter().take(STAGES) {
-        paragraph(out, text, "  ! ", 4, style.warning)?;
+        write_paragraph(out, text, "  ! ", 4, style.warning)?;
     }
     if room.too_large.len() > STAGES {
         writeln!(out, "  ! … {} more", room.too_large.len() - STAGES)?;
     }
-    paragraph(
+    write_paragraph(
         out,
         &format!("try: {}", room.hint),
         "    ",
@@ -247,15 +250,15 @@ fn write_communication(out: &mut String, stages: &[StageSummary], style: TextSty
         return Ok(());
     }
     let table = TextTable::new([
-        left("COMMUNICATION", 14),
-        left("", 15),
-        left("PHASE", 14),
-        right("GROUP", 12),
-        right("CALLS", 10),
-        right("BYTES", 12),
-        right("MEAN", 12),
+        left_aligned_column("COMMUNICATION", 14),
+        left_aligned_column("", 15),
+        left_aligned_column("PHASE", 14),
+        right_aligned_column("GROUP", 12),
+        right_aligned_column("CALLS", 10),
+        right_aligned_column("BYTES", 12),
+        right_aligned_column("MEAN", 12),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     let mut first = 0;
     // Consecutive stages with equal communication share a line.
     for alike in stages.chunk_by(|a, b| a.communication == b.communication) {
@@ -272,11 +275,11 @@ fn write_communication(out: &mut String, stages: &[StageSummary], style: TextSty
                 &sum.kind,
                 &phase_name(sum.phase),
                 &sum.family,
-                &thousands(sum.calls),
+                &format_thousands(sum.calls),
                 &saturating_bytes(sum.bytes),
                 &saturating_bytes(sum.bytes / u128::from(sum.calls.max(1))),
             ];
-            table.row(out, &cells)?;
+            table.write_row(out, &cells)?;
         }
     }
     writeln!(out, "  per rank; bytes of whole buffers")

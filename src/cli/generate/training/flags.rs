@@ -26,7 +26,7 @@ impl PlanFlags {
                 (option.set)(&mut draft, words)?;
             }
         }
-        Ok(draft.finish()?)
+        Ok(draft.finish_plan()?)
     }
 
     /// Returns the key and the values of each plan option on the command line.

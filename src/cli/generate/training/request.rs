@@ -1,11 +1,11 @@
 //! Builds training requests from arguments: a model and its plan, with or without a machine.
 
 use super::TrainingArgs;
-use chakram_base::config::nearest;
+use chakram_base::config::find_nearest;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::machine_facts;
 use chakram_report::stack::StackReport;
-use chakram_workloads::generate::plan::{CorePlacement, listed};
+use chakram_workloads::generate::plan::{CorePlacement, format_degrees};
 use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPattern};
 use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
@@ -38,7 +38,7 @@ impl PlanSource {
     /// If `error` is about a value in the plan's file, adds the key and the line.
     pub fn with_source(&self, error: GenerateError) -> Box<dyn Error> {
         let file = self.0.as_ref();
-        match file.and_then(|[text, name]| ParallelismPlan::blame(text, name, &error)) {
+        match file.and_then(|[text, name]| ParallelismPlan::locate_error(text, name, &error)) {
             Some(error) => error.into(),
             None => error.into(),
         }
@@ -47,7 +47,7 @@ impl PlanSource {
 
 impl TrainingArgs {
     /// Resolves the model and the plan, for `machine` if there is one.
-    pub fn asked(
+    pub fn resolve_request(
         &self,
         machine: Option<&Machine>,
         patterns: &[String],
@@ -66,10 +66,10 @@ impl TrainingArgs {
         let name = self.model.as_deref().unwrap_or_default();
         let model = match self.tokens.filter(|_| left_out != Some(TOKENS)) {
             Some(tokens) => Model::with_sequence(name, tokens),
-            None => Model::named(name),
+            None => Model::load_named(name),
         };
         let model = model.map_err(|error| -> Box<dyn Error> {
-            let near = nearest(name, patterns.iter().map(String::as_str));
+            let near = find_nearest(name, patterns.iter().map(String::as_str));
             match (&error, near) {
                 (ModelError::Unknown { .. }, Some(near)) => format!(
                     "{error}\n  or the pattern `{near}`, as in `chakram generate {near} --help`"
@@ -79,7 +79,7 @@ impl TrainingArgs {
             }
         })?;
         let (mut plan, origin) = self.plan.resolve_plan(left_out)?;
-        let stack = self.stack()?.filter(|_| left_out != Some(STACK));
+        let stack = self.load_stack()?.filter(|_| left_out != Some(STACK));
         let stack = stack.map(|stack| {
             let mut report = stack.begin_report();
             let is_given = |key: &str| self.plan.states_option(&origin, key, left_out);
@@ -88,16 +88,16 @@ impl TrainingArgs {
         });
         let capacity = plan.capacity;
         let on_tiles = machine.is_some() && plan.tiles != CorePlacement::None;
-        if self.run.map().is_some() && (on_tiles || !plan.place.is_empty()) {
+        if self.run.rank_map().is_some() && (on_tiles || !plan.place.is_empty()) {
             return Err("--map and place both place ranks\n  try: one of the two".into());
         }
         if let Some(machine) = machine {
-            plan.bind(&machine_facts(machine))
+            plan.bind_machine(&machine_facts(machine))
                 .map_err(|error| origin.with_source(error))?;
         }
         let tensor = match plan.stage_tensor.is_empty() {
             true => plan.tensor.to_string(),
-            false => listed(&plan.stage_tensor),
+            false => format_degrees(&plan.stage_tensor),
         };
         let context = match plan.context {
             1 => String::new(),

@@ -4,7 +4,7 @@ use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
 use crate::generate::shorter::ShortenedStep;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithout, machine_facts};
+use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithoutSetting, machine_facts};
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
 use std::borrow::Cow;
@@ -12,7 +12,7 @@ use std::borrow::Cow;
 impl TrainingArgs {
     /// Returns the plan options that are given, as settings. `workload` is the job on `machine` with all
     /// these options.
-    pub fn settings<'a>(
+    pub fn plan_settings<'a>(
         &'a self,
         machine: &'a Machine,
         training: &'a TrainingPattern,
@@ -33,7 +33,7 @@ impl TrainingArgs {
                     .ok()?;
                 let other = other.training;
                 if other.plan == training.plan && other.model == training.model {
-                    return Some(RunWithout::default());
+                    return Some(RunWithoutSetting::default());
                 }
                 self.job_without(other, workload)
             }),
@@ -60,10 +60,10 @@ impl TrainingArgs {
                     .ok()?;
                 let other = other.training;
                 let run = match other.plan == training.plan && other.model == training.model {
-                    true => RunWithout::default(),
+                    true => RunWithoutSetting::default(),
                     false => self.job_without(other, workload)?,
                 };
-                Some(RunWithout {
+                Some(RunWithoutSetting {
                     machine: Some(Cow::Borrowed(machine)),
                     ..run
                 })
@@ -84,22 +84,22 @@ impl TrainingArgs {
             setting.without = Box::new(move || {
                 let mut found = run()?;
                 // If the stack has no durations for this machine, the machine cannot run the job.
-                if let (Some(stack), Some(other)) = (self.stack().ok()?, &found.machine) {
-                    found.machine = Some(Cow::Owned(stack.price(other).ok()?.0));
+                if let (Some(stack), Some(other)) = (self.load_stack().ok()?, &found.machine) {
+                    found.machine = Some(Cow::Owned(stack.price_machine(other).ok()?.0));
                 }
                 let Some(other) = found.machine.as_deref() else {
                     return Some(found);
                 };
                 let taken = |machine: &Machine| {
                     let (mut plan, _) = self.plan.resolve_plan(None).ok()?;
-                    plan.bind(&machine_facts(machine)).ok()
+                    plan.bind_machine(&machine_facts(machine)).ok()
                 };
                 if taken(other) == taken(machine) {
                     return Some(found);
                 }
-                let asked = self.asked(Some(other), &[]).ok()?;
+                let asked = self.resolve_request(Some(other), &[]).ok()?;
                 let job = self.job_without(asked.training, workload)?;
-                Some(RunWithout {
+                Some(RunWithoutSetting {
                     machine: found.machine,
                     ..job
                 })
@@ -113,25 +113,27 @@ impl TrainingArgs {
         &self,
         training: TrainingPattern,
         workload: &Workload,
-    ) -> Option<RunWithout<'static>> {
+    ) -> Option<RunWithoutSetting<'static>> {
         let job = match self.extrapolate {
-            Some(simulated) => ShortenedStep::new(training, simulated).ok()?.job(0),
+            Some(simulated) => ShortenedStep::new(training, simulated)
+                .ok()?
+                .job_with_turns(0),
             None => GeneratedJob::new(WorkloadPattern::Training(Box::new(training))),
         };
         let job = job.ok()?;
-        let nodes: u64 = (0..job.ranks()).map(|rank| job.node_count(rank)).sum();
-        if job.ranks() != workload.ranks() || nodes != workload.nodes() {
+        let nodes: u64 = (0..job.rank_count()).map(|rank| job.node_count(rank)).sum();
+        if job.rank_count() != workload.rank_count() || nodes != workload.node_count() {
             return None;
         }
         if nodes > MAX_REPEATED_NODES {
-            return Some(RunWithout {
+            return Some(RunWithoutSetting {
                 is_too_large: true,
-                ..RunWithout::default()
+                ..RunWithoutSetting::default()
             });
         }
-        Some(RunWithout {
-            workload: Some(job.workload().ok()?),
-            ..RunWithout::default()
+        Some(RunWithoutSetting {
+            workload: Some(job.build_workload().ok()?),
+            ..RunWithoutSetting::default()
         })
     }
 }

@@ -26,17 +26,21 @@ fn workload(op: Op<'_>, us: u64) -> Workload {
         recorded: Span(us * 1_000_000),
         ..NodeView::new(1, "node", op)
     };
-    graph.node(&node, &[]).unwrap();
-    let (graph, binding) = graph.finish().unwrap();
-    let graph = builder.graph(graph);
-    builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
-    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+    graph.receive_node(&node, &[]).unwrap();
+    let (graph, binding) = graph.finish_graph().unwrap();
+    let graph = builder.add_graph(graph);
+    builder
+        .add_rank(Rank(0), graph, binding, Time::ZERO)
+        .unwrap();
+    builder
+        .finish_workload(None, MissingRankPolicy::Refuse)
+        .unwrap()
 }
 
 /// Returns the error that results from the options after `change` has modified them.
 fn refusal(machine: &str, workload: &Workload, change: impl FnOnce(&mut ReplayOptions)) -> String {
-    let machine = Machine::load(machine).unwrap();
-    let checked = ReplayOptions::with(change).check(&machine, workload);
+    let machine = Machine::load_by_name(machine).unwrap();
+    let checked = ReplayOptions::with_changes(change).check_effects(&machine, workload);
     checked.map_or_else(|refusal| refusal.to_string(), |()| String::new())
 }
 
@@ -78,14 +82,14 @@ fn options_of_compute_need_kernels_that_they_price() {
     }
     for model in ["curves", "loopnest:gemmini-16"] {
         let model = parse_model(model).unwrap();
-        let mut options = ReplayOptions::with(|options| options.compute = model);
+        let mut options = ReplayOptions::with_changes(|options| options.compute = model);
         let refusal = options.set_efficiency(half).unwrap_err();
         assert_eq!(refusal, OptionRefusal::NotByRoofline(Box::new(model)));
-        assert_eq!(refusal.key(), SettingKey::Efficiency);
+        assert_eq!(refusal.rejected_key(), SettingKey::Efficiency);
         assert_eq!(options.compute, model);
     }
     let elsewhere = |options: &mut ReplayOptions| {
-        let machine = Machine::load("dgx-h100").unwrap();
+        let machine = Machine::load_by_name("dgx-h100").unwrap();
         let class = &machine.classes()[0];
         let class = RecordingClass::new(&class.peaks, class.memory_bandwidth().unwrap());
         options.compute = ComputeModel::RecordedOn(class);
@@ -163,7 +167,7 @@ fn options_of_networks_need_simulated_communication() {
     ];
     for (change, key) in changes {
         for comm in [CommTiming::Captured, CommTiming::Recorded] {
-            let mut options = ReplayOptions::with(change);
+            let mut options = ReplayOptions::with_changes(change);
             assert_eq!(options.check_together(), Ok(()));
             options.comm = comm;
             let refusal = options.check_together().unwrap_err();

@@ -78,12 +78,12 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
                     let stage = CollectiveStage {
                         phase: 0,
                         primitive,
-                        buffer: BufferShare::whole(2 * 12_252_240),
+                        buffer: BufferShare::from_bytes(2 * 12_252_240),
                         mirrored: false,
                         bidirectional: algorithm == A::Ring && line.round,
                     };
                     let closed = algorithm.closed_form(&stage, n, &path);
-                    let cost = algorithm.cost(&line, primitive, stage.buffer);
+                    let cost = algorithm.estimate_cost(&line, primitive, stage.buffer);
                     proved += usize::from(closed.is_some());
                     assert!(
                         closed.is_none_or(|closed| is(cost, closed)),
@@ -126,7 +126,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
     ];
     for (algorithm, primitive, ns) in table {
         let cost = on(DimensionShape::Ring, 8, |line| {
-            algorithm.cost(&line, primitive, BufferShare::whole(80_000))
+            algorithm.estimate_cost(&line, primitive, BufferShare::from_bytes(80_000))
         });
         assert!(is(cost, Span::from_ns(ns)), "{algorithm} {primitive:?}");
     }
@@ -139,9 +139,10 @@ fn the_choice_is_the_least_of_all() {
             for bytes in [0, 1, 1000, 100_000, 100_000_000] {
                 for primitive in PRIMITIVES {
                     on(shape, n, |line| {
-                        let buffer = BufferShare::whole(bytes);
-                        let cost = |a: CollectiveAlgorithm| a.cost(&line, primitive, buffer);
-                        let (chosen, least) = line.choose(primitive, buffer);
+                        let buffer = BufferShare::from_bytes(bytes);
+                        let cost =
+                            |a: CollectiveAlgorithm| a.estimate_cost(&line, primitive, buffer);
+                        let (chosen, least) = line.choose_fastest(primitive, buffer);
                         assert_eq!(cost(chosen), Some(least));
                         let all = A::ALL.map(|(a, _)| (a, cost(a)));
                         let before = all.iter().take_while(|(a, _)| *a != chosen);
@@ -163,7 +164,8 @@ fn the_choice_is_the_least_of_all() {
 fn size_decides() {
     let choose = |shape, n, primitive, bytes| {
         on(shape, n, |line| {
-            line.choose(primitive, BufferShare::whole(bytes)).0
+            line.choose_fastest(primitive, BufferShare::from_bytes(bytes))
+                .0
         })
     };
     // 1,000 B among 16 members on a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns. Direct: 8
@@ -194,7 +196,7 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
     // 4,900 ns.
     let fuses = |bytes| {
         on(DimensionShape::Ring, 8, |line| {
-            line.prefers_fused_all_reduce(BufferShare::whole(bytes))
+            line.prefers_fused_all_reduce(BufferShare::from_bytes(bytes))
         })
     };
     assert_eq!((fuses(800), fuses(80_000)), (true, false));
@@ -217,12 +219,12 @@ fn choices_do_not_depend_on_the_scale() {
         let n = 2 + dice(8) as u32;
         let (ps_per_byte, bytes) = (1 + dice(9), dice(400));
         let latency = [0, dice(50), ps_per_byte * bytes / 2 * dice(3)][dice(3) as usize];
-        let buffer = BufferShare::whole(bytes).part(1 + dice(3) as u32);
+        let buffer = BufferShare::from_bytes(bytes).nth_part(1 + dice(3) as u32);
         let at = |factor: u64| {
             let rate = 1e12 / (ps_per_byte * factor) as f64;
             let (topology, extent) = lines_of(shape, n, (rate, Span(latency * factor)));
             let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
-            let all = PRIMITIVES.map(|primitive| line.choose(primitive, buffer).0);
+            let all = PRIMITIVES.map(|primitive| line.choose_fastest(primitive, buffer).0);
             (all, line.prefers_fused_all_reduce(buffer))
         };
         let once = at(1);
@@ -257,7 +259,8 @@ fn a_tie_is_one_whatever_rounds() {
         let (topology, extent) = lines_of(DimensionShape::Switch, 2, (rate, Span::ZERO));
         let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
         assert_eq!(
-            line.choose(P::Broadcast, BufferShare::whole(1001)).0,
+            line.choose_fastest(P::Broadcast, BufferShare::from_bytes(1001))
+                .0,
             A::Ring
         );
     }

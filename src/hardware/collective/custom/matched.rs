@@ -52,17 +52,17 @@ impl ScriptedAlgorithm {
     /// # Errors
     ///
     /// Fails if a peer does not exist, a send or receive has no counterpart, or an operation depends on itself.
-    pub fn matched(&self) -> Result<Self, ScriptFault> {
-        let size = self.positions();
+    pub fn with_matched_labels(&self) -> Result<Self, ScriptFault> {
+        let size = self.position_count();
         let mut channels: BTreeMap<(u32, u32, u32), ChannelOps> = BTreeMap::new();
         for position in 0..size {
-            let script = self.script(position);
+            let script = self.script_of_position(position);
             for part in script
                 .program_order()
                 .ok_or(ScriptFault::Cycle { position, part: 0 })?
             {
                 let what = script.parts[part as usize];
-                if let Some(peer) = what.peer().filter(|&peer| peer >= size) {
+                if let Some(peer) = what.peer_rank().filter(|&peer| peer >= size) {
                     return Err(ScriptFault::UnknownPeer {
                         position,
                         part,
@@ -220,9 +220,9 @@ mod tests {
             chain(&[send(1), receive(1), send(1)]),
             chain(&[receive(0), send(0), receive(0)]),
         ]);
-        let matched = scripts.matched().unwrap();
+        let matched = scripts.with_matched_labels().unwrap();
         let labels = |position| -> Vec<u32> {
-            let parts = matched.script(position).parts.iter();
+            let parts = matched.script_of_position(position).parts.iter();
             let labels = parts.map(|part| match *part {
                 ScriptOp::Send { label, .. } | ScriptOp::Receive { label, .. } => label,
                 ScriptOp::Wait(_) => unreachable!("there is none"),
@@ -235,7 +235,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_carried_out_is_named() {
-        let fault = |scripts| ScriptedAlgorithm::new(scripts).matched().unwrap_err();
+        let fault = |scripts| {
+            ScriptedAlgorithm::new(scripts)
+                .with_matched_labels()
+                .unwrap_err()
+        };
         let stranger = vec![chain(&[send(1), send(2)]), chain(&[receive(0)])];
         let (position, part, peer) = (0, 1, 2);
         assert_eq!(

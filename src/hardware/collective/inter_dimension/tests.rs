@@ -15,7 +15,7 @@ fn machine(dimensions: &[(u32, f64)]) -> (GroupExtent, Topology) {
         latency: Span::ZERO,
     });
     let topology = Topology::new(dimensions.collect()).unwrap();
-    let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
+    let npus: Vec<_> = (0..topology.npu_count()).map(Npu).collect();
     (GroupExtent::new(&npus, &topology), topology)
 }
 
@@ -26,8 +26,8 @@ fn cut(
     chunks: u32,
 ) -> Vec<(u32, Vec<usize>)> {
     let (extent, topology) = machine(dimensions);
-    let of = (kind, BufferShare::whole(bytes));
-    let (ways, way_of) = ways(inter, of, (&extent, &topology), chunks);
+    let of = (kind, BufferShare::from_bytes(bytes));
+    let (ways, way_of) = choose_routes(inter, of, (&extent, &topology), chunks);
     let way = |number: &u32| &ways[*number as usize];
     let chunks = way_of.iter().map(way);
     chunks.map(|way| (way.grains, way.order.clone())).collect()
@@ -107,8 +107,8 @@ fn what_flexible_chunks_leave_alone() {
     // A group of one member has no gap to close either.
     let (_, topology) = machine(&three);
     let alone = GroupExtent::new(&[Npu(3)], &topology);
-    let of = (FLEX.1, BufferShare::whole(1000));
-    let (ways, way_of) = ways(FLEX.0, of, (&alone, &topology), 5);
+    let of = (FLEX.1, BufferShare::from_bytes(1000));
+    let (ways, way_of) = choose_routes(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
     // Chunks are equal in two cases: the data does not shrink, or the data is so large that grains are not exact.
     let all_to_all = (

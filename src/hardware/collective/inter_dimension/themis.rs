@@ -70,7 +70,7 @@ impl<'a> ThemisBalancer<'a> {
 
     /// Creates a balancer for chunks that make the loads equal, without any load yet. Equality has to be detected, so
     /// rates are relative to the first phase: if rates and sizes are powers of two, loads are exact.
-    pub fn flexible(extent: &'a GroupExtent, topology: &Topology) -> Self {
+    pub fn without_load(extent: &'a GroupExtent, topology: &Topology) -> Self {
         let mut balance = Self::new(extent, topology);
         if let Some(&first) = balance.rates.first() {
             for rate in &mut balance.rates {
@@ -82,7 +82,7 @@ impl<'a> ThemisBalancer<'a> {
     }
 
     /// Returns the load that a chunk with a remaining `share` puts on a phase.
-    fn load(&self, phase: usize, share: f64) -> f64 {
+    fn load_of_phase(&self, phase: usize, share: f64) -> f64 {
         let n = f64::from(self.extent.phases[phase].size);
         share * (n - 1.0) / n / self.rates[phase]
     }
@@ -102,11 +102,11 @@ impl<'a> ThemisBalancer<'a> {
         let mut grains = EQUAL;
         if let (Some(&least), Some(&most)) = (order.first(), order.last()) {
             let gap = loads[most] - loads[least];
-            if gap < self.load(least, LEAST_GAP) * (1.0 - TimeEstimate::MARGIN) {
+            if gap < self.load_of_phase(least, LEAST_GAP) * (1.0 - TimeEstimate::MARGIN) {
                 order.sort_unstable();
             } else if self.flexible {
                 let equal = f64::from(EQUAL);
-                let closing = (gap / self.load(least, 1.0) * equal).round();
+                let closing = (gap / self.load_of_phase(least, 1.0) * equal).round();
                 // Call `max` first: it replaces NaN, which extreme rates produce, by the smallest size.
                 grains = closing.max(equal * LEAST_GAP).min(equal) as u32;
             }
@@ -114,7 +114,7 @@ impl<'a> ThemisBalancer<'a> {
         let grains = grains.min(u32::try_from(left).unwrap_or(u32::MAX));
         let mut share = f64::from(grains) / f64::from(EQUAL);
         for &phase in &*order {
-            self.loads[phase] += self.load(phase, share);
+            self.loads[phase] += self.load_of_phase(phase, share);
             share /= f64::from(self.extent.phases[phase].size);
         }
         grains

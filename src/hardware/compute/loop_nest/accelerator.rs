@@ -55,7 +55,7 @@ pub struct LoopNestAccelerator {
 
 impl LoopNestAccelerator {
     /// Number of units in the array.
-    pub fn units(&self) -> u64 {
+    pub fn unit_count(&self) -> u64 {
         u64::from(self.array[0]) * u64::from(self.array[1])
     }
 }
@@ -99,7 +99,7 @@ const REGISTER: f64 = 0.42564;
 impl GemminiSettings {
     /// `side` x `side` units at 700 MHz, with Gemmini's default 256 KiB of scratchpad and 64 KiB of accumulator, and
     /// 128 bit per cycle of main memory. `None` if `side` is 0 or above 1024.
-    pub fn square(side: u32) -> Option<Self> {
+    pub fn square_array(side: u32) -> Option<Self> {
         let clock = Frequency::new(700e6)?;
         (1..=1024).contains(&side).then_some(Self {
             array: [side; 2],
@@ -112,11 +112,11 @@ impl GemminiSettings {
 
     /// Returns main memory's bandwidth in bytes per cycle.
     pub fn bytes_per_cycle(&self) -> f64 {
-        self.bandwidth / self.clock.hertz()
+        self.bandwidth / self.clock.as_hertz()
     }
 
     /// Returns the accelerator's levels for operands of `word` bytes; sums have four bytes.
-    pub fn accelerator(&self, word: u64) -> LoopNestAccelerator {
+    pub fn build_accelerator(&self, word: u64) -> LoopNestAccelerator {
         use LoopDimension::{C, K, P};
         let [weights, inputs, outputs] = LayerTensor::ALL.map(|(tensor, _)| tensor as usize);
         let keeps = |all: &[usize]| std::array::from_fn(|tensor| all.contains(&tensor));
@@ -127,7 +127,12 @@ impl GemminiSettings {
             bytes_per_cycle,
             energy,
         };
-        let buffer = |bytes: Bytes| (LevelCapacity::Shared(bytes.0), sram(bytes.0 as f64));
+        let buffer = |bytes: Bytes| {
+            (
+                LevelCapacity::Shared(bytes.0),
+                sram_energy_per_byte(bytes.0 as f64),
+            )
+        };
         let (sums, sum_energy) = buffer(self.accumulator);
         let (pad, pad_energy) = buffer(self.scratchpad);
         let memory = Some(self.bytes_per_cycle());
@@ -162,7 +167,7 @@ impl GemminiSettings {
 }
 
 /// Picojoules per byte of an SRAM of `bytes`.
-fn sram(bytes: f64) -> f64 {
+fn sram_energy_per_byte(bytes: f64) -> f64 {
     let above = SRAM.iter().position(|(size, _)| *size >= bytes);
     let above = above.unwrap_or(SRAM.len() - 1).max(1);
     let ((small, low), (large, high)) = (SRAM[above - 1], SRAM[above]);

@@ -52,9 +52,13 @@ struct TileLoads {
 impl LoopNestAccelerator {
     /// Returns the cost of `mapping` for `layer`. `None` if a tile does not fit, if a loop does not cover its
     /// dimension, or if the mapping has more rows or columns than the array.
-    pub fn cost(&self, layer: &LayerShape, mapping: &LoopMapping) -> Option<MappingCost> {
-        let tiles = self.tiles(mapping);
-        let fits = |level: usize| self.fits(layer, mapping, level, &tiles[level]);
+    pub fn evaluate_mapping(
+        &self,
+        layer: &LayerShape,
+        mapping: &LoopMapping,
+    ) -> Option<MappingCost> {
+        let tiles = self.tile_extents(mapping);
+        let fits = |level: usize| self.tiles_fit(layer, mapping, level, &tiles[level]);
         // The limit is far below 2^64, so that sums of words over all tensors do not overflow.
         let mut covered = tiles.last()?.iter();
         covered
@@ -71,15 +75,15 @@ impl LoopNestAccelerator {
             accelerator: self,
             layer,
             mapping,
-            loops: self.placed(mapping),
+            loops: self.place_temporal_loops(mapping),
             tiles,
         };
-        Some(nest.cost())
+        Some(nest.count_accesses())
     }
 
     /// Returns each dimension's extent in the tile of each level. If each unit has the level for itself, the tile
     /// belongs to one unit.
-    pub(super) fn tiles(&self, mapping: &LoopMapping) -> Vec<[u64; 7]> {
+    pub(super) fn tile_extents(&self, mapping: &LoopMapping) -> Vec<[u64; 7]> {
         let mut extents = [1_u64; 7];
         let mut tiles = Vec::with_capacity(self.levels.len());
         for (level, loops) in mapping.temporal.iter().enumerate() {
@@ -96,14 +100,19 @@ impl LoopNestAccelerator {
         tiles
     }
 
-    pub(super) fn kept(&self, mapping: &LoopMapping, level: usize, tensor: LayerTensor) -> bool {
+    pub(super) fn keeps_tensor(
+        &self,
+        mapping: &LoopMapping,
+        level: usize,
+        tensor: LayerTensor,
+    ) -> bool {
         let is_last = level + 1 == self.levels.len();
         is_last
             || self.levels[level].keeps[tensor as usize] && mapping.keeps[level][tensor as usize]
     }
 
     /// Returns true if the tiles of `level` fit its capacity.
-    pub(super) fn fits(
+    pub(super) fn tiles_fit(
         &self,
         layer: &LayerShape,
         mapping: &LoopMapping,
@@ -113,16 +122,18 @@ impl LoopNestAccelerator {
         let kept = LayerTensor::ALL
             .iter()
             .map(|(tensor, _)| *tensor)
-            .filter(|tensor| self.kept(mapping, level, *tensor));
+            .filter(|tensor| self.keeps_tensor(mapping, level, *tensor));
         match self.levels[level].capacity {
             LevelCapacity::Unbounded => true,
             LevelCapacity::Words(most) => {
                 let mut kept = kept;
-                kept.all(|tensor| layer.words(tensor, tile) <= most)
+                kept.all(|tensor| layer.count_tensor_words(tensor, tile) <= most)
             }
             LevelCapacity::Shared(most) => {
                 let bytes = kept
-                    .map(|tensor| layer.words(tensor, tile) * self.word[tensor as usize])
+                    .map(|tensor| {
+                        layer.count_tensor_words(tensor, tile) * self.word[tensor as usize]
+                    })
                     .fold(0_u64, u64::saturating_add);
                 bytes.saturating_mul(self.buffering) <= most
             }
@@ -130,7 +141,7 @@ impl LoopNestAccelerator {
     }
 
     /// Returns the loops in time, innermost first.
-    fn placed(&self, mapping: &LoopMapping) -> Vec<PlacedLoop> {
+    fn place_temporal_loops(&self, mapping: &LoopMapping) -> Vec<PlacedLoop> {
         let mut extents = [1_u64; 7];
         let mut placed = Vec::new();
         for (level, loops) in mapping.temporal.iter().enumerate() {
@@ -166,7 +177,7 @@ struct MappedNest<'m> {
 }
 
 impl MappedNest<'_> {
-    fn cost(&self) -> MappingCost {
+    fn count_accesses(&self) -> MappingCost {
         let accelerator = self.accelerator;
         let steps: u64 = self.loops.iter().map(|one| one.bound).product();
         let units: u64 = self
@@ -178,22 +189,23 @@ impl MappedNest<'_> {
         let mut accesses = vec![[LevelAccesses::default(); 3]; accelerator.levels.len()];
         let outputs: u64 = {
             let all = self.tiles.last().expect("there is a level");
-            self.layer.words(LayerTensor::Outputs, all)
+            self.layer.count_tensor_words(LayerTensor::Outputs, all)
         };
         // Outputs of one unit if units have their own levels: all outputs divided by the number of units with distinct
         // outputs.
-        let of_unit = outputs / self.told_apart(LayerTensor::Outputs);
+        let of_unit = outputs / self.count_distinct_units(LayerTensor::Outputs);
         for (tensor, _) in LayerTensor::ALL {
             let of = tensor as usize;
             let levels = 0..accelerator.levels.len();
-            let mut keepers = levels.filter(|level| accelerator.kept(self.mapping, *level, tensor));
+            let mut keepers =
+                levels.filter(|level| accelerator.keeps_tensor(self.mapping, *level, tensor));
             let innermost = keepers.next().expect("the outermost keeps all");
             let is_own = |level: usize| level < accelerator.own_levels;
             // Units access the innermost level at every step.
             let met = if is_own(innermost) {
                 steps * units
             } else {
-                steps * self.told_apart(tensor)
+                steps * self.count_distinct_units(tensor)
             };
             let at = &mut accesses[innermost][of];
             if tensor == LayerTensor::Outputs {
@@ -209,7 +221,7 @@ impl MappedNest<'_> {
             }
             let mut inner = innermost;
             for outer in keepers {
-                let loads = self.loads(tensor, inner);
+                let loads = self.count_tile_loads(tensor, inner);
                 let count = if is_own(inner) { units } else { 1 };
                 // Words that pass between both levels. Words that the array shares count once, all others for each
                 // unit.
@@ -232,10 +244,10 @@ impl MappedNest<'_> {
                 inner = outer;
             }
         }
-        self.total(steps, units, outputs, accesses)
+        self.total_cost(steps, units, outputs, accesses)
     }
 
-    fn total(
+    fn total_cost(
         &self,
         steps: u64,
         units: u64,
@@ -276,23 +288,23 @@ impl MappedNest<'_> {
     }
 
     /// Returns the number of units that use different words of a tensor at the same step.
-    fn told_apart(&self, tensor: LayerTensor) -> u64 {
+    fn count_distinct_units(&self, tensor: LayerTensor) -> u64 {
         let one = [1; 7];
-        self.distinct(tensor, &one, None)
+        self.count_distinct_words(tensor, &one, None)
     }
 
     /// Returns the words that enter a level's tile in all steps together. For outputs, the same number of words leaves.
-    fn loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
+    fn count_tile_loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
         let distinct = |moved: Option<(LoopDimension, u64)>, own: u64| {
             if is_own {
-                self.distinct(tensor, tile, moved)
+                self.count_distinct_words(tensor, tile, moved)
             } else {
                 own
             }
         };
-        let own = self.layer.words(tensor, tile);
+        let own = self.layer.count_tensor_words(tensor, tile);
         let mut loads = TileLoads {
             own,
             distinct: distinct(None, own),
@@ -335,21 +347,22 @@ impl MappedNest<'_> {
             LoopDimension::S => (1, step * self.layer.dilation[1]),
             _ => return None,
         };
-        Some((along, far.min(self.extent(tile, along))))
+        Some((along, far.min(self.input_extent(tile, along))))
     }
 
     /// Returns the number of a tile's inputs along a row or column.
-    fn extent(&self, tile: &[u64; 7], along: usize) -> u64 {
+    fn input_extent(&self, tile: &[u64; 7], along: usize) -> u64 {
         let [.., p, q, r, s] = *tile;
-        self.layer.window(along, [p, q][along], [r, s][along])
+        self.layer
+            .window_extent(along, [p, q][along], [r, s][along])
     }
 
     /// Returns the number of words of a tile that are new when `moved` advances by a step.
     fn new_words(&self, tensor: LayerTensor, tile: &[u64; 7], moved: (LoopDimension, u64)) -> u64 {
-        let all = self.layer.words(tensor, tile);
+        let all = self.layer.count_tensor_words(tensor, tile);
         match self.new_inputs(tile, moved) {
             Some((along, new)) if tensor == LayerTensor::Inputs => {
-                all / self.extent(tile, along) * new
+                all / self.input_extent(tile, along) * new
             }
             _ => all,
         }
@@ -357,7 +370,7 @@ impl MappedNest<'_> {
 
     /// Returns the number of distinct words in the tiles of all units together. If `moved` is given, counts only words
     /// that are new when that loop advances by a step.
-    fn distinct(
+    fn count_distinct_words(
         &self,
         tensor: LayerTensor,
         tile: &[u64; 7],
@@ -365,25 +378,28 @@ impl MappedNest<'_> {
     ) -> u64 {
         let spatial = self.mapping.spatial;
         if tensor != LayerTensor::Inputs {
-            let own = self.layer.words(tensor, tile);
+            let own = self.layer.count_tensor_words(tensor, tile);
             let apart = spatial.iter().filter(|(d, _)| tensor.depends_on(*d));
             return own * apart.map(|(_, bound)| bound).product::<u64>();
         }
         let new = moved.and_then(|moved| self.new_inputs(tile, moved));
         let lengths: [u64; 2] = std::array::from_fn(|along| match new {
             Some((of, length)) if of == along => length,
-            _ => self.extent(tile, along),
+            _ => self.input_extent(tile, along),
         });
         let channels = spatial
             .iter()
             .filter(|(d, _)| matches!(d, LoopDimension::N | LoopDimension::C));
         let channels: u64 = channels.map(|(_, bound)| bound).product();
         let [n, _, c, ..] = *tile;
-        n * c * channels * self.covered(0, lengths[0]) * self.covered(1, lengths[1])
+        n * c
+            * channels
+            * self.count_covered_inputs(0, lengths[0])
+            * self.count_covered_inputs(1, lengths[1])
     }
 
     /// Returns the number of inputs along a row or column that all units' intervals of `length` cover together.
-    fn covered(&self, along: usize, length: u64) -> u64 {
+    fn count_covered_inputs(&self, along: usize, length: u64) -> u64 {
         let own = self.accelerator.own_levels;
         let inside = own.checked_sub(1).map_or([1; 7], |level| self.tiles[level]);
         let mut places = vec![0_u64];
@@ -414,7 +430,7 @@ impl MappedNest<'_> {
 }
 
 /// Formats the loops of a level: `C 4, K 2`.
-pub(super) fn shown(loops: &[BoundLoop]) -> String {
+pub(super) fn format_loops(loops: &[BoundLoop]) -> String {
     let loops = loops.iter().filter(|(_, bound)| *bound > 1);
     let parts = loops.map(|(d, bound)| format!("{} {bound}", LoopDimension::ALL[*d as usize].1));
     parts.collect::<Vec<_>>().join(", ")
@@ -422,17 +438,17 @@ pub(super) fn shown(loops: &[BoundLoop]) -> String {
 
 impl LoopMapping {
     /// Formats the loops of each level and of the array, outermost first.
-    pub fn text(&self, accelerator: &LoopNestAccelerator) -> Vec<String> {
+    pub fn format_levels(&self, accelerator: &LoopNestAccelerator) -> Vec<String> {
         let mut lines = Vec::new();
         for level in (0..self.temporal.len()).rev() {
             let kept = LayerTensor::ALL.iter();
-            let kept = kept.filter(|(tensor, _)| accelerator.kept(self, level, *tensor));
+            let kept = kept.filter(|(tensor, _)| accelerator.keeps_tensor(self, level, *tensor));
             let kept: Vec<_> = kept.map(|(_, name)| *name).collect();
-            let loops = shown(&self.temporal[level]);
+            let loops = format_loops(&self.temporal[level]);
             let name = accelerator.levels[level].name;
             lines.push(format!("{name} ({}): {loops}", kept.join(", ")));
             if level == accelerator.own_levels {
-                let [rows, columns] = self.spatial.map(|one| shown(&[one]));
+                let [rows, columns] = self.spatial.map(|one| format_loops(&[one]));
                 lines.push(format!("array: rows {rows}; columns {columns}"));
             }
         }

@@ -92,32 +92,34 @@ impl LayerShape {
     }
 
     /// Creates the layer of a matrix product, `m` x `k` by `k` x `n`.
-    pub fn product([m, n, k]: [u64; 3]) -> Option<Self> {
+    pub fn from_matrix_product([m, n, k]: [u64; 3]) -> Option<Self> {
         Self::new([1, n, k, m, 1, 1, 1])
     }
 
     /// Size of a loop.
-    pub fn size(&self, dimension: LoopDimension) -> u64 {
+    pub fn loop_size(&self, dimension: LoopDimension) -> u64 {
         self.sizes[dimension as usize]
     }
 
     /// Returns the number of multiplications.
-    pub fn macs(&self) -> u64 {
+    pub fn mac_count(&self) -> u64 {
         self.sizes.iter().product()
     }
 
     /// Returns the number of words of `tensor` that a box of `extents` iterations of each loop touches.
-    pub fn words(&self, tensor: LayerTensor, extents: &[u64; 7]) -> u64 {
+    pub fn count_tensor_words(&self, tensor: LayerTensor, extents: &[u64; 7]) -> u64 {
         let [n, k, c, p, q, r, s] = *extents;
         match tensor {
             LayerTensor::Weights => k * c * r * s,
-            LayerTensor::Inputs => n * c * self.window(0, p, r) * self.window(1, q, s),
+            LayerTensor::Inputs => {
+                n * c * self.window_extent(0, p, r) * self.window_extent(1, q, s)
+            }
             LayerTensor::Outputs => n * k * p * q,
         }
     }
 
     /// Returns the number of inputs along a row (0) or a column (1) under `outputs` windows of `weights` weights.
-    pub fn window(&self, along: usize, outputs: u64, weights: u64) -> u64 {
+    pub fn window_extent(&self, along: usize, outputs: u64, weights: u64) -> u64 {
         (outputs - 1) * self.stride[along] + (weights - 1) * self.dilation[along] + 1
     }
 
@@ -125,7 +127,7 @@ impl LayerShape {
     /// tensor.
     pub fn least_bytes(&self, word: [u64; 3]) -> u64 {
         let all = LayerTensor::ALL.iter();
-        all.map(|&(tensor, _)| self.words(tensor, &self.sizes) * word[tensor as usize])
+        all.map(|&(tensor, _)| self.count_tensor_words(tensor, &self.sizes) * word[tensor as usize])
             .sum()
     }
 }

@@ -12,7 +12,7 @@ use chakram_base::random::split_mix;
 
 /// The best mapping of a search.
 #[derive(Clone, Debug, PartialEq)]
-pub struct FoundMapping {
+pub struct BestMapping {
     /// The mapping.
     pub mapping: LoopMapping,
     /// Cost of the mapping.
@@ -29,22 +29,22 @@ pub fn search_mapping(
     layer: &LayerShape,
     mappings: u32,
     seed: u64,
-) -> Option<FoundMapping> {
-    let mut draws = MappingDraws {
+) -> Option<BestMapping> {
+    let mut draws = MappingSampler {
         accelerator,
         layer,
         state: seed,
     };
-    let mut best: Option<(MappingChoices, FoundMapping)> = None;
+    let mut best: Option<(MappingChoices, BestMapping)> = None;
     let mut valid = 0;
     for draw in 1..=mappings {
         let mut choices = match &best {
-            Some((best, _)) if draw % 2 == 0 => draws.changed(best),
-            _ => draws.fresh(),
+            Some((best, _)) if draw % 2 == 0 => draws.mutate_choices(best),
+            _ => draws.draw_choices(),
         };
-        draws.fit(&mut choices);
-        let mapping = choices.mapping(accelerator, layer);
-        let Some(cost) = accelerator.cost(layer, &mapping) else {
+        draws.shrink_to_fit(&mut choices);
+        let mapping = choices.build_mapping(accelerator, layer);
+        let Some(cost) = accelerator.evaluate_mapping(layer, &mapping) else {
             continue;
         };
         valid += 1;
@@ -53,7 +53,7 @@ pub fn search_mapping(
             (cost.cycles, cost.energy) < (old.cycles, old.energy)
         });
         if better {
-            let found = FoundMapping {
+            let found = BestMapping {
                 mapping,
                 cost,
                 draw,
@@ -63,7 +63,7 @@ pub fn search_mapping(
         }
     }
     let (_, found) = best?;
-    Some(FoundMapping { valid, ..found })
+    Some(BestMapping { valid, ..found })
 }
 
 /// Choices that determine a mapping.
@@ -84,7 +84,7 @@ struct MappingChoices {
 impl MappingChoices {
     /// Builds the mapping of these choices. Each bound of a loop is lowered as long as outer levels keep the same
     /// number of iterations.
-    fn mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
+    fn build_mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
         let along = accelerator.choices[self.along];
         let spatial = [0, 1].map(|side| (along[side], self.spatial[side]));
         let mut left = layer.sizes;
@@ -99,7 +99,7 @@ impl MappingChoices {
             for dimension in self.orders[level] {
                 let left = &mut left[dimension as usize];
                 let bound = match self.bounds.get(level) {
-                    Some(bounds) => least(*left, bounds[dimension as usize]),
+                    Some(bounds) => smallest_bound(*left, bounds[dimension as usize]),
                     None => *left,
                 };
                 *left = left.div_ceil(bound);
@@ -118,99 +118,101 @@ impl MappingChoices {
 }
 
 /// Returns the smallest bound that divides `left` iterations into as few rounds as `bound` does.
-fn least(left: u64, bound: u64) -> u64 {
+fn smallest_bound(left: u64, bound: u64) -> u64 {
     let rounds = left.div_ceil(bound.min(left).max(1));
     left.div_ceil(rounds)
 }
 
 /// Generator of random choices.
-struct MappingDraws<'d> {
+struct MappingSampler<'d> {
     accelerator: &'d LoopNestAccelerator,
     layer: &'d LayerShape,
     state: u64,
 }
 
-impl MappingDraws<'_> {
+impl MappingSampler<'_> {
     /// Returns a number below `limit`, which must not be zero.
-    fn below(&mut self, limit: u64) -> u64 {
+    fn draw_below(&mut self, limit: u64) -> u64 {
         ((u128::from(split_mix(&mut self.state)) * u128::from(limit)) >> 64) as u64
     }
 
     /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise any number, uniform on a logarithmic
     /// scale.
-    fn bound(&mut self, size: u64) -> u64 {
-        match self.below(8) {
+    fn draw_bound(&mut self, size: u64) -> u64 {
+        match self.draw_below(8) {
             0..=2 => 1,
             3 => size,
             _ => {
                 let digits = u64::from(64 - size.leading_zeros());
-                let most = (1 << (1 + self.below(digits))).min(size);
-                1 + self.below(most)
+                let most = (1 << (1 + self.draw_below(digits))).min(size);
+                1 + self.draw_below(most)
             }
         }
     }
 
-    fn spatial(&mut self, along: usize) -> [u64; 2] {
+    fn draw_spatial(&mut self, along: usize) -> [u64; 2] {
         let dimensions = self.accelerator.choices[along];
         [0, 1].map(|side| {
-            let size = self.layer.size(dimensions[side]);
+            let size = self.layer.loop_size(dimensions[side]);
             let most = size.min(self.accelerator.array[side].into());
-            let all = self.below(8) > 0;
-            if all { most } else { 1 + self.below(most) }
+            let all = self.draw_below(8) > 0;
+            if all { most } else { 1 + self.draw_below(most) }
         })
     }
 
-    fn keeps(&mut self, level: usize) -> [bool; 3] {
+    fn draw_kept_tensors(&mut self, level: usize) -> [bool; 3] {
         let can = self.accelerator.levels[level].keeps;
-        can.map(|can| can && self.below(6) > 0)
+        can.map(|can| can && self.draw_below(6) > 0)
     }
 
-    fn order(&mut self) -> [LoopDimension; 7] {
+    fn draw_order(&mut self) -> [LoopDimension; 7] {
         let mut order = LoopDimension::ALL.map(|(dimension, _)| dimension);
         for last in (1..order.len()).rev() {
-            order.swap(last, self.below(last as u64 + 1) as usize);
+            order.swap(last, self.draw_below(last as u64 + 1) as usize);
         }
         order
     }
 
-    fn fresh(&mut self) -> MappingChoices {
+    fn draw_choices(&mut self) -> MappingChoices {
         let levels = self.accelerator.levels.len();
-        let along = self.below(self.accelerator.choices.len() as u64) as usize;
+        let along = self.draw_below(self.accelerator.choices.len() as u64) as usize;
         let sizes = self.layer.sizes;
         MappingChoices {
             along,
-            spatial: self.spatial(along),
+            spatial: self.draw_spatial(along),
             bounds: (1..levels)
-                .map(|_| sizes.map(|size| self.bound(size)))
+                .map(|_| sizes.map(|size| self.draw_bound(size)))
                 .collect(),
-            orders: (0..levels).map(|_| self.order()).collect(),
-            keeps: (0..levels).map(|level| self.keeps(level)).collect(),
+            orders: (0..levels).map(|_| self.draw_order()).collect(),
+            keeps: (0..levels)
+                .map(|level| self.draw_kept_tensors(level))
+                .collect(),
         }
     }
 
     /// Returns the choices of `best` with one to three of them changed.
-    fn changed(&mut self, best: &MappingChoices) -> MappingChoices {
+    fn mutate_choices(&mut self, best: &MappingChoices) -> MappingChoices {
         let mut choices = best.clone();
         let levels = self.accelerator.levels.len();
-        for _ in 0..=self.below(3) {
-            let level = self.below(levels as u64) as usize;
-            let inner = self.below(levels as u64 - 1) as usize;
-            let dimension = self.below(7) as usize;
-            match self.below(8) {
-                0 => choices.spatial = self.spatial(choices.along),
+        for _ in 0..=self.draw_below(3) {
+            let level = self.draw_below(levels as u64) as usize;
+            let inner = self.draw_below(levels as u64 - 1) as usize;
+            let dimension = self.draw_below(7) as usize;
+            match self.draw_below(8) {
+                0 => choices.spatial = self.draw_spatial(choices.along),
                 1 => {
-                    choices.along = self.below(self.accelerator.choices.len() as u64) as usize;
-                    choices.spatial = self.spatial(choices.along);
+                    choices.along = self.draw_below(self.accelerator.choices.len() as u64) as usize;
+                    choices.spatial = self.draw_spatial(choices.along);
                 }
-                2 => choices.keeps[level] = self.keeps(level),
+                2 => choices.keeps[level] = self.draw_kept_tensors(level),
                 3 | 4 => {
-                    let other = self.below(7) as usize;
+                    let other = self.draw_below(7) as usize;
                     choices.orders[level].swap(dimension, other);
                 }
                 5 => {
                     // Move iterations from one level to the next.
                     let bound = choices.bounds[inner][dimension];
-                    let part = self.bound(bound);
+                    let part = self.draw_bound(bound);
                     choices.bounds[inner][dimension] = part;
                     if let Some(next) = choices.bounds.get_mut(inner + 1) {
                         next[dimension] *= bound.div_ceil(part);
@@ -219,7 +221,7 @@ impl MappingDraws<'_> {
                 }
                 _ => {
                     let size = self.layer.sizes[dimension];
-                    choices.bounds[inner][dimension] = self.bound(size);
+                    choices.bounds[inner][dimension] = self.draw_bound(size);
                 }
             }
         }
@@ -227,7 +229,7 @@ impl MappingDraws<'_> {
     }
 
     /// Moves loops outwards until the tiles of all levels fit. A tensor that never fits a level bypasses that level.
-    fn fit(&mut self, choices: &mut MappingChoices) {
+    fn shrink_to_fit(&mut self, choices: &mut MappingChoices) {
         for level in 0..self.accelerator.levels.len() - 1 {
             // If a level keeps single words, the loops on which its tensors depend must be further out.
             if self.accelerator.levels[level].capacity == LevelCapacity::Words(1) {
@@ -246,11 +248,11 @@ impl MappingDraws<'_> {
                 }
             }
             loop {
-                let mapping = choices.mapping(self.accelerator, self.layer);
-                let tiles = self.accelerator.tiles(&mapping);
+                let mapping = choices.build_mapping(self.accelerator, self.layer);
+                let tiles = self.accelerator.tile_extents(&mapping);
                 if self
                     .accelerator
-                    .fits(self.layer, &mapping, level, &tiles[level])
+                    .tiles_fit(self.layer, &mapping, level, &tiles[level])
                 {
                     break;
                 }
@@ -262,7 +264,7 @@ impl MappingDraws<'_> {
                     choices.keeps[level] = [false; 3];
                     break;
                 }
-                let (at, d) = large[self.below(large.len() as u64) as usize];
+                let (at, d) = large[self.draw_below(large.len() as u64) as usize];
                 let bound = &mut choices.bounds[at][d];
                 *bound = (*bound).min(self.layer.sizes[d]).div_ceil(2);
             }

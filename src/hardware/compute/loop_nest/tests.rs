@@ -8,7 +8,7 @@ use crate::compute::SystolicArrays;
 use LoopDimension::{C, K, N, P, Q, R, S};
 use chakram_base::units::{Bytes, Frequency};
 
-fn level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> MemoryLevel {
+fn cut_level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> MemoryLevel {
     MemoryLevel {
         name,
         keeps,
@@ -21,12 +21,12 @@ fn level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> Memor
 /// Returns an accelerator with registers in each unit, a buffer, and memory at half a byte per
 /// cycle.
 fn small(array: [u32; 2], buffer: u64, choices: Vec<SpatialChoice>) -> LoopNestAccelerator {
-    let mut memory = level("memory", [true; 3], LevelCapacity::Unbounded);
+    let mut memory = cut_level("memory", [true; 3], LevelCapacity::Unbounded);
     memory.bytes_per_cycle = Some(0.5);
     LoopNestAccelerator {
         levels: vec![
-            level("registers", [true, false, true], LevelCapacity::Shared(6)),
-            level("buffer", [true; 3], LevelCapacity::Shared(buffer)),
+            cut_level("registers", [true, false, true], LevelCapacity::Shared(6)),
+            cut_level("buffer", [true; 3], LevelCapacity::Shared(buffer)),
             memory,
         ],
         own_levels: 1,
@@ -65,7 +65,11 @@ fn every_mapping(
     let levels = accelerator.levels.len();
     let mut spatials = Vec::new();
     for along in &accelerator.choices {
-        let most = |side: usize| layer.size(along[side]).min(accelerator.array[side].into());
+        let most = |side: usize| {
+            layer
+                .loop_size(along[side])
+                .min(accelerator.array[side].into())
+        };
         for rows in 1..=most(0) {
             spatials.extend((1..=most(1)).map(|columns| [(along[0], rows), (along[1], columns)]));
         }
@@ -152,7 +156,7 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
     every_mapping(accelerator, layer, &mut |mapping| {
-        let Some(cost) = accelerator.cost(layer, &mapping) else {
+        let Some(cost) = accelerator.evaluate_mapping(layer, &mapping) else {
             return;
         };
         valid += 1;
@@ -160,7 +164,7 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
         if best.is_none_or(|best| found < best) {
             best = Some(found);
         }
-        assert!(cost.cycles >= layer.macs().div_ceil(accelerator.units()));
+        assert!(cost.cycles >= layer.mac_count().div_ceil(accelerator.unit_count()));
         let word = [1, 1, accelerator.output_word];
         assert!(cost.cycles as f64 >= layer.least_bytes(word) as f64 / 0.5);
         seen += 1;
@@ -198,7 +202,7 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
 
 #[test]
 fn products_cost_what_loops_that_run_count() {
-    let layer = LayerShape::product([3, 4, 2]).unwrap();
+    let layer = LayerShape::from_matrix_product([3, 4, 2]).unwrap();
     let accelerator = small([2, 2], 16, vec![[C, K], [P, K]]);
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
 }
@@ -224,7 +228,7 @@ fn convolutions_cost_what_loops_that_run_count() {
 fn gemmini() -> GemminiSettings {
     GemminiSettings {
         scratchpad: Bytes(32_000_000),
-        ..GemminiSettings::square(16).unwrap()
+        ..GemminiSettings::square_array(16).unwrap()
     }
 }
 
@@ -233,23 +237,23 @@ fn gemmini() -> GemminiSettings {
 /// drains results.
 #[test]
 fn found_mappings_keep_their_bounds() {
-    let mut accelerator = gemmini().accelerator(1);
+    let mut accelerator = gemmini().build_accelerator(1);
     for [m, n, k] in [
         [512, 512, 512],
         [1, 4096, 4096],
         [197, 768, 3072],
         [4096, 17, 33],
     ] {
-        let layer = LayerShape::product([m, n, k]).unwrap();
+        let layer = LayerShape::from_matrix_product([m, n, k]).unwrap();
         let mut before = u64::MAX;
         for mappings in [1, 10, 100, 1000] {
             let found = search_mapping(&accelerator, &layer, mappings, 3).unwrap();
             let cycles = found.cost.cycles;
             assert!(cycles <= before, "{mappings}");
             before = cycles;
-            assert!(cycles >= layer.macs().div_ceil(256));
+            assert!(cycles >= layer.mac_count().div_ceil(256));
             assert!(cycles as f64 >= layer.least_bytes([1; 3]) as f64 / 16.0);
-            assert!(found.cost.multiplications >= layer.macs());
+            assert!(found.cost.multiplications >= layer.mac_count());
             assert!(found.valid > mappings / 2);
         }
     }
@@ -260,11 +264,11 @@ fn found_mappings_keep_their_bounds() {
         clock: Frequency::new(1e12).unwrap(),
     };
     for sizes in [[512, 512, 512], [16, 16, 1000], [100, 33, 7]] {
-        let layer = LayerShape::product(sizes).unwrap();
+        let layer = LayerShape::from_matrix_product(sizes).unwrap();
         let found = search_mapping(&accelerator, &layer, 1000, 3).unwrap();
         let [m, n, k] = sizes;
         // At this clock, a cycle is one picosecond.
-        let skewed = arrays.duration(1, [m, n, k]).unwrap().0;
+        let skewed = arrays.matmul_duration(1, [m, n, k]).unwrap().0;
         assert!(
             found.cost.cycles <= skewed,
             "{sizes:?} {} {skewed}",
@@ -275,17 +279,17 @@ fn found_mappings_keep_their_bounds() {
 
 #[test]
 fn layers_that_cannot_be_are_refused() {
-    assert!(LayerShape::product([0, 1, 1]).is_none());
-    assert!(LayerShape::product([u64::MAX, 1, 1]).is_none());
-    assert!(LayerShape::product([1 << 30, 1 << 30, 1 << 30]).is_none());
-    assert!(GemminiSettings::square(0).is_none());
-    let layer = LayerShape::product([1 << 20, 1 << 18, 1 << 16]).unwrap();
-    let accelerator = gemmini().accelerator(8);
+    assert!(LayerShape::from_matrix_product([0, 1, 1]).is_none());
+    assert!(LayerShape::from_matrix_product([u64::MAX, 1, 1]).is_none());
+    assert!(LayerShape::from_matrix_product([1 << 30, 1 << 30, 1 << 30]).is_none());
+    assert!(GemminiSettings::square_array(0).is_none());
+    let layer = LayerShape::from_matrix_product([1 << 20, 1 << 18, 1 << 16]).unwrap();
+    let accelerator = gemmini().build_accelerator(8);
     let found = search_mapping(&accelerator, &layer, 200, 0).unwrap();
-    assert!(found.cost.cycles >= layer.macs() / 256);
+    assert!(found.cost.cycles >= layer.mac_count() / 256);
     let (steps, _) = counter::count(
         &small([1, 1], 16, vec![[C, K]]),
-        &LayerShape::product([1, 1, 1]).unwrap(),
+        &LayerShape::from_matrix_product([1, 1, 1]).unwrap(),
         &LoopMapping {
             temporal: vec![Vec::new(); 3],
             spatial: [(C, 1), (K, 1)],
@@ -293,7 +297,7 @@ fn layers_that_cannot_be_are_refused() {
         },
     );
     assert_eq!(steps, 1);
-    assert_eq!(layer.size(S), 1);
+    assert_eq!(layer.loop_size(S), 1);
 }
 
 /// The energy of attention is the energy of both products for each head. The backward pass takes twice this energy,
@@ -307,8 +311,8 @@ fn energy_of_kernels_is_that_of_their_mappings() {
         seed: 1,
     };
     let energy = |sizes| {
-        let layer = LayerShape::product(sizes).unwrap();
-        let found = search_mapping(&gemmini().accelerator(2), &layer, 20, 1).unwrap();
+        let layer = LayerShape::from_matrix_product(sizes).unwrap();
+        let found = search_mapping(&gemmini().build_accelerator(2), &layer, 20, 1).unwrap();
         found.cost.energy
     };
     let kernel = |shape| KernelProfile {
@@ -318,7 +322,7 @@ fn energy_of_kernels_is_that_of_their_mappings() {
         shape,
         ..KernelProfile::default()
     };
-    let price = |shape| model.price(&kernel(shape)).unwrap().energy;
+    let price = |shape| model.price_kernel(&kernel(shape)).unwrap().energy;
     let product = KernelShape::Gemm {
         batch: 3,
         m: 64,
@@ -340,5 +344,5 @@ fn energy_of_kernels_is_that_of_their_mappings() {
     assert!((price(Some(attention(false))) / heads - 1.0).abs() < 1e-12);
     assert!((price(Some(attention(true))) / (2.5 * heads) - 1.0).abs() < 1e-12);
     assert_eq!(price(None), 500.0 * 0.3 + 80.0 * 162.5);
-    assert_eq!(model.price(&KernelProfile::default()), None);
+    assert_eq!(model.price_kernel(&KernelProfile::default()), None);
 }

@@ -1,11 +1,11 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
 use super::npu_rates::NpuRates;
-use super::{BANDWIDTH, LATENCY, curves, measured, optional_capacity, products};
+use super::{BANDWIDTH, LATENCY, curves, measured, parse_optional_capacity, products};
 use crate::compute::{PeakRates, RecordingClass, SystolicArrays};
 use crate::machine::{Machine, NpuClass};
 use crate::memory::LocalMemory;
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
 
 /// The allowed keys of each table.
@@ -39,40 +39,40 @@ const MAX_LANES: u32 = 1 << 16;
 
 /// Parses every class in the order of the file, or returns one unknown class if the file has none. If the file is an
 /// edit of another machine, `original` is that machine.
-pub(super) fn classes(
+pub(super) fn parse_classes(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
 ) -> Result<Vec<NpuClass>, ConfigError> {
     let expected = "a table [npu.NAME] for each class of NPU";
     let Some(field) = root.get("npu") else {
-        return Ok(vec![NpuClass::unknown()]);
+        return Ok(vec![NpuClass::unknown_class()]);
     };
-    let tables = field.table(None)?;
+    let tables = field.read_table(None)?;
     let classes: Vec<_> = tables
         .fields()
-        .map(|(name, field)| class(name, &field, original))
+        .map(|(name, field)| parse_class(name, &field, original))
         .collect::<Result<_, _>>()?;
     if classes.is_empty() {
-        Err(tables.refuse("no class", expected))
+        Err(tables.invalid_table_error("no class", expected))
     } else {
         Ok(classes)
     }
 }
 
-fn class(
+fn parse_class(
     name: &str,
     field: &ConfigField<'_>,
     original: Option<&Machine>,
 ) -> Result<NpuClass, ConfigError> {
-    let table = field.table(Some(KEYS))?;
+    let table = field.read_table(Some(KEYS))?;
     if name.trim().is_empty() || name.chars().any(char::is_control) {
-        return Err(table.refuse(quoted(name), "a name for the class"));
+        return Err(table.invalid_table_error(quote_for_message(name), "a name for the class"));
     }
-    let mut peaks = peaks(&table)?;
-    peaks.set_systolic(table.optional("systolic", systolic)?);
-    let bandwidth = table.quantity("memory_bandwidth", BANDWIDTH)?;
-    let mut curves = curves::curves(&table)?;
-    curves.measured = measured::measured(&table)?;
+    let mut peaks = parse_peaks(&table)?;
+    peaks.set_systolic(table.read_optional("systolic", parse_systolic)?);
+    let bandwidth = table.read_quantity("memory_bandwidth", BANDWIDTH)?;
+    let mut curves = curves::parse_curves(&table)?;
+    curves.measured = measured::parse_measured(&table)?;
     let rates = NpuRates {
         peaks: peaks.clone(),
         memory: bandwidth,
@@ -81,10 +81,10 @@ fn class(
         let mut classes = original?.classes().iter();
         classes.find(|class| class.name == name)
     };
-    let stated = table.optional("measured_at", |field| measured_at(field, &rates))?;
-    let measured_at = stated.or_else(|| before().and_then(NpuRates::of));
+    let stated = table.read_optional("measured_at", |field| measured_at(field, &rates))?;
+    let measured_at = stated.or_else(|| before().and_then(NpuRates::of_class));
     let measured_at = measured_at.unwrap_or(rates);
-    products::add(&table, &mut curves, &measured_at, before())?;
+    products::add_measured_gemms(&table, &mut curves, &measured_at, before())?;
     curves
         .measured
         .set_measured_on(RecordingClass::new(&measured_at.peaks, measured_at.memory));
@@ -94,69 +94,73 @@ fn class(
         peaks,
         memory: Some(LocalMemory {
             bandwidth,
-            latency: table.optional("memory_latency", |field| field.quantity(LATENCY))?,
-            capacity: optional_capacity(&table, "memory_capacity")?,
+            latency: table.read_optional("memory_latency", |field| field.read_quantity(LATENCY))?,
+            capacity: parse_optional_capacity(&table, "memory_capacity")?,
         }),
-        lanes: table.count("lanes", MAX_LANES)?,
-        host_lanes: table.count("host_lanes", MAX_LANES)?,
-        slowdown: slowdown(&table)?,
+        lanes: table.read_count("lanes", MAX_LANES)?,
+        host_lanes: table.read_count("host_lanes", MAX_LANES)?,
+        slowdown: parse_slowdown(&table)?,
     })
 }
 
 /// Parses the rates of the NPUs on which kernels were measured. A missing rate is taken from `own`, the rates of the
 /// class.
 fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, ConfigError> {
-    let table = field.table(Some(&["memory_bandwidth", "peak"]))?;
+    let table = field.read_table(Some(&["memory_bandwidth", "peak"]))?;
     let mut rates = NpuRates {
         peaks: own.peaks.clone(),
-        memory: table.or("memory_bandwidth", own.memory, |field| {
-            field.quantity(BANDWIDTH)
+        memory: table.read_or_default("memory_bandwidth", own.memory, |field| {
+            field.read_quantity(BANDWIDTH)
         })?,
     };
     if table.get("peak").is_some() {
-        rates.peaks = peaks(&table)?;
+        rates.peaks = parse_peaks(&table)?;
     }
     Ok(rates)
 }
 
 /// Parses the factor on kernel durations; the default is 1.
-fn slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
-    class.or("slowdown", 1.0, |field| match field.positive(1e6)? {
-        factor if factor < 1.0 => Err(field.refuse(factor, "a factor of at least 1")),
+fn parse_slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
+    class.read_or_default("slowdown", 1.0, |field| match field.read_positive(1e6)? {
+        factor if factor < 1.0 => Err(field.invalid_value_error(factor, "a factor of at least 1")),
         factor => Ok(factor),
     })
 }
 
 /// Parses systolic arrays: rows and columns of one array, numbers of arrays along the rows and
 /// columns of a result, and the clock.
-fn systolic(field: &ConfigField<'_>) -> Result<SystolicArrays, ConfigError> {
-    let table = field.table(Some(&["array", "arrays", "clock"]))?;
+fn parse_systolic(field: &ConfigField<'_>) -> Result<SystolicArrays, ConfigError> {
+    let table = field.read_table(Some(&["array", "arrays", "clock"]))?;
     let pair = |field: &ConfigField<'_>| -> Result<[u32; 2], ConfigError> {
-        let [a, b] = field.array("numbers", "two whole numbers such as [32, 32]")?;
-        Ok([a.count(MAX_SIDE)?, b.count(MAX_SIDE)?])
+        let [a, b] = field.read_array("numbers", "two whole numbers such as [32, 32]")?;
+        Ok([a.read_count(MAX_SIDE)?, b.read_count(MAX_SIDE)?])
     };
     Ok(SystolicArrays {
-        array: pair(&table.need("array", "rows and columns of an array such as [32, 32]")?)?,
-        arrays: table.or("arrays", [1, 1], pair)?,
-        clock: table.quantity("clock", "1.2 GHz")?,
+        array: pair(
+            &table.require_field("array", "rows and columns of an array such as [32, 32]")?,
+        )?,
+        arrays: table.read_or_default("arrays", [1, 1], pair)?,
+        clock: table.read_quantity("clock", "1.2 GHz")?,
     })
 }
 
-fn peaks(class: &ConfigTable<'_>) -> Result<PeakRates, ConfigError> {
+fn parse_peaks(class: &ConfigTable<'_>) -> Result<PeakRates, ConfigError> {
     let formats = Dtype::ALL.map(|(_, name)| name);
     let expected = format!("a rate for at least one of {}", formats.join(", "));
-    let table = class.need("peak", &expected)?.table(Some(&formats))?;
+    let table = class
+        .require_field("peak", &expected)?
+        .read_table(Some(&formats))?;
     let mut peaks = PeakRates::default();
     let mut any = false;
     for (dtype, name) in Dtype::ALL {
         if let Some(field) = table.get(name) {
-            peaks.set(dtype, field.quantity(RATE)?);
+            peaks.set_peak(dtype, field.read_quantity(RATE)?);
             any = true;
         }
     }
     if any {
         Ok(peaks)
     } else {
-        Err(table.refuse("no rate", expected))
+        Err(table.invalid_table_error("no rate", expected))
     }
 }

@@ -5,7 +5,7 @@ use crate::collective::{CollectiveCurve, CollectiveProtocol, LinkRates};
 use crate::machine::Machine;
 use crate::topology::TopologyDimension;
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
 const KEYS: &[&str] = &[
@@ -36,11 +36,11 @@ const LINKS: &[&str] = &["bandwidth", "latency"];
 
 /// Parses the links on which the times in `table` were measured, from the key `measured_at`.
 pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, ConfigError> {
-    table.optional("measured_at", |field| {
-        let links = field.table(Some(LINKS))?;
+    table.read_optional("measured_at", |field| {
+        let links = field.read_table(Some(LINKS))?;
         Ok(LinkRates {
-            bandwidth: links.quantity("bandwidth", BANDWIDTH)?,
-            latency: links.quantity("latency", LATENCY)?,
+            bandwidth: links.read_quantity("bandwidth", BANDWIDTH)?,
+            latency: links.read_quantity("latency", LATENCY)?,
         })
     })
 }
@@ -49,11 +49,11 @@ pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, 
 pub(super) fn links_before(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;
-    Some(LinkRates::of(dimension))
+    Some(LinkRates::of_dimension(dimension))
 }
 
 /// Parses the curves in the table of a dimension, measured on the links `measured_at`.
-pub(super) fn curves(
+pub(super) fn parse_curves(
     dimension: &ConfigTable<'_>,
     measured_at: Option<LinkRates>,
 ) -> Result<Vec<CollectiveCurve>, ConfigError> {
@@ -61,9 +61,9 @@ pub(super) fn curves(
         return Ok(Vec::new());
     };
     let mut curves: Vec<CollectiveCurve> = Vec::new();
-    for table in field.tables(KEYS)? {
-        let kind = table.choice("collective", &KINDS)?;
-        let members = table.count("members", MOST)?;
+    for table in field.read_tables(KEYS)? {
+        let kind = table.read_choice("collective", &KINDS)?;
+        let members = table.read_count("members", MOST)?;
         let points = match table.get("points") {
             Some(field) => measured_points(&field)?,
             None => regular_points(&table)?,
@@ -74,9 +74,11 @@ pub(super) fn curves(
         {
             let found = format!(
                 "a second curve of {} among {members} members",
-                quoted(&kind.to_string())
+                quote_for_message(&kind.to_string())
             );
-            return Err(table.refuse(found, "one curve for each kind and number of members"));
+            return Err(
+                table.invalid_table_error(found, "one curve for each kind and number of members")
+            );
         }
         curves.push(CollectiveCurve {
             kind,
@@ -90,22 +92,22 @@ pub(super) fn curves(
 
 /// Returns the points of a curve in which each size is `factor` times the previous size.
 fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
-    let Bytes(first) = super::size(table, "first", CAPACITY)?;
-    let factor = f64::from(table.count("factor", MOST)?);
+    let Bytes(first) = super::parse_size(table, "first", CAPACITY)?;
+    let factor = f64::from(table.read_count("factor", MOST)?);
     let list = "a list of times, one for each size";
-    let field = table.need("times", list)?;
+    let field = table.require_field("times", list)?;
     let mut points = Vec::new();
     let mut bytes = first as f64;
-    for item in field.items(list)? {
-        let time: Span = item.quantity(LATENCY)?;
+    for item in field.read_items(list)? {
+        let time: Span = item.read_quantity(LATENCY)?;
         if time == Span::ZERO {
-            return Err(item.refuse("no time", "more than zero"));
+            return Err(item.invalid_value_error("no time", "more than zero"));
         }
-        points.push((bytes, time.seconds()));
+        points.push((bytes, time.as_seconds()));
         bytes *= factor;
     }
     if points.is_empty() || factor < 2.0 && points.len() > 1 {
-        return Err(field.refuse("an empty list, or a factor below 2", list));
+        return Err(field.invalid_value_error("an empty list, or a factor below 2", list));
     }
     Ok(points)
 }
@@ -114,23 +116,23 @@ fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigErro
 fn measured_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let list = "a list of [bytes, time], bytes ascending";
     let mut points: Vec<(f64, f64)> = Vec::new();
-    for item in field.items(list)? {
-        let pair = item.items("bytes and a time")?;
+    for item in field.read_items(list)? {
+        let pair = item.read_items("bytes and a time")?;
         let [bytes, time] = pair.as_slice() else {
-            return Err(item.refuse(format_args!("{} values", pair.len()), list));
+            return Err(item.invalid_value_error(format_args!("{} values", pair.len()), list));
         };
-        let bytes = bytes.between(1, MOST_BYTES)? as f64;
-        let span: Span = time.quantity(LATENCY)?;
+        let bytes = bytes.read_integer_between(1, MOST_BYTES)? as f64;
+        let span: Span = time.read_quantity(LATENCY)?;
         if span == Span::ZERO || points.last().is_some_and(|(last, _)| *last >= bytes) {
-            return Err(item.refuse(
+            return Err(item.invalid_value_error(
                 "a time of 0, or not more bytes than in the entry before",
                 list,
             ));
         }
-        points.push((bytes, span.seconds()));
+        points.push((bytes, span.as_seconds()));
     }
     if points.is_empty() {
-        return Err(field.refuse("no point", list));
+        return Err(field.invalid_value_error("no point", list));
     }
     Ok(points)
 }
@@ -155,22 +157,30 @@ pub(super) fn add_measured(
         return Ok(());
     };
     let mut seen = Vec::new();
-    for table in field.tables(MEASURED)? {
+    for table in field.read_tables(MEASURED)? {
         let expected = "the name of a dimension";
-        let name = table.need("dimension", expected)?;
-        let at = name.text(expected)?;
+        let name = table.require_field("dimension", expected)?;
+        let at = name.read_text(expected)?;
         let Some(at) = dimensions.iter().position(|one| one.name == at) else {
-            let names: Vec<_> = dimensions.iter().map(|one| quoted(&one.name)).collect();
-            return Err(name.refuse(quoted(at), format_args!("one of {}", names.join(", "))));
+            let names: Vec<_> = dimensions
+                .iter()
+                .map(|one| quote_for_message(&one.name))
+                .collect();
+            return Err(name.invalid_value_error(
+                quote_for_message(at),
+                format_args!("one of {}", names.join(", ")),
+            ));
         };
-        let kind = table.choice("collective", &KINDS)?;
+        let kind = table.read_choice("collective", &KINDS)?;
         let expected = format!("a whole number from 2 to {MOST}");
-        let members = table.need("members", &expected)?.count(MOST)?;
+        let members = table
+            .require_field("members", &expected)?
+            .read_count(MOST)?;
         let list = "a list of [bytes, time], bytes ascending";
-        let points = measured_points(&table.need("points", list)?)?;
+        let points = measured_points(&table.require_field("points", list)?)?;
         if seen.contains(&(at, kind, members)) {
             let found = "a second table for the same dimension, kind and number of members";
-            return Err(table.refuse(
+            return Err(table.invalid_table_error(
                 found,
                 "one table for each dimension, kind and number of members",
             ));
@@ -189,7 +199,7 @@ pub(super) fn add_measured(
 }
 
 /// Parses the protocols in the table of a dimension.
-pub(super) fn protocols(
+pub(super) fn parse_protocols(
     dimension: &ConfigTable<'_>,
     measured_at: Option<LinkRates>,
 ) -> Result<Vec<CollectiveProtocol>, ConfigError> {
@@ -197,29 +207,29 @@ pub(super) fn protocols(
         return Ok(Vec::new());
     };
     let mut protocols = Vec::new();
-    for table in field.tables(PROTOCOL)? {
+    for table in field.read_tables(PROTOCOL)? {
         let list = "an ascending list of numbers of members";
         let mut members: Vec<u32> = Vec::new();
-        for item in table.need("members", list)?.items(list)? {
-            let number = item.count(MOST)?;
+        for item in table.require_field("members", list)?.read_items(list)? {
+            let number = item.read_count(MOST)?;
             if members.last().is_some_and(|last| *last >= number) {
-                return Err(item.refuse(number, "more than the number before"));
+                return Err(item.invalid_value_error(number, "more than the number before"));
             }
             members.push(number);
         }
         let list = "a list of bandwidths, one for each entry of `members`";
-        let field = table.need("bandwidths", list)?;
+        let field = table.require_field("bandwidths", list)?;
         let mut rates = Vec::new();
-        for item in field.items(list)? {
-            let rate: Bandwidth = item.quantity(BANDWIDTH)?;
+        for item in field.read_items(list)? {
+            let rate: Bandwidth = item.read_quantity(BANDWIDTH)?;
             rates.push(rate.bytes_per_second());
         }
         if rates.len() != members.len() || rates.is_empty() {
-            return Err(field.refuse(format_args!("{} bandwidths", rates.len()), list));
+            return Err(field.invalid_value_error(format_args!("{} bandwidths", rates.len()), list));
         }
-        let seconds = |key| Ok(table.quantity::<Span>(key, LATENCY)?.seconds());
+        let seconds = |key| Ok(table.read_quantity::<Span>(key, LATENCY)?.as_seconds());
         protocols.push(CollectiveProtocol {
-            kind: table.choice("collective", &KINDS)?,
+            kind: table.read_choice("collective", &KINDS)?,
             start: seconds("start")?,
             step: seconds("step")?,
             rates: members.into_iter().zip(rates).collect(),

@@ -9,27 +9,29 @@ const KEYS: &[&str] = &["gemms", "factor", "error"];
 const MOST: f64 = 100.0;
 
 /// Parses the corrections in the order of the file.
-pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>, ConfigError> {
+pub(super) fn parse_corrections(
+    root: &ConfigTable<'_>,
+) -> Result<Vec<PriceCorrection>, ConfigError> {
     let Some(field) = root.get("correction") else {
         return Ok(Vec::new());
     };
     let mut corrections: Vec<PriceCorrection> = Vec::new();
-    for table in field.tables(KEYS)? {
+    for table in field.read_tables(KEYS)? {
         let expected = "two matrix multiplications, each as [rows, columns, summed over]";
-        let gemms = table.optional("gemms", |field| {
-            let [first, second] = field.array("products", expected)?;
-            Ok([product(&first)?, product(&second)?])
+        let gemms = table.read_optional("gemms", |field| {
+            let [first, second] = field.read_array("products", expected)?;
+            Ok([parse_product(&first)?, parse_product(&second)?])
         })?;
         if corrections.iter().any(|known| known.gemms == gemms) {
             let found = match gemms {
                 Some(_) => "a second correction of the same matrix multiplications",
                 None => "a second correction of all other matrix multiplications",
             };
-            return Err(table.refuse(found, "one correction for each"));
+            return Err(table.invalid_table_error(found, "one correction for each"));
         }
         let number = |key: &str| {
-            let field = table.need(key, "a number above zero")?;
-            field.positive(MOST)
+            let field = table.require_field(key, "a number above zero")?;
+            field.read_positive(MOST)
         };
         corrections.push(PriceCorrection {
             gemms,
@@ -41,9 +43,9 @@ pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>
 }
 
 /// Parses the sizes of a matrix product.
-fn product(field: &ConfigField<'_>) -> Result<[u64; 3], ConfigError> {
+fn parse_product(field: &ConfigField<'_>) -> Result<[u64; 3], ConfigError> {
     let expected = "three sizes of a matrix multiplication, [rows, columns, summed over]";
-    let size = |field: ConfigField<'_>| field.count(u32::MAX).map(u64::from);
-    let [rows, columns, summed] = field.array("sizes", expected)?.map(size);
+    let size = |field: ConfigField<'_>| field.read_count(u32::MAX).map(u64::from);
+    let [rows, columns, summed] = field.read_array("sizes", expected)?.map(size);
     Ok([rows?, columns?, summed?])
 }

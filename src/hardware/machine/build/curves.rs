@@ -2,12 +2,12 @@
 
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
-    AttentionCurve, AttentionWaves, DecodeCurve, GemmCurve, KeptRates, KernelCurves, MovingCurve,
-    PowerThrottling, WidthFactors,
+    AttentionCurve, AttentionWaves, DecodeCurve, GemmCurve, HeadWidthFactors, KernelCurves,
+    MemoryBoundCurve, PowerThrottling, SustainedRates,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use chakram_base::dtype::Dtype;
-use chakram_base::kernel_shape::MovingKernel;
+use chakram_base::kernel_shape::MemoryBoundKernel;
 use chakram_base::units::{Bandwidth, Span};
 
 const GEMM: &[&str] = &[
@@ -33,41 +33,43 @@ const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"
 /// Parses the power keys of a class.
 ///
 /// Near the power limit, an NPU's rate is proportional to the square root of its power.
-fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
+fn kept_rates(class: &ConfigTable<'_>) -> Result<SustainedRates, ConfigError> {
     let Some(field) = class.get("power") else {
-        return Ok(KeptRates::default());
+        return Ok(SustainedRates::default());
     };
-    let table = field.table(Some(POWER))?;
-    let sustained = table.or("sustained", 1.0, |field| field.positive(1.0))?;
+    let table = field.read_table(Some(POWER))?;
+    let sustained = table.read_or_default("sustained", 1.0, |field| field.read_positive(1.0))?;
     let capped = match (table.get("limit"), table.get("rated")) {
         (None, None) => 1.0,
         (Some(limit), Some(rated)) => {
-            let rated = rated.positive(MOST)?;
-            (limit.positive(rated)? / rated).sqrt()
+            let rated = rated.read_positive(MOST)?;
+            (limit.read_positive(rated)? / rated).sqrt()
         }
         (Some(_), None) => {
-            return Err(table.missing("rated", "the watts at which the rates were measured"));
+            return Err(
+                table.missing_entry_error("rated", "the watts at which the rates were measured")
+            );
         }
         (None, Some(_)) => {
-            return Err(table.missing("limit", "the power limit of an NPU, in watts"));
+            return Err(table.missing_entry_error("limit", "the power limit of an NPU, in watts"));
         }
     };
     let throttling = match (table.get("slower"), table.get("slower_after")) {
         (None, None) => None,
         (Some(slower), Some(after)) => Some(PowerThrottling {
-            slower: slower.positive(1.0)?,
-            after: after.quantity::<Span>(LATENCY)?.seconds(),
+            slower: slower.read_positive(1.0)?,
+            after: after.read_quantity::<Span>(LATENCY)?.as_seconds(),
         }),
         (Some(_), None) => {
             let expected = "the time until half of the slowdown is reached";
-            return Err(table.missing("slower_after", expected));
+            return Err(table.missing_entry_error("slower_after", expected));
         }
         (None, Some(_)) => {
             let expected = "the fraction by which long matrix multiplications are slower";
-            return Err(table.missing("slower", expected));
+            return Err(table.missing_entry_error("slower", expected));
         }
     };
-    Ok(KeptRates {
+    Ok(SustainedRates {
         products: sustained * capped,
         attention: capped,
         throttling,
@@ -80,9 +82,11 @@ pub(super) fn in_short_runs(
     curve: GemmCurve,
 ) -> Result<GemmCurve, ConfigError> {
     let power = class.get("power");
-    let power = power.map(|field| field.table(Some(POWER))).transpose()?;
+    let power = power
+        .map(|field| field.read_table(Some(POWER)))
+        .transpose()?;
     let sustained = match power.as_ref().and_then(|table| table.get("sustained")) {
-        Some(field) => field.positive(1.0)?,
+        Some(field) => field.read_positive(1.0)?,
         None => 1.0,
     };
     Ok(GemmCurve {
@@ -97,16 +101,18 @@ const MOST: f64 = 1e6;
 const MOST_BESIDE: f64 = 10.0;
 
 /// Parses the curves in the table of a class.
-pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
+pub(super) fn parse_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
     let mut curves = KernelCurves {
         kept: kept_rates(class)?,
         ..KernelCurves::default()
     };
     add_kernels(class, &mut curves)?;
     if let Some(field) = class.get("beside_collectives") {
-        let factor = field.positive(MOST_BESIDE)?;
+        let factor = field.read_positive(MOST_BESIDE)?;
         if factor < 1.0 {
-            return Err(field.refuse(factor, "a factor on the time of kernels, 1 or more"));
+            return Err(
+                field.invalid_value_error(factor, "a factor on the time of kernels, 1 or more")
+            );
         }
         curves.beside_collectives = Some(factor);
     }
@@ -120,128 +126,135 @@ pub(super) fn add_kernels(
     curves: &mut KernelCurves,
 ) -> Result<(), ConfigError> {
     let kept = curves.kept;
-    for table in tables(class, "gemm", GEMM)? {
+    for table in kernel_tables(class, "gemm", GEMM)? {
         let curve = GemmCurve {
-            start: seconds(&table, "start")?,
-            efficiency: kept.products * number(&table, "efficiency", 1.0)?,
-            multiprocessors: number(&table, "multiprocessors", MOST)?,
-            operands: rate(&table, "operands")?,
-            results: rate(&table, "results")?,
-            memory: number(&table, "memory", 2.0)?,
-            reduction: seconds(&table, "reduction")?,
-            error: number(&table, "error", 10.0)?,
+            start: parse_seconds(&table, "start")?,
+            efficiency: kept.products * parse_positive(&table, "efficiency", 1.0)?,
+            multiprocessors: parse_positive(&table, "multiprocessors", MOST)?,
+            operands: parse_rate(&table, "operands")?,
+            results: parse_rate(&table, "results")?,
+            memory: parse_positive(&table, "memory", 2.0)?,
+            reduction: parse_seconds(&table, "reduction")?,
+            error: parse_positive(&table, "error", 10.0)?,
             throttling: kept.throttling,
         };
-        for dtype in formats(&table)? {
+        for dtype in parse_formats(&table)? {
             curves.gemm[dtype as usize] = Some(curve);
         }
     }
-    for table in tables(class, "attention", ATTENTION)? {
+    for table in kernel_tables(class, "attention", ATTENTION)? {
         let curve = AttentionCurve {
-            start: seconds(&table, "start")?,
-            compute: kept.attention * number(&table, "compute", 1.0)?,
-            memory: number(&table, "memory", 2.0)?,
-            ramp: number(&table, "ramp", MOST)?,
-            backward: number(&table, "backward", MOST)?,
-            error: number(&table, "error", 10.0)?,
-            waves: table.optional("waves", waves)?,
-            decode: table.optional("decode", decode)?,
-            widths: table.optional("widths", read_widths)?,
+            start: parse_seconds(&table, "start")?,
+            compute: kept.attention * parse_positive(&table, "compute", 1.0)?,
+            memory: parse_positive(&table, "memory", 2.0)?,
+            ramp: parse_positive(&table, "ramp", MOST)?,
+            backward: parse_positive(&table, "backward", MOST)?,
+            error: parse_positive(&table, "error", 10.0)?,
+            waves: table.read_optional("waves", parse_waves)?,
+            decode: table.read_optional("decode", parse_decode_curve)?,
+            widths: table.read_optional("widths", read_widths)?,
         };
-        for dtype in formats(&table)? {
+        for dtype in parse_formats(&table)? {
             curves.attention[dtype as usize] = Some(curve);
         }
         if let Some(field) = table.get("kernel") {
-            curves.attention_kernel = Some(field.line()?.to_owned());
+            curves.attention_kernel = Some(field.read_line()?.to_owned());
         }
     }
     if let Some(field) = class.get("moving") {
-        let table = field.table(Some(MOVING))?;
-        curves.moving = Some(MovingCurve {
-            fractions: fractions(&table)?,
-            floor: seconds(&table, "floor")?,
-            gap: seconds(&table, "gap")?,
-            error: number(&table, "error", 10.0)?,
+        let table = field.read_table(Some(MOVING))?;
+        curves.moving = Some(MemoryBoundCurve {
+            fractions: parse_fractions(&table)?,
+            floor: parse_seconds(&table, "floor")?,
+            gap: parse_seconds(&table, "gap")?,
+            error: parse_positive(&table, "error", 10.0)?,
         });
     }
     Ok(())
 }
 
 /// Parses the factors on the compute rate of attention, by head width.
-fn read_widths(field: &ConfigField<'_>) -> Result<WidthFactors, ConfigError> {
-    let keys = WidthFactors::WIDTHS.map(|(_, key)| key);
-    let table = field.table(Some(&keys))?;
-    let mut factors = [0.0; WidthFactors::WIDTHS.len()];
+fn read_widths(field: &ConfigField<'_>) -> Result<HeadWidthFactors, ConfigError> {
+    let keys = HeadWidthFactors::WIDTHS.map(|(_, key)| key);
+    let table = field.read_table(Some(&keys))?;
+    let mut factors = [0.0; HeadWidthFactors::WIDTHS.len()];
     for (factor, key) in factors.iter_mut().zip(keys) {
-        *factor = number(&table, key, 4.0)?;
+        *factor = parse_positive(&table, key, 4.0)?;
     }
-    Ok(WidthFactors(factors))
+    Ok(HeadWidthFactors(factors))
 }
 
-fn waves(field: &ConfigField<'_>) -> Result<AttentionWaves, ConfigError> {
-    let table = field.table(Some(WAVES))?;
+fn parse_waves(field: &ConfigField<'_>) -> Result<AttentionWaves, ConfigError> {
+    let table = field.read_table(Some(WAVES))?;
     Ok(AttentionWaves {
-        multiprocessors: number(&table, "multiprocessors", MOST)?,
-        tail: number(&table, "tail", MOST)?,
+        multiprocessors: parse_positive(&table, "multiprocessors", MOST)?,
+        tail: parse_positive(&table, "tail", MOST)?,
     })
 }
 
-fn decode(field: &ConfigField<'_>) -> Result<DecodeCurve, ConfigError> {
-    let table = field.table(Some(DECODE))?;
+fn parse_decode_curve(field: &ConfigField<'_>) -> Result<DecodeCurve, ConfigError> {
+    let table = field.read_table(Some(DECODE))?;
     Ok(DecodeCurve {
-        start: seconds(&table, "start")?,
-        memory: number(&table, "memory", 2.0)?,
-        head: seconds(&table, "head")?,
-        multiprocessors: number(&table, "multiprocessors", MOST)?,
+        start: parse_seconds(&table, "start")?,
+        memory: parse_positive(&table, "memory", 2.0)?,
+        head: parse_seconds(&table, "head")?,
+        multiprocessors: parse_positive(&table, "multiprocessors", MOST)?,
     })
 }
 
-fn tables<'d>(
+fn kernel_tables<'d>(
     class: &ConfigTable<'d>,
     key: &str,
     keys: &[&str],
 ) -> Result<Vec<ConfigTable<'d>>, ConfigError> {
     match class.get(key) {
-        Some(field) => field.tables(keys),
+        Some(field) => field.read_tables(keys),
         None => Ok(Vec::new()),
     }
 }
 
 /// Parses the number formats for which a curve is valid.
-fn formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
+fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
     let expected = "a list of number formats";
-    let items = table.need("formats", expected)?.items(expected)?;
-    items.iter().map(|item| item.choice(&Dtype::ALL)).collect()
+    let items = table
+        .require_field("formats", expected)?
+        .read_items(expected)?;
+    items
+        .iter()
+        .map(|item| item.read_choice(&Dtype::ALL))
+        .collect()
 }
 
 /// Parses one fraction for all classes of kernels, or a table with a fraction for each class.
-fn fractions(table: &ConfigTable<'_>) -> Result<[f64; MovingKernel::ALL.len()], ConfigError> {
+fn parse_fractions(
+    table: &ConfigTable<'_>,
+) -> Result<[f64; MemoryBoundKernel::ALL.len()], ConfigError> {
     let expected =
         "a fraction of the memory's bandwidth, or a table with a fraction for each class of kernel";
-    let field = table.need("fraction", expected)?;
-    if let Ok(one) = field.positive(2.0) {
-        return Ok([one; MovingKernel::ALL.len()]);
+    let field = table.require_field("fraction", expected)?;
+    if let Ok(one) = field.read_positive(2.0) {
+        return Ok([one; MemoryBoundKernel::ALL.len()]);
     }
-    let names = MovingKernel::ALL.map(|(_, name)| name);
-    let table = field.table(Some(&names))?;
-    let mut fractions = [0.0; MovingKernel::ALL.len()];
+    let names = MemoryBoundKernel::ALL.map(|(_, name)| name);
+    let table = field.read_table(Some(&names))?;
+    let mut fractions = [0.0; MemoryBoundKernel::ALL.len()];
     for (fraction, name) in fractions.iter_mut().zip(names) {
-        *fraction = number(&table, name, 2.0)?;
+        *fraction = parse_positive(&table, name, 2.0)?;
     }
     Ok(fractions)
 }
 
-fn number(table: &ConfigTable<'_>, key: &str, most: f64) -> Result<f64, ConfigError> {
+fn parse_positive(table: &ConfigTable<'_>, key: &str, most: f64) -> Result<f64, ConfigError> {
     let expected = format!("a number above 0 and at most {most}");
-    table.need(key, expected)?.positive(most)
+    table.require_field(key, expected)?.read_positive(most)
 }
 
-fn seconds(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
-    Ok(table.quantity::<Span>(key, LATENCY)?.seconds())
+fn parse_seconds(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
+    Ok(table.read_quantity::<Span>(key, LATENCY)?.as_seconds())
 }
 
-fn rate(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
+fn parse_rate(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
     Ok(table
-        .quantity::<Bandwidth>(key, BANDWIDTH)?
+        .read_quantity::<Bandwidth>(key, BANDWIDTH)?
         .bytes_per_second())
 }

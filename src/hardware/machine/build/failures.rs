@@ -10,45 +10,51 @@ use chakram_base::units::{Span, Time};
 const KEYS: &[&str] = &["npu", "link", "at"];
 
 /// Parses the failures in the order of the file.
-pub(super) fn failures(
+pub(super) fn parse_failures(
     root: &ConfigTable<'_>,
     topology: &Topology,
 ) -> Result<Vec<MachineFailure>, ConfigError> {
     let Some(field) = root.get("failure") else {
         return Ok(Vec::new());
     };
-    let tables = field.tables(KEYS)?;
+    let tables = field.read_tables(KEYS)?;
     let failures = tables.iter().map(|table| {
-        let at: Span = table.quantity("at", "2 ms")?;
+        let at: Span = table.read_quantity("at", "2 ms")?;
         Ok(MachineFailure {
-            part: failed_part(table, topology)?,
+            part: parse_failed_part(table, topology)?,
             at: Time::ZERO + at,
         })
     });
     failures.collect()
 }
 
-fn failed_part(table: &ConfigTable<'_>, topology: &Topology) -> Result<FailedPart, ConfigError> {
+fn parse_failed_part(
+    table: &ConfigTable<'_>,
+    topology: &Topology,
+) -> Result<FailedPart, ConfigError> {
     match (table.get("npu"), table.get("link")) {
         (Some(npu), None) => {
-            let number = npu.between(0, u64::from(topology.npus()) - 1)?;
+            let number = npu.read_integer_between(0, u64::from(topology.npu_count()) - 1)?;
             Ok(FailedPart::Npu(Npu(number as u32)))
         }
         (None, Some(link)) => {
-            let ends = link.line()?;
+            let ends = link.read_line()?;
             let Some(graph) = topology.link_graph() else {
-                let found = format!("a failing link on a machine of {} NPUs", topology.npus());
-                return Err(link.refuse(
+                let found = format!(
+                    "a failing link on a machine of {} NPUs",
+                    topology.npu_count()
+                );
+                return Err(link.invalid_value_error(
                     found,
                     format!("at most {MOST_NPUS} NPUs if single links fail"),
                 ));
             };
             let expected = "two vertices that a link joins, such as \"0-1\"";
             let known = graph.links_between(ends);
-            known.map_err(|found| link.refuse(found, expected))?;
+            known.map_err(|found| link.invalid_value_error(found, expected))?;
             Ok(FailedPart::Link(ends.to_owned()))
         }
-        _ => Err(table.refuse(
+        _ => Err(table.invalid_table_error(
             "`npu` and `link`, or neither",
             "either of them, for the part that fails",
         )),

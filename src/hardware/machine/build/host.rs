@@ -24,22 +24,24 @@ const UNSTATED_ERROR: f64 = 0.4;
 const MAX_QUEUE: u32 = 1 << 24;
 
 /// Parses the host, or returns `None` if the file has no such table.
-pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> {
+pub(super) fn parse_host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> {
     let Some(field) = root.get("host") else {
         return Ok(None);
     };
-    let table = field.table(Some(KEYS))?;
-    let launch = table.quantity("launch", LATENCY)?;
-    let backward = table.or("backward", launch, |field| field.quantity(LATENCY))?;
+    let table = field.read_table(Some(KEYS))?;
+    let launch = table.read_quantity("launch", LATENCY)?;
+    let backward =
+        table.read_or_default("backward", launch, |field| field.read_quantity(LATENCY))?;
     Ok(Some(Host {
         launch,
         backward,
-        collective: table.quantity("collective", LATENCY)?,
-        message: table.quantity("message", LATENCY)?,
-        step: table.quantity("step", LATENCY)?,
-        queue: table.count("queue", MAX_QUEUE)?,
-        waits: table.choice("waits", &HostWait::ALL)?,
-        error: table.or("error", UNSTATED_ERROR, |field| field.positive(10.0))?,
-        jitter: table.or("jitter", Span::ZERO, |field| field.quantity(LATENCY))?,
+        collective: table.read_quantity("collective", LATENCY)?,
+        message: table.read_quantity("message", LATENCY)?,
+        step: table.read_quantity("step", LATENCY)?,
+        queue: table.read_count("queue", MAX_QUEUE)?,
+        waits: table.read_choice("waits", &HostWait::ALL)?,
+        error: table.read_or_default("error", UNSTATED_ERROR, |field| field.read_positive(10.0))?,
+        jitter: table
+            .read_or_default("jitter", Span::ZERO, |field| field.read_quantity(LATENCY))?,
     }))
 }

@@ -2,7 +2,7 @@
 
 use super::LATENCY;
 use crate::compute::{MeasuredKernel, MeasuredKernels, MeasuredTime};
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 
@@ -14,45 +14,49 @@ const MOST: u64 = i64::MAX as u64;
 const LARGEST_ERROR: f64 = 10.0;
 
 /// Parses the measured kernels in the table of a class.
-pub(super) fn measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels, ConfigError> {
+pub(super) fn parse_measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels, ConfigError> {
     let mut all = MeasuredKernels::default();
     let Some(field) = class.get("measured") else {
         return Ok(all);
     };
-    for table in field.tables(KEYS)? {
+    for table in field.read_tables(KEYS)? {
         let expected = "the name of a kernel, as in traces";
-        let name = table.need("name", expected)?.text(expected)?;
-        let dtype = table.optional("format", |field| field.choice(&Dtype::ALL))?;
+        let name = table.require_field("name", expected)?.read_text(expected)?;
+        let dtype = table.read_optional("format", |field| field.read_choice(&Dtype::ALL))?;
         let expected = "a list of [FLOPs, bytes, time]";
-        let field = table.need("times", expected)?;
-        let times = field.items(expected)?;
-        let times = times.iter().map(time).collect::<Result<Vec<_>, _>>()?;
-        let error = |key| table.or(key, 0.0, |field| field.positive(LARGEST_ERROR));
+        let field = table.require_field("times", expected)?;
+        let times = field.read_items(expected)?;
+        let times = times
+            .iter()
+            .map(parse_measured_time)
+            .collect::<Result<Vec<_>, _>>()?;
+        let error =
+            |key| table.read_or_default(key, 0.0, |field| field.read_positive(LARGEST_ERROR));
         let Some(kernel) = MeasuredKernel::new(times, error("error")?, error("between")?) else {
             let expected = "at least one time, and at most one for each pair of FLOPs and bytes";
-            return Err(field.refuse(
+            return Err(field.invalid_value_error(
                 "an empty list, or two entries with the same FLOPs and bytes",
                 expected,
             ));
         };
-        if !all.add(name.to_owned(), dtype, kernel) {
+        if !all.add_kernel(name.to_owned(), dtype, kernel) {
             let found = format!(
                 "a second table for kernel {} in the same format",
-                quoted(name)
+                quote_for_message(name)
             );
-            return Err(table.refuse(found, "one table for each name and format"));
+            return Err(table.invalid_table_error(found, "one table for each name and format"));
         }
     }
     Ok(all)
 }
 
-fn time(field: &ConfigField<'_>) -> Result<MeasuredTime, ConfigError> {
+fn parse_measured_time(field: &ConfigField<'_>) -> Result<MeasuredTime, ConfigError> {
     let expected = "FLOPs, bytes and a time, such as [2048, 512, \"1.5 us\"]";
-    let [flops, bytes, time] = field.array("values", expected)?;
-    let span: Span = time.quantity(LATENCY)?;
+    let [flops, bytes, time] = field.read_array("values", expected)?;
+    let span: Span = time.read_quantity(LATENCY)?;
     Ok(MeasuredTime {
-        flops: flops.between(0, MOST)?,
-        bytes: bytes.between(0, MOST)?,
-        seconds: span.seconds(),
+        flops: flops.read_integer_between(0, MOST)?,
+        bytes: bytes.read_integer_between(0, MOST)?,
+        seconds: span.as_seconds(),
     })
 }

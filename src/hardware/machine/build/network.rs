@@ -7,7 +7,7 @@ use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
 use crate::machine::Machine;
 use crate::network::{NetworkKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bytes;
 
@@ -53,13 +53,13 @@ pub(super) struct NetworkSection {
 
 /// Parses and checks all dimensions and the network table. If the file is an edit of another machine, `original` is
 /// that machine.
-pub(super) fn network(
+pub(super) fn parse_network(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
 ) -> Result<NetworkSection, ConfigError> {
     let expected = "a table [[dimension]] for each dimension, innermost first, or a table [tiles]";
-    let field = root.need("dimension", expected)?;
-    let tables = field.tables(KEYS)?;
+    let field = root.require_field("dimension", expected)?;
+    let tables = field.read_tables(KEYS)?;
     let mut dimensions: Vec<TopologyDimension> = Vec::with_capacity(tables.len());
     let mut algorithms = Vec::with_capacity(tables.len());
     let mut curves = Vec::with_capacity(tables.len());
@@ -68,28 +68,30 @@ pub(super) fn network(
     let mut rank_domain = None;
     let mut npus = 1;
     for (index, table) in tables.iter().enumerate() {
-        let dimension = dimension(table)?;
+        let dimension = parse_dimension(table)?;
         if dimensions.iter().any(|other| other.name == dimension.name) {
-            let found = format!("the name {} twice", quoted(&dimension.name));
-            return Err(table.refuse(found, "a different name for each dimension"));
+            let found = format!("the name {} twice", quote_for_message(&dimension.name));
+            return Err(table.invalid_table_error(found, "a different name for each dimension"));
         }
-        let size = table.need("size", "the number of NPUs along this dimension")?;
+        let size = table.require_field("size", "the number of NPUs along this dimension")?;
         // u64 cannot overflow here: the product of the inner sizes is at most MAX_NPUS.
         npus *= u64::from(dimension.size);
         if npus > u64::from(Topology::MAX_NPUS) {
             let most = Topology::MAX_NPUS;
             let found = format!("a size with which the machine has {npus} NPUs");
-            return Err(size.refuse(found, format_args!("at most {most} in all")));
+            return Err(size.invalid_value_error(found, format_args!("at most {most} in all")));
         }
         if let Some(field) = table.get("ranks") {
             if index + 1 == tables.len() {
                 let found = "`ranks` on the outermost dimension, which has no further domains";
-                return Err(field.refuse(found, "`ranks` on an inner dimension"));
+                return Err(field.invalid_value_error(found, "`ranks` on an inner dimension"));
             }
             if rank_domain.is_some() {
-                return Err(field.refuse("a second one", "`ranks` in one dimension only"));
+                return Err(
+                    field.invalid_value_error("a second one", "`ranks` in one dimension only")
+                );
             }
-            rank_domain = Some(self::rank_domain(
+            rank_domain = Some(parse_rank_domain(
                 &field,
                 index,
                 dimension.size,
@@ -97,36 +99,36 @@ pub(super) fn network(
             )?);
         }
         if let Some(field) = table.get("scalable") {
-            scalable = field.flag()?;
+            scalable = field.read_flag()?;
             // `NAMExN` replaces the size of the last table, so only that table can be scalable.
             if scalable && index + 1 < tables.len() {
                 let found = "true on an inner dimension";
-                return Err(field.refuse(
+                return Err(field.invalid_value_error(
                     found,
                     "`scalable` only on the outermost dimension, which is the last table",
                 ));
             }
         }
-        algorithms.push(table.choice("algorithm", &AlgorithmChoice::ALL)?);
+        algorithms.push(table.read_choice("algorithm", &AlgorithmChoice::ALL)?);
         let measured_at = collective_curves::measured_at(table)?;
         let before = || collective_curves::links_before(original, &dimension.name);
         let measured_at = measured_at.or_else(before);
-        curves.push(collective_curves::curves(table, measured_at)?);
-        protocols.push(collective_curves::protocols(table, measured_at)?);
+        curves.push(collective_curves::parse_curves(table, measured_at)?);
+        protocols.push(collective_curves::parse_protocols(table, measured_at)?);
         dimensions.push(dimension);
     }
     collective_curves::add_measured(root, &dimensions, original, &mut curves)?;
-    let topology =
-        Topology::new(dimensions).ok_or_else(|| field.refuse("no dimension", expected))?;
-    let topology = wiring::wired(root, &tables, topology)?;
-    let own = topology.graph().is_some();
+    let topology = Topology::new(dimensions)
+        .ok_or_else(|| field.invalid_value_error("no dimension", expected))?;
+    let topology = wiring::add_wiring(root, &tables, topology)?;
+    let own = topology.explicit_links().is_some();
     let usual = if own {
         NetworkKind::FairSharing
     } else {
         NetworkKind::default()
     };
-    let settings = traffic(root, usual)?;
-    if let Some(graph) = topology.graph() {
+    let settings = parse_network_settings(root, usual)?;
+    if let Some(graph) = topology.explicit_links() {
         // Where several paths of a message meet, devices would store its parts. Devices of links derived from shapes
         // are not modelled, so neither case can store and forward.
         let switching = settings.switching;
@@ -135,11 +137,13 @@ pub(super) fn network(
             let found = "a network model or switching that does not support explicit links";
             let expected = "fair_sharing with cut_through, which [[link]], clos and graph need; or with \
                             store_and_forward if every dimension is clos or graph and routes are first or hashed";
-            return Err(root.need("network", expected)?.refuse(found, expected));
+            return Err(root
+                .require_field("network", expected)?
+                .invalid_value_error(found, expected));
         }
     }
     Ok(NetworkSection {
-        topology: settings.apply(topology),
+        topology: settings.apply_to_topology(topology),
         settings,
         algorithms,
         curves,
@@ -151,13 +155,13 @@ pub(super) fn network(
 
 /// Parses the number of a domain's NPUs that take ranks in a job of several domains. A domain has `npus` NPUs, along
 /// dimension `index` and all inner dimensions.
-fn rank_domain(
+fn parse_rank_domain(
     field: &ConfigField<'_>,
     index: usize,
     size: u32,
     npus: u32,
 ) -> Result<RankDomain, ConfigError> {
-    let ranks = field.count(size)?;
+    let ranks = field.read_count(size)?;
     Ok(RankDomain {
         dimension: index,
         npus,
@@ -166,7 +170,7 @@ fn rank_domain(
 }
 
 /// Parses the network table, in which every key is optional. `default` is the model if the table states none.
-pub(super) fn traffic(
+pub(super) fn parse_network_settings(
     root: &ConfigTable<'_>,
     default: NetworkKind,
 ) -> Result<NetworkSettings, ConfigError> {
@@ -176,28 +180,29 @@ pub(super) fn traffic(
             ..NetworkSettings::default()
         });
     };
-    let table = field.table(Some(NETWORK))?;
+    let table = field.read_table(Some(NETWORK))?;
     let models = NetworkKind::CHOICES.iter();
     let models: Vec<_> = models.map(|(model, word, _)| (*model, *word)).collect();
-    let model = table.or("model", default, |field| field.choice(&models))?;
+    let model = table.read_or_default("model", default, |field| field.read_choice(&models))?;
     let names = [
         (SwitchingMode::IDEAL, "cut_through"),
         (SwitchingMode::StoreAndForward, "store_and_forward"),
     ];
     let ideal = SwitchingMode::IDEAL;
-    let mut switching = table.or("switching", ideal, |field| field.choice(&names))?;
+    let mut switching =
+        table.read_or_default("switching", ideal, |field| field.read_choice(&names))?;
     if let Some(field) = table.get("segment") {
-        let segment: Bytes = field.quantity(SEGMENT)?;
+        let segment: Bytes = field.read_quantity(SEGMENT)?;
         if switching == SwitchingMode::StoreAndForward {
-            return Err(field.refuse(
+            return Err(field.invalid_value_error(
                 "a segment",
                 "no `segment` with switching = store_and_forward",
             ));
         }
         switching = SwitchingMode::CutThrough { segment };
     }
-    let sends = table.optional("send_completion", |field| {
-        field.choice(&SendCompletion::ALL)
+    let sends = table.read_optional("send_completion", |field| {
+        field.read_choice(&SendCompletion::ALL)
     })?;
     Ok(NetworkSettings {
         model,
@@ -206,16 +211,16 @@ pub(super) fn traffic(
     })
 }
 
-fn dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigError> {
-    let size = table.need("size", "the number of NPUs along this dimension")?;
+fn parse_dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigError> {
+    let size = table.require_field("size", "the number of NPUs along this dimension")?;
     Ok(TopologyDimension {
         name: table
-            .need("name", "the dimension's name")?
-            .line()?
+            .require_field("name", "the dimension's name")?
+            .read_line()?
             .to_owned(),
-        shape: wiring::shape(table)?,
-        size: size.count(Topology::MAX_NPUS)?,
-        bandwidth: wiring::bandwidth(table)?,
-        latency: table.quantity("latency", LATENCY)?,
+        shape: wiring::parse_shape(table)?,
+        size: size.read_count(Topology::MAX_NPUS)?,
+        bandwidth: wiring::parse_bandwidth(table)?,
+        latency: table.read_quantity("latency", LATENCY)?,
     })
 }

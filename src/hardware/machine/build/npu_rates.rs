@@ -12,7 +12,7 @@ pub(super) struct NpuRates {
 
 impl NpuRates {
     /// Returns the rates of a class, or `None` if unknown.
-    pub fn of(class: &NpuClass) -> Option<Self> {
+    pub fn of_class(class: &NpuClass) -> Option<Self> {
         Some(Self {
             peaks: class.peaks.clone(),
             memory: class.memory_bandwidth()?,

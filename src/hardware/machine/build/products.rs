@@ -4,7 +4,7 @@ use super::npu_rates::NpuRates;
 use super::{LATENCY, curves};
 use crate::compute::{KernelCurves, MeasuredGemms};
 use crate::machine::NpuClass;
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 
@@ -15,7 +15,7 @@ const KEYS: &[&str] = &["format", "shapes", "error"];
 /// The GEMMs were measured one after another and for a short time. The GEMMs are therefore compared with the curve
 /// without the slowdown of continuous load, on NPUs with the rates `measured_at`. If the file is an edit, the curve has
 /// the constants of the class `before` the edit.
-pub(super) fn add(
+pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
     measured_at: &NpuRates,
@@ -24,48 +24,57 @@ pub(super) fn add(
     let Some(field) = class.get("product") else {
         return Ok(());
     };
-    for table in field.tables(KEYS)? {
-        let format = table.need("format", "a number format")?;
-        let dtype: Dtype = format.choice(&Dtype::ALL)?;
+    for table in field.read_tables(KEYS)? {
+        let format = table.require_field("format", "a number format")?;
+        let dtype: Dtype = format.read_choice(&Dtype::ALL)?;
         let curve = match before {
             Some(before) => before.curves.gemm[dtype as usize],
             None => curves.gemm[dtype as usize],
         };
         let (Some(curve), Some(peak)) = (curve, measured_at.peaks.get(dtype)) else {
             let expected = "a format with a peak and a curve in the table `gemm`, which the measured shapes correct";
-            return Err(format.refuse(quoted(&dtype.to_string()), expected));
+            return Err(format.invalid_value_error(quote_for_message(&dtype.to_string()), expected));
         };
         let curve = curves::in_short_runs(class, curve)?;
         let expected = "a list of [rows, columns, summed over, time]";
-        let field = table.need("shapes", expected)?;
+        let field = table.require_field("shapes", expected)?;
         let mut shapes = Vec::new();
-        for item in field.items(expected)? {
-            let (sizes, seconds) = shape(&item)?;
+        for item in field.read_items(expected)? {
+            let (sizes, seconds) = parse_gemm(&item)?;
             let [m, n, k] = sizes;
             let element = dtype.element_bytes();
-            let alone =
-                curve.estimate([1, m, n, k], element, peak.per_second(), measured_at.memory);
+            let alone = curve.estimate_seconds(
+                [1, m, n, k],
+                element,
+                peak.per_second(),
+                measured_at.memory,
+            );
             shapes.push((sizes, seconds, alone));
         }
-        let error = table.need("error", "a relative error")?.positive(10.0)?;
+        let error = table
+            .require_field("error", "a relative error")?
+            .read_positive(10.0)?;
         let Some(measured) = MeasuredGemms::new(&shapes, error) else {
-            return Err(field.refuse("no shape", expected));
+            return Err(field.invalid_value_error("no shape", expected));
         };
         if curves.products[dtype as usize].replace(measured).is_some() {
-            let found = format!("a second table for format {}", quoted(&dtype.to_string()));
-            return Err(table.refuse(found, "one table for each format"));
+            let found = format!(
+                "a second table for format {}",
+                quote_for_message(&dtype.to_string())
+            );
+            return Err(table.invalid_table_error(found, "one table for each format"));
         }
     }
     Ok(())
 }
 
-fn shape(field: &ConfigField<'_>) -> Result<([u64; 3], f64), ConfigError> {
+fn parse_gemm(field: &ConfigField<'_>) -> Result<([u64; 3], f64), ConfigError> {
     let expected = "three sizes and a time, such as [4096, 1024, 512, \"25 us\"]";
-    let [m, n, k, time] = field.array("values", expected)?;
-    let span: Span = time.quantity(LATENCY)?;
+    let [m, n, k, time] = field.read_array("values", expected)?;
+    let span: Span = time.read_quantity(LATENCY)?;
     if span == Span::ZERO {
-        return Err(time.refuse("no time", "more than zero"));
+        return Err(time.invalid_value_error("no time", "more than zero"));
     }
-    let size = |field: &ConfigField<'_>| field.count(u32::MAX).map(u64::from);
-    Ok(([size(&m)?, size(&n)?, size(&k)?], span.seconds()))
+    let size = |field: &ConfigField<'_>| field.read_count(u32::MAX).map(u64::from);
+    Ok(([size(&m)?, size(&n)?, size(&k)?], span.as_seconds()))
 }

@@ -1,12 +1,12 @@
 //! The `remote_memory` table: memory outside the NPUs, in one of several designs. Each design has its own keys.
 
-use super::{BANDWIDTH, LATENCY, capacity, optional_capacity, size};
+use super::{BANDWIDTH, LATENCY, parse_capacity, parse_optional_capacity, parse_size};
 use crate::memory::{
     HierarchicalPool, MemoryAttachment, MemoryPorts, MeshPool, NamedMemory, NetworkAttachment,
     RemoteMemory, RingPool, SwitchLevel, SwitchPool,
 };
 use crate::topology::Topology;
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
 use std::collections::BTreeSet;
@@ -47,28 +47,30 @@ const MOST: u32 = 1 << 20;
 const CHUNK: &str = "1 MB";
 
 /// Reads the memories that traces address by name, in the order of the file.
-pub(super) fn named(
+pub(super) fn parse_named_memories(
     root: &ConfigTable<'_>,
     topology: &Topology,
 ) -> Result<Vec<NamedMemory>, ConfigError> {
     let Some(field) = root.get("remote_memories") else {
         return Ok(Vec::new());
     };
-    let tables = field.table(None)?;
+    let tables = field.read_table(None)?;
     let memories: Vec<_> = tables
         .fields()
         .map(|(name, field)| {
             if name.trim().is_empty() || name.chars().any(char::is_control) {
-                return Err(tables.refuse(quoted(name), "a name for the memory"));
+                return Err(
+                    tables.invalid_table_error(quote_for_message(name), "a name for the memory")
+                );
             }
             Ok(NamedMemory {
                 name: name.to_owned(),
-                memory: remote(&field, topology)?,
+                memory: parse_remote_memory(&field, topology)?,
             })
         })
         .collect::<Result<_, _>>()?;
     if memories.is_empty() {
-        return Err(tables.refuse(
+        return Err(tables.invalid_table_error(
             "no memory",
             "a table [remote_memories.NAME] for each memory",
         ));
@@ -77,17 +79,17 @@ pub(super) fn named(
 }
 
 /// Parses and checks the table for a machine with this network.
-pub(super) fn remote(
+pub(super) fn parse_remote_memory(
     field: &ConfigField<'_>,
     topology: &Topology,
 ) -> Result<RemoteMemory, ConfigError> {
-    let npus = topology.npus();
+    let npus = topology.npu_count();
     let names = MemoryAttachment::NAMES.map(|name| (name, name));
     // Open the table twice: with all keys to find the attachment, then with only the attachment's keys, so that all
     // other keys are rejected.
     let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH, PORTS].concat();
-    let table = field.table(Some(&all))?;
-    let chosen = table.choice("attachment", &names)?;
+    let table = field.read_table(Some(&all))?;
+    let chosen = table.read_choice("attachment", &names)?;
     let keys = match chosen {
         "hierarchical" => HIERARCHICAL,
         "switch" => SWITCH,
@@ -97,18 +99,24 @@ pub(super) fn remote(
         _ if table.get("through").is_some() => CHUNKED,
         _ => CHANNEL,
     };
-    let table = field.table(Some(keys))?;
-    let dimension = table.optional("through", |field| through(field, chosen, topology))?;
+    let table = field.read_table(Some(keys))?;
+    let dimension = table.read_optional("through", |field| {
+        parse_attached_dimension(field, chosen, topology)
+    })?;
     // With `through`, the port bandwidth of the design is the network's, so the table must not state it too.
-    let port = |key| port(&table, key, dimension, topology);
+    let port = |key| parse_port_bandwidth(&table, key, dimension, topology);
     let attachment = match chosen {
-        "hierarchical" => {
-            MemoryAttachment::Hierarchical(hierarchical(&table, npus, port("in_node_bandwidth")?)?)
+        "hierarchical" => MemoryAttachment::Hierarchical(parse_hierarchical_pool(
+            &table,
+            npus,
+            port("in_node_bandwidth")?,
+        )?),
+        "switch" => {
+            MemoryAttachment::Switch(parse_switch_pool(&table, npus, port("npu_bandwidth")?)?)
         }
-        "switch" => MemoryAttachment::Switch(switch(&table, npus, port("npu_bandwidth")?)?),
-        "ring" => MemoryAttachment::Ring(ring(&table, npus)?),
-        "mesh" => MemoryAttachment::Mesh(mesh(&table, npus)?),
-        "ports" => MemoryAttachment::Ports(ports(&table, topology)?),
+        "ring" => MemoryAttachment::Ring(parse_ring_pool(&table, npus)?),
+        "mesh" => MemoryAttachment::Mesh(parse_mesh_pool(&table, npus)?),
+        "ports" => MemoryAttachment::Ports(parse_memory_ports(&table, topology)?),
         "pool" => MemoryAttachment::Pool,
         _ => MemoryAttachment::PerNpu,
     };
@@ -119,18 +127,18 @@ pub(super) fn remote(
     };
     let through = match dimension {
         Some(dimension) => {
-            NetworkAttachment::new(topology, dimension, size(&table, "chunk", CHUNK)?)
+            NetworkAttachment::new(topology, dimension, parse_size(&table, "chunk", CHUNK)?)
         }
         None => None,
     };
     Ok(RemoteMemory {
         attachment,
-        bandwidth: rate(&table, bandwidth)?,
-        latency: table.quantity("latency", LATENCY)?,
+        bandwidth: parse_rate(&table, bandwidth)?,
+        latency: table.read_quantity("latency", LATENCY)?,
         // The NPUs share the capacity of ports and of a pool that is a network.
         capacity: match keys == CHANNEL {
-            true => optional_capacity(&table, "capacity")?,
-            false => Some(capacity(&table, "capacity")?),
+            true => parse_optional_capacity(&table, "capacity")?,
+            false => Some(parse_capacity(&table, "capacity")?),
         },
         whole_ns: false,
         through,
@@ -138,7 +146,7 @@ pub(super) fn remote(
 }
 
 /// Returns the dimension whose ports a pool or channel of the attachment `chosen` uses, or `None`.
-fn through(
+fn parse_attached_dimension(
     field: &ConfigField<'_>,
     chosen: &str,
     topology: &Topology,
@@ -147,28 +155,28 @@ fn through(
         let found = format!("a dimension, but the attachment is {chosen}");
         let expected =
             "no `through` with attachment ring or mesh, because their NPUs have no memory ports";
-        return Err(field.refuse(found, expected));
+        return Err(field.invalid_value_error(found, expected));
     }
     let dimensions = topology.dimensions();
     let names: Vec<_> = (0..)
         .zip(dimensions)
         .map(|(d, dimension)| (d, dimension.name.as_str()))
         .collect();
-    let chosen: usize = field.choice(&names)?;
+    let chosen: usize = field.read_choice(&names)?;
     let dimension = &dimensions[chosen];
     if dimension.shape.has_ports() {
         Ok(chosen)
     } else {
-        let name = quoted(&dimension.name);
+        let name = quote_for_message(&dimension.name);
         let found = format!("{name}, whose shape is {}", dimension.shape);
         let expected =
             "a dimension of shape switch or fully_connected, where each NPU has its own port";
-        Err(field.refuse(found, expected))
+        Err(field.invalid_value_error(found, expected))
     }
 }
 
 /// Returns the bandwidth of the NPUs' ports: from `dimension` if given, otherwise from `key`.
-fn port(
+fn parse_port_bandwidth(
     table: &ConfigTable<'_>,
     key: &str,
     dimension: Option<usize>,
@@ -176,21 +184,27 @@ fn port(
 ) -> Result<Bandwidth, ConfigError> {
     match (dimension, table.get(key)) {
         (Some(dimension), None) => Ok(topology.dimensions()[dimension].bandwidth),
-        (Some(_), Some(field)) => Err(field.refuse(
+        (Some(_), Some(field)) => Err(field.invalid_value_error(
             "both a bandwidth and `through`",
             "one of the two; `through` uses the NPUs' ports into that dimension",
         )),
-        (None, _) => rate(table, key),
+        (None, _) => parse_rate(table, key),
     }
 }
 
 /// Parses the ports of a memory, given by their NPUs.
-fn ports(table: &ConfigTable<'_>, topology: &Topology) -> Result<MemoryPorts, ConfigError> {
-    let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", topology.npus() - 1);
-    let field = table.need("at", &expected)?;
-    let text = field.text(&expected)?;
-    let ranges = super::class_assignment::ranges(text, 0, topology.npus())
-        .map_err(|piece| field.refuse(quoted(piece), &expected))?;
+fn parse_memory_ports(
+    table: &ConfigTable<'_>,
+    topology: &Topology,
+) -> Result<MemoryPorts, ConfigError> {
+    let expected = format!(
+        "NPUs from 0 to {} such as \"0-3,6\"",
+        topology.npu_count() - 1
+    );
+    let field = table.require_field("at", &expected)?;
+    let text = field.read_text(&expected)?;
+    let ranges = super::class_assignment::parse_ranges(text, 0, topology.npu_count())
+        .map_err(|piece| field.invalid_value_error(quote_for_message(piece), &expected))?;
     let npus: BTreeSet<Npu> = ranges
         .iter()
         .flat_map(|range| (range.first..=range.last).map(Npu))
@@ -198,24 +212,24 @@ fn ports(table: &ConfigTable<'_>, topology: &Topology) -> Result<MemoryPorts, Co
     Ok(MemoryPorts::new(npus.into_iter().collect(), topology))
 }
 
-fn hierarchical(
+fn parse_hierarchical_pool(
     table: &ConfigTable<'_>,
     npus: u32,
     in_node_bandwidth: Bandwidth,
 ) -> Result<HierarchicalPool, ConfigError> {
-    let npus_per_node = table.count("npus_per_node", npus)?;
-    divides(table, "npus_per_node", npus_per_node, npus)?;
+    let npus_per_node = table.read_count("npus_per_node", npus)?;
+    check_divides(table, "npus_per_node", npus_per_node, npus)?;
     Ok(HierarchicalPool {
-        groups: table.count("groups", MOST)?,
-        out_switches: table.count("out_switches", MOST)?,
+        groups: table.read_count("groups", MOST)?,
+        out_switches: table.read_count("out_switches", MOST)?,
         npus_per_node,
-        node_bandwidth: rate(table, "node_bandwidth")?,
+        node_bandwidth: parse_rate(table, "node_bandwidth")?,
         in_node_bandwidth,
-        chunk: size(table, "chunk", CHUNK)?,
+        chunk: parse_size(table, "chunk", CHUNK)?,
     })
 }
 
-fn switch(
+fn parse_switch_pool(
     table: &ConfigTable<'_>,
     npus: u32,
     npu_bandwidth: Bandwidth,
@@ -223,63 +237,68 @@ fn switch(
     let expected =
         "a table [[remote_memory.level]] for each level of switches, nearest to the NPUs first";
     let tables = table
-        .need("level", expected)?
-        .tables(&["fan_in", "bandwidth"])?;
+        .require_field("level", expected)?
+        .read_tables(&["fan_in", "bandwidth"])?;
     let mut levels = Vec::with_capacity(tables.len());
     // NPUs or switches that no level has joined yet.
     let mut below = npus;
     for level in &tables {
-        let fan_in = level.count("fan_in", below)?;
-        divides(level, "fan_in", fan_in, below)?;
+        let fan_in = level.read_count("fan_in", below)?;
+        check_divides(level, "fan_in", fan_in, below)?;
         below /= fan_in;
         levels.push(SwitchLevel {
             fan_in,
-            bandwidth: rate(level, "bandwidth")?,
+            bandwidth: parse_rate(level, "bandwidth")?,
         });
     }
     Ok(SwitchPool {
-        groups: table.count("groups", MOST)?,
+        groups: table.read_count("groups", MOST)?,
         npu_bandwidth,
         levels,
-        chunk: size(table, "chunk", CHUNK)?,
+        chunk: parse_size(table, "chunk", CHUNK)?,
     })
 }
 
-fn ring(table: &ConfigTable<'_>, npus: u32) -> Result<RingPool, ConfigError> {
-    let groups = table.count("groups", npus.min(RingPool::MOST))?;
-    divides(table, "groups", groups, npus)?;
+fn parse_ring_pool(table: &ConfigTable<'_>, npus: u32) -> Result<RingPool, ConfigError> {
+    let groups = table.read_count("groups", npus.min(RingPool::MOST))?;
+    check_divides(table, "groups", groups, npus)?;
     Ok(RingPool {
         groups,
-        link_bandwidth: rate(table, "link_bandwidth")?,
-        npu_bandwidth: rate(table, "npu_bandwidth")?,
-        chunk: size(table, "chunk", CHUNK)?,
+        link_bandwidth: parse_rate(table, "link_bandwidth")?,
+        npu_bandwidth: parse_rate(table, "npu_bandwidth")?,
+        chunk: parse_size(table, "chunk", CHUNK)?,
     })
 }
 
-fn mesh(table: &ConfigTable<'_>, npus: u32) -> Result<MeshPool, ConfigError> {
-    let columns = table.count("columns", npus.min(MeshPool::MOST))?;
-    let rows = table.count("rows", npus.min(MeshPool::MOST) / columns)?;
-    divides(table, "rows", columns * rows, npus)?;
+fn parse_mesh_pool(table: &ConfigTable<'_>, npus: u32) -> Result<MeshPool, ConfigError> {
+    let columns = table.read_count("columns", npus.min(MeshPool::MOST))?;
+    let rows = table.read_count("rows", npus.min(MeshPool::MOST) / columns)?;
+    check_divides(table, "rows", columns * rows, npus)?;
     Ok(MeshPool {
         columns,
         rows,
-        link_bandwidth: rate(table, "link_bandwidth")?,
-        npu_bandwidth: rate(table, "npu_bandwidth")?,
-        chunk: size(table, "chunk", CHUNK)?,
+        link_bandwidth: parse_rate(table, "link_bandwidth")?,
+        npu_bandwidth: parse_rate(table, "npu_bandwidth")?,
+        chunk: parse_size(table, "chunk", CHUNK)?,
     })
 }
 
-fn rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigError> {
-    table.quantity(key, BANDWIDTH)
+fn parse_rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigError> {
+    table.read_quantity(key, BANDWIDTH)
 }
 
 /// Rejects the value of `key`, a number of `part`, unless `part` divides `all`.
-fn divides(table: &ConfigTable<'_>, key: &str, part: u32, all: u32) -> Result<(), ConfigError> {
+fn check_divides(
+    table: &ConfigTable<'_>,
+    key: &str,
+    part: u32,
+    all: u32,
+) -> Result<(), ConfigError> {
     if all.is_multiple_of(part) {
         return Ok(());
     }
     let found = format!("a value that makes {part} parts, which does not divide {all}");
     Err(table
-        .need(key, "")?
-        .refuse(found, "a value that divides evenly"))
+        .require_field(key, "")?
+        .invalid_value_error(found, "a value that divides evenly"))
 }

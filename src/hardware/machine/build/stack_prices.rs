@@ -12,18 +12,18 @@ pub(in crate::machine) fn stack_classes(
     field: &ConfigField<'_>,
 ) -> Result<Vec<ClassPrices>, ConfigError> {
     let mut classes = Vec::new();
-    for (name, field) in field.table(None)?.fields() {
-        let table = field.table(Some(KEYS))?;
+    for (name, field) in field.read_table(None)?.fields() {
+        let table = field.read_table(Some(KEYS))?;
         if !KEYS.iter().any(|key| table.get(key).is_some()) {
             let expected = format!("at least one of {}", KEYS.join(", "));
-            return Err(table.refuse("nothing", expected));
+            return Err(table.invalid_table_error("nothing", expected));
         }
         let mut kernels = KernelCurves::default();
         curves::add_kernels(&table, &mut kernels)?;
         classes.push(ClassPrices {
             name: name.to_owned(),
             kernels,
-            host: host::host(&table)?,
+            host: host::parse_host(&table)?,
         });
     }
     Ok(classes)

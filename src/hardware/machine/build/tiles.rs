@@ -1,11 +1,11 @@
 //! The `tiles` table: a wafer or chip of many cores, which replaces dimensions.
 
-use super::network::{NetworkSection, traffic};
+use super::network::{NetworkSection, parse_network_settings};
 use super::{BANDWIDTH, LATENCY};
 use crate::collective::{AlgorithmChoice, CollectiveAlgorithm};
 use crate::memory::RemoteMemory;
 use crate::network::NetworkKind;
-use crate::topology::tile_grid::{DieBorders, shown};
+use crate::topology::tile_grid::{DieBorders, format_coordinates};
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::collections::BTreeSet;
@@ -36,35 +36,36 @@ const SHAPES: [(DimensionShape, &str); 2] = [
 const DUPLEX: [(bool, &str); 2] = [(false, "full"), (true, "half")];
 
 /// Parses and checks the table and the network table. The default network model is exclusive.
-pub(super) fn tiles(
+pub(super) fn parse_tiles(
     root: &ConfigTable<'_>,
     field: &ConfigField<'_>,
 ) -> Result<(NetworkSection, Option<RemoteMemory>), ConfigError> {
     for (key, what) in [("dimension", "dimensions"), ("remote_memory", "a pool")] {
         // The DRAM of a grid is its remote memory, so a second remote memory is an error.
-        let allowed = key == "remote_memory" && field.table(Some(KEYS))?.get("dram").is_none();
+        let allowed = key == "remote_memory" && field.read_table(Some(KEYS))?.get("dram").is_none();
         if let Some(other) = root.get(key).filter(|_| !allowed) {
             let found = format!("both {what} and [tiles]");
-            return Err(other.refuse(
+            return Err(other.invalid_value_error(
                 found,
                 "one of the two; tiles have the dimensions x and y, and their memory is [tiles.dram]",
             ));
         }
     }
-    let table = field.table(Some(KEYS))?;
-    let (grid, shape) = grid(&table)?;
-    let inside = table.quantity("link_bandwidth", BANDWIDTH)?;
-    let latency = table.quantity("link_latency", LATENCY)?;
+    let table = field.read_table(Some(KEYS))?;
+    let (grid, shape) = parse_grid(&table)?;
+    let inside = table.read_quantity("link_bandwidth", BANDWIDTH)?;
+    let latency = table.read_quantity("link_latency", LATENCY)?;
     // By default a ring in the order of the group, as in PALM.
     let ring = AlgorithmChoice::Named(CollectiveAlgorithm::Ring);
-    let algorithm = table.or("algorithm", ring, |field| {
-        field.choice(&AlgorithmChoice::ALL)
+    let algorithm = table.read_or_default("algorithm", ring, |field| {
+        field.read_choice(&AlgorithmChoice::ALL)
     })?;
-    let topology = Topology::tiled(grid, shape, inside, latency)
-        .ok_or_else(|| table.refuse("a bandwidth too large to count", "a smaller bandwidth"))?;
-    let settings = traffic(root, NetworkKind::Exclusive)?;
-    let topology = settings.apply(topology);
-    let dram = table.optional("dram", |field| dram::dram(field, &topology))?;
+    let topology = Topology::with_tiles(grid, shape, inside, latency).ok_or_else(|| {
+        table.invalid_table_error("a bandwidth too large to count", "a smaller bandwidth")
+    })?;
+    let settings = parse_network_settings(root, NetworkKind::Exclusive)?;
+    let topology = settings.apply_to_topology(topology);
+    let dram = table.read_optional("dram", |field| dram::parse_dram(field, &topology))?;
     let section = NetworkSection {
         topology,
         settings,
@@ -78,10 +79,15 @@ pub(super) fn tiles(
 }
 
 /// Parses dies, cores, borders, faults, and the wiring.
-fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigError> {
+fn parse_grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigError> {
     let pair = |key: &str, expected: &str| -> Result<[u32; 2], ConfigError> {
-        let [x, y] = table.need(key, expected)?.array("numbers", expected)?;
-        Ok([x.count(Topology::MAX_NPUS)?, y.count(Topology::MAX_NPUS)?])
+        let [x, y] = table
+            .require_field(key, expected)?
+            .read_array("numbers", expected)?;
+        Ok([
+            x.read_count(Topology::MAX_NPUS)?,
+            y.read_count(Topology::MAX_NPUS)?,
+        ])
     };
     let dies = pair("dies", "dies along x and y, such as [5, 4]")?;
     let cores = pair("cores", "cores of a die along x and y, such as [4, 4]")?;
@@ -89,7 +95,7 @@ fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigErr
     let all = along[0].saturating_mul(along[1]);
     if all > u64::from(Topology::MAX_NPUS) {
         let (found, most) = (format!("{all} cores"), Topology::MAX_NPUS);
-        return Err(table.refuse(found, format_args!("at most {most}")));
+        return Err(table.invalid_table_error(found, format_args!("at most {most}")));
     }
     let several = dies != [1, 1];
     let (bandwidth, latency) = if several {
@@ -99,7 +105,7 @@ fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigErr
     };
     for key in ["die_bandwidth", "die_latency"] {
         if let Some(field) = table.get(key).filter(|_| !several) {
-            return Err(field.refuse(
+            return Err(field.invalid_value_error(
                 "links between dies",
                 "no key for links between dies on a machine of one die",
             ));
@@ -109,66 +115,78 @@ fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigErr
         dies,
         cores,
         borders: DieBorders {
-            bandwidth: table.quantity(bandwidth, BANDWIDTH)?,
-            latency: table.quantity(latency, LATENCY)?,
+            bandwidth: table.read_quantity(bandwidth, BANDWIDTH)?,
+            latency: table.read_quantity(latency, LATENCY)?,
         },
-        half_duplex: table.or("duplex", false, |field| field.choice(&DUPLEX))?,
-        barrier: table.optional("barrier", |field| field.quantity(LATENCY))?,
+        half_duplex: table.read_or_default("duplex", false, |field| field.read_choice(&DUPLEX))?,
+        barrier: table.read_optional("barrier", |field| field.read_quantity(LATENCY))?,
         faulty_cores: BTreeSet::new(),
         faulty_links: BTreeSet::new(),
     };
-    let shape = table.or("shape", DimensionShape::Mesh, |field| field.choice(&SHAPES))?;
+    let shape = table.read_or_default("shape", DimensionShape::Mesh, |field| {
+        field.read_choice(&SHAPES)
+    })?;
     if let Some(field) = table.get("faulty_cores") {
-        for item in field.items("places of cores, such as [[0, 3], [7, 2]]")? {
-            let [x, y] = places(&item, &grid, "the place of a core, such as [0, 3]")?;
-            grid.faulty_cores.insert(grid.core([x, y]));
+        for item in field.read_items("places of cores, such as [[0, 3], [7, 2]]")? {
+            let [x, y] =
+                parse_core_coordinates(&item, &grid, "the place of a core, such as [0, 3]")?;
+            grid.faulty_cores.insert(grid.core_at([x, y]));
         }
     }
     if let Some(field) = table.get("faulty_links") {
         let example = "the places of two neighbours, such as [3, 0, 4, 0]";
-        for item in field.items("links, each as the places of two neighbours: [[3, 0, 4, 0]]")? {
-            let [ax, ay, bx, by] = places(&item, &grid, example)?;
-            let link = neighbours(&grid, shape, [ax, ay], [bx, by]);
-            let found = || format!("{} and {}", shown([ax, ay]), shown([bx, by]));
+        for item in
+            field.read_items("links, each as the places of two neighbours: [[3, 0, 4, 0]]")?
+        {
+            let [ax, ay, bx, by] = parse_core_coordinates(&item, &grid, example)?;
+            let link = find_unlinked_neighbours(&grid, shape, [ax, ay], [bx, by]);
+            let found = || {
+                format!(
+                    "{} and {}",
+                    format_coordinates([ax, ay]),
+                    format_coordinates([bx, by])
+                )
+            };
             grid.faulty_links
-                .insert(link.ok_or_else(|| item.refuse(found(), example))?);
+                .insert(link.ok_or_else(|| item.invalid_value_error(found(), example))?);
         }
     }
     Ok((grid, shape))
 }
 
 /// Parses `N` coordinates, x and y of `N` / 2 cores of the grid.
-fn places<const N: usize>(
+fn parse_core_coordinates<const N: usize>(
     field: &ConfigField<'_>,
     grid: &TileGrid,
     expected: &str,
 ) -> Result<[u32; N], ConfigError> {
-    let items = field.items(expected)?;
+    let items = field.read_items(expected)?;
     let numbers = items.iter().enumerate().map(|(i, item)| {
         let last = u64::from(grid.dies[i % 2]) * u64::from(grid.cores[i % 2]) - 1;
-        item.between(0, last).map(|number| number as u32)
+        item.read_integer_between(0, last)
+            .map(|number| number as u32)
     });
     let numbers: Vec<u32> = numbers.collect::<Result<_, _>>()?;
     let count = numbers.len();
     numbers
         .try_into()
-        .map_err(|_| field.refuse(format_args!("{count} numbers"), expected))
+        .map_err(|_| field.invalid_value_error(format_args!("{count} numbers"), expected))
 }
 
 /// Returns the link between two cores, as (core at its lower end, dimension), or `None`.
-fn neighbours(
+fn find_unlinked_neighbours(
     grid: &TileGrid,
     shape: DimensionShape,
     a: [u32; 2],
     b: [u32; 2],
 ) -> Option<(u32, usize)> {
     let d = (0..2).find(|&d| a[d] != b[d] && a[1 - d] == b[1 - d])?;
-    let size = grid.size(d);
-    if shape.hops(size, a[d], b[d]) != 1 {
+    let size = grid.core_count(d);
+    if shape.hop_count(size, a[d], b[d]) != 1 {
         return None;
     }
     // The link that closes a ring begins at the last coordinate.
     let closes = a[d].abs_diff(b[d]) > 1;
     let lower = if (a[d] < b[d]) != closes { a } else { b };
-    Some((grid.core(lower), d))
+    Some((grid.core_at(lower), d))
 }

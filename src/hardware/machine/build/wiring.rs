@@ -8,7 +8,7 @@ use crate::topology::link_graph::{
     MOST_SWITCHES, RoutePolicy,
 };
 use crate::topology::{DimensionShape, Topology};
-use chakram_base::config::{ConfigError, ConfigTable, quoted};
+use chakram_base::config::{ConfigError, ConfigTable, quote_for_message};
 use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
 
@@ -58,14 +58,14 @@ const OWN: [(&str, &[DimensionWiring]); 8] = [
 
 /// Parses the shape of a dimension. To collectives, a dimension with explicit links is a switch, because an NPU has one
 /// path into it.
-pub(super) fn shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
-    let wiring = table.choice("shape", &WIRINGS)?;
+pub(super) fn parse_shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
+    let wiring = table.read_choice("shape", &WIRINGS)?;
     for (key, shapes) in OWN {
         if let Some(field) = table.get(key).filter(|_| !shapes.contains(&wiring)) {
             let names = WIRINGS.iter().filter(|(shape, _)| shapes.contains(shape));
             let names: Vec<_> = names.map(|(_, name)| *name).collect();
             let expected = format!("this key only where shape is {}", names.join(" or "));
-            return Err(field.refuse(format!("`{key}`"), expected));
+            return Err(field.invalid_value_error(format!("`{key}`"), expected));
         }
     }
     Ok(match wiring {
@@ -83,22 +83,25 @@ const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
 
 /// Parses the bandwidth of a dimension. A graph may take the bandwidth from a table of rates by the number of links of
 /// an NPU. All links have one technology, so the largest number of links of any NPU counts.
-pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
+pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {
-            return Err(field.refuse("`interpolate`", "`interpolate` only with `link_rates`"));
+            return Err(
+                field.invalid_value_error("`interpolate`", "`interpolate` only with `link_rates`")
+            );
         }
-        return table.quantity("bandwidth", BANDWIDTH);
+        return table.read_quantity("bandwidth", BANDWIDTH);
     };
     if let Some(field) = table.get("bandwidth") {
-        return Err(field.refuse("`bandwidth` and `link_rates`", "one of them"));
+        return Err(field.invalid_value_error("`bandwidth` and `link_rates`", "one of them"));
     }
     let mut links = Vec::new();
-    for (number, rate) in field.table(None)?.fields() {
+    for (number, rate) in field.read_table(None)?.fields() {
         let count = number.parse::<u32>().ok().filter(|count| *count > 0);
         let expected = "the rate of a link for each number of links, such as { 1 = \"180 GB/s\", 3 = \"64 GB/s\" }";
-        let count = count.ok_or_else(|| rate.refuse(quoted(number), expected))?;
-        let rate: Bandwidth = rate.quantity(BANDWIDTH)?;
+        let count =
+            count.ok_or_else(|| rate.invalid_value_error(quote_for_message(number), expected))?;
+        let rate: Bandwidth = rate.read_quantity(BANDWIDTH)?;
         links.push((count, rate.bytes_per_second()));
     }
     links.sort_by_key(|(count, _)| *count);
@@ -106,13 +109,15 @@ pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigErro
     let technology = LinkTechnology {
         interface: 0.0,
         links,
-        interpolation: table.or("interpolate", none, |field| field.choice(&INTERPOLATIONS))?,
+        interpolation: table.read_or_default("interpolate", none, |field| {
+            field.read_choice(&INTERPOLATIONS)
+        })?,
     };
-    let size = table.need("size", "the number of NPUs along this dimension")?;
-    let most = own_links::chips_of(table, size.count(MOST_NPUS)?)?.most_links();
-    let rate = technology.rate(most).filter(|_| most > 0);
+    let size = table.require_field("size", "the number of NPUs along this dimension")?;
+    let most = own_links::parse_graph_of(table, size.read_count(MOST_NPUS)?)?.most_links();
+    let rate = technology.rate_of_links(most).filter(|_| most > 0);
     rate.and_then(Bandwidth::new).ok_or_else(|| {
-        field.refuse(
+        field.invalid_value_error(
             format!("no rate for NPUs of {most} links"),
             "a rate for that number of links; or `interpolate` = \"step\" (rate of the next larger \
              number) or \"log\" (linear between logarithms)",
@@ -121,19 +126,17 @@ pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigErro
 }
 
 /// Returns `topology` with the links of its dimensions, changed by the `link` tables.
-pub(super) fn wired(
+pub(super) fn add_wiring(
     root: &ConfigTable<'_>,
     dimensions: &[ConfigTable<'_>],
     topology: Topology,
 ) -> Result<Topology, ConfigError> {
-    let links =
-        dimensions
-            .iter()
-            .enumerate()
-            .map(|(d, table)| match table.choice("shape", &WIRINGS)? {
-                DimensionWiring::Stacked(_) => Ok(DimensionLinks::OfShape),
-                wiring => own_links::own_links(table, (wiring, d), &topology),
-            });
+    let links = dimensions.iter().enumerate().map(|(d, table)| {
+        match table.read_choice("shape", &WIRINGS)? {
+            DimensionWiring::Stacked(_) => Ok(DimensionLinks::OfShape),
+            wiring => own_links::parse_own_links(table, (wiring, d), &topology),
+        }
+    });
     let links: Vec<_> = links.collect::<Result<_, _>>()?;
     let own = links
         .iter()
@@ -142,7 +145,8 @@ pub(super) fn wired(
     let size;
     let field = match (own, &changes) {
         (Some(d), _) => {
-            size = dimensions[d].need("size", "the number of NPUs along this dimension")?;
+            size =
+                dimensions[d].require_field("size", "the number of NPUs along this dimension")?;
             &size
         }
         (None, Some(field)) => field,
@@ -150,17 +154,20 @@ pub(super) fn wired(
     };
     let graph = LinkGraph::new(&topology, &links).map_err(|fault| match fault {
         LinkGraphFault::Npus => {
-            let found = format!("explicit links on a machine of {} NPUs", topology.npus());
-            field.refuse(
+            let found = format!(
+                "explicit links on a machine of {} NPUs",
+                topology.npu_count()
+            );
+            field.invalid_value_error(
                 found,
                 format!("at most {MOST_NPUS} NPUs with explicit links"),
             )
         }
         LinkGraphFault::Links(d) => {
             let most = format!("at most {MOST_LINKS} links and {MOST_SWITCHES} switches");
-            dimensions[d].refuse("too many links or switches", most)
+            dimensions[d].invalid_table_error("too many links or switches", most)
         }
-        LinkGraphFault::Apart(a, b) => field.refuse(
+        LinkGraphFault::Apart(a, b) => field.invalid_value_error(
             format!("no route from NPU {a} to NPU {b}"),
             "links that join all NPUs",
         ),
@@ -168,12 +175,14 @@ pub(super) fn wired(
     let Some(field) = changes else {
         return Ok(topology.with_graph(graph));
     };
-    let tables = field.tables(LINK)?;
-    let changes = tables.iter().map(|table| change(table, &topology));
+    let tables = field.read_tables(LINK)?;
+    let changes = tables
+        .iter()
+        .map(|table| parse_link_change(table, &topology));
     let changes: Vec<_> = changes.collect::<Result<_, _>>()?;
     match graph.with_changes(&changes) {
         Ok(graph) => Ok(topology.with_graph(graph)),
-        Err(LinkChangeFault { change }) => Err(tables[change].refuse(
+        Err(LinkChangeFault { change }) => Err(tables[change].invalid_table_error(
             "no link between these NPUs",
             "NPUs that a link of this dimension joins",
         )),
@@ -181,35 +190,41 @@ pub(super) fn wired(
 }
 
 /// Parses a change of links.
-fn change(table: &ConfigTable<'_>, topology: &Topology) -> Result<LinkChange, ConfigError> {
-    let npus = topology.npus();
+fn parse_link_change(
+    table: &ConfigTable<'_>,
+    topology: &Topology,
+) -> Result<LinkChange, ConfigError> {
+    let npus = topology.npu_count();
     let (key, between) = match (table.get("npus"), table.get("between")) {
         (Some(_), None) => ("npus", false),
         (None, Some(_)) => ("between", true),
         _ => {
             let found = "`npus` and `between`, or neither";
-            return Err(table.refuse(
+            return Err(table.invalid_table_error(
                 found,
                 "either `npus`, whose links change, or `between`, two NPUs",
             ));
         }
     };
     let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", npus - 1);
-    let field = table.need(key, &expected)?;
-    let text = field.text(&expected)?;
-    let ranges = class_assignment::ranges(text, 0, npus);
-    let ranges = ranges.map_err(|piece| field.refuse(quoted(piece), &expected))?;
-    let dimension = table.optional("dimension", |field| {
-        let name = field.line()?;
+    let field = table.require_field(key, &expected)?;
+    let text = field.read_text(&expected)?;
+    let ranges = class_assignment::parse_ranges(text, 0, npus);
+    let ranges =
+        ranges.map_err(|piece| field.invalid_value_error(quote_for_message(piece), &expected))?;
+    let dimension = table.read_optional("dimension", |field| {
+        let name = field.read_line()?;
         let names = topology.dimensions().iter();
         let found = names.map(|d| &d.name).position(|known| known == name);
         let number = found.map(|d| d as u32);
-        number.ok_or_else(|| field.refuse(quoted(name), "the name of a dimension"))
+        number.ok_or_else(|| {
+            field.invalid_value_error(quote_for_message(name), "the name of a dimension")
+        })
     })?;
-    let bandwidth = table.optional("bandwidth", |field| field.quantity(BANDWIDTH))?;
-    let latency = table.optional("latency", |field| field.quantity(LATENCY))?;
+    let bandwidth = table.read_optional("bandwidth", |field| field.read_quantity(BANDWIDTH))?;
+    let latency = table.read_optional("latency", |field| field.read_quantity(LATENCY))?;
     if bandwidth.is_none() && latency.is_none() {
-        return Err(table.refuse(
+        return Err(table.invalid_table_error(
             "neither `bandwidth` nor `latency`",
             "at least one of `bandwidth` and `latency`",
         ));

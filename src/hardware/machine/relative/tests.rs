@@ -4,7 +4,7 @@ use super::*;
 use crate::machine::PRESETS;
 
 fn made(from: &str, sheet: &DatasheetNumbers) -> (String, Machine) {
-    let text = relative("x", &source_of_npu(from).unwrap(), sheet).unwrap();
+    let text = derive_relative_machine("x", &source_of_npu(from).unwrap(), sheet).unwrap();
     let machine = Machine::parse(&text, "x").unwrap();
     (text, machine)
 }
@@ -19,7 +19,7 @@ fn without_numbers_a_relative_is_as_its_machine() {
     for preset in PRESETS {
         let (text, machine) = made(preset.name, &DatasheetNumbers::default());
         assert_eq!(machine.name(), "x");
-        let old = Machine::preset(preset.name).unwrap();
+        let old = Machine::load_preset(preset.name).unwrap();
         let renamed = Machine::parse(
             &text
                 .replacen("name = \"x\"", &format!("name = {:?}", old.name()), 1)
@@ -102,7 +102,7 @@ fn given_numbers_are_in_place_of_the_machines() {
             .unwrap()
             .error
     };
-    let old = Machine::preset("dgx-h100").unwrap();
+    let old = Machine::load_preset("dgx-h100").unwrap();
     let expected = error(&old).hypot(0.23 / 3.0);
     assert!(
         (error(&machine) - expected).abs() < 1e-4,
@@ -117,7 +117,7 @@ fn given_numbers_are_in_place_of_the_machines() {
 #[test]
 fn what_a_machine_lacks_is_refused() {
     let refused = |from: &str, sheet: &DatasheetNumbers| {
-        let error = relative("x", &source_of_npu(from).unwrap(), sheet).unwrap_err();
+        let error = derive_relative_machine("x", &source_of_npu(from).unwrap(), sheet).unwrap_err();
         error.to_string()
     };
     let nic = DatasheetNumbers {
@@ -164,7 +164,7 @@ fn relatives_have_relatives() {
         price: Some(1.0),
         ..DatasheetNumbers::default()
     };
-    let text = relative("y", &from, &slower).unwrap();
+    let text = derive_relative_machine("y", &from, &slower).unwrap();
     let twice = Machine::parse(&text, "y").unwrap();
     assert_eq!(twice.relative_of(), Some("dgx-h100"));
     assert_eq!(
@@ -177,7 +177,7 @@ fn relatives_have_relatives() {
             .unwrap()
             .error
     };
-    let old = Machine::preset("dgx-h100").unwrap();
+    let old = Machine::load_preset("dgx-h100").unwrap();
     assert!((error(&once) - error(&old).hypot(0.115)).abs() < 1e-4);
     assert!((error(&twice) - error(&once).hypot(0.115)).abs() < 1e-4);
 }

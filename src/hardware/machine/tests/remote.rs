@@ -109,10 +109,10 @@ fn designs_are_read_as_written() {
     ];
     for (text, expected, words) in designs {
         let machine = Machine::parse(&with(text), "m.toml").unwrap();
-        let remote = machine.remote().unwrap();
+        let remote = machine.first_remote_memory().unwrap();
         assert_eq!(remote.attachment, expected);
         assert_eq!(remote.to_string(), words);
-        assert!(remote.attachment.fits(8) && !remote.attachment.fits(9));
+        assert!(remote.attachment.fits_npus(8) && !remote.attachment.fits_npus(9));
         let common = (remote.bandwidth, remote.latency, remote.capacity);
         let expected = (
             gb(100.0),
@@ -127,12 +127,12 @@ fn designs_are_read_as_written() {
 fn importers_cannot_build_what_files_cannot_say() {
     let machine = Machine::parse(&with(RING), "m.toml").unwrap();
     let uniform = |groups| {
-        let mut remote = machine.remote().unwrap().clone();
+        let mut remote = machine.first_remote_memory().unwrap().clone();
         let MemoryAttachment::Ring(ring) = &mut remote.attachment else {
             panic!("it is a ring")
         };
         ring.groups = groups;
-        Machine::uniform(
+        Machine::with_uniform_class(
             "m".to_owned(),
             machine.topology().clone(),
             machine.algorithms().to_vec(),
@@ -214,11 +214,11 @@ fn ports_lie_at_npus() {
         latency: Span::from_us(2),
     };
     for (endpoint, npu) in [(8, 0), (9, 1), (10, 6)] {
-        assert_eq!(topology.memory(EndpointId(endpoint)), Some(&port(npu)));
+        assert_eq!(topology.memory_at(EndpointId(endpoint)), Some(&port(npu)));
     }
-    assert_eq!(topology.memory(EndpointId(11)), None);
+    assert_eq!(topology.memory_at(EndpointId(11)), None);
     let words = "3 ports of 7 GB/s at NPUs";
-    assert_eq!(machine.remote().unwrap().to_string(), words);
+    assert_eq!(machine.first_remote_memory().unwrap().to_string(), words);
     refused_in(
         &with(PORTS),
         r#"

@@ -12,17 +12,17 @@ use chakram_base::units::{Bandwidth, Bytes, Span};
 /// 50 GB/s and 1.5 us.
 fn through_outer(text: &str) -> RemoteMemory {
     let machine = Machine::parse(&with(text), "m.toml").unwrap();
-    let remote = machine.remote().unwrap().clone();
+    let remote = machine.first_remote_memory().unwrap().clone();
     let through = remote.through.as_ref().unwrap();
-    assert_eq!(through.name(), "outer");
+    assert_eq!(through.dimension_name(), "outer");
     let expected = MemoryEndpoint {
         site: MemorySite::Fabric(1),
         bandwidth: Bandwidth::new(50e9).unwrap(),
         latency: Span::from_ns(1500),
     };
-    assert_eq!(remote.endpoints(), [expected]);
-    let first = EndpointId(machine.topology().npus());
-    assert_eq!(machine.topology().memory(first), Some(&expected));
+    assert_eq!(remote.list_endpoints(), [expected]);
+    let first = EndpointId(machine.topology().npu_count());
+    assert_eq!(machine.topology().memory_at(first), Some(&expected));
     remote
 }
 
@@ -38,16 +38,16 @@ fn ports_can_be_those_of_a_dimension() {
     let words = "3 groups of 100 GB/s behind 5 switches, 50 GB/s for each NPU through outer";
     assert_eq!(remote.to_string(), words);
     // In one round, 8 NPUs receive 3 x 5 x 1 MB, which is 1.875 MB each, so 10 MB are 5 and a third chunks.
-    assert_eq!(remote.chunks(10_000_000, 8), Some(6));
+    assert_eq!(remote.chunk_count(10_000_000, 8), Some(6));
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", through);
     // In one round, 8 NPUs receive 3 MB, which is 375 kB each.
-    assert_eq!(through_outer(&text).chunks(375_000, 8), Some(1));
+    assert_eq!(through_outer(&text).chunk_count(375_000, 8), Some(1));
     for name in ["per_npu", "pool"] {
         let channel =
             format!("attachment = \"{name}\"\nbandwidth = \"7 GB/s\"\nchunk = \"1 kB\"\n");
         let remote = through_outer(&format!("{channel}{through}\n"));
-        assert_eq!(remote.chunks(0, 8), Some(1));
-        assert_eq!(remote.chunks(1001, 8), Some(2));
+        assert_eq!(remote.chunk_count(0, 8), Some(1));
+        assert_eq!(remote.chunk_count(1001, 8), Some(2));
     }
 }
 
@@ -60,11 +60,11 @@ fn importers_cannot_come_through_what_is_no_port() {
     assert!(NetworkAttachment::new(topology, 0, Bytes(1)).is_none());
     assert!(NetworkAttachment::new(topology, 2, Bytes(1)).is_none());
     assert!(NetworkAttachment::new(topology, 1, Bytes(0)).is_none());
-    let good = machine.remote().unwrap();
+    let good = machine.first_remote_memory().unwrap();
     let fits = |change: fn(&mut RemoteMemory)| {
         let mut remote = good.clone();
         change(&mut remote);
-        remote.fits(topology)
+        remote.fits_topology(topology)
     };
     assert!(fits(|_| {}));
     // The rate of the port must equal the dimension's rate, and a ring has no port.

@@ -50,7 +50,7 @@ fn a_table_of_tiles_is_a_machine() {
         sizes,
         [(8, DimensionShape::Ring), (6, DimensionShape::Ring)]
     );
-    let tiles = topology.tiles().unwrap();
+    let tiles = topology.tile_grid().unwrap();
     assert!(tiles.half_duplex);
     assert_eq!(tiles.faulty_cores.iter().collect::<Vec<_>>(), [&47]);
     // The link from (0, 0) upwards, and the link that closes row 2. The closing link starts at core (7, 2), which has
@@ -59,21 +59,30 @@ fn a_table_of_tiles_is_a_machine() {
         tiles.faulty_links.iter().collect::<Vec<_>>(),
         [&(0, 0), &(23, 0)]
     );
-    let MemoryAttachment::Ports(ports) = &machine.remote().unwrap().attachment else {
+    let MemoryAttachment::Ports(ports) = &machine.first_remote_memory().unwrap().attachment else {
         panic!("its memory is at the edges")
     };
     // Four ports for each of six dies: left of row 1, and above columns 0, 2 and 3.
-    assert_eq!(ports.count(), 24);
-    let first = ports.npus()[..4].iter().map(|core| tiles.place(core.0));
+    assert_eq!(ports.port_count(), 24);
+    let first = ports.port_npus()[..4]
+        .iter()
+        .map(|core| tiles.coordinates_of_core(core.0));
     let first: Vec<_> = first.collect();
     assert_eq!(first, [[0, 1], [0, 0], [2, 0], [3, 0]]);
     // Core (1, 1) is one link from (0, 1); core (2, 1) is below (2, 0).
-    let nearest = |x, y| ports.nearest(Npu(tiles.core([x, y])), topology);
+    let nearest = |x, y| ports.nearest_port(Npu(tiles.core_at([x, y])), topology);
     assert_eq!((nearest(1, 1), nearest(2, 1)), (Some(0), Some(2)));
     // Around the whole grid there are ports at one row and at three columns: 1 + 3.
     let whole = GOOD.replace("left = \"1\"", "around = \"grid\"\nleft = \"1\"");
     let machine = read(&whole).unwrap();
-    assert_eq!(machine.remote().unwrap().endpoints().len(), 4);
+    assert_eq!(
+        machine
+            .first_remote_memory()
+            .unwrap()
+            .list_endpoints()
+            .len(),
+        4
+    );
     // A core has its SRAM and a share of the memory at ports: 1 MB + 4 GB / 48.
     assert_eq!(
         machine.npu_memory(0).unwrap().0,
@@ -176,13 +185,13 @@ fn a_class_may_have_systolic_arrays() {
     let model = ComputeModel::Roofline(RooflineEfficiency::default());
     let price = |kernel: &KernelProfile<'_>| {
         model
-            .price(
+            .price_kernel(
                 kernel,
                 &class.peaks,
                 class.memory_bandwidth(),
                 &class.curves,
             )
-            .span()
+            .duration()
     };
     assert_eq!(price(&kernel), Span::from_ns(110));
     let plain = KernelProfile {

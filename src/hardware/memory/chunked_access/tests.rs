@@ -1,6 +1,6 @@
 //! Times of chunks at ports that are free, or busy until a given time, computed by hand.
 
-use crate::memory::fair_sharing::testing::pool;
+use crate::memory::fair_sharing::testing::create_pool;
 use crate::memory::{
     MemoryAttachment, NetworkAttachment, RemoteMemory, RemoteMemoryAccess, RemoteMemoryModel,
     SwitchPool,
@@ -28,7 +28,7 @@ fn two(memory: f64) -> RemoteMemory {
     };
     RemoteMemory {
         through: NetworkAttachment::new(&topology, 0, design.chunk),
-        ..pool(MemoryAttachment::Switch(design), memory)
+        ..create_pool(MemoryAttachment::Switch(design), memory)
     }
 }
 
@@ -58,7 +58,7 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
                 in_switch: false,
                 token: begun as u64,
             };
-            assert_eq!(remote.begin(now, access), None);
+            assert_eq!(remote.begin_access(now, access), None);
             begun += 1;
         }
         let serve = |request: super::PortRequest| {
@@ -67,10 +67,10 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
             *free = begin + request.span;
             begin
         };
-        remote.pass(now, serve, |end| {
+        remote.serve_due_chunks(now, serve, |end| {
             ends[end.token as usize] = end.at.0 as f64 / 1000.0;
         });
-        due = remote.settle(now);
+        due = remote.settle_rates(now);
     }
 }
 

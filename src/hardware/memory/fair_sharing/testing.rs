@@ -6,7 +6,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Bytes};
 
 /// Creates a pool of memories of `gb` GB/s each, without latency.
-pub(in crate::memory) fn pool(attachment: MemoryAttachment, gb: f64) -> RemoteMemory {
+pub(in crate::memory) fn create_pool(attachment: MemoryAttachment, gb: f64) -> RemoteMemory {
     RemoteMemory {
         attachment,
         bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
@@ -47,17 +47,17 @@ fn run(
                 in_switch,
                 token: next as u64,
             };
-            assert_eq!(remote.begin(now, access), None);
+            assert_eq!(remote.begin_access(now, access), None);
             next += 1;
         }
         assert!(remote.is_unsettled());
-        due = remote.settle(now);
+        due = remote.settle_rates(now);
         assert!(!remote.is_unsettled());
     }
 }
 
 /// Returns the end times of accesses that the given NPUs begin together.
-pub(in crate::memory) fn each(
+pub(in crate::memory) fn simulate_each_end(
     memory: &RemoteMemory,
     npus: u32,
     who: &[u32],
@@ -68,7 +68,7 @@ pub(in crate::memory) fn each(
 }
 
 /// Returns the common end time of accesses that all NPUs begin together.
-pub(in crate::memory) fn together(
+pub(in crate::memory) fn simulate_common_end(
     memory: &RemoteMemory,
     npus: u32,
     bytes: u64,
@@ -81,12 +81,12 @@ pub(in crate::memory) fn together(
 }
 
 /// Returns the end time of a single access of NPU 0.
-pub(in crate::memory) fn alone(memory: &RemoteMemory, npus: u32, bytes: u64) -> u64 {
-    each(memory, npus, &[0], bytes)[0]
+pub(in crate::memory) fn simulate_lone_end(memory: &RemoteMemory, npus: u32, bytes: u64) -> u64 {
+    simulate_each_end(memory, npus, &[0], bytes)[0]
 }
 
 /// Returns the end times of two accesses. NPU 0 begins at 0, and NPU 1 begins `later` picoseconds later.
-pub(in crate::memory) fn late(
+pub(in crate::memory) fn simulate_staggered_ends(
     memory: &RemoteMemory,
     npus: u32,
     bytes: u64,
@@ -104,11 +104,11 @@ fn latency_comes_on_top_and_nothing_takes_no_time() {
         levels: Vec::new(),
         chunk: Bytes(1000),
     };
-    let mut memory = pool(MemoryAttachment::Switch(design), 10.0);
+    let mut memory = create_pool(MemoryAttachment::Switch(design), 10.0);
     memory.latency = Span::from_ns(700);
     // 1,000 B take 1 us at 1 GB/s. A chunk's share of 1,000 B takes 0.1 us at 10 GB/s. The latency is 0.7 us.
-    assert_eq!(alone(&memory, 1, 1000), 1_800_000);
-    assert_eq!(alone(&memory, 1, 0), 700_000);
+    assert_eq!(simulate_lone_end(&memory, 1, 1000), 1_800_000);
+    assert_eq!(simulate_lone_end(&memory, 1, 0), 700_000);
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn what_one_leaves_another_takes() {
         levels: vec![level],
         chunk: Bytes(6),
     };
-    let memory = pool(MemoryAttachment::Switch(design), 10.0);
+    let memory = create_pool(MemoryAttachment::Switch(design), 10.0);
     // A share of 1 B takes 0.4 ns of the memories, 0.5 ns of the link that three NPUs share, and 0.17 ns of the other
     // link.
-    let ends = each(&memory, 6, &[0, 1, 2, 3], 12_000);
+    let ends = simulate_each_end(&memory, 6, &[0, 1, 2, 3], 12_000);
     assert_eq!(ends, [6_000_400, 6_000_400, 6_000_400, 3_000_167]);
 }

@@ -11,27 +11,29 @@
 //! message does. If several links are between two servers, α and γ are their totals. If the next server is the far end
 //! of the same link, the first byte does not wait for the γ of that link.
 
-use super::route::{link, route};
+use super::route::{iter_servers_between, link_after_server};
 use super::{ContendedNetwork, ContentionModel, MemoryTransfer, Time};
 use chakram_base::units::Span;
 
-pub(super) fn serve<D: ContentionModel>(
+pub(super) fn serve_access<D: ContentionModel>(
     network: &mut ContendedNetwork<'_, D>,
     now: Time,
     transfer: &MemoryTransfer,
 ) -> Time {
     let topology = network.topology;
-    let rest = topology.switching().rest(transfer.amount);
+    let rest = topology
+        .switching_mode()
+        .after_first_segment(transfer.amount);
     let (mut head, mut end) = (now, now);
-    for hop in route(D::REACH, transfer.ends, topology) {
-        let (bandwidth, latency) = link(hop.place, topology);
-        let span = bandwidth.serialization(transfer.amount);
+    for hop in iter_servers_between(D::REACH, transfer.ends, topology) {
+        let (bandwidth, latency) = link_after_server(hop.place, topology);
+        let span = bandwidth.serialization_time(transfer.amount);
         // Devices wait for a segment: nothing with ideal cut-through, and the whole message with store-and-forward.
-        let segment = Span(span.0 - bandwidth.serialization(rest).0);
+        let segment = Span(span.0 - bandwidth.serialization_time(rest).0);
         let waits = |links: u32| segment.times(links.into());
         let between = latency.times(hop.links.into()) + waits(hop.links.saturating_sub(1));
-        let begin = head.max(network.servers.free(hop.place));
-        network.servers.hold(hop.place, begin, span);
+        let begin = head.max(network.servers.busy_until(hop.place));
+        network.servers.occupy_from(hop.place, begin, span);
         head = begin + between + waits(hop.last.into());
         // The wait before the link delays later bytes by the same time as the first byte.
         end = (end + between + waits(hop.links.min(1))).max(begin + span + between);

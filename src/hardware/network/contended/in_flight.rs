@@ -1,6 +1,6 @@
 //! A message in flight: its position on its route, and its times at the next server.
 
-use super::route::{is_border, link};
+use super::route::{is_border, link_after_server};
 use super::{
     BufferShare, ContentionScope, NetworkMessage, Npu, RouteCursor, RouteHop, Span, SwitchingMode,
     Time, Topology,
@@ -76,38 +76,38 @@ impl InFlightMessage {
 
     /// Returns the server that the message must pass next.
     #[inline]
-    pub fn place(&self) -> ServerId {
+    pub fn next_server(&self) -> ServerId {
         self.stop.place
     }
 
     /// Returns the service time (s) at the next server.
     #[inline]
-    pub fn span(&self) -> Span {
+    pub fn time_at_server(&self) -> Span {
         self.segment + self.rest
     }
 
     /// Returns the route after the next server.
     #[inline]
-    pub fn route(&self) -> RouteCursor {
+    pub fn remaining_route(&self) -> RouteCursor {
         self.route
     }
 
     /// Returns the time at which the message's last byte reaches the current device.
     #[inline]
-    pub fn tail(&self) -> Time {
+    pub fn tail_serialization(&self) -> Time {
         self.tail
     }
 
     /// Returns the message's priority among messages that are ready at the same instant.
     #[inline]
-    pub fn order(&self) -> u32 {
+    pub fn send_priority(&self) -> u32 {
         self.sender.0
     }
 
     /// Begins service at the next server. Returns the time at which the message is ready for the following server, or
     /// `None` after the last server.
     #[inline]
-    pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
+    pub fn begin_service(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let RouteHop { place, links, last } = self.stop;
         let zero = Span::ZERO;
         // The latency and the first segment count once for each link. Both count equally, whether the server is at the
@@ -115,20 +115,22 @@ impl InFlightMessage {
         let between = match links {
             0 => zero,
             _ => {
-                let (_, latency) = link(place, topology);
+                let (_, latency) = link_after_server(place, topology);
                 latency.times(u64::from(links)) + self.transit
             }
         };
         self.head = begin + if last { self.segment } else { zero } + between;
-        self.tail = begin + self.span() + between;
+        self.tail = begin + self.time_at_server() + between;
         let behind = self.route;
         self.stop = self.route.next(topology)?;
-        if topology.tiles().is_some() {
+        if topology.tile_grid().is_some() {
             // On tiles, the links along a dimension have two classes: inside dies and between dies.
             self.enter_dimension(&behind, topology);
         } else if self.stop.place.dimension != place.dimension {
-            // Add rates dimension by dimension, as Topology::path does, so that both results round identically.
-            self.before = self.before.plus(self.links, topology.link(place.dimension));
+            // Add rates dimension by dimension, as Topology::path_between_npus does, so that both results round identically.
+            self.before = self
+                .before
+                .add_links(self.links, topology.link_bandwidth(place.dimension));
             self.links = 0;
             self.enter_dimension(&behind, topology);
         }
@@ -148,41 +150,43 @@ impl InFlightMessage {
     #[inline]
     fn enter_dimension(&mut self, way: &RouteCursor, topology: &Topology) {
         let dimensions = topology.dimensions().len();
-        let rest = topology.switching().rest(self.amount);
-        let (own, _) = link(self.stop.place, topology);
-        let ahead =
-            (self.stop.place.dimension + 1..dimensions).filter(|&d| way.crosses(topology, d));
+        let rest = topology.switching_mode().after_first_segment(self.amount);
+        let (own, _) = link_after_server(self.stop.place, topology);
+        let ahead = (self.stop.place.dimension + 1..dimensions)
+            .filter(|&d| way.crosses_dimension(topology, d));
         let slower = |slowest: Bandwidth, d: usize| {
-            if topology.link(d) < slowest {
-                topology.link(d)
+            if topology.link_bandwidth(d) < slowest {
+                topology.link_bandwidth(d)
             } else {
                 slowest
             }
         };
-        let slowest = match topology.tiles() {
+        let slowest = match topology.tile_grid() {
             Some(_) => {
-                let (at, to) = way.ends();
-                topology.path(at, to).map_or(own, |path| path.bandwidth)
+                let (at, to) = way.end_npus();
+                topology
+                    .path_between_npus(at, to)
+                    .map_or(own, |path| path.bandwidth)
             }
             None => ahead.fold(own, slower),
         };
-        self.rest = own.serialization(rest);
+        self.rest = own.serialization_time(rest);
         self.slowest_rest = if slowest == own {
             self.rest
         } else {
-            slowest.serialization(rest)
+            slowest.serialization_time(rest)
         };
     }
 
     /// Enters the links after `stop`.
     #[inline]
     fn enter_links(&mut self, topology: &Topology) {
-        if topology.switching() == SwitchingMode::IDEAL {
+        if topology.switching_mode() == SwitchingMode::IDEAL {
             return;
         }
-        let (bandwidth, _) = link(self.stop.place, topology);
+        let (bandwidth, _) = link_after_server(self.stop.place, topology);
         let links = self.stop.links;
-        let segment = topology.switching().segment(self.amount);
+        let segment = topology.switching_mode().first_segment(self.amount);
         let border = is_border(self.stop.place, topology);
         let mut pass = |links: u32| {
             *(if border {
@@ -190,25 +194,25 @@ impl InFlightMessage {
             } else {
                 &mut self.links
             }) += links;
-            // Add rates by class of link, as Topology::path does, so that both results round identically.
-            let all = match topology.tiles() {
+            // Add rates by class of link, as Topology::path_between_npus does, so that both results round identically.
+            let all = match topology.tile_grid() {
                 Some(tiles) => {
                     let count = LinkCount {
                         inside: self.links,
                         borders: self.borders,
                     };
-                    tiles.inverse(topology.link(0), count)
+                    tiles.inverse_rate_of(topology.link_bandwidth(0), count)
                 }
-                None => self.before.plus(self.links, bandwidth),
+                None => self.before.add_links(self.links, bandwidth),
             };
-            let passed = all.serialization(segment);
+            let passed = all.serialization_time(segment);
             let more = passed - self.passed;
             self.passed = passed;
             more
         };
         if self.slowest == Some(bandwidth) {
             self.slowest = None;
-            self.segment = bandwidth.serialization(self.amount) - self.rest;
+            self.segment = bandwidth.serialization_time(self.amount) - self.rest;
             self.transit = pass(links - 1);
         } else {
             self.segment = pass(1);

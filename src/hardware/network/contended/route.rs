@@ -63,7 +63,7 @@ impl RouteCursor {
     }
 
     /// Returns the current NPU and the last NPU of the route.
-    pub fn ends(&self) -> (Npu, Npu) {
+    pub fn end_npus(&self) -> (Npu, Npu) {
         (self.at, self.to)
     }
 
@@ -98,16 +98,16 @@ impl RouteCursor {
                     last: true,
                 });
             }
-            let x = topology.coordinate(from, d);
+            let x = topology.coordinate_of(from, d);
             // Coordinates are computed on demand, so a route needs no memory per hop.
-            let y = topology.coordinate(self.to, d);
+            let y = topology.coordinate_of(self.to, d);
             if x != y {
                 let up = shape.has_ports() || shape.goes_up(size, x, y);
                 let (side, next, links, last) = match (self.reach, shape) {
                     (ContentionScope::Ports, _) => {
                         let apart = if up { 0 } else { DOWNWARDS };
                         self.second = Some((IN + apart) as u8);
-                        (OUT + apart, y, shape.hops(size, x, y), false)
+                        (OUT + apart, y, shape.hop_count(size, x, y), false)
                     }
                     (_, DimensionShape::Ring | DimensionShape::Mesh) => {
                         if up {
@@ -121,7 +121,7 @@ impl RouteCursor {
                         (UP, y, 1, shape == DimensionShape::Switch)
                     }
                 };
-                self.at = topology.moved(from, d, next);
+                self.at = topology.move_along_dimension(from, d, next);
                 // Both directions of a half-duplex link share one server, at the link's lower end. A ring of two NPUs
                 // has only one link.
                 let from_above = side == DOWN || (size == 2 && x == 1);
@@ -138,15 +138,15 @@ impl RouteCursor {
     }
 
     /// Returns true if the remaining route crosses dimension `d`.
-    pub fn crosses(&self, topology: &Topology, d: usize) -> bool {
-        topology.coordinate(self.at, d) != topology.coordinate(self.to, d)
+    pub fn crosses_dimension(&self, topology: &Topology, d: usize) -> bool {
+        topology.coordinate_of(self.at, d) != topology.coordinate_of(self.to, d)
     }
 }
 
 /// Returns the servers between two endpoints, at most one of which is a memory. The memory's link is the first or the
 /// last server of the route.
 #[inline]
-pub(in crate::network) fn route<'t>(
+pub(in crate::network) fn iter_servers_between<'t>(
     reach: ContentionScope,
     ends: (EndpointId, EndpointId),
     topology: &'t Topology,
@@ -156,11 +156,11 @@ pub(in crate::network) fn route<'t>(
         links: 1,
         last: true,
     });
-    let (loaded, stored) = match topology.memory(ends.0) {
+    let (loaded, stored) = match topology.memory_at(ends.0) {
         Some(_) => (memory, None),
         None => (None, memory),
     };
-    let mut way = RouteCursor::new(reach, topology.seats(ends), topology);
+    let mut way = RouteCursor::new(reach, topology.npus_of_endpoints(ends), topology);
     let way = std::iter::from_fn(move || way.next(topology));
     loaded.into_iter().chain(way).chain(stored)
 }
@@ -168,7 +168,7 @@ pub(in crate::network) fn route<'t>(
 /// Returns the coordinate of the lower end of a link between neighbours.
 #[inline]
 fn lower_end(place: ServerId, topology: &Topology) -> u32 {
-    let x = topology.coordinate(place.npu, place.dimension);
+    let x = topology.coordinate_of(place.npu, place.dimension);
     match (place.side, x) {
         (DOWN, 0) => topology.dimensions()[place.dimension].size - 1,
         (DOWN, _) => x - 1,
@@ -178,14 +178,17 @@ fn lower_end(place: ServerId, topology: &Topology) -> u32 {
 
 /// Returns the bandwidth and the latency of the link after a server.
 #[inline]
-pub(in crate::network) fn link(place: ServerId, topology: &Topology) -> (Bandwidth, Span) {
+pub(in crate::network) fn link_after_server(
+    place: ServerId,
+    topology: &Topology,
+) -> (Bandwidth, Span) {
     let d = place.dimension;
     let Some(dimension) = topology.dimensions().get(d) else {
         return topology.memory_link(place.npu.0);
     };
-    match topology.tiles() {
+    match topology.tile_grid() {
         Some(_) => topology.link_at(d, lower_end(place, topology)),
-        None => (topology.link(d), dimension.latency),
+        None => (topology.link_bandwidth(d), dimension.latency),
     }
 }
 
@@ -193,26 +196,27 @@ pub(in crate::network) fn link(place: ServerId, topology: &Topology) -> (Bandwid
 #[inline]
 pub(super) fn is_border(place: ServerId, topology: &Topology) -> bool {
     let lies = |tiles: &TileGrid| tiles.is_border(place.dimension, lower_end(place, topology));
-    topology.tiles().is_some_and(lies)
+    topology.tile_grid().is_some_and(lies)
 }
 
 /// Returns all servers that `npu` uses to send or receive along dimension `d`.
-pub(super) fn sides(
+pub(super) fn servers_of_npu(
     reach: ContentionScope,
     topology: &Topology,
     npu: Npu,
     d: usize,
 ) -> impl Iterator<Item = ServerId> {
     let dimension = &topology.dimensions()[d];
-    let (size, x) = (dimension.size, topology.coordinate(npu, d));
+    let (size, x) = (dimension.size, topology.coordinate_of(npu, d));
     let place = |side, npu| ServerId {
         dimension: d,
         side,
         npu,
     };
     // Links that lead to this NPU belong to its neighbours.
-    let neighbour =
-        |side, beside: Option<u32>| beside.map(|c| place(side, topology.moved(npu, d, c)));
+    let neighbour = |side, beside: Option<u32>| {
+        beside.map(|c| place(side, topology.move_along_dimension(npu, d, c)))
+    };
     let others = match dimension.shape {
         DimensionShape::Switch | DimensionShape::FullyConnected => [None; 2],
         _ if reach == ContentionScope::Ports => {
@@ -322,7 +326,7 @@ mod tests {
     #[test]
     fn an_npu_s_links_are_its_own_and_those_that_lead_to_it() {
         let named = |t: &Topology, npu, d| -> Vec<_> {
-            sides(ContentionScope::Links, t, Npu(npu), d)
+            servers_of_npu(ContentionScope::Links, t, Npu(npu), d)
                 .map(|p| (p.side, p.npu.0))
                 .collect()
         };

@@ -46,7 +46,7 @@ impl FairSharingNetwork<'_> {
                     let end = now.0.saturating_sub(before.0).min(left.0);
                     let begin = now.0.saturating_sub(behind.0).max(stream.begun.0);
                     let sent_for = Span(end.saturating_sub(begin));
-                    lost += part * stream.rate * sent_for.seconds();
+                    lost += part * stream.rate * sent_for.as_seconds();
                 }
             }
             lost.min(stream.size - stream.left)
@@ -62,7 +62,7 @@ impl FairSharingNetwork<'_> {
             unsent,
             again: lost,
         });
-        let Some(way) = self.way(stream.ends) else {
+        let Some(way) = self.find_route(stream.ends) else {
             effect.cut_off += 1;
             self.cut_off.insert(stream.ends);
             return;
@@ -77,13 +77,13 @@ impl FairSharingNetwork<'_> {
 }
 
 impl FailingLinks for FairSharingNetwork<'_> {
-    fn fail(
+    fn fail_links(
         &mut self,
         now: Time,
         failed: &[u32],
         agenda: &mut dyn EventScheduler,
     ) -> LinkFailureEffect {
-        self.advance(now, agenda);
+        self.advance_streams(now, agenda);
         let mut hit: Vec<(MessageStream, f64)> = Vec::new();
         for stream in std::mem::take(&mut self.streams) {
             match self.find_lost_bytes(&stream, (now, now), failed) {
@@ -111,7 +111,7 @@ impl FailingLinks for FairSharingNetwork<'_> {
             hit.push((again, lost));
         }
         self.departed.get_or_insert_default();
-        self.graph = Arc::new(self.graph.without(failed));
+        self.graph = Arc::new(self.graph.without_links(failed));
         self.way_of.clear();
         let mut effect = LinkFailureEffect::default();
         for (stream, lost) in hit {
@@ -121,11 +121,11 @@ impl FailingLinks for FairSharingNetwork<'_> {
         effect
     }
 
-    fn graph(&self) -> &Arc<LinkGraph> {
+    fn links_in_service(&self) -> &Arc<LinkGraph> {
         &self.graph
     }
 
-    fn cut_off(&self) -> Vec<(EndpointId, EndpointId)> {
+    fn unreachable_pairs(&self) -> Vec<(EndpointId, EndpointId)> {
         self.cut_off.iter().copied().collect()
     }
 }
@@ -134,7 +134,7 @@ impl FailingLinks for FairSharingNetwork<'_> {
 mod tests {
     use super::*;
     use crate::network::NetworkBackend;
-    use crate::network::test_harness::{PendingEvents, message, topology};
+    use crate::network::test_harness::{PendingEvents, create_message, create_topology};
     use crate::topology::{DimensionShape, Topology};
     use proptest::prelude::*;
 
@@ -147,13 +147,16 @@ mod tests {
         network.expect_failures();
         let links = network.graph.links_between("0-1").unwrap();
         let (mut pending, mut ends) = (PendingEvents::default(), [[0; 2]]);
-        network.submit(Time(0), &message(0, 0, 1, bytes), &mut pending);
+        network.submit_message(Time(0), &create_message(0, 0, 1, bytes), &mut pending);
         pending.run(&mut network, Time(at - 1), &mut ends);
-        let effect = network.fail(Time(at), &links, &mut pending);
+        let effect = network.fail_links(Time(at), &links, &mut pending);
         pending.run(&mut network, Time::END, &mut ends);
         let cut_off = vec![(EndpointId(0), EndpointId(1))];
         let never = ends[0][1] == 0;
-        assert_eq!(network.cut_off(), if never { cut_off } else { Vec::new() });
+        assert_eq!(
+            network.unreachable_pairs(),
+            if never { cut_off } else { Vec::new() }
+        );
         assert_eq!(effect.cut_off, u64::from(never));
         (ends[0][1], effect)
     }
@@ -161,7 +164,7 @@ mod tests {
     /// On a ring of four at 2,000 ps per byte and 1 us per link, 1,000 B take 2 us, plus 1 us to the neighbour.
     #[test]
     fn bytes_on_a_link_that_fails_are_sent_again_the_other_way() {
-        let ring = topology(&[(DimensionShape::Ring, 4, 2000, US)]);
+        let ring = create_topology(&[(DimensionShape::Ring, 4, 2000, US)]);
         let of = |at: u64| {
             let (arrives, effect) = arrival(&ring, 1000, at);
             (arrives, effect.moved.len(), effect.resent.round() as u64)
@@ -183,9 +186,9 @@ mod tests {
     #[test]
     fn a_cut_leg_goes_around_over_other_dimensions() {
         let line = [(DimensionShape::Mesh, 2, 2000, US)];
-        let grid = topology(&[line[0], line[0]]);
+        let grid = create_topology(&[line[0], line[0]]);
         assert_eq!(arrival(&grid, 1000, US / 2).0, 11 * US / 2);
-        assert_eq!(arrival(&topology(&line), 1000, US / 2).0, 0);
+        assert_eq!(arrival(&create_topology(&line), 1000, US / 2).0, 0);
     }
 
     proptest! {
@@ -193,7 +196,7 @@ mod tests {
         /// link for 1 us.
         #[test]
         fn lost_bytes_are_those_on_the_link(bytes in 1_u64..2000, at in 1..5 * US) {
-            let ring = topology(&[(DimensionShape::Ring, 4, 2000, US)]);
+            let ring = create_topology(&[(DimensionShape::Ring, 4, 2000, US)]);
             let (mut lost, mut unsent) = (0, 0);
             for byte in 0..bytes {
                 let left = (byte + 1) * 2000;

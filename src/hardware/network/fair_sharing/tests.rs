@@ -1,6 +1,6 @@
 //! Compares message times with a simulation in small time steps, and with results computed by hand.
 
-use super::super::test_harness::{PendingEvents, ends};
+use super::super::test_harness::{PendingEvents, simulate_delivery_times};
 use super::*;
 use crate::topology::link_graph::{ClosLevels, RoutePolicy};
 use crate::topology::{DimensionShape, MemoryEndpoint, MemorySite, TopologyDimension};
@@ -26,7 +26,7 @@ fn stacked(shapes: &[(DimensionShape, u32)], latency: Span) -> Topology {
 
 fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
     let mut network = FairSharingNetwork::new(topology).unwrap();
-    let all = ends(&mut network, messages);
+    let all = simulate_delivery_times(&mut network, messages);
     all.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
@@ -109,8 +109,8 @@ proptest! {
         let found = arrivals(&topology, &messages);
         let mut received = [(u64::MAX, 0, 0_u64); 12];
         for (&(at, from, to, bytes), &end) in messages.iter().zip(&found) {
-            let path = topology.path(Npu(from), Npu(to)).unwrap();
-            let alone = path.time(BufferShare::whole(bytes)).0;
+            let path = topology.path_between_npus(Npu(from), Npu(to)).unwrap();
+            let alone = path.time_message(BufferShare::from_bytes(bytes)).0;
             prop_assert!(end + 2 >= at + alone, "{end} < {at} + {alone}");
             let own = &mut received[to as usize];
             *own = (own.0.min(at), own.1.max(end), own.2 + bytes);
@@ -153,10 +153,13 @@ mod stored {
         let topology = path();
         let network = FairSharingNetwork::new(&topology).unwrap();
         let ends = (Npu(0), Npu(3));
-        let alone = network.uncontended(ends, BufferShare::whole(1000));
+        let alone = network.uncontended_time(ends, BufferShare::from_bytes(1000));
         assert_eq!(alone, Some(Span(4_000_200)));
-        let time = path().path(Npu(0), Npu(3)).unwrap();
-        assert_eq!(time.time(BufferShare::whole(1000)), Span(4_000_200));
+        let time = path().path_between_npus(Npu(0), Npu(3)).unwrap();
+        assert_eq!(
+            time.time_message(BufferShare::from_bytes(1000)),
+            Span(4_000_200)
+        );
     }
 
     proptest! {
@@ -305,7 +308,7 @@ proptest! {
         store: bool,
     ) {
         let topology = stacked(&shapes, Span(70));
-        let npus = topology.npus();
+        let npus = topology.npu_count();
         let topology = topology.with_memories(vec![MemoryEndpoint {
             site: MemorySite::Npu(Npu(at % npus)),
             bandwidth: Bandwidth::new(1e8 * rate as f64).unwrap(),
@@ -314,13 +317,13 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = MemoryTransfer { op: OpIndex(0), ends, path, amount: BufferShare::whole(bytes) };
+        let transfer = MemoryTransfer { op: OpIndex(0), ends, path, amount: BufferShare::from_bytes(bytes) };
         let mut network = FairSharingNetwork::new(&topology).unwrap();
         let (mut pending, mut found) = (PendingEvents::default(), [[0; 2]]);
-        let end = network.access(Time(500), &transfer, &mut pending);
+        let end = network.serve_access(Time(500), &transfer, &mut pending);
         prop_assert_eq!(end, None);
         pending.run(&mut network, Time::END, &mut found);
-        let alone = 500 + path.time(transfer.amount).0;
+        let alone = 500 + path.time_message(transfer.amount).0;
         prop_assert!(found[0][1].abs_diff(alone) <= 1, "{:?} {}", found, alone);
     }
 }

@@ -2,7 +2,9 @@
 //! ps/B take 2,000 ps.
 
 use super::*;
-use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
+use crate::network::test_harness::{
+    PendingEvents, by_segment, create_message, create_topology, simulate_delivery_times,
+};
 use crate::network::{LinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Mesh, Ring, Switch};
 use crate::topology::{LinePattern, SwitchingMode, Topology};
@@ -10,7 +12,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 
 fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
-    let ends = ends(&mut LinkNetwork::new(topology), messages);
+    let ends = simulate_delivery_times(&mut LinkNetwork::new(topology), messages);
     ends.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
@@ -19,7 +21,7 @@ fn one_link_carries_one_train_at_a_time() {
     // Both messages of the test need the link from NPU 1 to 2. NPU 1's message uses this link from 0 to 1,000. The
     // other message arrives at 10 and uses the link afterwards. The reverse messages share no link.
     for shape in [Ring, Mesh] {
-        let t = topology(&[(shape, 6, 1, 10)]);
+        let t = create_topology(&[(shape, 6, 1, 10)]);
         let both = [(0, 0, 2, 1000), (0, 1, 2, 1000)];
         assert_eq!(arrivals(&t, &both), [2010, 1010]);
         let back = [(0, 0, 2, 1000), (0, 2, 0, 1000)];
@@ -33,11 +35,11 @@ fn a_mesh_goes_straight_where_a_ring_goes_round() {
     // 1,000.
     let messages = [(0, 2, 3, 1000), (0, 0, 5, 1000)];
     assert_eq!(
-        arrivals(&topology(&[(Ring, 6, 1, 10)]), &messages),
+        arrivals(&create_topology(&[(Ring, 6, 1, 10)]), &messages),
         [1010, 1010]
     );
     assert_eq!(
-        arrivals(&topology(&[(Mesh, 6, 1, 10)]), &messages),
+        arrivals(&create_topology(&[(Mesh, 6, 1, 10)]), &messages),
         [1010, 2030]
     );
 }
@@ -46,7 +48,7 @@ fn a_mesh_goes_straight_where_a_ring_goes_round() {
 fn ties_on_a_ring_go_up() {
     // The message from NPU 0 to 2 goes through NPU 1, so it waits for the message that NPU 1 sends
     // up, but not for the message that NPU 3 sends down.
-    let t = topology(&[(Ring, 4, 1, 10)]);
+    let t = create_topology(&[(Ring, 4, 1, 10)]);
     let up = [(0, 1, 2, 1000), (0, 0, 2, 1000)];
     assert_eq!(arrivals(&t, &up), [1010, 2010]);
     let down = [(0, 3, 2, 1000), (0, 0, 2, 1000)];
@@ -57,9 +59,9 @@ fn ties_on_a_ring_go_up() {
 fn who_passes_through_delays_what_an_npu_sends() {
     // At instant 5 no message has reached NPU 1 yet; at instant 15, the message from NPU 0 has
     // reached NPU 1.
-    let t = topology(&[(Ring, 6, 1, 10)]);
+    let t = create_topology(&[(Ring, 6, 1, 10)]);
     let found = |at| {
-        ends(
+        simulate_delivery_times(
             &mut LinkNetwork::new(&t),
             &[(0, 0, 2, 1000), (at, 1, 2, 1000)],
         )
@@ -72,7 +74,7 @@ fn who_passes_through_delays_what_an_npu_sends() {
 fn a_switch_has_a_link_up_and_a_link_down() {
     // Three NPUs send to one NPU, whose link from the switch carries the messages one after
     // another, in the order of their senders. Messages in the other direction use another link.
-    let t = topology(&[(Switch, 4, 1, 10)]);
+    let t = create_topology(&[(Switch, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
         (0, 1, 0, 1000),
@@ -85,7 +87,7 @@ fn a_switch_has_a_link_up_and_a_link_down() {
 #[test]
 fn fully_connected_npus_share_what_they_send_and_receive_with() {
     // Fully connected NPUs have the latency of one link. Messages from one NPU to three NPUs also follow one another.
-    let t = topology(&[(FullyConnected, 4, 1, 10)]);
+    let t = create_topology(&[(FullyConnected, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
         (0, 1, 0, 1000),
@@ -101,7 +103,7 @@ fn fully_connected_npus_share_what_they_send_and_receive_with() {
 fn routes_share_inner_and_outer_links() {
     // The network has two rings of 4 under switches. The route from NPU 0 = (0, 0) to NPU 6 = (2, 1) passes NPUs 0, 1
     // and 2, and then goes up from 2 to 6.
-    let t = topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
+    let t = create_topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
     let long = (0, 0, 6, 1000);
     assert_eq!(arrivals(&t, &[long]), [1040]);
     // If a message 1 → 2 is first, the inner link is free at 1,000, and the message from 0 has waited since 10.
@@ -116,7 +118,7 @@ fn routes_share_inner_and_outer_links() {
 fn a_fast_train_queues_at_a_slow_link() {
     // Inner links take 1 ps/B, outer links 4. The message 0 → 3 = (1, 1) reaches NPU 1 at 10, but the link from 1 to 3
     // is busy until 4,000.
-    let t = topology(&[(Ring, 2, 1, 10), (Ring, 2, 4, 10)]);
+    let t = create_topology(&[(Ring, 2, 1, 10), (Ring, 2, 4, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4020]);
     assert_eq!(
         arrivals(&t, &[(0, 1, 3, 1000), (0, 0, 3, 1000)]),
@@ -128,7 +130,7 @@ fn a_fast_train_queues_at_a_slow_link() {
 fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
     // Inner links take 4 ps/B, outer links 1. The whole message is at NPU 1 at 4,010, so it continues from 3,010 to
     // 4,010.
-    let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
+    let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
     let slow = (0, 0, 3, 1000);
     assert_eq!(arrivals(&t, &[slow]), [4020]);
     // Until then the link is free for another message, for example for one at 10. If a message began at 3,005, the link
@@ -142,7 +144,7 @@ fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
 fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
     // Links take 4, 1 and 2 ps/B. The last link needs 2,000 ps from 2,020 on, so the message crosses the middle link
     // from 2,010 on.
-    let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
+    let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
     // A message 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. At 3,005, the other message
     // begins on the middle link. The head of the other message reaches NPU 3 at 3,015 and the tail at 4,020, and the
@@ -160,7 +162,7 @@ fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
 
 #[test]
 fn devices_wait_for_a_segment_or_for_all() {
-    let t = topology(&[(Ring, 8, 1, 10)]);
+    let t = create_topology(&[(Ring, 8, 1, 10)]);
     for (switching, alone, first, second) in [
         // The route has three links. The message to NPU 3 follows a message that begins at NPU 2 at time 0, so it takes
         // 1,000 + 1,000 + 10.
@@ -178,8 +180,8 @@ fn devices_wait_for_a_segment_or_for_all() {
         );
     }
     // The wire between two fully connected NPUs is one link, so no device waits for a segment.
-    let t =
-        topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)]).with_switching(by_segment(100));
+    let t = create_topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)])
+        .with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 1, 1000)]), [1010]);
     // With a switch after the wire, the message waits for two segments: before the link up and before the link down.
     assert_eq!(arrivals(&t, &[(0, 0, 4, 1000)]), [1230]);
@@ -189,7 +191,7 @@ fn devices_wait_for_a_segment_or_for_all() {
 fn what_is_gathered_goes_when_its_last_segment_is_there() {
     // Links of 4 and then 1 ps/B, with segments of 100 B. The last segment arrives at 4,010, and the 9 before it take
     // 900, so the message continues from 3,110 to 4,110.
-    let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]).with_switching(by_segment(100));
+    let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]).with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4120]);
     assert_eq!(
         arrivals(&t, &[(0, 0, 3, 1000), (3105, 1, 3, 1000)]),
@@ -203,14 +205,14 @@ fn what_is_gathered_goes_when_its_last_segment_is_there() {
 
 #[test]
 fn messages_of_nothing_keep_their_place() {
-    let t = topology(&[(Switch, 3, 1, 10)]);
+    let t = create_topology(&[(Switch, 3, 1, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 1, 0)]), [20]);
     assert_eq!(arrivals(&t, &[(0, 0, 2, 1000), (0, 0, 1, 0)]), [1020, 1020]);
 }
 
 #[test]
 fn lines_are_apart_where_nobody_is_passed() {
-    let t = topology(&[
+    let t = create_topology(&[
         (Ring, 4, 1, 0),
         (Mesh, 4, 1, 0),
         (Mesh, 2, 1, 0),
@@ -232,10 +234,10 @@ fn lines_are_apart_where_nobody_is_passed() {
 
 #[test]
 fn a_link_is_idle_when_nothing_is_there_or_to_come() {
-    let t = topology(&[(Ring, 6, 1, 10)]);
+    let t = create_topology(&[(Ring, 6, 1, 10)]);
     let mut network = LinkNetwork::new(&t);
     let mut pending = PendingEvents::default();
-    network.submit(Time::ZERO, &message(0, 0, 2, 1000), &mut pending);
+    network.submit_message(Time::ZERO, &create_message(0, 0, 2, 1000), &mut pending);
     let idle = |network: &LinkNetwork<'_>, at| {
         [5, 0, 1, 2, 3].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
     };
@@ -249,12 +251,12 @@ fn a_link_is_idle_when_nothing_is_there_or_to_come() {
 
 #[test]
 fn claims_are_touched_anywhere_on_the_way() {
-    let t = topology(&[(Ring, 6, 1, 10), (Switch, 2, 1, 10)]);
+    let t = create_topology(&[(Ring, 6, 1, 10), (Switch, 2, 1, 10)]);
     let mut network = LinkNetwork::new(&t);
-    network.reserve(Npu(2), 0, Some(7));
-    network.reserve(Npu(3), 1, Some(3));
+    network.set_reservation(Npu(2), 0, Some(7));
+    network.set_reservation(Npu(3), 1, Some(3));
     let claimed = |network: &LinkNetwork<'_>, a, b| {
-        network.reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
+        network.lowest_reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
     };
     // Links 1 → 2, 2 → 3, 3 → 2 and 2 → 1.
     assert_eq!(claimed(&network, 0, 3), Some(7));
@@ -268,12 +270,12 @@ fn claims_are_touched_anywhere_on_the_way() {
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (Some(3), Some(3))
     );
-    network.reserve(Npu(3), 1, None);
+    network.set_reservation(Npu(3), 1, None);
     assert_eq!(
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (None, Some(7))
     );
-    network.reserve(Npu(2), 0, None);
+    network.set_reservation(Npu(2), 0, None);
     assert_eq!(
         (claimed(&network, 0, 9), claimed(&network, 1, 2)),
         (None, None)

@@ -2,7 +2,9 @@
 //! 2 ps/B take 2,000 ps.
 
 use super::*;
-use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
+use crate::network::test_harness::{
+    PendingEvents, by_segment, create_message, create_topology, simulate_delivery_times,
+};
 use crate::network::{LinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Ring, Switch};
 use crate::topology::SwitchingMode;
@@ -11,11 +13,11 @@ use chakram_base::units::{BufferShare, Span, Time};
 
 #[test]
 fn all_that_leaves_takes_turns_and_all_that_enters_too() {
-    let t = topology(&[(Switch, 4, 2, 50)]);
+    let t = create_topology(&[(Switch, 4, 2, 50)]);
     // The message 0 → 1 leaves until 2,000 and arrives 100 later. 0 → 2 leaves until 4,000, and its first byte arrives
     // at 2,100. 3 → 2 arrived at 150 and enters until 2,150, so 0 → 2 enters until 4,150.
     let messages = [(0, 0, 1, 1000), (0, 0, 2, 1000), (50, 3, 2, 1000)];
-    let found = ends(&mut PortNetwork::new(&t), &messages);
+    let found = simulate_delivery_times(&mut PortNetwork::new(&t), &messages);
     assert_eq!(found, [[2000, 2100], [4000, 4150], [2050, 2150]]);
 }
 
@@ -23,8 +25,8 @@ fn all_that_leaves_takes_turns_and_all_that_enters_too() {
 fn dimensions_have_ports_of_their_own() {
     // One message goes from 0 to 1 along the first dimension, the other from 0 to 4 along the second, so they share
     // nothing.
-    let t = topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
-    let found = ends(
+    let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
+    let found = simulate_delivery_times(
         &mut PortNetwork::new(&t),
         &[(0, 0, 1, 1000), (0, 0, 4, 1000)],
     );
@@ -35,8 +37,8 @@ fn dimensions_have_ports_of_their_own() {
 /// of NPU 1 = (1, 0), one after another: 4,000 ps each.
 #[test]
 fn ports_in_the_middle_of_a_way_are_ports() {
-    let t = topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
-    let found = ends(
+    let t = create_topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
+    let found = simulate_delivery_times(
         &mut PortNetwork::new(&t),
         &[(0, 1, 3, 1000), (0, 0, 3, 1000), (0, 0, 2, 1000)],
     );
@@ -46,26 +48,26 @@ fn ports_in_the_middle_of_a_way_are_ports() {
 #[test]
 fn rates_may_differ_at_both_ends_and_between() {
     // Links take 2, 8 and 1 ps/B. 1,000 B leave in 8,000 ps, and with a latency of 5 + 5 + 2 x 5 they arrive at 8,020.
-    let t = topology(&[
+    let t = create_topology(&[
         (Ring, 2, 2, 5),
         (FullyConnected, 2, 8, 5),
         (Switch, 2, 1, 5),
     ]);
-    let found = ends(&mut PortNetwork::new(&t), &[(0, 0, 7, 1000)]);
+    let found = simulate_delivery_times(&mut PortNetwork::new(&t), &[(0, 0, 7, 1000)]);
     assert_eq!(found, [[8000, 8020]]);
     // The route from NPU 2 = (0, 1, 0) crosses no slow dimension: 2,000 + 5 + 2 x 5. Both messages leave along the last
     // dimension through the port of NPU 3 = (1, 1, 0). The message from NPU 2 has ended long before the other message
     // reaches this port.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
-        ends(&mut PortNetwork::new(&t), &fast),
+        simulate_delivery_times(&mut PortNetwork::new(&t), &fast),
         [[8000, 8020], [2000, 2015]]
     );
     // The message from NPU 3 at 7,000 occupies the port until 8,000. The first message reaches the port at 7,010 and
     // continues until 9,000.
     let late = [(0, 0, 7, 1000), (7000, 3, 7, 1000)];
     assert_eq!(
-        ends(&mut PortNetwork::new(&t), &late),
+        simulate_delivery_times(&mut PortNetwork::new(&t), &late),
         [[8000, 9010], [8000, 8010]]
     );
 }
@@ -73,7 +75,7 @@ fn rates_may_differ_at_both_ends_and_between() {
 #[test]
 fn devices_between_ports_take_their_time() {
     // Three links of 2 ps/B and 50 ps take 150 + 2,000, plus two segments of 100 B, or plus two whole messages.
-    let t = topology(&[(Ring, 6, 2, 50)]);
+    let t = create_topology(&[(Ring, 6, 2, 50)]);
     for (switching, end) in [
         (SwitchingMode::IDEAL, 2150),
         (by_segment(100), 2550),
@@ -81,7 +83,7 @@ fn devices_between_ports_take_their_time() {
     ] {
         let t = t.clone().with_switching(switching);
         assert_eq!(
-            ends(&mut PortNetwork::new(&t), &[(0, 0, 3, 1000)]),
+            simulate_delivery_times(&mut PortNetwork::new(&t), &[(0, 0, 3, 1000)]),
             [[2000, end]]
         );
     }
@@ -91,24 +93,24 @@ fn devices_between_ports_take_their_time() {
 /// first, whatever the op numbers are.
 #[test]
 fn who_comes_at_once_enters_by_number() {
-    let t = topology(&[(Switch, 4, 1, 50)]);
+    let t = create_topology(&[(Switch, 4, 1, 50)]);
     let [one, two] = [(0, 1, 0, 1000), (0, 2, 0, 3000)];
     assert_eq!(
-        ends(&mut PortNetwork::new(&t), &[one, two]),
+        simulate_delivery_times(&mut PortNetwork::new(&t), &[one, two]),
         [[1000, 1100], [3000, 4100]]
     );
     assert_eq!(
-        ends(&mut PortNetwork::new(&t), &[two, one]),
+        simulate_delivery_times(&mut PortNetwork::new(&t), &[two, one]),
         [[3000, 4100], [1000, 1100]]
     );
 }
 
 #[test]
 fn a_port_is_idle_when_nothing_is_there_or_to_come() {
-    let t = topology(&[(Switch, 4, 1, 50)]);
+    let t = create_topology(&[(Switch, 4, 1, 50)]);
     let mut network = PortNetwork::new(&t);
     let mut pending = PendingEvents::default();
-    network.submit(Time::ZERO, &message(0, 1, 2, 1000), &mut pending);
+    network.submit_message(Time::ZERO, &create_message(0, 1, 2, 1000), &mut pending);
     let idle =
         |network: &PortNetwork<'_>, at| [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
     // The message leaves until 1,000, arrives at 100 and enters until 1,100. Until 100 the ingress still expects the
@@ -122,12 +124,12 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
 
 #[test]
 fn claims_are_touched_at_either_end() {
-    let t = topology(&[(Switch, 4, 1, 50), (Switch, 2, 1, 50)]);
+    let t = create_topology(&[(Switch, 4, 1, 50), (Switch, 2, 1, 50)]);
     let mut network = PortNetwork::new(&t);
-    network.reserve(Npu(1), 0, Some(7));
-    network.reserve(Npu(2), 0, Some(5));
+    network.set_reservation(Npu(1), 0, Some(7));
+    network.set_reservation(Npu(2), 0, Some(5));
     let claimed = |network: &PortNetwork<'_>, a, b| {
-        network.reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
+        network.lowest_reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
     };
     assert_eq!(claimed(&network, 1, 3), Some(7));
     assert_eq!(claimed(&network, 1, 2), Some(5));
@@ -138,16 +140,16 @@ fn claims_are_touched_at_either_end() {
         (claimed(&network, 5, 1), claimed(&network, 1, 6)),
         (None, Some(5))
     );
-    network.reserve(Npu(1), 0, None);
-    network.reserve(Npu(2), 0, None);
+    network.set_reservation(Npu(1), 0, None);
+    network.set_reservation(Npu(2), 0, None);
     assert_eq!(claimed(&network, 1, 2), None);
 }
 
 #[test]
 fn alone_is_alone() {
-    let t = topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
+    let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let network = PortNetwork::new(&t);
     // 50 + 20 + 4,000. A message to the same NPU has no time.
-    let alone = |b| network.uncontended((Npu(0), Npu(b)), BufferShare::whole(1000));
+    let alone = |b| network.uncontended_time((Npu(0), Npu(b)), BufferShare::from_bytes(1000));
     assert_eq!((alone(5), alone(0)), (Some(Span(4070)), None));
 }

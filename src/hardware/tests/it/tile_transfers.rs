@@ -10,14 +10,14 @@ use chakram_hardware::topology::tile_grid::DieBorders;
 use chakram_hardware::topology::{
     DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode, TileGrid, Topology,
 };
-use testkit::tile_transfers::{Grid, LinkTime, Port, Transfer, ends};
+use testkit::tile_transfers::{CoreTransfer, DieGrid, LinkTime, MemoryPort, transfer_end_times};
 
 /// Time of the last scheduled event.
 #[derive(Default)]
 struct LastEvent(u64);
 
 impl EventScheduler for LastEvent {
-    fn schedule(&mut self, at: Time, event: NetworkEvent) {
+    fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
         if matches!(event, NetworkEvent::Delivered(_)) {
             self.0 = at.0;
         }
@@ -40,7 +40,7 @@ fn rate(ps_per_byte: u64) -> Bandwidth {
     Bandwidth::new(1e12 / ps_per_byte as f64).unwrap()
 }
 
-fn topology(grid: &Grid) -> Topology {
+fn topology(grid: &DieGrid) -> Topology {
     let tiles = TileGrid {
         dies: grid.dies,
         cores: grid.cores,
@@ -59,7 +59,8 @@ fn topology(grid: &Grid) -> Topology {
         DimensionShape::Mesh
     };
     let inside = rate(grid.inside.ps_per_byte);
-    let topology = Topology::tiled(tiles, shape, inside, Span(grid.inside.latency_ps)).unwrap();
+    let topology =
+        Topology::with_tiles(tiles, shape, inside, Span(grid.inside.latency_ps)).unwrap();
     if grid.store_and_forward {
         topology.with_switching(SwitchingMode::StoreAndForward)
     } else {
@@ -69,12 +70,12 @@ fn topology(grid: &Grid) -> Topology {
 
 /// Compares `count` transfers over `grid`, a third of them at four memory ports. The transfers follow each other so
 /// closely that they queue.
-fn same(grid: &Grid, count: usize, seed: u64) {
+fn same(grid: &DieGrid, count: usize, seed: u64) {
     let random = &mut Random(seed | 1);
     let topology = topology(grid);
-    let tiles = topology.tiles().unwrap().clone();
-    let cores = u64::from(topology.npus());
-    let behind_cores = topology.npus();
+    let tiles = topology.tile_grid().unwrap().clone();
+    let cores = u64::from(topology.npu_count());
+    let behind_cores = topology.npu_count();
     let memory = LinkTime {
         ps_per_byte: 4,
         latency_ps: 700,
@@ -108,15 +109,15 @@ fn same(grid: &Grid, count: usize, seed: u64) {
                     op: OpIndex(op as u32),
                     ends,
                     path: topology.path_between(ends).unwrap(),
-                    amount: BufferShare::whole(bytes),
+                    amount: BufferShare::from_bytes(bytes),
                 };
-                let end = network.access(Time(now), &transfer, &mut scheduler);
+                let end = network.serve_access(Time(now), &transfer, &mut scheduler);
                 scheduler.0 = end.unwrap().0;
-                let (from, to) = topology.seats(ends);
+                let (from, to) = topology.npus_of_endpoints(ends);
                 (
                     from.0,
                     to.0,
-                    Some(Port {
+                    Some(MemoryPort {
                         number,
                         time: memory,
                     }),
@@ -126,29 +127,32 @@ fn same(grid: &Grid, count: usize, seed: u64) {
                 let from = random.below(cores) as u32;
                 let to = (u64::from(from) + 1 + random.below(cores - 1)) % cores;
                 let ends = (Npu(from), Npu(to as u32));
-                let message =
-                    NetworkMessage::plain(OpIndex(op as u32), ends, BufferShare::whole(bytes));
-                network.submit(Time(now), &message, &mut scheduler);
+                let message = NetworkMessage::without_port(
+                    OpIndex(op as u32),
+                    ends,
+                    BufferShare::from_bytes(bytes),
+                );
+                network.submit_message(Time(now), &message, &mut scheduler);
                 (from, to as u32, None)
             }
         };
         found.push(scheduler.0);
-        transfers.push(Transfer {
+        transfers.push(CoreTransfer {
             at: now,
-            from: tiles.place(from),
-            to: tiles.place(to),
+            from: tiles.coordinates_of_core(from),
+            to: tiles.coordinates_of_core(to),
             bytes,
             port,
         });
     }
-    let expected = ends(grid, &transfers);
+    let expected = transfer_end_times(grid, &transfers);
     let wrong = (0..count).find(|&op| found[op] != expected[op]);
     let wrong = wrong.map(|op| (transfers[op], found[op], expected[op]));
     assert!(wrong.is_none(), "{grid:?}: {wrong:?}");
 }
 
 /// Returns meshes and tori of one die and of several dies, half and full duplex, in both forwarding modes.
-fn grids() -> impl Iterator<Item = Grid> {
+fn grids() -> impl Iterator<Item = DieGrid> {
     let sizes = [
         ([1, 1], [8, 8]),
         ([1, 1], [5, 3]),
@@ -161,7 +165,7 @@ fn grids() -> impl Iterator<Item = Grid> {
     sizes.into_iter().flat_map(move |(dies, cores)| {
         settings
             .clone()
-            .map(move |[torus, half_duplex, store_and_forward]| Grid {
+            .map(move |[torus, half_duplex, store_and_forward]| DieGrid {
                 dies,
                 cores,
                 torus,

@@ -21,7 +21,7 @@ const HEAD: [&str; 3] = ["Topology", "Size", "Dimension"];
 const CHIP: [&str; 3] = ["Chip_id", "Connected_chip_id", "Connected_chip_distance"];
 
 /// The values of a block, each with its line.
-type FileBlock<'t> = [Option<(usize, &'t str)>; 3];
+type ChipFileBlock<'t> = [Option<(usize, &'t str)>; 3];
 
 impl ChipGraph {
     /// Parses a topology file, called `file` in errors.
@@ -37,9 +37,9 @@ impl ChipGraph {
             found: format!("{:?}", found.chars().take(60).collect::<String>()),
             expected: expected.to_owned(),
         };
-        let mut head: Option<FileBlock<'_>> = None;
-        let mut chips: Vec<(usize, FileBlock<'_>)> = Vec::new();
-        let mut open: Option<(usize, FileBlock<'_>)> = None;
+        let mut head: Option<ChipFileBlock<'_>> = None;
+        let mut chips: Vec<(usize, ChipFileBlock<'_>)> = Vec::new();
+        let mut open: Option<(usize, ChipFileBlock<'_>)> = None;
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
             match (line, &mut open) {
@@ -82,7 +82,7 @@ impl ChipGraph {
         }
         let end = text.lines().count().max(1);
         let head = head.ok_or_else(|| wrong(end, "nothing", "a head"))?;
-        let need = |block: &FileBlock<'_>,
+        let need = |block: &ChipFileBlock<'_>,
                     place: usize,
                     key: &str,
                     start: usize|
@@ -157,17 +157,17 @@ impl ChipGraph {
     }
 
     /// Formats the graph as a topology file.
-    pub fn text(&self) -> String {
+    pub fn to_file_text(&self) -> String {
         let mut text = format!(
             "{{\n  Topology: {}\n  Size: {}\n  Dimension: {}\n}};\n",
             self.name,
-            self.chips(),
+            self.chip_count(),
             self.dimensions
         );
-        for chip in 0..self.chips() {
+        for chip in 0..self.chip_count() {
             let list = |part: &dyn Fn(&(u32, u32)) -> u32| {
                 let parts: Vec<String> = self
-                    .neighbours(chip)
+                    .neighbours_of(chip)
                     .iter()
                     .map(|link| part(link).to_string())
                     .collect();

@@ -10,7 +10,7 @@ impl ChipGraph {
     /// # Errors
     ///
     /// Fails if the name is unknown, or if the graph would have more than [`MOST_CHIPS`].
-    pub fn named(text: &str) -> Result<Self, ChipGraphError> {
+    pub fn parse_named_shape(text: &str) -> Result<Self, ChipGraphError> {
         let wrong = || ChipGraphError::Shape {
             found: text.chars().take(80).collect(),
         };
@@ -26,16 +26,16 @@ impl ChipGraph {
             .filter(|chips| *chips <= MOST_CHIPS)
             .ok_or_else(wrong)?;
         match shape {
-            "torus" => Ok(Self::grid(text, &sizes, true)),
-            "mesh" => Ok(Self::grid(text, &sizes, false)),
-            "ring" if sizes.len() == 1 => Ok(Self::grid(text, &sizes, true)),
+            "torus" => Ok(Self::create_grid(text, &sizes, true)),
+            "mesh" => Ok(Self::create_grid(text, &sizes, false)),
+            "ring" if sizes.len() == 1 => Ok(Self::create_grid(text, &sizes, true)),
             _ => Err(wrong()),
         }
     }
 
     /// Creates a grid of chips. If `closes`, each dimension is a ring. In chip numbers the last dimension counts
     /// fastest.
-    fn grid(name: &str, sizes: &[u32], closes: bool) -> Self {
+    fn create_grid(name: &str, sizes: &[u32], closes: bool) -> Self {
         let chips: u32 = sizes.iter().product();
         let mut links = vec![Vec::new(); chips as usize];
         for chip in 0..chips {
@@ -66,13 +66,13 @@ impl ChipGraph {
     pub fn best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {
-            Self::grid(
+            Self::create_grid(
                 &format!("torus:{width}x{}", chips / width),
                 &[width, chips / width],
                 true,
             )
         });
-        let hops = |graph: &Self| graph.summary().mean_hops;
+        let hops = |graph: &Self| graph.summarize().mean_hops;
         let best = all.reduce(|best, other| {
             if hops(&other) <= hops(&best) {
                 other
@@ -85,7 +85,7 @@ impl ChipGraph {
 
     /// Returns a random connected graph of `chips`: a random tree, plus links between unlinked pairs. The total number
     /// of links is random, from the number in the tree to three per chip. `random` returns 64 random bits.
-    pub fn random(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
+    pub fn create_random(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
         let mut below = |limit: u64| ((u128::from(random()) * u128::from(limit)) >> 64) as u64;
         let n = u64::from(chips);
         let mut links = vec![BTreeSet::new(); chips as usize];

@@ -87,7 +87,7 @@ impl LinkTechnology {
 
     /// Returns the rate of each link of a chip with `links` links, or `None` if neither the table
     /// nor the rule gives a rate.
-    pub fn rate(&self, links: u32) -> Option<f64> {
+    pub fn rate_of_links(&self, links: u32) -> Option<f64> {
         if links == 0 {
             return Some(self.interface);
         }

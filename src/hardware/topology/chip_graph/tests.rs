@@ -3,7 +3,7 @@
 use super::*;
 
 fn graph(name: &str) -> ChipGraph {
-    ChipGraph::named(name).unwrap()
+    ChipGraph::parse_named_shape(name).unwrap()
 }
 
 /// The sample topology file of the DEAP paper (Agrawal and Xu, 2023), section IV.A.
@@ -17,15 +17,18 @@ const SAMPLE: &str = "{\n  Topology: 2D-torus\n  Size: 4\n  Dimension: 2\n};\n\
 #[test]
 fn the_sample_is_a_ring_of_four() {
     let sample = ChipGraph::parse(SAMPLE, "sample").unwrap();
-    let summary = sample.summary();
+    let summary = sample.summarize();
     assert_eq!(
         (summary.links, summary.degrees, summary.diameter),
         (4, (2, 2), 2)
     );
     assert!((summary.mean_hops - 4.0 / 3.0).abs() < 1e-12);
     assert_eq!(summary.mean_distance, summary.mean_hops);
-    assert_eq!(ChipGraph::parse(&sample.text(), "again").unwrap(), sample);
-    let torus = graph("torus:2x2").summary();
+    assert_eq!(
+        ChipGraph::parse(&sample.to_file_text(), "again").unwrap(),
+        sample
+    );
+    let torus = graph("torus:2x2").summarize();
     assert_eq!(torus, summary);
 }
 
@@ -40,7 +43,7 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
         ("mesh:2x4", 10, (2, 3), 4, 2.0),
         ("ring:8", 8, (2, 2), 4, 16.0 / 7.0),
     ] {
-        let found = graph(name).summary();
+        let found = graph(name).summarize();
         assert_eq!(
             (found.links, found.degrees, found.diameter),
             (links, degrees, diameter),
@@ -57,13 +60,13 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
     let (flat, cube) = (graph("torus:2x4"), graph("torus:2x2x2"));
     for chip in 0..8 {
         let renamed = flat
-            .neighbours(chip)
+            .neighbours_of(chip)
             .iter()
             .map(|(other, _)| to[*other as usize]);
         let mut renamed: Vec<u32> = renamed.collect();
         renamed.sort_unstable();
         let other = cube
-            .neighbours(to[chip as usize])
+            .neighbours_of(to[chip as usize])
             .iter()
             .map(|(other, _)| *other);
         assert_eq!(renamed, other.collect::<Vec<_>>());
@@ -75,10 +78,10 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
 #[test]
 fn communication_follows_hops_and_rates() {
     let technology = LinkTechnology::table_three(LinkInterpolation::None);
-    let hops = |name: &str| graph(name).summary().mean_hops;
+    let hops = |name: &str| graph(name).summarize().mean_hops;
     assert!((hops("mesh:2x4") / hops("torus:2x4") - 7.0 / 6.0).abs() < 1e-12);
-    let torus = hops("torus:2x4") / technology.rate(3).unwrap();
-    let interface = 1.0 / technology.rate(0).unwrap();
+    let torus = hops("torus:2x4") / technology.rate_of_links(3).unwrap();
+    let interface = 1.0 / technology.rate_of_links(0).unwrap();
     assert!((interface / torus - 64.0 * 7.0 / 12.0).abs() < 1e-9);
     assert!((interface / torus - 37.3).abs() < 0.05);
 }
@@ -86,7 +89,7 @@ fn communication_follows_hops_and_rates() {
 /// Mean hops of the best two-dimensional torus, by number of chips. Prime numbers yield rings, which are outliers.
 #[test]
 fn tori_of_prime_numbers_of_chips_stand_out() {
-    let hops = |chips: u32| ChipGraph::best_torus(chips).summary().mean_hops;
+    let hops = |chips: u32| ChipGraph::best_torus(chips).summarize().mean_hops;
     for (chips, expected) in [
         (4, 1.333),
         (6, 1.4),
@@ -114,7 +117,7 @@ fn tori_of_prime_numbers_of_chips_stand_out() {
         );
     }
     // Grids of three dimensions have fewer hops than grids of two: 4 x 4 x 3 has fewer than 7 x 7 and 6 x 8.
-    let named = |name: &str| graph(name).summary().mean_hops;
+    let named = |name: &str| graph(name).summarize().mean_hops;
     assert!((named("torus:4x4x3") - 2.723).abs() < 5e-4);
     assert!((named("torus:7x7") - 3.5).abs() < 1e-12);
     assert!((named("torus:6x8") - 3.574).abs() < 5e-4);
@@ -132,7 +135,7 @@ fn distances_are_sums_of_lengths() {
     let triangle = ChipGraph::new("t".to_owned(), 1, links).unwrap();
     assert_eq!(triangle.distances_from(0), [0, 2, 1]);
     assert_eq!(triangle.hops_from(0), [Some(0), Some(1), Some(1)]);
-    assert_eq!(triangle.summary().mean_distance, 8.0 / 6.0);
+    assert_eq!(triangle.summarize().mean_distance, 8.0 / 6.0);
 }
 
 #[test]
@@ -200,13 +203,14 @@ fn what_is_not_symmetric_or_connected_is_refused() {
         "cube:8",
         "torus:2x",
     ] {
-        assert!(ChipGraph::named(name).is_err(), "{name}");
+        assert!(ChipGraph::parse_named_shape(name).is_err(), "{name}");
     }
 }
 
 #[test]
 fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
-    let rate = |interpolation, links| LinkTechnology::table_three(interpolation).rate(links);
+    let rate =
+        |interpolation, links| LinkTechnology::table_three(interpolation).rate_of_links(links);
     assert_eq!(rate(LinkInterpolation::None, 2), None);
     assert_eq!(rate(LinkInterpolation::Step, 2), Some(64e9));
     assert_eq!(rate(LinkInterpolation::Step, 13), None);
@@ -240,7 +244,7 @@ fn random_graphs_are_connected_and_repeatable() {
         (0..250)
             .map(|_| {
                 let chips = 2 + (random() >> 33) as u32 % 48;
-                ChipGraph::random(chips, &mut random)
+                ChipGraph::create_random(chips, &mut random)
             })
             .collect::<Vec<_>>()
     };
@@ -248,11 +252,14 @@ fn random_graphs_are_connected_and_repeatable() {
     assert_eq!(graphs, draw(1));
     assert_ne!(graphs, draw(2));
     for graph in &graphs {
-        assert!(graph.chips() < 50);
+        assert!(graph.chip_count() < 50);
         let again = ChipGraph::new(graph.name.clone(), 1, graph.links.clone());
         assert_eq!(again.as_ref(), Ok(graph));
-        let links = graph.summary().links;
-        assert!(links + 1 >= u64::from(graph.chips()) && links <= 3 * u64::from(graph.chips()));
+        let links = graph.summarize().links;
+        assert!(
+            links + 1 >= u64::from(graph.chip_count())
+                && links <= 3 * u64::from(graph.chip_count())
+        );
     }
 }
 
@@ -260,7 +267,10 @@ fn random_graphs_are_connected_and_repeatable() {
 fn tables_of_rates_are_read() {
     let table = LinkTechnology::parse("3=64 GB/s, 1=180GB/s,interface=2 GB/s").unwrap();
     assert_eq!(table.links, [(1, 180e9), (3, 64e9)]);
-    assert_eq!((table.rate(0), table.rate(2)), (Some(2e9), None));
+    assert_eq!(
+        (table.rate_of_links(0), table.rate_of_links(2)),
+        (Some(2e9), None)
+    );
     // Without a stated interface, the rate of DEAP's Table III is used.
     assert_eq!(LinkTechnology::parse("4=10GB/s").unwrap().interface, 1e9);
     for wrong in ["", "3", "x=1GB/s", "0=1GB/s", "3=64", "3=1GB/s,3=2GB/s"] {

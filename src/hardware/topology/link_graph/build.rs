@@ -56,7 +56,7 @@ pub(super) struct GraphBuilder {
 }
 
 impl GraphBuilder {
-    pub fn switch(&mut self, name: String) -> u32 {
+    pub fn add_switch(&mut self, name: String) -> u32 {
         self.switches.push(name);
         self.npus + self.switches.len() as u32 - 1
     }
@@ -67,11 +67,11 @@ impl GraphBuilder {
             && self.links.len() as u64 + links <= MOST_LINKS as u64
     }
 
-    fn link(&mut self, from: u32, to: u32) {
-        self.long(from, to, 1);
+    fn add_link(&mut self, from: u32, to: u32) {
+        self.add_long_link(from, to, 1);
     }
 
-    fn long(&mut self, from: u32, to: u32, length: u32) {
+    fn add_long_link(&mut self, from: u32, to: u32, length: u32) {
         self.links.push(DirectedLink {
             length,
             from,
@@ -82,13 +82,13 @@ impl GraphBuilder {
         });
     }
 
-    pub fn both(&mut self, a: u32, b: u32) {
-        self.link(a, b);
-        self.link(b, a);
+    pub fn add_links_both_ways(&mut self, a: u32, b: u32) {
+        self.add_link(a, b);
+        self.add_link(b, a);
     }
 
     /// Adds the links of a line of NPUs along a dimension with this name and shape.
-    fn line(&mut self, ends: &[u32], (name, shape): (&str, DimensionShape)) {
+    fn add_line(&mut self, ends: &[u32], (name, shape): (&str, DimensionShape)) {
         let (size, first) = (ends.len(), ends[0]);
         let at = |x: usize| ends[x % size];
         match shape {
@@ -97,30 +97,30 @@ impl GraphBuilder {
                 let closes = shape == DimensionShape::Ring && size > 2;
                 let wires = if closes { size } else { size - 1 };
                 // Add upward links first, so that of two equally long paths a message takes the upward one.
-                (0..wires).for_each(|x| self.link(at(x), at(x + 1)));
-                (0..wires).for_each(|x| self.link(at(x + 1), at(x)));
+                (0..wires).for_each(|x| self.add_link(at(x), at(x + 1)));
+                (0..wires).for_each(|x| self.add_link(at(x + 1), at(x)));
             }
             DimensionShape::Switch => {
-                let hub = self.switch(format!("{name} switch at {first}"));
-                (0..size).for_each(|x| self.both(at(x), hub));
+                let hub = self.add_switch(format!("{name} switch at {first}"));
+                (0..size).for_each(|x| self.add_links_both_ways(at(x), hub));
             }
             DimensionShape::FullyConnected => {
                 // Wires are not modelled individually. A virtual switch limits only the total that an NPU sends and
                 // receives, and a message incurs one latency.
-                let hub = self.switch(format!("{name} wires at {first}"));
-                (0..size).for_each(|x| self.link(at(x), hub));
+                let hub = self.add_switch(format!("{name} wires at {first}"));
+                (0..size).for_each(|x| self.add_link(at(x), hub));
                 let latency = std::mem::replace(&mut self.rate.1, Span::ZERO);
-                (0..size).for_each(|x| self.link(hub, at(x)));
+                (0..size).for_each(|x| self.add_link(hub, at(x)));
                 self.rate.1 = latency;
             }
         }
     }
 
     /// Adds the links of a graph of chips.
-    fn chips(&mut self, ends: &[u32], chips: &ChipGraph) {
-        for from in 0..chips.chips() {
-            for &(to, distance) in chips.neighbours(from) {
-                self.long(ends[from as usize], ends[to as usize], distance);
+    fn add_chips(&mut self, ends: &[u32], chips: &ChipGraph) {
+        for from in 0..chips.chip_count() {
+            for &(to, distance) in chips.neighbours_of(from) {
+                self.add_long_link(ends[from as usize], ends[to as usize], distance);
             }
         }
     }
@@ -129,8 +129,9 @@ impl GraphBuilder {
 impl ClosLevels {
     /// Adds the network that connects `ends`, with `of` appended to the names of its switches. `None` if the network
     /// has too many switches or links, or if the number of `ends` is not [`Self::npus`].
-    fn add(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
-        self.npus().filter(|npus| *npus as usize == ends.len())?;
+    fn add_to_graph(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
+        self.npu_count()
+            .filter(|npus| *npus as usize == ends.len())?;
         // Vertices of the level below, by subtree and by index in the subtree; initially one vertex per NPU.
         let mut below: Vec<Vec<u32>> = ends.iter().map(|npu| vec![*npu]).collect();
         for (level, &children) in self.children.iter().enumerate() {
@@ -152,14 +153,14 @@ impl ClosLevels {
                 let switches: Vec<u32> = (0..count)
                     .map(|place| {
                         let (number, tier) = (subtree as u32 * count + place, level + 1);
-                        builder.switch(format!("switch {number} of level {tier}{of}"))
+                        builder.add_switch(format!("switch {number} of level {tier}{of}"))
                     })
                     .collect();
                 for part in parts {
                     for (place, &vertex) in (0..).zip(part) {
                         for up in 0..uplinks {
                             let switch = switches[(place * uplinks + up) as usize];
-                            builder.both(vertex, switch);
+                            builder.add_links_both_ways(vertex, switch);
                         }
                     }
                 }
@@ -179,7 +180,7 @@ impl LinkGraph {
     ///
     /// Fails if there are too many NPUs, switches or links, or if some NPUs are not connected.
     pub fn new(topology: &Topology, links: &[DimensionLinks]) -> Result<Self, LinkGraphFault> {
-        let npus = topology.npus();
+        let npus = topology.npu_count();
         if npus > MOST_NPUS {
             return Err(LinkGraphFault::Npus);
         }
@@ -195,19 +196,19 @@ impl LinkGraph {
         for (d, (dimension, links)) in topology.dimensions().iter().zip(links).enumerate() {
             builder.dimension = d as u32;
             builder.rate = (dimension.bandwidth, dimension.latency);
-            let lines = (0..npus).filter(|npu| topology.coordinate(Npu(*npu), d) == 0);
+            let lines = (0..npus).filter(|npu| topology.coordinate_of(Npu(*npu), d) == 0);
             let lines = lines.map(|first| {
                 let places = 0..dimension.size;
-                let ends = places.map(|x| topology.moved(Npu(first), d, x).0);
+                let ends = places.map(|x| topology.move_along_dimension(Npu(first), d, x).0);
                 ends.collect::<Vec<_>>()
             });
             let (label, policy) = match links {
                 DimensionLinks::OfShape => {
                     // A shape divides an NPU's bandwidth among its links. Each explicit link has the whole stated
                     // bandwidth.
-                    builder.rate.0 = topology.link(d);
+                    builder.rate.0 = topology.link_bandwidth(d);
                     let of = (dimension.name.as_str(), dimension.shape);
-                    lines.for_each(|ends| builder.line(&ends, of));
+                    lines.for_each(|ends| builder.add_line(&ends, of));
                     (None, RoutePolicy::First)
                 }
                 DimensionLinks::Clos {
@@ -215,7 +216,7 @@ impl LinkGraph {
                     fabric,
                     routes,
                 } => {
-                    let fabrics = fabric.ends(topology, d, lines);
+                    let fabrics = fabric.list_network_members(topology, d, lines);
                     for ends in &fabrics {
                         let alone = fabrics.len() == 1;
                         let name = if alone {
@@ -223,18 +224,19 @@ impl LinkGraph {
                         } else {
                             format!(" at {}", ends[0])
                         };
-                        let added = levels.add(&mut builder, ends, &name);
+                        let added = levels.add_to_graph(&mut builder, ends, &name);
                         added.ok_or(LinkGraphFault::Links(d))?;
                     }
-                    (Some(format!("clos {}", levels.sizes())), *routes)
+                    (Some(format!("clos {}", levels.format_sizes())), *routes)
                 }
                 DimensionLinks::Chips { chips, routes } => {
-                    let each = (0..chips.chips()).map(|chip| chips.neighbours(chip).len() as u64);
+                    let each =
+                        (0..chips.chip_count()).map(|chip| chips.neighbours_of(chip).len() as u64);
                     let all = each.sum::<u64>() * u64::from(npus / dimension.size);
-                    if chips.chips() != dimension.size || !builder.has_room(0, all) {
+                    if chips.chip_count() != dimension.size || !builder.has_room(0, all) {
                         return Err(LinkGraphFault::Links(d));
                     }
-                    lines.for_each(|ends| builder.chips(&ends, chips));
+                    lines.for_each(|ends| builder.add_chips(&ends, chips));
                     (Some(chips.name().to_owned()), *routes)
                 }
             };
@@ -257,13 +259,13 @@ impl LinkGraph {
             distances: Vec::new(),
         };
         graph
-            .connected()
+            .with_distances()
             .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
     }
 
     /// Builds the links that follow from the shapes of stacked dimensions. `None` if there are more
     /// than [`MOST_NPUS`] NPUs.
-    pub fn stacked(topology: &Topology) -> Option<Self> {
+    pub fn from_topology(topology: &Topology) -> Option<Self> {
         let links = vec![DimensionLinks::OfShape; topology.dimensions().len()];
         Self::new(topology, &links).ok()
     }

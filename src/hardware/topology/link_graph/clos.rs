@@ -35,7 +35,7 @@ impl ClosFabric {
     ];
 
     /// Returns the number of NPUs that each network of dimension `d` connects.
-    pub fn npus(self, topology: &Topology, d: usize) -> u32 {
+    pub fn npus_per_network(self, topology: &Topology, d: usize) -> u32 {
         let size = topology.dimensions()[d].size;
         match self {
             Self::RailOnly => size,
@@ -45,14 +45,14 @@ impl ClosFabric {
 
     /// Returns the NPUs of each network of dimension `d`, in their order below its switches. `lines` contains the lines
     /// along the dimension.
-    pub(super) fn ends(
+    pub(super) fn list_network_members(
         self,
         topology: &Topology,
         d: usize,
         lines: impl Iterator<Item = Vec<u32>>,
     ) -> Vec<Vec<u32>> {
-        let (inside, npus) = (topology.strides[d], self.npus(topology, d));
-        let parts = (0..topology.npus()).step_by(npus as usize);
+        let (inside, npus) = (topology.strides[d], self.npus_per_network(topology, d));
+        let parts = (0..topology.npu_count()).step_by(npus as usize);
         match self {
             Self::RailOnly => lines.collect(),
             Self::TopOfRack => parts.map(|first| (first..first + npus).collect()).collect(),
@@ -69,7 +69,7 @@ impl ClosFabric {
 
 impl ClosLevels {
     /// Returns the number of NPUs, or `None` if there are too many.
-    pub fn npus(&self) -> Option<u32> {
+    pub fn npu_count(&self) -> Option<u32> {
         let all = self.children.iter();
         let npus = all
             .copied()
@@ -78,7 +78,7 @@ impl ClosLevels {
     }
 
     /// Formats the levels: `2x2x4`.
-    pub(super) fn sizes(&self) -> String {
+    pub(super) fn format_sizes(&self) -> String {
         let sizes: Vec<_> = self.children.iter().map(u32::to_string).collect();
         sizes.join("x")
     }

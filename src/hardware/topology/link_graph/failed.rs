@@ -31,7 +31,7 @@ impl LinkGraph {
             if !links.is_empty() {
                 return Ok(links);
             }
-            let (a_name, b_name) = (self.vertex(a), self.vertex(b));
+            let (a_name, b_name) = (self.vertex_name(a), self.vertex_name(b));
             let has = self.name_neighbours(a);
             return Err(format!(
                 "no link joins {a_name} and {b_name}: {a_name} has links to {has}"
@@ -40,7 +40,7 @@ impl LinkGraph {
         Err(match known {
             Some(vertex) => format!(
                 "`{ends}` names {} but no second vertex; expected one of its neighbours {}",
-                self.vertex(vertex),
+                self.vertex_name(vertex),
                 self.name_neighbours(vertex)
             ),
             None => format!(
@@ -66,7 +66,7 @@ impl LinkGraph {
         let links = &self.outgoing[vertex as usize];
         let mut names: Vec<String> = Vec::new();
         for &link in links {
-            let name = self.vertex(self.links[link as usize].to);
+            let name = self.vertex_name(self.links[link as usize].to);
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -81,13 +81,13 @@ impl LinkGraph {
     }
 
     /// Returns true if a link has not failed.
-    pub fn carries(&self, link: u32) -> bool {
+    pub fn is_in_service(&self, link: u32) -> bool {
         !self.failed[link as usize]
     }
 
     /// Returns the graph without the links `failed`. All other links keep their numbers. If failed links leave no path
     /// along a dimension, messages take the route with the fewest links over all dimensions ([`Self::find_route`]).
-    pub fn without(&self, failed: &[u32]) -> Self {
+    pub fn without_links(&self, failed: &[u32]) -> Self {
         let mut graph = self.clone();
         for &link in failed {
             graph.failed[link as usize] = true;

@@ -44,7 +44,7 @@ impl RouteLegs {
     }
 
     /// Returns the first leg from one NPU to another, or `None` if both are the same NPU.
-    pub fn first(&self, from: u32, to: u32) -> Option<RouteLeg> {
+    pub fn first_leg(&self, from: u32, to: u32) -> Option<RouteLeg> {
         let place = |npu: u32, d: usize| npu / self.dimensions[d].stride % self.dimensions[d].size;
         let differs = |d: &usize| place(from, *d) != place(to, *d);
         let mut from_outside = (0..self.dimensions.len()).rev();

@@ -2,49 +2,49 @@
 
 use super::legs::RouteLeg;
 use super::{
-    Bandwidth, DirectedLink, InverseRate, LinkGraph, LinkPart, LinkRoute, NetworkPath, Npu,
+    Bandwidth, DirectedLink, InverseRate, LinkFraction, LinkGraph, LinkRoute, NetworkPath, Npu,
     RoutePolicy, Span, SwitchingMode,
 };
 use chakram_base::random::split_mix;
 
 impl LinkGraph {
     /// Returns the number of links between two NPUs.
-    pub fn hops(&self, a: Npu, b: Npu) -> u32 {
+    pub fn hop_count(&self, a: Npu, b: Npu) -> u32 {
         let mut at = a.0;
         let mut hops = 0;
-        while let Some(leg) = self.legs.first(at, b.0) {
-            hops += u32::from(self.far(at, leg.end));
+        while let Some(leg) = self.legs.first_leg(at, b.0) {
+            hops += u32::from(self.distance_to(at, leg.end));
             at = leg.end;
         }
         hops
     }
 
-    fn far(&self, vertex: u32, to: u32) -> u16 {
+    fn distance_to(&self, vertex: u32, to: u32) -> u16 {
         self.distances[to as usize * self.outgoing.len() + vertex as usize]
     }
 
     /// Returns the outgoing links of `vertex` that are on a shortest path to the end of `leg`.
-    fn onward(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
-        let far = self.far(vertex, leg.end);
+    fn links_towards(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
+        let far = self.distance_to(vertex, leg.end);
         let links = self.outgoing[vertex as usize].iter().copied();
         // An NPU's stored distance to the end belongs to the first leg from this NPU. The distance counts only if that
         // leg is `leg`.
         let is_on = move |vertex: u32| {
             !self.is_npu(vertex)
                 || vertex == leg.end
-                || self.legs.first(vertex, leg.end) == Some(leg)
+                || self.legs.first_leg(vertex, leg.end) == Some(leg)
         };
         links.filter(move |&link| {
             let link = &self.links[link as usize];
             link.dimension as usize == leg.dimension
-                && u32::from(self.far(link.to, leg.end)) + 1 == u32::from(far)
+                && u32::from(self.distance_to(link.to, leg.end)) + 1 == u32::from(far)
                 && is_on(link.to)
         })
     }
 
     /// Returns the route from `a` to `b` in a graph without failed links (empty if both are the
     /// same NPU).
-    pub fn route(&self, a: Npu, b: Npu) -> LinkRoute {
+    pub fn route_between(&self, a: Npu, b: Npu) -> LinkRoute {
         let route = self.find_route(a, b);
         route.expect("every NPU can be reached")
     }
@@ -59,10 +59,10 @@ impl LinkGraph {
     fn follow_legs(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let mut route = LinkRoute::default();
         let mut at = a.0;
-        while let Some(leg) = self.legs.first(at, b.0) {
+        while let Some(leg) = self.legs.first_leg(at, b.0) {
             match self.policies[leg.dimension] {
-                RoutePolicy::Sprayed => self.spray(at, leg, &mut route)?,
-                _ => self.follow(at, leg, (a, b), &mut route)?,
+                RoutePolicy::Sprayed => self.spread_over_paths(at, leg, &mut route)?,
+                _ => self.follow_single_path(at, leg, (a, b), &mut route)?,
             }
             at = leg.end;
         }
@@ -71,7 +71,7 @@ impl LinkGraph {
 
     /// Adds a leg along one shortest path, for a message from `a` to `b`. `None` if failed links
     /// leave no path.
-    fn follow(
+    fn follow_single_path(
         &self,
         mut at: u32,
         leg: RouteLeg,
@@ -79,12 +79,12 @@ impl LinkGraph {
         route: &mut LinkRoute,
     ) -> Option<()> {
         while at != leg.end {
-            let mut onward = self.onward(at, leg);
+            let mut onward = self.links_towards(at, leg);
             let link = match self.policies[leg.dimension] {
                 RoutePolicy::Hashed(seed) => {
                     let all: Vec<_> = onward.collect();
                     let pair = u64::from(a.0) << 32 | u64::from(b.0);
-                    let draw = mixed(seed ^ mixed(pair ^ mixed(at.into())));
+                    let draw = mix_bits(seed ^ mix_bits(pair ^ mix_bits(at.into())));
                     let count = (!all.is_empty()).then_some(all.len() as u64)?;
                     Some(all[(draw % count) as usize])
                 }
@@ -101,17 +101,17 @@ impl LinkGraph {
 
     /// Adds a leg over all shortest paths: each vertex sends equal parts over all links on shortest
     /// paths. `None` if failed links leave no path.
-    fn spray(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
+    fn spread_over_paths(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
         // Vertices at the same distance, each with its share of the message and the latency of the slowest path to it.
         let mut front = vec![(from, 1.0, Span::ZERO)];
         while front[0].0 != leg.end {
             let mut next: Vec<(u32, f64, Span)> = Vec::new();
             for &(at, part, latency) in &front {
-                let count = self.onward(at, leg).count() as f64;
+                let count = self.links_towards(at, leg).count() as f64;
                 if count == 0.0 {
                     return None;
                 }
-                for link in self.onward(at, leg) {
+                for link in self.links_towards(at, leg) {
                     let part = part / count;
                     route.links.push((link, part));
                     let of = self.links[link as usize];
@@ -133,9 +133,9 @@ impl LinkGraph {
 
     /// Returns the latency and rates of a message from `a` to `b` that is alone, or `None` if both are the same NPU. If
     /// devices store and forward, the message passes one link after another, once for each unit of length.
-    pub fn path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
-        let route = self.route(a, b);
-        let rate = |&(link, part): &LinkPart| {
+    pub fn find_path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
+        let route = self.route_between(a, b);
+        let rate = |&(link, part): &LinkFraction| {
             let whole = self.links[link as usize].bandwidth;
             if part < 1.0 {
                 Bandwidth::new(whole.bytes_per_second() / part).unwrap_or(whole)
@@ -157,7 +157,7 @@ impl LinkGraph {
                 if out == 1 {
                     slowest = None;
                 }
-                others = others.plus(length - out, bandwidth);
+                others = others.add_links(length - out, bandwidth);
             }
         }
         Some(NetworkPath {
@@ -170,6 +170,6 @@ impl LinkGraph {
 }
 
 /// Returns a hash of a word.
-fn mixed(mut word: u64) -> u64 {
+fn mix_bits(mut word: u64) -> u64 {
     split_mix(&mut word)
 }

@@ -25,13 +25,17 @@ impl LinkGraph {
             fabric: ClosFabric::default(),
             routes,
         };
-        Self::of_one(levels.npus().unwrap(), links, rate)
+        Self::of_one(levels.npu_count().unwrap(), links, rate)
     }
 
     /// Builds a graph of chips as a single dimension.
     pub fn of_chips(chips: &ChipGraph, rate: (Bandwidth, Span), routes: RoutePolicy) -> Self {
         let chips = chips.clone();
-        Self::of_one(chips.chips(), DimensionLinks::Chips { chips, routes }, rate)
+        Self::of_one(
+            chips.chip_count(),
+            DimensionLinks::Chips { chips, routes },
+            rate,
+        )
     }
 }
 
@@ -53,14 +57,14 @@ fn a_fat_tree_has_its_switches_and_paths() {
     let graph = clos(&[2, 2, 4], &[2, 2], RoutePolicy::Sprayed);
     assert_eq!(graph.switches.len(), 8 + 8 + 4);
     // 16 links in both directions at each of three levels.
-    assert_eq!(graph.links().len(), 2 * 3 * 16);
+    assert_eq!(graph.all_links().len(), 2 * 3 * 16);
     // Neighbours connect through their switch, hosts of one pod through a switch one level above, and hosts of
     // different pods through the highest level.
-    assert_eq!(graph.hops(Npu(0), Npu(1)), 2);
-    assert_eq!(graph.hops(Npu(0), Npu(3)), 4);
-    assert_eq!(graph.hops(Npu(0), Npu(15)), 6);
+    assert_eq!(graph.hop_count(Npu(0), Npu(1)), 2);
+    assert_eq!(graph.hop_count(Npu(0), Npu(3)), 4);
+    assert_eq!(graph.hop_count(Npu(0), Npu(15)), 6);
     // A route to another pod has 1 link, 2 links with halves, 4 links with quarters, and then the same in reverse.
-    let route = graph.route(Npu(0), Npu(15));
+    let route = graph.route_between(Npu(0), Npu(15));
     let mut parts: Vec<_> = route.links.iter().map(|(_, part)| *part).collect();
     assert_eq!(parts.iter().sum::<f64>(), 6.0);
     parts.sort_by(f64::total_cmp);
@@ -73,7 +77,9 @@ fn a_fat_tree_has_its_switches_and_paths() {
 fn hashed_routes_are_shortest_paths_that_differ_by_seed() {
     let routes = |seed| {
         let graph = clos(&[2, 2, 4], &[2, 2], RoutePolicy::Hashed(seed));
-        let all: Vec<_> = (4..16).map(|to| graph.route(Npu(0), Npu(to))).collect();
+        let all: Vec<_> = (4..16)
+            .map(|to| graph.route_between(Npu(0), Npu(to)))
+            .collect();
         assert!(all.iter().all(|route| route.links.len() == 6));
         all
     };
@@ -105,16 +111,22 @@ fn links_of_dimensions_are_theirs() {
             dimension("b", DimensionShape::Switch, 3),
         ];
         let topology = Topology::new(dimensions).unwrap();
-        let graph = LinkGraph::stacked(&topology).unwrap();
+        let graph = LinkGraph::from_topology(&topology).unwrap();
         // Routes over explicit links take the same time as routes over dimensions.
         for (a, b) in (0..12).flat_map(|a| (0..12).map(move |b| (Npu(a), Npu(b)))) {
             assert_eq!(
-                graph.path(a, b, SwitchingMode::IDEAL),
-                topology.path(a, b),
+                graph.find_path(a, b, SwitchingMode::IDEAL),
+                topology.path_between_npus(a, b),
                 "{inner} {a} {b}"
             );
         }
-        let count = |d| graph.links().iter().filter(|l| l.dimension == d).count();
+        let count = |d| {
+            graph
+                .all_links()
+                .iter()
+                .filter(|l| l.dimension == d)
+                .count()
+        };
         let own = match inner {
             DimensionShape::Mesh => 6,
             _ => 8,
@@ -128,10 +140,10 @@ fn links_of_dimensions_are_theirs() {
 #[test]
 fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
     let sum = |name: &str| {
-        let chips = ChipGraph::named(name).unwrap();
+        let chips = ChipGraph::parse_named_shape(name).unwrap();
         let graph = LinkGraph::of_chips(&chips, rate(), RoutePolicy::Sprayed);
         let pairs = (0..8).flat_map(|a| (0..8).map(move |b| (Npu(a), Npu(b))));
-        let paths = pairs.filter_map(|(a, b)| graph.path(a, b, SwitchingMode::IDEAL));
+        let paths = pairs.filter_map(|(a, b)| graph.find_path(a, b, SwitchingMode::IDEAL));
         // Converts latencies to numbers of links of 1 us.
         paths.map(|path| path.latency.0).sum::<u64>() / 1_000_000
     };
@@ -150,10 +162,10 @@ fn changes_touch_the_links_that_they_name() {
         bandwidth: half,
         latency: None,
     };
-    let chips = ChipGraph::named("ring:6").unwrap();
+    let chips = ChipGraph::parse_named_shape("ring:6").unwrap();
     let ring = || LinkGraph::of_chips(&chips, rate(), RoutePolicy::First);
     let slow = |graph: LinkGraph| {
-        let links = graph.links().iter();
+        let links = graph.all_links().iter();
         let slow = links.filter(|link| Some(link.bandwidth) == half);
         slow.map(|link| (link.from, link.to)).collect::<Vec<_>>()
     };
@@ -198,10 +210,10 @@ fn two_tiers(
 
 /// Returns the dimensions of the links of a route, starting at the sender.
 fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
-    let route = graph.route(Npu(a), Npu(b));
+    let route = graph.route_between(Npu(a), Npu(b));
     let links = route.links.iter();
     links
-        .map(|(link, _)| graph.links()[*link as usize].dimension)
+        .map(|(link, _)| graph.all_links()[*link as usize].dimension)
         .collect()
 }
 
@@ -215,18 +227,21 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     // and two above.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
     // 16 NPUs below nodes; on each rail 4 NICs and 4 upward links, each in both directions.
-    assert_eq!(graph.links().len(), 2 * (16 + 4 * (4 + 4)));
+    assert_eq!(graph.all_links().len(), 2 * (16 + 4 * (4 + 4)));
     assert_eq!(crossed(&graph, 0, 3), [0, 0]);
     // Nodes 0 and 1 are below the same switch, nodes 0 and 3 are not.
     assert_eq!(crossed(&graph, 0, 4), [1, 1]);
     assert_eq!(crossed(&graph, 0, 12), [1, 1, 1, 1]);
     assert_eq!(crossed(&graph, 0, 13), [0, 0, 1, 1, 1, 1]);
-    assert_eq!(graph.hops(Npu(0), Npu(13)), 6);
+    assert_eq!(graph.hop_count(Npu(0), Npu(13)), 6);
     // The last leg is on the receiver's rail, whose first NPU is NPU 1.
-    let route = graph.route(Npu(0), Npu(13));
-    let up = graph.links()[route.links[3].0 as usize];
-    assert_eq!(graph.vertex(up.from), "switch 0 of level 1 at 1");
-    assert_eq!((graph.label(0), graph.label(1)), (None, Some("clos 2x2")));
+    let route = graph.route_between(Npu(0), Npu(13));
+    let up = graph.all_links()[route.links[3].0 as usize];
+    assert_eq!(graph.vertex_name(up.from), "switch 0 of level 1 at 1");
+    assert_eq!(
+        (graph.dimension_label(0), graph.dimension_label(1)),
+        (None, Some("clos 2x2"))
+    );
     assert!(!graph.may_store());
 }
 
@@ -242,7 +257,7 @@ fn one_fabric_joins_all_rails() {
         // There are four switches of nodes, four of the first level and four above. Nodes, NICs and
         // the first level have 16 links each, in both directions.
         assert_eq!(graph.switches.len(), 4 + 4 + 4);
-        assert_eq!(graph.links().len(), 2 * (16 + 16 + 16));
+        assert_eq!(graph.all_links().len(), 2 * (16 + 16 + 16));
         assert_eq!(crossed(graph, 5, 6), [0, 0]);
     }
     // Routes to another node, on the same rail and on another rail. Two nodes are below one switch if their NICs of a
@@ -268,10 +283,10 @@ fn one_fabric_joins_all_rails() {
             }
             let [over, alone] = [0, 1].map(|i| {
                 let graph: &LinkGraph = &both[i];
-                let route = graph.route(Npu(a), Npu(b));
-                let ends = |(link, part): &LinkPart| {
-                    let of = graph.links()[*link as usize];
-                    let end = |vertex| graph.vertex(vertex);
+                let route = graph.route_between(Npu(a), Npu(b));
+                let ends = |(link, part): &LinkFraction| {
+                    let of = graph.all_links()[*link as usize];
+                    let end = |vertex| graph.vertex_name(vertex);
                     (end(of.from), end(of.to), *part)
                 };
                 (
@@ -320,11 +335,18 @@ fn a_clos_network_of_one_level_is_a_switch() {
             routes: RoutePolicy::Sprayed,
         };
         let graph = LinkGraph::new(&topology, &[DimensionLinks::OfShape, clos]).unwrap();
-        let stacked = LinkGraph::stacked(&topology).unwrap();
-        assert_eq!(graph.links(), stacked.links());
+        let stacked = LinkGraph::from_topology(&topology).unwrap();
+        assert_eq!(graph.all_links(), stacked.all_links());
         for (a, b) in (0..12).flat_map(|a| (0..12).map(move |b| (Npu(a), Npu(b)))) {
-            assert_eq!(graph.route(a, b), stacked.route(a, b), "{inner} {a} {b}");
-            assert_eq!(graph.path(a, b, SwitchingMode::IDEAL), topology.path(a, b));
+            assert_eq!(
+                graph.route_between(a, b),
+                stacked.route_between(a, b),
+                "{inner} {a} {b}"
+            );
+            assert_eq!(
+                graph.find_path(a, b, SwitchingMode::IDEAL),
+                topology.path_between_npus(a, b)
+            );
         }
     }
 }
@@ -364,7 +386,7 @@ fn a_fabric_may_lie_between_dimensions() {
 #[test]
 fn graphs_lie_inside_and_outside_of_switches() {
     let square = || DimensionLinks::Chips {
-        chips: ChipGraph::named("ring:4").unwrap(),
+        chips: ChipGraph::parse_named_shape("ring:4").unwrap(),
         routes: RoutePolicy::First,
     };
     let of = |sizes: [u32; 2], links: [DimensionLinks; 2]| {
@@ -373,13 +395,16 @@ fn graphs_lie_inside_and_outside_of_switches() {
     };
     let boards = of([4, 2], [square(), DimensionLinks::OfShape]);
     // 8 links of each square and 2 of each of 4 switches, each in both directions.
-    assert_eq!(boards.links().len(), 2 * 8 + 2 * 4 * 2);
+    assert_eq!(boards.all_links().len(), 2 * 8 + 2 * 4 * 2);
     assert_eq!(crossed(&boards, 0, 2), [0, 0]);
     assert_eq!(crossed(&boards, 0, 7), [0, 1, 1]);
     let pairs = of([2, 4], [DimensionLinks::OfShape, square()]);
     // From NPU 1 of the first pair to NPU 0 of the third: through the switch, then over two sides of the square.
     assert_eq!(crossed(&pairs, 1, 4), [0, 0, 1, 1]);
-    assert_eq!(pairs.route(Npu(1), Npu(4)).latency, Span::from_ns(4000));
+    assert_eq!(
+        pairs.route_between(Npu(1), Npu(4)).latency,
+        Span::from_ns(4000)
+    );
     assert!(!pairs.may_store());
 }
 

@@ -24,15 +24,17 @@ fn grid() -> TileGrid {
 
 fn topology(grid: TileGrid, shape: DimensionShape) -> Topology {
     let inside = Bandwidth::new(1000e9).unwrap();
-    Topology::tiled(grid, shape, inside, Span::from_ns(1)).unwrap()
+    Topology::with_tiles(grid, shape, inside, Span::from_ns(1)).unwrap()
 }
 
 #[test]
 fn ways_count_links_by_class() {
     let t = topology(grid(), DimensionShape::Mesh);
-    assert_eq!(t.npus(), 48);
+    assert_eq!(t.npu_count(), 48);
     let path = |a: [u32; 2], b: [u32; 2]| {
-        let path = t.path(Npu(grid().core(a)), Npu(grid().core(b))).unwrap();
+        let path = t
+            .path_between_npus(Npu(grid().core_at(a)), Npu(grid().core_at(b)))
+            .unwrap();
         (
             path.latency.0 / 1000,
             path.bandwidth.bytes_per_second() / 1e9,
@@ -52,16 +54,19 @@ fn ways_count_links_by_class() {
 #[test]
 fn rows_of_a_torus_close_over_a_border() {
     let t = topology(grid(), DimensionShape::Ring);
-    let path = t.path(Npu(10), Npu(1)).unwrap();
+    let path = t.path_between_npus(Npu(10), Npu(1)).unwrap();
     assert_eq!(path.latency, Span::from_ns(2 + 5));
-    assert_eq!(t.path(Npu(1), Npu(10)).unwrap(), path);
+    assert_eq!(t.path_between_npus(Npu(1), Npu(10)).unwrap(), path);
     // A single die has no borders.
     let one = TileGrid {
         dies: [1, 1],
         ..grid()
     };
     let t = topology(one, DimensionShape::Ring);
-    assert_eq!(t.path(Npu(3), Npu(0)).unwrap().latency, Span::from_ns(1));
+    assert_eq!(
+        t.path_between_npus(Npu(3), Npu(0)).unwrap().latency,
+        Span::from_ns(1)
+    );
 }
 
 /// Store-and-forward is Eq. 3 of PALM: every link adds its latency and the time of the whole message. 1 MB from (2, 0)
@@ -69,12 +74,12 @@ fn rows_of_a_torus_close_over_a_border() {
 #[test]
 fn store_and_forward_adds_up_the_links() {
     let t = topology(grid(), DimensionShape::Mesh).with_switching(SwitchingMode::StoreAndForward);
-    let path = t.path(Npu(2), Npu(5)).unwrap();
-    let time = path.time(BufferShare::whole(1_000_000));
+    let path = t.path_between_npus(Npu(2), Npu(5)).unwrap();
+    let time = path.time_message(BufferShare::from_bytes(1_000_000));
     assert_eq!(time, Span::from_ns(2 * 1001 + 4005));
     // The route has only links inside a die. One link counts as the slowest, and the others add their segments.
-    let path = t.path(Npu(0), Npu(3)).unwrap();
-    let time = path.time(BufferShare::whole(1_000_000));
+    let path = t.path_between_npus(Npu(0), Npu(3)).unwrap();
+    let time = path.time_message(BufferShare::from_bytes(1_000_000));
     assert_eq!(time, Span::from_ns(3 * 1001));
 }
 

@@ -13,7 +13,7 @@ pub struct TextNumbers {
 
 impl TextNumbers {
     /// Returns the id of a text, and assigns an id on first use.
-    pub fn number(&mut self, text: &str) -> u64 {
+    pub fn id_of_text(&mut self, text: &str) -> u64 {
         if let Some(known) = self.known.get(text) {
             return *known;
         }

@@ -3,50 +3,52 @@
 use super::text::{format_gigabytes, format_rate};
 use super::{LlmReport, TimeSummary};
 use crate::statistics::LevelSummary;
-use chakram_base::units::{Span, percent, thousands};
+use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, LineSeries};
-use chakram_report::html::page::{figure, number, page, section, table, text};
+use chakram_report::html::page::{
+    escape_html, render_figure, render_page, render_report_number, render_section, render_table,
+};
 
 /// Renders `report`.
-pub fn render(report: &LlmReport) -> String {
+pub fn render_html(report: &LlmReport) -> String {
     let title = match &report.place {
         Some(place) => format!("{} on {}", place.model, place.machine),
         None => report.scenario.clone(),
     };
-    let mut body = format!("<h1>{}</h1>", text(&title));
+    let mut body = format!("<h1>{}</h1>", escape_html(&title));
     body += &format!(
         "<p class=\"sub\">{}; {}</p>",
-        text(&report.arrivals),
-        text(&report.classes.join("; "))
+        escape_html(&report.arrivals),
+        escape_html(&report.classes.join("; "))
     );
     for warning in &report.warnings {
-        body += &format!("<p><strong>{}</strong></p>", text(warning));
+        body += &format!("<p><strong>{}</strong></p>", escape_html(warning));
     }
-    body += &section("Answer", "answer", &render_answer(report));
-    body += &section("Times of requests", "times", &render_times(report));
-    body += &section("Requests", "requests", &lives(report));
-    body += &section("Over time", "over-time", &over_time(report));
-    body += &section("Steps", "steps", &render_steps(report));
-    body += &section("Engines", "engines", &render_engines(report));
+    body += &render_section("Answer", "answer", &render_answer(report));
+    body += &render_section("Times of requests", "times", &render_times(report));
+    body += &render_section("Requests", "requests", &render_lives(report));
+    body += &render_section("Over time", "over-time", &over_time(report));
+    body += &render_section("Steps", "steps", &render_steps(report));
+    body += &render_section("Engines", "engines", &render_engines(report));
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
-    page(&title, &body)
+    render_page(&title, &body)
 }
 
 fn render_answer(report: &LlmReport) -> String {
     let speed = &report.throughput;
     let mut rows = vec![
         vec![
-            text("output tokens/s"),
-            number(
+            escape_html("output tokens/s"),
+            render_report_number(
                 "/throughput/output_tokens_per_s",
                 speed.output_tokens_per_s,
                 &format_rate(speed.output_tokens_per_s),
             ),
         ],
         vec![
-            text("requests/s"),
-            number(
+            escape_html("requests/s"),
+            render_report_number(
                 "/throughput/requests_per_s",
                 speed.requests_per_s,
                 &format_rate(speed.requests_per_s),
@@ -56,49 +58,52 @@ fn render_answer(report: &LlmReport) -> String {
     if let Some(each) = speed.output_tokens_per_s_per_npu {
         let path = "/throughput/output_tokens_per_s_per_npu";
         rows.push(vec![
-            text("output tokens/s and NPU"),
-            number(path, each, &format_rate(each)),
+            escape_html("output tokens/s and NPU"),
+            render_report_number(path, each, &format_rate(each)),
         ]);
     }
     if let Some(rho) = report.rho {
-        rows.push(vec![text("rho"), number("/rho", rho, &format!("{rho:.3}"))]);
+        rows.push(vec![
+            escape_html("rho"),
+            render_report_number("/rho", rho, &format!("{rho:.3}")),
+        ]);
     }
     let last = report.rows.len().saturating_sub(1);
     if let Some((attained, goodput)) = report
-        .all()
+        .row_of_all_classes()
         .and_then(|all| all.attained.zip(all.goodput_per_s))
     {
         let path = format!("/rows/{last}/attained");
-        let name = format!("within {}", report.limits.limits().describe());
+        let name = format!("within {}", report.limits.to_limits().describe_limits());
         rows.push(vec![
-            text(&name),
-            number(&path, attained, &percent(attained)),
+            escape_html(&name),
+            render_report_number(&path, attained, &format_percent(attained)),
         ]);
         let path = format!("/rows/{last}/goodput_per_s");
         rows.push(vec![
-            text("goodput, requests/s"),
-            number(&path, goodput, &format_rate(goodput)),
+            escape_html("goodput, requests/s"),
+            render_report_number(&path, goodput, &format_rate(goodput)),
         ]);
     }
     if let Some(hits) = report.cache.hit_rate {
         rows.push(vec![
-            text("prompt tokens that were known"),
-            number("/cache/hit_rate", hits, &percent(hits)),
+            escape_html("prompt tokens that were known"),
+            render_report_number("/cache/hit_rate", hits, &format_percent(hits)),
         ]);
     }
     rows.push(vec![
-        text("requests put back"),
-        number(
+        escape_html("requests put back"),
+        render_report_number(
             "/preemptions",
             report.preemptions,
-            &thousands(report.preemptions),
+            &format_thousands(report.preemptions),
         ),
     ]);
-    table(&["", ""], &rows)
+    render_table(&["", ""], &rows)
 }
 
 fn render_span(path: &str, value: Span) -> String {
-    number(path, value.0, &value.to_string())
+    render_report_number(path, value.0, &value.to_string())
 }
 
 fn render_times(report: &LlmReport) -> String {
@@ -112,7 +117,7 @@ fn render_times(report: &LlmReport) -> String {
         ];
         for (name, key, times) in kinds {
             let path = |rest: &str| format!("/rows/{at}/{key}/{rest}");
-            let mut cells = vec![text(&format!("{} {name}", row.name))];
+            let mut cells = vec![escape_html(&format!("{} {name}", row.name))];
             let mean = times
                 .mean
                 .map(|mean| render_span(&path("mean/value_ps"), mean.value));
@@ -127,7 +132,7 @@ fn render_times(report: &LlmReport) -> String {
         }
     }
     let gaps = &report.itl;
-    let mut cells = vec![text("ITL, all gaps")];
+    let mut cells = vec![escape_html("ITL, all gaps")];
     cells.push(
         gaps.mean
             .map(|mean| render_span("/itl/mean_ps", mean))
@@ -141,8 +146,8 @@ fn render_times(report: &LlmReport) -> String {
         cells.push(value.unwrap_or_default());
     }
     rows.push(cells);
-    let mut body = table(&["", "mean", "p50", "p90", "p95", "p99"], &rows);
-    if let Some(all) = report.all() {
+    let mut body = render_table(&["", "mean", "p50", "p90", "p95", "p99"], &rows);
+    if let Some(all) = report.row_of_all_classes() {
         body += &draw_percentiles("Distribution of times to first token", &all.ttft);
         body += &draw_percentiles("Distribution of the time of each further token", &all.tpot);
     }
@@ -150,7 +155,7 @@ fn render_times(report: &LlmReport) -> String {
 }
 
 /// Draws the slowest requests, each from its sending to its last token.
-fn lives(report: &LlmReport) -> String {
+fn render_lives(report: &LlmReport) -> String {
     let phases = [
         "to the engine",
         "in the queue",
@@ -195,7 +200,7 @@ fn lives(report: &LlmReport) -> String {
     };
     let legend: Vec<(usize, &str)> = phases.into_iter().enumerate().collect();
     let name = "The slowest requests";
-    let chart = bars::chart(name, &bars, most, &|ps| Span(ps as u64).to_string());
+    let chart = bars::draw_bars(name, &bars, most, &|ps| Span(ps as u64).to_string());
     let rows: Vec<Vec<String>> = report
         .lives
         .iter()
@@ -203,12 +208,20 @@ fn lives(report: &LlmReport) -> String {
         .map(|(i, life)| {
             let path = |key: &str| format!("/lives/{i}/{key}");
             vec![
-                text(&format!("request {}, {}", life.number, life.why)),
-                number(&path("engine"), life.engine, &life.engine.to_string()),
-                number(&path("prompt"), life.prompt, &thousands(life.prompt.into())),
-                number(&path("hit"), life.hit, &thousands(life.hit.into())),
-                number(&path("output"), life.output, &thousands(life.output.into())),
-                number(
+                escape_html(&format!("request {}, {}", life.number, life.why)),
+                render_report_number(&path("engine"), life.engine, &life.engine.to_string()),
+                render_report_number(
+                    &path("prompt"),
+                    life.prompt,
+                    &format_thousands(life.prompt.into()),
+                ),
+                render_report_number(&path("hit"), life.hit, &format_thousands(life.hit.into())),
+                render_report_number(
+                    &path("output"),
+                    life.output,
+                    &format_thousands(life.output.into()),
+                ),
+                render_report_number(
                     &path("preemptions"),
                     life.preemptions,
                     &life.preemptions.to_string(),
@@ -217,7 +230,8 @@ fn lives(report: &LlmReport) -> String {
         })
         .collect();
     let headings = ["", "engine", "prompt", "of it cached", "answer", "put back"];
-    figure(&chart, &legend, "From sending to the last token.") + &table(&headings, &rows)
+    render_figure(&chart, &legend, "From sending to the last token.")
+        + &render_table(&headings, &rows)
 }
 
 /// Draws percentiles as bars.
@@ -237,8 +251,8 @@ fn draw_percentiles(name: &str, times: &TimeSummary) -> String {
     let Some(most) = times.percentiles.iter().map(|one| one.value.0).max() else {
         return String::new();
     };
-    let chart = bars::chart(name, &bars, most, &|ps| Span(ps as u64).to_string());
-    figure(&chart, &[], name)
+    let chart = bars::draw_bars(name, &bars, most, &|ps| Span(ps as u64).to_string());
+    render_figure(&chart, &[], name)
 }
 
 fn level_series(label: &str, of: &LevelSummary) -> LineSeries {
@@ -259,7 +273,7 @@ fn over_time(report: &LlmReport) -> String {
         level_series("running", &report.running),
         level_series("waiting", &report.waiting),
     ];
-    let chart = lines::chart(
+    let chart = lines::draw_lines(
         "Requests over time",
         &all,
         (end, None),
@@ -269,23 +283,23 @@ fn over_time(report: &LlmReport) -> String {
         "Mean number of requests in intervals of {}.",
         report.running.interval_ps
     );
-    let mut body = figure(&chart, &[(0, "running"), (1, "waiting")], &caption);
+    let mut body = render_figure(&chart, &[(0, "running"), (1, "waiting")], &caption);
     let blocks = [level_series("held", &report.held_blocks)];
     // Each rank of each engine has a utilisation.
     let all = u64::from(report.blocks) * report.utilisation.len() as u64;
-    let chart = lines::chart(
+    let chart = lines::draw_lines(
         "Blocks of keys and values over time",
         &blocks,
         (end, None),
         (&time, &thousandths),
     );
-    body += &figure(
+    body += &render_figure(
         &chart,
         &[(0, "held")],
-        &format!("Blocks that requests hold, of {}.", thousands(all)),
+        &format!("Blocks that requests hold, of {}.", format_thousands(all)),
     );
     let counts = &report.tokens_over_time;
-    let seconds = counts.interval_ps.seconds();
+    let seconds = counts.interval_ps.as_seconds();
     let points = (0_u64..).zip(&counts.counts);
     let points = points.map(|(i, count)| {
         let per_second = if seconds > 0.0 {
@@ -299,28 +313,34 @@ fn over_time(report: &LlmReport) -> String {
         label: "tokens/s".to_owned(),
         points: points.collect(),
     }];
-    let whole = |value: f64| thousands(value.round() as u64);
-    let chart = lines::chart(
+    let whole = |value: f64| format_thousands(value.round() as u64);
+    let chart = lines::draw_lines(
         "Tokens that steps compute per second",
         &series,
         (end, None),
         (&time, &whole),
     );
-    body + &figure(&chart, &[(0, "tokens/s")], "Prompts and answers together.")
+    body + &render_figure(&chart, &[(0, "tokens/s")], "Prompts and answers together.")
 }
 
 fn render_steps(report: &LlmReport) -> String {
     let steps = &report.steps;
     let mut rows = vec![
         vec![
-            text("steps"),
-            number("/steps/count", steps.count, &thousands(steps.count)),
+            escape_html("steps"),
+            render_report_number("/steps/count", steps.count, &format_thousands(steps.count)),
         ],
-        vec![text("mean time"), render_span("/steps/mean_ps", steps.mean)],
-        vec![text("longest"), render_span("/steps/most_ps", steps.most)],
         vec![
-            text("tokens, mean"),
-            number(
+            escape_html("mean time"),
+            render_span("/steps/mean_ps", steps.mean),
+        ],
+        vec![
+            escape_html("longest"),
+            render_span("/steps/most_ps", steps.most),
+        ],
+        vec![
+            escape_html("tokens, mean"),
+            render_report_number(
                 "/steps/mean_tokens",
                 steps.mean_tokens,
                 &format!("{:.1}", steps.mean_tokens),
@@ -335,11 +355,11 @@ fn render_steps(report: &LlmReport) -> String {
     {
         let path = format!("/steps/parts/{i}/share");
         rows.push(vec![
-            text(&format!("of the time, {}", part.part)),
-            number(&path, part.share, &percent(part.share)),
+            escape_html(&format!("of the time, {}", part.part)),
+            render_report_number(&path, part.share, &format_percent(part.share)),
         ]);
     }
-    table(&["", ""], &rows)
+    render_table(&["", ""], &rows)
 }
 
 fn render_engines(report: &LlmReport) -> String {
@@ -357,8 +377,8 @@ fn render_engines(report: &LlmReport) -> String {
         .iter()
         .map(|(name, key, bytes)| {
             vec![
-                text(name),
-                number(
+                escape_html(name),
+                render_report_number(
                     &format!("/place/memory/{key}"),
                     bytes,
                     &format_gigabytes(*bytes),
@@ -366,7 +386,7 @@ fn render_engines(report: &LlmReport) -> String {
             ]
         })
         .collect();
-        body += &table(&["memory", ""], &rows);
+        body += &render_table(&["memory", ""], &rows);
         let rows: Vec<Vec<String>> = place
             .choices
             .iter()
@@ -379,24 +399,28 @@ fn render_engines(report: &LlmReport) -> String {
                     ""
                 };
                 vec![
-                    text(&format!("{}{chosen}", choice.npus)),
-                    number(&path, choice.kv_tokens, &thousands(choice.kv_tokens)),
-                    text(if choice.fits { "fits" } else { "does not fit" }),
+                    escape_html(&format!("{}{chosen}", choice.npus)),
+                    render_report_number(
+                        &path,
+                        choice.kv_tokens,
+                        &format_thousands(choice.kv_tokens),
+                    ),
+                    escape_html(if choice.fits { "fits" } else { "does not fit" }),
                 ]
             })
             .collect();
-        body += &table(&["NPUs an engine", "tokens of keys and values", ""], &rows);
+        body += &render_table(&["NPUs an engine", "tokens of keys and values", ""], &rows);
     }
     let rows: Vec<Vec<String>> = report
         .rule_values
         .iter()
-        .map(|rule| vec![text(&rule.key), text(&rule.value)])
+        .map(|rule| vec![escape_html(&rule.key), escape_html(&rule.value)])
         .collect();
-    body += &table(&["rule", "value"], &rows);
+    body += &render_table(&["rule", "value"], &rows);
     let basis: Vec<String> = report
         .basis
         .iter()
-        .map(|line| format!("<li>{}</li>", text(line)))
+        .map(|line| format!("<li>{}</li>", escape_html(line)))
         .collect();
     body + &format!("<ul>{}</ul>", basis.join(""))
 }

@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use serde_json::{Map, Value};
 
-/// Header line of [`request`].
+/// Header line of [`render_request_csv`].
 pub const REQUESTS: &str = "request,class,engine,arrival_ps,queued_ps,scheduled_ps,first_token_ps,last_token_ps,prompt_tokens,output_tokens,hit_tokens,preemptions,recomputed_tokens,ttft_ps,tpot_ps,e2e_ps,queue_ps";
 
 /// Returns the cells of a request of the class called `class`, in the order of [`REQUESTS`].
@@ -25,22 +25,23 @@ fn request_cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
         of.hit.into(),
         of.put_back.into(),
         of.recomputed.into(),
-        of.ttft().0.into(),
-        of.tpot().map_or(Value::Null, |tpot| tpot.0.into()),
-        of.e2e().0.into(),
-        of.queue().0.into(),
+        of.time_to_first_token().0.into(),
+        of.time_per_token()
+            .map_or(Value::Null, |tpot| tpot.0.into()),
+        of.end_to_end_time().0.into(),
+        of.queue_time().0.into(),
     ]
 }
 
 /// Returns the CSV line of a request of the class called `class`, including the line end.
-pub fn request(of: &CompletedLlmRequest, class: &str) -> String {
-    let mut rows = CsvRows::empty();
-    rows.add(request_cells(of, class).map(|cell| match cell {
+pub fn render_request_csv(of: &CompletedLlmRequest, class: &str) -> String {
+    let mut rows = CsvRows::without_header();
+    rows.add_cells(request_cells(of, class).map(|cell| match cell {
         Value::Null => String::new(),
         Value::String(text) => text,
         number => number.to_string(),
     }));
-    rows.text()
+    rows.into_text()
 }
 
 /// Returns a request as a JSON object with the names of [`REQUESTS`], on a separate line.
@@ -51,7 +52,7 @@ pub fn request_json(of: &CompletedLlmRequest, class: &str) -> String {
 }
 
 /// Returns a row for each class, if there are several, and a row for all requests.
-pub fn classes(report: &LlmReport) -> String {
+pub fn render_classes_csv(report: &LlmReport) -> String {
     let mut rows = CsvRows::new(
         "class,arrived,completed,refused,prompt_tokens,output_tokens,hit_tokens,preemptions,attained,goodput_per_s,ttft_mean_ps,ttft_p50_ps,ttft_p90_ps,ttft_p95_ps,ttft_p99_ps,tpot_mean_ps,tpot_p50_ps,tpot_p90_ps,tpot_p95_ps,tpot_p99_ps,e2e_mean_ps,e2e_p50_ps,e2e_p90_ps,e2e_p95_ps,e2e_p99_ps,queue_mean_ps,queue_p50_ps,queue_p90_ps,queue_p95_ps,queue_p99_ps",
     );
@@ -74,9 +75,9 @@ pub fn classes(report: &LlmReport) -> String {
             cells
                 .extend(values.map(|value| value.map_or(String::new(), |span| span.0.to_string())));
         }
-        rows.add(cells);
+        rows.add_cells(cells);
     }
-    rows.text()
+    rows.into_text()
 }
 
 fn summary_values(times: &TimeSummary) -> [Option<Span>; 5] {

@@ -1,13 +1,13 @@
 //! A report as text of at most 100 columns.
 
 use super::{LlmReport, LlmRow, TimeSummary};
-use chakram_base::units::{Span, percent, thousands};
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph};
+use chakram_base::units::{Span, format_percent, format_thousands};
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, write_paragraph};
 use std::fmt::{Result, Write};
 
 /// Renders `report`.
-pub fn render(report: &LlmReport, style: TextStyle) -> String {
+pub fn render_text(report: &LlmReport, style: TextStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, style).expect("a string grows as needed");
     out
@@ -16,7 +16,7 @@ pub fn render(report: &LlmReport, style: TextStyle) -> String {
 /// Formats a rate with three digits.
 pub(in super::super) fn format_rate(per_second: f64) -> String {
     match per_second {
-        rate if rate >= 1000.0 => thousands(rate.round() as u64),
+        rate if rate >= 1000.0 => format_thousands(rate.round() as u64),
         rate if rate >= 100.0 => format!("{rate:.0}"),
         rate if rate >= 10.0 => format!("{rate:.1}"),
         rate => format!("{rate:.2}"),
@@ -32,7 +32,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     let plain = anstyle::Style::new();
     let line = |out: &mut String, key: &str, text: &str| {
         let lead = format!("  {key:<10}");
-        paragraph(out, text, &lead, 12, plain)
+        write_paragraph(out, text, &lead, 12, plain)
     };
     let pools = report.utilisation.len() as u64;
     let ranks = pools / u64::from(report.replicas.max(1));
@@ -76,7 +76,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
             format_gigabytes(memory.activations),
             format_gigabytes(memory.context),
             format_gigabytes(memory.left),
-            thousands(memory.kv_of_token),
+            format_thousands(memory.kv_of_token),
             place.kv,
         );
         line(out, "memory", &text)?;
@@ -99,12 +99,12 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     }
     let ends = format!(
         "{} sent, {} complete; from 0 to {}{}",
-        thousands(report.arrived),
-        thousands(report.completed),
+        format_thousands(report.arrived),
+        format_thousands(report.completed),
         report.window,
         match report.warmup {
             0 => String::new(),
-            count => format!("; the first {} are not counted", thousands(count)),
+            count => format!("; the first {} are not counted", format_thousands(count)),
         }
     );
     line(out, "run", &ends)?;
@@ -115,7 +115,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
         line(out, "load", &text)?;
     }
     for warning in &report.warnings {
-        paragraph(out, warning, "  ! ", 4, style.warning)?;
+        write_paragraph(out, warning, "  ! ", 4, style.warning)?;
     }
     write_times(out, report, style)?;
     write_speeds(out, report, style)?;
@@ -154,8 +154,8 @@ fn describe_blocks(report: &LlmReport) -> String {
     let size: u64 = size.and_then(|rule| rule.value.parse().ok()).unwrap_or(1);
     format!(
         "{} of {size} tokens an engine: {} tokens of keys and values",
-        thousands(report.blocks.into()),
-        thousands(u64::from(report.blocks) * size)
+        format_thousands(report.blocks.into()),
+        format_thousands(u64::from(report.blocks) * size)
     )
 }
 
@@ -169,12 +169,16 @@ fn describe_tensor(report: &LlmReport) -> String {
         .iter()
         .filter(|choice| choice.npus != place.tensor);
     let others = others.map(|choice| match (choice.fits, choice.kv_tokens) {
-        (true, tokens) => format!("{} would hold {} tokens", choice.npus, thousands(tokens)),
+        (true, tokens) => format!(
+            "{} would hold {} tokens",
+            choice.npus,
+            format_thousands(tokens)
+        ),
         (false, 0) => format!("{} does not hold the weights", choice.npus),
         (false, tokens) => format!(
             "{} leaves {} tokens, fewer than a request has",
             choice.npus,
-            thousands(tokens)
+            format_thousands(tokens)
         ),
     });
     let others: Vec<String> = others.collect();
@@ -200,14 +204,14 @@ fn describe_tensor(report: &LlmReport) -> String {
 
 fn write_times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     let table = TextTable::new([
-        left("TIME", 24),
-        right("mean", 12),
-        right("p50", 12),
-        right("p90", 12),
-        right("p95", 12),
-        right("p99", 12),
+        left_aligned_column("TIME", 24),
+        right_aligned_column("mean", 12),
+        right_aligned_column("p50", 12),
+        right_aligned_column("p90", 12),
+        right_aligned_column("p95", 12),
+        right_aligned_column("p99", 12),
     ]);
-    table.heading(out, style)?;
+    table.write_heading(out, style)?;
     let several = report.rows.len() > 1;
     for row in &report.rows {
         let kinds: [(&str, &TimeSummary); 4] = [
@@ -229,9 +233,16 @@ fn write_times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result
                 let found = times.percentiles.get(at);
                 found.map_or("-".to_owned(), |one| one.value.to_string())
             };
-            table.row(
+            table.write_row(
                 out,
-                &[&style.name(&name), &mean, &at(0), &at(1), &at(2), &at(3)],
+                &[
+                    &style.clip_name(&name),
+                    &mean,
+                    &at(0),
+                    &at(1),
+                    &at(2),
+                    &at(3),
+                ],
             )?;
         }
     }
@@ -242,17 +253,20 @@ fn write_times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result
             .map_or("-".to_owned(), Span::to_string)
     };
     let mean = gaps.mean.map_or("-".to_owned(), |mean| mean.to_string());
-    table.row(out, &[&"ITL", &mean, &at(0), &at(1), &at(2), &at(3)])?;
+    table.write_row(out, &[&"ITL", &mean, &at(0), &at(1), &at(2), &at(3)])?;
     let text = "TTFT from sending to the first token, TPOT (last - first) / (tokens - 1) by request, ITL gaps between tokens of all \
                 requests together, E2E from sending to the last token, queue until the first step; percentiles at place (n - 1) q";
-    paragraph(out, text, "  ", 2, anstyle::Style::new())
+    write_paragraph(out, text, "  ", 2, anstyle::Style::new())
 }
 
 fn write_speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
-    let table = TextTable::new([left("THROUGHPUT", 52), right("", 20)]);
-    table.heading(out, style)?;
+    let table = TextTable::new([
+        left_aligned_column("THROUGHPUT", 52),
+        right_aligned_column("", 20),
+    ]);
+    table.write_heading(out, style)?;
     let speed = &report.throughput;
-    let mut row = |name: &str, value: String| table.row(out, &[&name, &value]);
+    let mut row = |name: &str, value: String| table.write_row(out, &[&name, &value]);
     row("output tokens/s", format_rate(speed.output_tokens_per_s))?;
     if let Some(steady) = speed.steady_output_tokens_per_s {
         row("output tokens/s between ramps", format_rate(steady))?;
@@ -271,12 +285,18 @@ fn write_speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Resul
     if let Some(rate) = report.cache.hit_rate {
         row(
             "prompt tokens that were known (prefix cache)",
-            percent(rate),
+            format_percent(rate),
         )?;
     }
-    row("keys and values held, mean", percent(report.cache.mean_use))?;
-    row("keys and values held, most", percent(report.cache.peak_use))?;
-    row("requests put back", thousands(report.preemptions))?;
+    row(
+        "keys and values held, mean",
+        format_percent(report.cache.mean_use),
+    )?;
+    row(
+        "keys and values held, most",
+        format_percent(report.cache.peak_use),
+    )?;
+    row("requests put back", format_thousands(report.preemptions))?;
     row(
         "requests that run, mean",
         format!("{:.1}", report.running.mean),
@@ -286,7 +306,7 @@ fn write_speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Resul
         format!("{:.1}", report.waiting.mean),
     )?;
     let busy = report.utilisation.iter().sum::<f64>() / report.utilisation.len().max(1) as f64;
-    row("time in which engines run a step", percent(busy))
+    row("time in which engines run a step", format_percent(busy))
 }
 
 fn write_limits(
@@ -301,8 +321,8 @@ fn write_limits(
         1 => String::new(),
         _ => format!("{}: ", of.name),
     };
-    let stated = of.limits.limits().describe();
-    row(&format!("{name}within {stated}"), percent(attained))?;
+    let stated = of.limits.to_limits().describe_limits();
+    row(&format!("{name}within {stated}"), format_percent(attained))?;
     let each = [("TTFT", 0), ("TPOT", 1), ("E2E", 2)];
     let shares: Vec<_> = each
         .iter()
@@ -310,7 +330,10 @@ fn write_limits(
         .collect();
     if shares.len() > 1 {
         for (kind, share) in shares {
-            row(&format!("{name}within the {kind} limit"), percent(share))?;
+            row(
+                &format!("{name}within the {kind} limit"),
+                format_percent(share),
+            )?;
         }
     }
     row(
@@ -321,16 +344,22 @@ fn write_limits(
 
 fn write_steps(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     let steps = &report.steps;
-    let table = TextTable::new([left("STEPS", 52), right("", 20)]);
-    table.heading(out, style)?;
-    let mut row = |name: &str, value: String| table.row(out, &[&name, &value]);
-    row("steps", thousands(steps.count))?;
+    let table = TextTable::new([
+        left_aligned_column("STEPS", 52),
+        right_aligned_column("", 20),
+    ]);
+    table.write_heading(out, style)?;
+    let mut row = |name: &str, value: String| table.write_row(out, &[&name, &value]);
+    row("steps", format_thousands(steps.count))?;
     row("mean time", steps.mean.to_string())?;
     row("longest", steps.most.to_string())?;
     row("tokens, mean", format!("{:.1}", steps.mean_tokens))?;
     row("requests, mean", format!("{:.1}", steps.mean_requests))?;
     for part in steps.parts.iter().filter(|part| part.share > 0.0) {
-        row(&format!("of the time, {}", part.part), percent(part.share))?;
+        row(
+            &format!("of the time, {}", part.part),
+            format_percent(part.share),
+        )?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ const STEPS: [f64; 3] = [53e-6, 30e-6, 0.37e-3];
 /// and GPT-OSS 120B. The number of requests of a step is that of `report`.
 pub fn predict_tpot(model: &str, report: &LlmReport, machine: &Machine) -> Option<f64> {
     let place = report.place.as_ref()?;
-    let all = report.all()?;
+    let all = report.row_of_all_classes()?;
     let completed = all.completed as f64;
     let ranks = f64::from(place.data_parallel);
     let all_ranks = report.running.mean / f64::from(report.replicas);

@@ -2,10 +2,10 @@
 
 use super::{MetricScores, ServingScores};
 use chakram_base::prediction_scores::ScoreSummary;
-use chakram_base::units::{percent, signed_percent, thousands};
-use chakram_report::csv::harmless;
-use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, paragraph};
+use chakram_base::units::{format_percent, format_thousands, signed_percent};
+use chakram_report::csv::neutralize_formulas;
+use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
+use chakram_report::text::{TextStyle, write_paragraph};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -17,33 +17,33 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten rows are
 fn score_cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -> [String; 8] {
     [
         name.to_owned(),
-        thousands(scores.runs as u64),
-        percent(scores.mean),
-        percent(scores.median),
-        percent(scores.p90),
+        format_thousands(scores.runs as u64),
+        format_percent(scores.mean),
+        format_percent(scores.median),
+        format_percent(scores.p90),
         signed_percent(scores.bias),
         scores.tau.map_or("-".to_owned(), |tau| format!("{tau:.2}")),
-        covered.map_or("-".to_owned(), percent),
+        covered.map_or("-".to_owned(), format_percent),
     ]
 }
 
 /// Renders the scores.
 pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
     let table = TextTable::new([
-        left("PREDICTED AGAINST MEASURED", 32),
-        right("rows", 6),
-        right("MAPE", 9),
-        right("median", 9),
-        right("p90", 9),
-        right("bias", 9),
-        right("tau", 7),
-        right("90 %", 9),
+        left_aligned_column("PREDICTED AGAINST MEASURED", 32),
+        right_aligned_column("rows", 6),
+        right_aligned_column("MAPE", 9),
+        right_aligned_column("median", 9),
+        right_aligned_column("p90", 9),
+        right_aligned_column("bias", 9),
+        right_aligned_column("tau", 7),
+        right_aligned_column("90 %", 9),
     ]);
     let mut text = format!(
         "{}: {} rows served, {} refused\n",
         scores.table,
-        thousands(scores.rows.len() as u64),
-        thousands(scores.refused.len() as u64)
+        format_thousands(scores.rows.len() as u64),
+        format_thousands(scores.refused.len() as u64)
     );
     let mut reasons: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for row in &scores.refused {
@@ -55,12 +55,13 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
         let more = if lines.len() > 4 { ", …" } else { "" };
         let why = why.replace("\n  ", "; ");
         let words = format!("{} rows (lines {first}{more}): {why}", lines.len());
-        paragraph(&mut text, &words, "  ! ", 4, style.warning).expect("a string grows as needed");
+        write_paragraph(&mut text, &words, "  ! ", 4, style.warning)
+            .expect("a string grows as needed");
     }
-    text += &table.headings(style);
+    text += &table.render_headings(style);
     let mut put = |cells: &[String; 8]| {
         let row = cells.each_ref().map(|cell| cell as &dyn Display);
-        text += &table.line(&row, anstyle::Style::new());
+        text += &table.render_line(&row, anstyle::Style::new());
     };
     for (index, metric) in scores.metrics.iter().enumerate() {
         let covered = |scores: &MetricScores| scores.intervals.map(|intervals| intervals.coverage);
@@ -82,7 +83,8 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
             }
         }
     }
-    paragraph(&mut text, LEGEND, "  ", 2, anstyle::Style::new()).expect("a string grows as needed");
+    write_paragraph(&mut text, LEGEND, "  ", 2, anstyle::Style::new())
+        .expect("a string grows as needed");
     text
 }
 
@@ -99,7 +101,7 @@ pub fn metric_rows(scores: &ServingScores) -> String {
             text += &format!(
                 "{},{},{},{},{},{},{},{},{},{}\n",
                 row.line,
-                harmless(&row.part),
+                neutralize_formulas(&row.part),
                 time.metric,
                 number(time.measured_s),
                 number(time.predicted_s),

@@ -3,7 +3,7 @@
 use super::{METRICS, MeasuredServing, RefusedServing, ServingMetric};
 use crate::error::ServeError;
 use chakram_base::config::{
-    ConfigDocument, ConfigField, ConfigTable, did_you_mean, nearest, quoted,
+    ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_nearest, quote_for_message,
 };
 use chakram_trace::format::file::DecompressedStream;
 use std::collections::BTreeMap;
@@ -33,16 +33,21 @@ pub(super) struct RowScenarios {
 
 fn parse_texts(field: &ConfigField<'_>) -> Result<Vec<String>, ServeError> {
     let expected = "a list of texts in quotes";
-    let items = field.items(expected)?;
-    let each = items.iter().map(|item| Ok(item.text(expected)?.to_owned()));
+    let items = field.read_items(expected)?;
+    let each = items
+        .iter()
+        .map(|item| Ok(item.read_text(expected)?.to_owned()));
     each.collect()
 }
 
 fn text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ServeError> {
-    let table = field.table(None)?;
-    let entries = table
-        .fields()
-        .map(|(key, value)| Ok((key.to_owned(), value.text("a text in quotes")?.to_owned())));
+    let table = field.read_table(None)?;
+    let entries = table.fields().map(|(key, value)| {
+        Ok((
+            key.to_owned(),
+            value.read_text("a text in quotes")?.to_owned(),
+        ))
+    });
     entries.collect()
 }
 
@@ -53,7 +58,7 @@ fn inner_tables<'d>(
 ) -> Result<Vec<(&'d str, ConfigField<'d>)>, ServeError> {
     match root.get(name) {
         None => Ok(Vec::new()),
-        Some(field) => Ok(field.table(None)?.fields().collect()),
+        Some(field) => Ok(field.read_table(None)?.fields().collect()),
     }
 }
 
@@ -68,32 +73,40 @@ impl RowScenarios {
     /// Parses the file; `file` is its name in errors.
     pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.root(ROOT)?;
+        let root = document.root_table(ROOT)?;
         let list = |key: &str| {
             root.get(key)
                 .map_or(Ok(Vec::new()), |field| parse_texts(&field))
         };
         let mut measured = Vec::new();
-        let columns = root.need("measured", "the columns of measured times")?;
-        for (name, field) in columns.table(None)?.fields() {
+        let columns = root.require_field("measured", "the columns of measured times")?;
+        for (name, field) in columns.read_table(None)?.fields() {
             let Some(metric) = METRICS.iter().find(|metric| metric.name == name) else {
                 let names = METRICS.iter().map(|metric| metric.name);
-                let hint = did_you_mean(nearest(name, names.clone()));
+                let hint = did_you_mean(find_nearest(name, names.clone()));
                 let all = names.collect::<Vec<_>>().join(", ");
                 return Err(field
-                    .refuse(quoted(name), format_args!("one of {all}{hint}"))
+                    .invalid_value_error(
+                        quote_for_message(name),
+                        format_args!("one of {all}{hint}"),
+                    )
                     .into());
             };
-            let column = field.line()?;
+            let column = field.read_line()?;
             let Some(seconds) = unit_of(column) else {
                 return Err(field
-                    .refuse(quoted(column), "a column whose name ends in _us, _ms or _s")
+                    .invalid_value_error(
+                        quote_for_message(column),
+                        "a column whose name ends in _us, _ms or _s",
+                    )
                     .into());
             };
             measured.push((*metric, column.to_owned(), seconds));
         }
         if measured.is_empty() {
-            return Err(root.missing("measured", "at least one metric").into());
+            return Err(root
+                .missing_entry_error("measured", "at least one metric")
+                .into());
         }
         let mut only = Vec::new();
         for (column, field) in inner_tables(&root, "only")? {
@@ -106,18 +119,18 @@ impl RowScenarios {
         let mut when = Vec::new();
         for (column, field) in inner_tables(&root, "when")? {
             let mut values = BTreeMap::new();
-            for (value, field) in field.table(None)?.fields() {
+            for (value, field) in field.read_table(None)?.fields() {
                 values.insert(value.to_owned(), text_table(&field)?);
             }
             let columns = column.split_ascii_whitespace().map(str::to_owned);
             when.push((columns.collect(), values));
         }
-        let scenario = root.need("scenario", "the text of a scenario")?;
+        let scenario = root.require_field("scenario", "the text of a scenario")?;
         Ok(Self {
-            machine: root.optional("machine", |field| Ok(field.line()?.to_owned()))?,
+            machine: root.read_optional("machine", |field| Ok(field.read_line()?.to_owned()))?,
             groups: list("groups")?,
             folds: list("folds")?,
-            scenario: scenario.text("the text of a scenario")?.to_owned(),
+            scenario: scenario.read_text("the text of a scenario")?.to_owned(),
             measured,
             only,
             names,
@@ -126,7 +139,7 @@ impl RowScenarios {
     }
 
     /// Returns the metrics in the order of the file.
-    pub fn metrics(&self) -> Vec<ServingMetric> {
+    pub fn list_metrics(&self) -> Vec<ServingMetric> {
         self.measured.iter().map(|(metric, ..)| *metric).collect()
     }
 
@@ -141,7 +154,8 @@ impl RowScenarios {
             file: file.clone(),
             why,
         };
-        let stream = DecompressedStream::open(runs).map_err(|error| of_table(error.to_string()))?;
+        let stream =
+            DecompressedStream::open_path(runs).map_err(|error| of_table(error.to_string()))?;
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
             .from_reader(stream);
@@ -159,10 +173,10 @@ impl RowScenarios {
             .map(String::as_str);
         for column in needed.chain(by) {
             if !headings.iter().any(|heading| heading == column) {
-                let hint = did_you_mean(nearest(column, headings.iter()));
+                let hint = did_you_mean(find_nearest(column, headings.iter()));
                 return Err(of_table(format!(
                     "found no column {}, expected one{hint}",
-                    quoted(column)
+                    quote_for_message(column)
                 )));
             }
         }
@@ -238,7 +252,10 @@ impl RowScenarios {
                 .ok()
                 .filter(|n| *n > 0.0 && n.is_finite());
             let number = number.ok_or_else(|| {
-                format!("{column}: found {}, expected a time above 0", quoted(text))
+                format!(
+                    "{column}: found {}, expected a time above 0",
+                    quote_for_message(text)
+                )
             })?;
             Ok(Some(number * unit))
         });
@@ -288,14 +305,19 @@ fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, S
         Some(_) => {
             return Err(format!(
                 "{}: expected `| whole` at the end",
-                quoted(expression)
+                quote_for_message(expression)
             ));
         }
         None => (expression, false),
     };
     let find = |name: &str| {
         let value = values.get(name).copied().filter(|value| !value.is_empty());
-        value.ok_or_else(|| format!("{} has no value, and the scenario needs one", quoted(name)))
+        value.ok_or_else(|| {
+            format!(
+                "{} has no value, and the scenario needs one",
+                quote_for_message(name)
+            )
+        })
     };
     let words: Vec<&str> = expression.split_ascii_whitespace().collect();
     if let ([name], false) = (words.as_slice(), is_whole) {
@@ -310,8 +332,8 @@ fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, S
         number.map_err(|_| {
             format!(
                 "{}: found {}, expected a number",
-                quoted(word),
-                quoted(text)
+                quote_for_message(word),
+                quote_for_message(text)
             )
         })
     };
@@ -325,14 +347,17 @@ fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, S
             _ => {
                 return Err(format!(
                     "{}: found {}, expected * or /",
-                    quoted(expression),
-                    quoted(operator)
+                    quote_for_message(expression),
+                    quote_for_message(operator)
                 ));
             }
         }
     }
     if !value.is_finite() {
-        return Err(format!("{}: the result is not finite", quoted(expression)));
+        return Err(format!(
+            "{}: the result is not finite",
+            quote_for_message(expression)
+        ));
     }
     Ok(match is_whole {
         true => format!("{:.0}", value.round()),

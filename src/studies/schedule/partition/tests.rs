@@ -1,9 +1,11 @@
 //! Checks partitions against explicit sets of elements, the optimiser against exhaustive search,
 //! and traffic against simulated schedules.
 
-use super::CutAlong::{Columns, Rows};
+use super::CutDirection::{Columns, Rows};
 use super::*;
-use crate::schedule::{ChipMachine, LanguageModel, ListRule, PartitionRule, TaskCost, schedule};
+use crate::schedule::{
+    ChipMachine, LanguageModel, ListRule, PartitionRule, TaskCost, schedule_tasks,
+};
 use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -112,11 +114,11 @@ proptest! {
         }
         let all = every_cut(products.len(), 1);
         let least = all.iter().map(&words).min().unwrap();
-        let found = partition(&products, 1, batches).unwrap();
+        let found = partition_products(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
         // Levels are decided one by one, so their total cost may exceed the minimum but is never
         // below it.
-        let deep = partition(&products, 2, batches).unwrap();
+        let deep = partition_products(&products, 2, batches).unwrap();
         let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
         prop_assert!(words(&deep) >= least);
     }
@@ -129,7 +131,7 @@ proptest! {
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {
         let products = [size(8, 4, [weights, 0], false); 2];
-        let cuts = partition(&products, 1, batches).unwrap();
+        let cuts = partition_products(&products, 1, batches).unwrap();
         (words_moved(&products, &cuts, batches), cuts)
     };
     // With 16 words of weights, cuts along columns move 32 + 2 x 32 = 96 words, and cuts along rows
@@ -142,20 +144,23 @@ fn weights_are_held_against_data() {
     // 16 words of weights, and each half lacks a quarter of 32, twice: 164 in total. Columns for
     // both move 116 + 64 = 180 words, rows for both 232, and rows then columns 200 + 16 + 64 = 280.
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
-    let cuts = partition(&products, 1, 2).unwrap();
+    let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(words_moved(&products, &cuts, 2), 164);
     // With a single row, only columns can be cut, and only until none is left to cut.
     let narrow = [size(1, 4, [0, 0], false)];
-    assert_eq!(partition(&narrow, 2, 1), Some(vec![vec![Columns, Columns]]));
-    assert_eq!(partition(&narrow, 3, 1), None);
+    assert_eq!(
+        partition_products(&narrow, 2, 1),
+        Some(vec![vec![Columns, Columns]])
+    );
+    assert_eq!(partition_products(&narrow, 3, 1), None);
     // The input has 60 words in each of two micro-batches. With cuts along columns, both halves
     // read the whole input: 100 + 2 x 120 = 340 words. With cuts along rows, each half reads its
     // own rows: 2 x 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move
     // less, because of the weights.
     let cut = |inputs| {
         let products = [size(8, 4, [100, inputs], false)];
-        let cuts = partition(&products, 1, 2).unwrap();
+        let cuts = partition_products(&products, 1, 2).unwrap();
         (words_moved(&products, &cuts, 2), cuts)
     };
     assert_eq!(cut(0), (100, vec![vec![Columns]]));
@@ -204,15 +209,15 @@ fn schedules_move_what_a_partition_says() {
                 partition,
                 ..model
             };
-            let graph = model.tasks().unwrap();
-            let places = schedule(&graph, tensor as usize, ListRule::Steps).unwrap();
+            let graph = model.build_task_graph().unwrap();
+            let places = schedule_tasks(&graph, tensor as usize, ListRule::Steps).unwrap();
             let costs = vec![TaskCost::default(); graph.tasks.len()];
-            let totals = machine.steps(&graph, &places, &costs).unwrap();
+            let totals = machine.simulate_steps(&graph, &places, &costs).unwrap();
             let moved = totals.steps.iter().map(|s| s.between_chips + s.memory);
             let moved: u64 = moved.sum();
             assert_eq!(
                 moved,
-                model.partitioned().unwrap().words,
+                model.partition_products().unwrap().words,
                 "{tensor} {partition:?}"
             );
             match partition {

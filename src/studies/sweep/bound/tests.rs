@@ -13,14 +13,14 @@ const STUDY: &str = "name = \"bounds\"\n[base]\nmodel = \"gpt2-small\"\ntokens =
     [[axis]]\nplans = 8\n[[axis]]\nkey = \"plan.micro_batch\"\nvalues = [1, 2]\n";
 
 /// Returns two bounds of a point: the quick one, and the one over all micro-batches.
-fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
-    let resolved = ResolvedPoint::new(&study.whole(point), &SharedParts::default())?;
+fn lower_bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
+    let resolved = ResolvedPoint::new(&study.with_base(point), &SharedParts::default())?;
     let WorkSource::Plan(pattern) = &resolved.work else {
         panic!("it is a plan")
     };
     Ok([
         bound_quickly(&resolved, pattern)?.0,
-        whole(&resolved, pattern)?.0,
+        bound_whole_step(&resolved, pattern)?.0,
     ])
 }
 
@@ -57,12 +57,12 @@ fn no_replay_is_faster_than_its_bounds() {
     let layer = &study.layers[0];
     let (mut checked, mut near) = (0, 0);
     for (v, variant) in variants.iter().enumerate() {
-        for index in 0..study.size(layer) {
+        for index in 0..study.layer_size(layer) {
             // Each variant tests a third of the points, and all variants together test all points.
             if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
-            let mut point = study.combination(layer, index);
+            let mut point = study.settings_at(layer, index);
             for (key, value) in *variant {
                 let number = value.parse::<f64>().map(ConfigLiteral::Number);
                 point.insert(
@@ -70,13 +70,13 @@ fn no_replay_is_faster_than_its_bounds() {
                     number.unwrap_or(ConfigLiteral::Text((*value).to_owned())),
                 );
             }
-            let Ok([quick, whole]) = bounds(&study, &point) else {
+            let Ok([quick, whole]) = lower_bounds(&study, &point) else {
                 continue;
             };
-            let PointAnswer::Replayed(measures) = evaluator.answer(&point, true) else {
+            let PointAnswer::Replayed(measures) = evaluator.answer_point(&point, true) else {
                 continue;
             };
-            let shown = crate::sweep::setting::line(&point);
+            let shown = crate::sweep::setting::format_settings(&point);
             assert!(
                 quick.time_ps <= whole.time_ps,
                 "{shown}: {} {}",
@@ -109,7 +109,9 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.toml");
     let path = path.to_str().unwrap();
-    let preset = chakram_hardware::machine::source("dgx-a100").unwrap().text;
+    let preset = chakram_hardware::machine::find_source("dgx-a100")
+        .unwrap()
+        .text;
     for (more, at_least) in [
         ("[[link]]\nnpus = \"0-7\"\nbandwidth = \"30 TB/s\"\n", 4),
         ("[network]\nsend_completion = \"delivered\"\n", 8),
@@ -121,15 +123,15 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
         let evaluator = PointEvaluator::new(&study);
         let layer = &study.layers[0];
         let mut checked = 0;
-        for index in 0..study.size(layer) {
-            let point = study.combination(layer, index);
-            let Ok([quick, whole]) = bounds(&study, &point) else {
+        for index in 0..study.layer_size(layer) {
+            let point = study.settings_at(layer, index);
+            let Ok([quick, whole]) = lower_bounds(&study, &point) else {
                 continue;
             };
-            let PointAnswer::Replayed(measures) = evaluator.answer(&point, true) else {
+            let PointAnswer::Replayed(measures) = evaluator.answer_point(&point, true) else {
                 continue;
             };
-            let shown = crate::sweep::setting::line(&point);
+            let shown = crate::sweep::setting::format_settings(&point);
             let (bound, time) = (whole.time_ps, measures.time_ps);
             assert!(
                 quick.time_ps <= bound && bound <= time,
@@ -145,9 +147,10 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
 #[test]
 fn one_npu_takes_exactly_its_bound() {
     let study = Study::parse(&STUDY.replace("plans = 8", "plans = 1"), "s.toml").unwrap();
-    let point = study.combination(&study.layers[0], 0);
-    let [quick, whole] = bounds(&study, &point).unwrap();
-    let PointAnswer::Replayed(measures) = PointEvaluator::new(&study).answer(&point, true) else {
+    let point = study.settings_at(&study.layers[0], 0);
+    let [quick, whole] = lower_bounds(&study, &point).unwrap();
+    let PointAnswer::Replayed(measures) = PointEvaluator::new(&study).answer_point(&point, true)
+    else {
         panic!("it fits")
     };
     // In the replay, all kernels form one chain on one lane, so each micro-batch adds the same

@@ -105,7 +105,8 @@ impl BestFirstSearch<'_> {
             time_ps: bound.time_ps.max(1),
             ..queued.amounts.clone()
         };
-        let score = self.study.objectives[0].score(&measures, &self.study.whole(&queued.point));
+        let score = self.study.objectives[0]
+            .score_to_minimise(&measures, &self.study.with_base(&queued.point));
         // A point without a score comes first, because no bound can exclude it.
         let score = to_ordered_bits(score.unwrap_or(f64::NEG_INFINITY));
         self.queue.insert((score, bound.is_whole, index));
@@ -143,7 +144,7 @@ impl StudyExplorer<'_> {
             taken: Vec::new(),
         };
         for (number, point) in list {
-            let key = setting::line(&point);
+            let key = setting::format_settings(&point);
             let known = self.known.get(&key);
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
                 // A point without a bound was rejected, or its answer is missing, so its score is

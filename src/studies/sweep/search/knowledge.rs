@@ -1,13 +1,13 @@
 //! Known answers and bounds of points. The threads that compute answers and bounds share this
 //! state.
 
-use super::{RowOutcome, StudyExplorer, SweepError, SweepStep, WorkDone};
+use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepStep};
 use crate::sweep::bound::PointBound;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
 use crate::sweep::journal::JournalEntry;
 use crate::sweep::point::PointRefusal;
 use crate::sweep::setting::{self, Settings};
-use chakram_base::interrupt::{self, inherited};
+use chakram_base::interrupt::{self, inherit_token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -29,7 +29,7 @@ pub(super) enum PointQuestion {
 }
 
 impl PointKnowledge {
-    pub fn has(&self, question: PointQuestion) -> bool {
+    pub fn answers_question(&self, question: PointQuestion) -> bool {
         // An answered point needs no bound, and a rejected point has none.
         self.answer.is_some()
             || match question {
@@ -60,10 +60,12 @@ impl PointKnowledge {
 
 /// Returns true if a question about the point with this key is answered.
 pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestion) -> bool {
-    known.get(key).is_some_and(|known| known.has(question))
+    known
+        .get(key)
+        .is_some_and(|known| known.answers_question(question))
 }
 
-/// All points of a study about which something is known, by [`setting::line`].
+/// All points of a study about which something is known, by [`setting::format_settings`].
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
 /// A question that is not answered yet: the point's key, the question, and the point's settings.
@@ -77,7 +79,7 @@ struct SharedKnowledge<N> {
     next: N,
     best: Option<(String, f64)>,
     failed: Option<SweepError>,
-    done: WorkDone,
+    done: NewWorkCounts,
 }
 
 impl StudyExplorer<'_> {
@@ -88,7 +90,7 @@ impl StudyExplorer<'_> {
     ) -> Result<(), SweepError> {
         let mut open: BTreeMap<String, (PointQuestion, Settings)> = BTreeMap::new();
         for (question, point) in questions {
-            let key = setting::line(&point);
+            let key = setting::format_settings(&point);
             if !is_answered(&self.known, &key, question) {
                 open.insert(key, (question, point));
             }
@@ -120,13 +122,13 @@ impl StudyExplorer<'_> {
             next,
             best: self.best_row(),
             failed: None,
-            done: WorkDone::default(),
+            done: NewWorkCounts::default(),
         });
         let answered = Condvar::new();
         let this = &*self;
         std::thread::scope(|scope| {
             for _ in 0..self.options.threads.get() {
-                scope.spawn(inherited(|| this.answer_until_done(&shared, &answered)));
+                scope.spawn(inherit_token(|| this.answer_until_done(&shared, &answered)));
             }
         });
         let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -170,10 +172,12 @@ impl StudyExplorer<'_> {
             let seconds = start.elapsed().as_secs_f64();
             let entry = found.to_journal_entry(&key);
             // If the run is interrupted, the point stays unanswered.
-            let written = interrupt::check().map_err(SweepError::from).and_then(|()| {
-                let journal = self.journal.as_ref();
-                Ok(journal.map_or(Ok(()), |journal| journal.add(&entry))?)
-            });
+            let written = interrupt::check_interruption()
+                .map_err(SweepError::from)
+                .and_then(|()| {
+                    let journal = self.journal.as_ref();
+                    Ok(journal.map_or(Ok(()), |journal| journal.append_entry(&entry))?)
+                });
             let answer = found.answer.as_ref();
             let score = answer.and_then(|answer| self.score_answer(&point, answer));
 
@@ -205,7 +209,7 @@ impl StudyExplorer<'_> {
     fn best_row(&self) -> Option<(String, f64)> {
         let scored = self.rows.iter().filter_map(|row| match &row.outcome {
             RowOutcome::Answered(answer) => Some((
-                setting::line(&row.point),
+                setting::format_settings(&row.point),
                 self.score_answer(&row.point, answer)?,
             )),
             RowOutcome::Dominated(_) => None,
@@ -226,13 +230,13 @@ impl StudyExplorer<'_> {
         };
         match question {
             PointQuestion::Answer => PointKnowledge {
-                answer: Some(self.evaluator.answer(point, is_bounded)),
+                answer: Some(self.evaluator.answer_point(point, is_bounded)),
                 ..PointKnowledge::default()
             },
             PointQuestion::Quick | PointQuestion::Whole => {
                 match self
                     .evaluator
-                    .bound(point, question == PointQuestion::Whole)
+                    .bound_point(point, question == PointQuestion::Whole)
                 {
                     Err(refusal) => refused(refusal),
                     Ok(bound) if bound.is_whole => PointKnowledge {

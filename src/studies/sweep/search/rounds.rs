@@ -25,7 +25,7 @@ pub struct LayerTurn {
 
 impl StudyExplorer<'_> {
     /// Returns the turns so far, in order.
-    pub fn turns(&self) -> &[LayerTurn] {
+    pub fn turns_so_far(&self) -> &[LayerTurn] {
         &self.turns
     }
 
@@ -35,7 +35,7 @@ impl StudyExplorer<'_> {
         // Start with the first values of all axes.
         let mut at = Settings::new();
         for layer in &study.layers {
-            at.extend(study.combination(layer, 0));
+            at.extend(study.settings_at(layer, 0));
         }
         let mut best: Option<f64> = None;
         for round in 1..=rounds {

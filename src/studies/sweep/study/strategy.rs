@@ -2,7 +2,9 @@
 
 use super::MOST_POINTS;
 use crate::sweep::axis::StudyAxis;
-use chakram_base::config::{ConfigError, ConfigTable, did_you_mean, nearest, quoted};
+use chakram_base::config::{
+    ConfigError, ConfigTable, did_you_mean, find_nearest, quote_for_message,
+};
 
 /// Keys that a layer may have.
 const LAYER: &[&str] = &["axes", "strategy", "draws"];
@@ -26,19 +28,19 @@ impl SearchStrategy {
 
     fn parse_strategy(table: &ConfigTable<'_>) -> Result<Self, ConfigError> {
         let draws = table.get("draws");
-        let name = table.or("strategy", "grid", |field| {
-            field.choice(&Self::NAMES.map(|name| (name, name)))
+        let name = table.read_or_default("strategy", "grid", |field| {
+            field.read_choice(&Self::NAMES.map(|name| (name, name)))
         })?;
         if let (Some(field), true) = (&draws, name != "random") {
-            return Err(field.refuse(
+            return Err(field.invalid_value_error(
                 "draws",
                 format_args!("none with strategy = {name:?}; or \"random\""),
             ));
         }
         Ok(match name {
             "random" => {
-                let draws = table.need("draws", "the number of points to draw")?;
-                Self::Random(draws.between(1, MOST_POINTS)?)
+                let draws = table.require_field("draws", "the number of points to draw")?;
+                Self::Random(draws.read_integer_between(1, MOST_POINTS)?)
             }
             "coordinate" => Self::Coordinate,
             "branch-and-bound" => Self::BranchAndBound,
@@ -47,7 +49,7 @@ impl SearchStrategy {
     }
 
     /// Returns true if the points are known before any of them is evaluated.
-    pub fn lists(self) -> bool {
+    pub fn can_list_points(self) -> bool {
         matches!(self, Self::Grid | Self::Random(_))
     }
 }
@@ -73,30 +75,37 @@ pub(super) fn parse_layers(
         }]);
     };
     if let Some(strategy) = root.get("strategy") {
-        return Err(strategy.refuse("both a strategy and [[layer]]", "a strategy in each layer"));
+        return Err(strategy
+            .invalid_value_error("both a strategy and [[layer]]", "a strategy in each layer"));
     }
     let mut layers = Vec::new();
     let mut taken = vec![false; axes.len()];
-    for table in field.tables(LAYER)? {
+    for table in field.read_tables(LAYER)? {
         let expected = "a list of names of axes";
-        let items = table.need("axes", expected)?.items(expected)?;
+        let items = table
+            .require_field("axes", expected)?
+            .read_items(expected)?;
         let mut of = Vec::new();
         for item in &items {
-            let name = item.text("the name of an axis")?;
+            let name = item.read_text("the name of an axis")?;
             let names = || axes.iter().map(|axis| axis.name.as_str());
             let found = names().position(|known| known == name);
             let index = found.ok_or_else(|| {
-                let near = did_you_mean(nearest(name, names()));
+                let near = did_you_mean(find_nearest(name, names()));
                 let expected = format!("one of {}{near}", names().collect::<Vec<_>>().join(", "));
-                item.refuse(format_args!("the axis {}", quoted(name)), expected)
+                item.invalid_value_error(
+                    format_args!("the axis {}", quote_for_message(name)),
+                    expected,
+                )
             })?;
             if std::mem::replace(&mut taken[index], true) {
-                return Err(item.refuse("an axis for the second time", "each axis in one layer"));
+                return Err(item
+                    .invalid_value_error("an axis for the second time", "each axis in one layer"));
             }
             of.push(index);
         }
         if of.is_empty() {
-            return Err(table.refuse("no axis", "at least one"));
+            return Err(table.invalid_table_error("no axis", "at least one"));
         }
         layers.push(StudyLayer {
             axes: of,
@@ -104,8 +113,11 @@ pub(super) fn parse_layers(
         });
     }
     if let Some(left) = taken.iter().position(|taken| !taken) {
-        let found = format!("the axis {} in no layer", quoted(&axes[left].name));
-        return Err(field.refuse(found, "each axis in one layer"));
+        let found = format!(
+            "the axis {} in no layer",
+            quote_for_message(&axes[left].name)
+        );
+        return Err(field.invalid_value_error(found, "each axis in one layer"));
     }
     Ok(layers)
 }

@@ -35,12 +35,15 @@ fn axes_are_lists_ranges_divisors_and_plans() {
         shown(&study, 4),
         ["1,1,4", "1,2,2", "1,4,1", "2,1,2", "2,2,1", "4,1,1"]
     );
-    assert_eq!(study.listed(), Some(2 * 3 * 3 * 4 * 6));
+    assert_eq!(study.point_count(), Some(2 * 3 * 3 * 4 * 6));
     // The last axis varies fastest.
-    let point = study.combination(&study.layers[0], 7);
+    let point = study.settings_at(&study.layers[0], 7);
     assert_eq!(point["plan.data"], ConfigLiteral::Whole(2));
     assert_eq!(point["plan.steps"], ConfigLiteral::Whole(2));
-    assert_eq!(study.whole(&point)["plan.batch"], ConfigLiteral::Whole(8));
+    assert_eq!(
+        study.with_base(&point)["plan.batch"],
+        ConfigLiteral::Whole(8)
+    );
 }
 
 /// Each error about a study gives the key, the line, the value found, and a similar name.

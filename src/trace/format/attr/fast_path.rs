@@ -4,7 +4,7 @@ use super::super::wire::{WireCursor, WireValue, join_varint_bytes};
 use super::{AttrView, FIRST_VALUE, LAST_VALUE, wire_type};
 
 /// Returns the mask of the `oneof`'s fields with this wire type.
-const fn fields_of(wanted: u32) -> u64 {
+const fn field_mask(wanted: u32) -> u64 {
     let (mut fields, mut number) = (0, FIRST_VALUE);
     while number <= LAST_VALUE {
         if wire_type(number) == wanted {
@@ -16,19 +16,19 @@ const fn fields_of(wanted: u32) -> u64 {
 }
 
 /// Masks of the varint fields and of the length-delimited fields.
-const NUMBERS: u64 = fields_of(0);
-const LENGTHS: u64 = fields_of(2);
+const NUMBERS: u64 = field_mask(0);
+const LENGTHS: u64 = field_mask(2);
 
 impl<'a> AttrView<'a> {
     /// Takes the next attribute of a node if it has the usual encoding: a short name, then one value that is a whole
     /// number or short bytes. Otherwise returns `None` and consumes nothing, so that [`Self::scan`] can read the
     /// attribute.
     #[inline(always)]
-    pub fn take_fast(node: &mut WireCursor<'a>) -> Option<Self> {
+    pub fn scan_fast(node: &mut WireCursor<'a>) -> Option<Self> {
         /// The keys of a node's attributes, and of an attribute's name.
         const ATTRIBUTE: u8 = 10 << 3 | 2;
         const NAME: u8 = 1 << 3 | 2;
-        let [ATTRIBUTE, length @ 0..0x80, rest @ ..] = node.rest() else {
+        let [ATTRIBUTE, length @ 0..0x80, rest @ ..] = node.remaining_bytes() else {
             return None;
         };
         let (message, behind) = rest.split_at_checked(usize::from(*length))?;
@@ -45,7 +45,7 @@ impl<'a> AttrView<'a> {
         if number > LAST_VALUE {
             return None;
         }
-        let offset = node.offset() + 2;
+        let offset = node.file_offset() + 2;
         let raw = match key & 7 {
             0 if NUMBERS >> number & 1 == 1 => {
                 // The varint is read as one eight-byte word, which may include bytes after the value.
@@ -120,10 +120,10 @@ mod tests {
     fn what_is_not_usual_is_left_alone() {
         let usual: &[u8] = b"R\x0a\n\x06streamH\x07\x18\x04";
         let mut node = WireCursor::new(usual, 100);
-        let attr = AttrView::take_fast(&mut node).unwrap();
+        let attr = AttrView::scan_fast(&mut node).unwrap();
         assert_eq!((attr.name, attr.offset), (&b"stream"[..], 102));
-        assert_eq!((attr.as_u64().unwrap(), node.offset()), (7, 112));
-        assert!(AttrView::take_fast(&mut node).is_none());
+        assert_eq!((attr.as_u64().unwrap(), node.file_offset()), (7, 112));
+        assert!(AttrView::scan_fast(&mut node).is_none());
         for other in [
             // Inputs that the fast path must leave to the slow path: not an attribute; an attribute that ends too late;
             // a number that ends before or after the attribute's end; two values; text longer than its attribute; a
@@ -138,8 +138,8 @@ mod tests {
             b"R\x08\n\x06stream",
         ] {
             let mut node = WireCursor::new(other, 0);
-            assert!(AttrView::take_fast(&mut node).is_none(), "{other:?}");
-            assert_eq!(node.rest(), other);
+            assert!(AttrView::scan_fast(&mut node).is_none(), "{other:?}");
+            assert_eq!(node.remaining_bytes(), other);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Table of the attributes that replays read: name, content, decoding and encoding.
 //!
 //! To add an attribute, add a field to [`NodeAttributes`], a row to the table and a line to
-//! [`put`]. The code that builds a node's operation or view defines the attribute's meaning.
+//! [`append_replayed_attributes`]. The code that builds a node's operation or view defines the attribute's meaning.
 
 use super::AttrView;
 use crate::format::encoder::MessageEncoder;
@@ -10,7 +10,7 @@ use crate::format::origin::NodeOrigin;
 use crate::format::scan::NodeView;
 use crate::format::split_sizes::SplitSizes;
 use crate::format::tensors::{self, MemoryChanges, TensorClass};
-use crate::format::write::{AttributeValue, named};
+use crate::format::write::{AttributeValue, append_named};
 use crate::format::{Dtype, KernelShape, TraceError, TrainingPhase};
 use chakram_base::units::Span;
 
@@ -101,10 +101,10 @@ macro_rules! replay_attributes {
                 $($name => $store,)*
                 // The attributes of this arm are not in the table, because replays do not need
                 // them.
-                b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.take(&$attr),
+                b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.read_attribute(&$attr),
                 // Checking two letters is enough to skip nearly all attributes that are ignored
                 // here.
-                [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.take(&$attr)?,
+                [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.read_attribute(&$attr)?,
                 _ => {}
             }
             Ok(())
@@ -140,14 +140,14 @@ replay_attributes! { |attr, to|
     b"comm_root" Number to.comm_root = Some(attr.as_u64()?);
     b"involved_dim" Mask to.dimensions = attr.as_mask()?;
     b"involve_dims" Mask to.dimensions = attr.as_mask()?;
-    b"pg_name" Group to.group = group(&attr)?;
-    b"comm_group" Group to.group = group(&attr)?;
+    b"pg_name" Group to.group = read_group_name(&attr)?;
+    b"comm_group" Group to.group = read_group_name(&attr)?;
     b"send_bytes" Notation to.splits.send = attr.as_text()?;
     b"receive_bytes" Notation to.splits.receive = attr.as_text()?;
 }
 
 #[inline(always)]
-fn group<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError> {
+fn read_group_name<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError> {
     Ok(match attr.as_str()? {
         Some(text) => GroupName::from_text(text),
         None => GroupName::from_number(attr.as_u64()?),
@@ -195,22 +195,22 @@ pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
 }
 
 /// Appends the attributes that a replay reads.
-pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
+pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
     let host = match node.op {
         Op::Host => true,
         Op::Message { host, .. } | Op::Collective { host, .. } => host,
         _ => false,
     };
     if node.op != Op::NoOp {
-        named(put, "is_cpu_op", AttributeValue::Bool(host));
+        append_named(put, "is_cpu_op", AttributeValue::Bool(host));
     }
     if let Some(lane) = node.lane {
         let name = if host { "tid" } else { "stream" };
-        named(put, name, AttributeValue::Int(lane));
+        append_named(put, name, AttributeValue::Int(lane));
     }
     // A duration of whole microseconds has a field of its own in the schema; spans are in picoseconds.
     if !node.recorded.0.is_multiple_of(1_000_000) {
-        named(
+        append_named(
             put,
             "duration_ns",
             AttributeValue::Uint(node.recorded.0 / 1000),
@@ -222,17 +222,17 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
         ("profiler_ns", node.profiler),
     ] {
         if span > Span::ZERO {
-            named(put, name, AttributeValue::Uint(span.0 / 1000));
+            append_named(put, name, AttributeValue::Uint(span.0 / 1000));
         }
     }
     if node.eager {
-        named(put, "eager", AttributeValue::Bool(true));
+        append_named(put, "eager", AttributeValue::Bool(true));
     }
     if node.size_unknown {
-        named(put, "comm_size_unknown", AttributeValue::Bool(true));
+        append_named(put, "comm_size_unknown", AttributeValue::Bool(true));
     }
     if node.flops_unknown {
-        named(put, "num_ops_unknown", AttributeValue::Bool(true));
+        append_named(put, "num_ops_unknown", AttributeValue::Bool(true));
     }
     match node.op {
         Op::NoOp | Op::Host => {}
@@ -241,17 +241,17 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
             bytes,
             dtype,
         } => {
-            named(put, "num_ops", AttributeValue::Int(flops as i64));
-            named(put, "tensor_size", AttributeValue::Uint(bytes));
+            append_named(put, "num_ops", AttributeValue::Int(flops as i64));
+            append_named(put, "tensor_size", AttributeValue::Uint(bytes));
             if let Some(dtype) = dtype {
-                named(
+                append_named(
                     put,
                     "dtype",
                     AttributeValue::Text(Dtype::ALL[dtype as usize].1),
                 );
             }
             if let Some(kernel) = node.kernel {
-                named(
+                append_named(
                     put,
                     "kernel_shape",
                     AttributeValue::Text(&kernel.to_string()),
@@ -259,9 +259,9 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
             }
         }
         Op::Communication { bytes } => {
-            named(put, "comm_unknown", AttributeValue::Bool(true));
+            append_named(put, "comm_unknown", AttributeValue::Bool(true));
             if bytes > 0 {
-                named(put, "tensor_size", AttributeValue::Uint(bytes));
+                append_named(put, "tensor_size", AttributeValue::Uint(bytes));
             }
         }
         Op::Memory {
@@ -270,18 +270,18 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
             bytes,
             in_switch,
         } => {
-            named(put, "tensor_size", AttributeValue::Uint(bytes));
+            append_named(put, "tensor_size", AttributeValue::Uint(bytes));
             let number = match place {
                 MemoryLocation::Local => 1,
                 MemoryLocation::Remote | MemoryLocation::Named(_) => 2,
             };
-            named(put, "tensor_loc", AttributeValue::Uint32(number));
+            append_named(put, "tensor_loc", AttributeValue::Uint32(number));
             if let MemoryLocation::Named(name) = place {
-                named(put, "remote_memory", AttributeValue::Text(name));
+                append_named(put, "remote_memory", AttributeValue::Text(name));
             }
             if in_switch {
-                let text = NodeAttributes::gathering(store);
-                named(put, "in_switch", AttributeValue::Text(text));
+                let text = NodeAttributes::switch_attribute_name(store);
+                append_named(put, "in_switch", AttributeValue::Text(text));
             }
         }
         Op::Message {
@@ -297,12 +297,12 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
             } else {
                 ("comm_dst", "comm_src")
             };
-            named(put, far, AttributeValue::Int32(peer as i32));
+            append_named(put, far, AttributeValue::Int32(peer as i32));
             if let Some(own) = own {
-                named(put, near, AttributeValue::Int32(own as i32));
+                append_named(put, near, AttributeValue::Int32(own as i32));
             }
-            named(put, "comm_tag", AttributeValue::Int32(tag));
-            named(put, "comm_size", AttributeValue::Int(bytes as i64));
+            append_named(put, "comm_tag", AttributeValue::Int32(tag));
+            append_named(put, "comm_size", AttributeValue::Int(bytes as i64));
         }
         Op::Collective {
             kind,
@@ -312,19 +312,21 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
             dimensions,
             ..
         } => {
-            named(
+            append_named(
                 put,
                 "comm_type",
                 AttributeValue::Int(kind.comm_type() as i64),
             );
-            named(put, "comm_size", AttributeValue::Int(bytes as i64));
+            append_named(put, "comm_size", AttributeValue::Int(bytes as i64));
             match group {
                 GroupName::World => {}
-                GroupName::Number(n) => named(put, "pg_name", AttributeValue::Text(&n.to_string())),
-                GroupName::Text(text) => named(put, "pg_name", AttributeValue::Text(text)),
+                GroupName::Number(n) => {
+                    append_named(put, "pg_name", AttributeValue::Text(&n.to_string()))
+                }
+                GroupName::Text(text) => append_named(put, "pg_name", AttributeValue::Text(text)),
             }
             if let Some(root) = root {
-                named(put, "comm_root", AttributeValue::Int32(root as i32));
+                append_named(put, "comm_root", AttributeValue::Int32(root as i32));
             }
             if let Some(mask) = dimensions {
                 // A list of only ones means "all", so a mask of consecutive ones gets a final zero. Lists have at most
@@ -333,7 +335,7 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
                 let ones = mask.trailing_ones() == highest && highest < 32;
                 let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);
                 let values: Vec<bool> = values.collect();
-                named(put, "involved_dim", AttributeValue::Bools(&values));
+                append_named(put, "involved_dim", AttributeValue::Bools(&values));
             }
         }
     }
@@ -343,17 +345,17 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
         ("receive_bytes", splits.receive),
     ] {
         if !list.is_empty() {
-            named(put, name, AttributeValue::Text(list));
+            append_named(put, name, AttributeValue::Text(list));
         }
     }
     if !node.memory.is_none() {
-        for (name, bytes) in node.memory.named() {
-            named(put, name, AttributeValue::Uint(bytes));
+        for (name, bytes) in node.memory.named_changes() {
+            append_named(put, name, AttributeValue::Uint(bytes));
         }
     }
     let labels = &node.labels;
     if let Some(phase) = labels.phase {
-        named(put, "phase", AttributeValue::Text(&phase.to_string()));
+        append_named(put, "phase", AttributeValue::Text(&phase.to_string()));
     }
     for (name, number) in [
         ("stage", labels.stage),
@@ -361,7 +363,7 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
         ("layer", labels.layer),
     ] {
         if let Some(number) = number {
-            named(put, name, AttributeValue::Uint32(number));
+            append_named(put, name, AttributeValue::Uint32(number));
         }
     }
 }
@@ -379,7 +381,7 @@ mod tests {
             value: Some(value),
             ..AttributeProto::default()
         };
-        scan::attribute(&message.encode_to_vec(), 0, &mut NodeAttributes::default())
+        scan::read_attribute(&message.encode_to_vec(), 0, &mut NodeAttributes::default())
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Attribute values of any type as text.
 
-use super::{AttrView, FIRST_VALUE, LAST_VALUE, zigzag};
+use super::{AttrView, FIRST_VALUE, LAST_VALUE, decode_zigzag};
 use crate::format::TraceError;
 use crate::format::wire::{WireCursor, WireValue};
 
@@ -56,20 +56,20 @@ impl<'a> AttrView<'a> {
         if number.is_multiple_of(2) {
             return self.list_text(number);
         }
-        Ok(scalar(number, raw))
+        Ok(format_scalar(number, raw))
     }
 
     fn list_text(&self, wanted: u32) -> Result<String, TraceError> {
         let mut texts: Vec<String> = Vec::new();
         let mut parts = WireCursor::new(self.message, self.offset);
         while !parts.is_empty() {
-            let (number, raw) = parts.field()?;
+            let (number, raw) = parts.read_field()?;
             match raw {
                 WireValue::Bytes(list, at) if number == wanted => {
                     let mut list = WireCursor::new(list, at);
                     while !list.is_empty() {
-                        if let (1, raw) = list.field()? {
-                            entries(wanted - 1, raw, &mut texts)?;
+                        if let (1, raw) = list.read_field()? {
+                            append_list_entries(wanted - 1, raw, &mut texts)?;
                         }
                     }
                 }
@@ -84,43 +84,47 @@ impl<'a> AttrView<'a> {
 }
 
 /// Appends the entries of a list, packed or not, as text; `number` is the field of a scalar of the entries' type.
-fn entries(number: u32, raw: WireValue<'_>, texts: &mut Vec<String>) -> Result<(), TraceError> {
+fn append_list_entries(
+    number: u32,
+    raw: WireValue<'_>,
+    texts: &mut Vec<String>,
+) -> Result<(), TraceError> {
     let WireValue::Bytes(packed, at) = raw else {
-        texts.push(scalar(number, raw));
+        texts.push(format_scalar(number, raw));
         return Ok(());
     };
     if number >= 29 {
-        texts.push(scalar(number, raw));
+        texts.push(format_scalar(number, raw));
         return Ok(());
     }
     let mut cursor = WireCursor::new(packed, at);
     while !cursor.is_empty() {
         let raw = match number {
             3 | 21 | 25 => {
-                let bytes = cursor.take(8)?;
+                let bytes = cursor.take_bytes(8)?;
                 WireValue::Fixed64(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
             }
             5 | 19 | 23 => {
-                let bytes = cursor.take(4)?;
+                let bytes = cursor.take_bytes(4)?;
                 WireValue::Fixed32(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
             }
-            _ => WireValue::Varint(cursor.varint()?),
+            _ => WireValue::Varint(cursor.read_varint()?),
         };
-        texts.push(scalar(number, raw));
+        texts.push(format_scalar(number, raw));
     }
     Ok(())
 }
 
 /// Formats a value of the scalar field `number`.
-fn scalar(number: u32, raw: WireValue<'_>) -> String {
+fn format_scalar(number: u32, raw: WireValue<'_>) -> String {
     match (number, raw) {
         (3, WireValue::Fixed64(bits)) => f64::from_bits(bits).to_string(),
         (5, WireValue::Fixed32(bits)) => f32::from_bits(bits).to_string(),
         (7, WireValue::Varint(v)) => (v as i32).to_string(),
         (9, WireValue::Varint(v)) => (v as i64).to_string(),
         (11, WireValue::Varint(v)) => (v as u32).to_string(),
-        (15, WireValue::Varint(v)) => (zigzag(u64::from(v as u32)) as i32).to_string(),
-        (17, WireValue::Varint(v)) => zigzag(v).to_string(),
+        (15, WireValue::Varint(v)) => (decode_zigzag(u64::from(v as u32)) as i32).to_string(),
+        (17, WireValue::Varint(v)) => decode_zigzag(v).to_string(),
         (23, WireValue::Fixed32(v)) => (v as i32).to_string(),
         (25, WireValue::Fixed64(v)) => (v as i64).to_string(),
         (27, WireValue::Varint(v)) => (v != 0).to_string(),
@@ -193,7 +197,7 @@ mod tests {
                 ..AttributeProto::default()
             };
             let message = message.encode_to_vec();
-            let attr = AttrView::scan(&message, 0).unwrap();
+            let attr = AttrView::scan_attribute(&message, 0).unwrap();
             assert_eq!(attr.type_name(), name);
             assert_eq!(attr.value_text().unwrap(), text, "{name}");
         }
@@ -202,7 +206,7 @@ mod tests {
             ..AttributeProto::default()
         };
         let unset = unset.encode_to_vec();
-        let unset = AttrView::scan(&unset, 0).unwrap();
+        let unset = AttrView::scan_attribute(&unset, 0).unwrap();
         assert_eq!(
             (unset.type_name(), unset.value_text().unwrap()),
             ("none", String::new())

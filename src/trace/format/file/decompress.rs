@@ -19,7 +19,7 @@ pub(super) enum CompressionFormat {
 
 impl CompressionFormat {
     /// Detects the compression format from the first bytes of a file. Returns `None` if the bytes are not compressed.
-    pub fn of(first: &[u8]) -> Option<Self> {
+    pub fn detect_format(first: &[u8]) -> Option<Self> {
         match first {
             _ if first.starts_with(&ZSTD_MAGIC) => Some(Self::Zstd),
             _ if first.starts_with(&GZIP_MAGIC) => Some(Self::Gzip),
@@ -28,7 +28,7 @@ impl CompressionFormat {
     }
 
     /// Decompresses `source`. The limit of the output is proportional to `packed`, the compressed size of `source`.
-    pub fn unpack<'s>(
+    pub fn decompress<'s>(
         self,
         source: impl io::BufRead + 's,
         packed: CompressedSize,
@@ -94,16 +94,17 @@ impl<R: Read> Read for BoundedDecoder<R> {
 }
 
 /// Decompresses `bytes`. Returns `None` if `bytes` are not compressed.
-pub fn decompressed(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
-    let (bytes, wrong) = decompressed_partly(bytes)?;
+pub fn decompress_bytes(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
+    let (bytes, wrong) = decompress_partly(bytes)?;
     Some(wrong.map_or(Ok(bytes), Err))
 }
 
-/// Like [`decompressed`], but recovers as much as possible of truncated or damaged input. Returns the recovered bytes,
+/// Like [`decompress_bytes`], but recovers as much as possible of truncated or damaged input. Returns the recovered bytes,
 /// and the error if there was one; `None` if `bytes` are not compressed.
-pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
+pub fn decompress_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
-    let reader = CompressionFormat::of(bytes)?.unpack(bytes, CompressedSize::Known(size));
+    let reader =
+        CompressionFormat::detect_format(bytes)?.decompress(bytes, CompressedSize::Known(size));
     let mut out = Vec::new();
     // The first guess of the size is low: traces expand to 10 to 50 times their compressed size,
     // but the buffer grows as needed.
@@ -120,14 +121,14 @@ mod tests {
     #[test]
     fn compression_is_known_by_its_first_bytes() {
         let plain = b"hello".repeat(100);
-        assert!(decompressed(&plain).is_none());
+        assert!(decompress_bytes(&plain).is_none());
         let zstd = zstd::encode_all(&plain[..], 3).unwrap();
-        assert_eq!(decompressed(&zstd).unwrap().unwrap(), plain);
-        assert!(decompressed(&zstd[..zstd.len() - 3]).unwrap().is_err());
+        assert_eq!(decompress_bytes(&zstd).unwrap().unwrap(), plain);
+        assert!(decompress_bytes(&zstd[..zstd.len() - 3]).unwrap().is_err());
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&plain).unwrap();
         assert_eq!(
-            decompressed(&gzip.finish().unwrap()).unwrap().unwrap(),
+            decompress_bytes(&gzip.finish().unwrap()).unwrap().unwrap(),
             plain
         );
     }
@@ -138,7 +139,7 @@ mod tests {
         let packed = zstd::encode_all(&zeros[..], 3).unwrap();
         assert!(packed.len() < 16 << 10);
         // The limit of the output is at least 16 MiB, even for small input.
-        let (bytes, wrong) = decompressed_partly(&packed).unwrap();
+        let (bytes, wrong) = decompress_partly(&packed).unwrap();
         assert!(bytes.len() <= 16 << 20, "{}", bytes.len());
         let wrong = wrong.expect("it is refused").to_string();
         assert!(

@@ -7,10 +7,10 @@ use chakram_base::setting::SettingKey;
 
 impl FileDigest {
     /// Fails if `bytes`, the contents of `file`, do not match this digest.
-    pub fn check(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
+    pub fn check_contents(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
         self.check_length(file, bytes.len() as u64)?;
         match self.blake3 {
-            Some(hash) if blake3::hash(bytes) != hash => Err(Self::broken(
+            Some(hash) if blake3::hash(bytes) != hash => Err(Self::broken_file_error(
                 file,
                 "the contents do not match the hash in the job's file".to_owned(),
             )),
@@ -23,7 +23,7 @@ impl FileDigest {
         if bytes == self.bytes {
             Ok(())
         } else {
-            Err(Self::broken(
+            Err(Self::broken_file_error(
                 file,
                 format!(
                     "the file has {bytes} bytes, but the job's file states {}",
@@ -33,8 +33,8 @@ impl FileDigest {
         }
     }
 
-    fn broken(file: &RankFile, found: String) -> TraceError {
-        Self::refused(
+    fn broken_file_error(file: &RankFile, found: String) -> TraceError {
+        Self::invalid_file_error(
             file,
             format!("{found}; the trace was changed after the job was written"),
         )
@@ -42,8 +42,8 @@ impl FileDigest {
 
     /// Builds the error about a file of a job that does not match its length or hash in the job
     /// file.
-    pub(super) fn refused(file: &RankFile, found: String) -> TraceError {
-        TraceError::refused_in(
+    pub(super) fn invalid_file_error(file: &RankFile, found: String) -> TraceError {
+        TraceError::invalid_file(
             &file.path,
             found,
             format!(

@@ -1,7 +1,7 @@
 //! Discovery of the trace files of a job.
 
-use super::listing::{FolderListing, refuse_capture, several};
-use super::names::{ANYTHING, ENDINGS, split_name};
+use super::listing::{FolderListing, refuse_capture, several_jobs_error};
+use super::names::{ANYTHING, ENDINGS, split_file_name};
 use super::{RankFile, not_found};
 use crate::format::TraceError;
 use crate::format::job::{self, JobFile};
@@ -59,16 +59,16 @@ pub struct TraceFinder {
     found: FoundTraces,
 }
 
-/// Finds the traces that `path` denotes (see [`TraceFinder::add`]).
-pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
+/// Finds the traces that `path` denotes (see [`TraceFinder::add_path`]).
+pub fn discover_traces(path: &Path) -> Result<Vec<RankFile>, TraceError> {
     let mut finder = TraceFinder::default();
-    finder.add(path)?;
-    Ok(finder.finish().files)
+    finder.add_path(path)?;
+    Ok(finder.finish_search().files)
 }
 
 /// Returns the path of the stream that `path` denotes, if it can be read only once: standard input (also as `-`) or a
 /// pipe. `None` for files, folders and missing paths.
-fn stream(path: &Path) -> Option<&Path> {
+fn strip_stream_suffix(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
@@ -87,7 +87,7 @@ fn job_path(folder: &Path, prefix: &str) -> PathBuf {
 /// Returns the prefix of the job to which a file with this name would belong.
 pub fn prefix_of(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
-    let (prefix, ..) = split_name(name)?;
+    let (prefix, ..) = split_file_name(name)?;
     Some(path.with_file_name(prefix))
 }
 
@@ -101,7 +101,7 @@ impl TraceFinder {
     }
 
     /// Returns the traces that were found, sorted by rank and without duplicates.
-    pub fn finish(self) -> FoundTraces {
+    pub fn finish_search(self) -> FoundTraces {
         let mut found = self.found;
         found.files.sort();
         // The caller may name both a job and one of its files.
@@ -119,8 +119,8 @@ impl TraceFinder {
     /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
     ///
     /// Fails if there is no trace, if a folder has several jobs, or if a rank has two files.
-    pub fn add(&mut self, path: &Path) -> Result<(), TraceError> {
-        if let Some(stream) = stream(path) {
+    pub fn add_path(&mut self, path: &Path) -> Result<(), TraceError> {
+        if let Some(stream) = strip_stream_suffix(path) {
             if self.found.stream.is_some() {
                 return Err(not_found(
                     path,
@@ -136,9 +136,9 @@ impl TraceFinder {
             return match name.and_then(|name| name.strip_suffix(job::ENDING)) {
                 Some(prefix) if !prefix.is_empty() => {
                     let job = self
-                        .job(path)?
+                        .read_job_file(path)?
                         .ok_or_else(|| not_found(path, "the job's file was removed"))?;
-                    self.take(path, &job)
+                    self.add_job_ranks(path, &job)
                 }
                 _ => self.add_file(path),
             };
@@ -148,25 +148,25 @@ impl TraceFinder {
         }
         let folder = folder_of(path);
         let prefix = name.unwrap_or_default();
-        if let Some(job) = self.job(&job_path(folder, prefix))? {
-            return self.take(&job_path(folder, prefix), &job);
+        if let Some(job) = self.read_job_file(&job_path(folder, prefix))? {
+            return self.add_job_ranks(&job_path(folder, prefix), &job);
         }
-        let listing = FolderListing::read(folder, Some(prefix))?;
+        let listing = FolderListing::list_folder(folder, Some(prefix))?;
         if !listing.has_traces() {
-            return Err(missing(path, folder, prefix));
+            return Err(missing_path_error(path, folder, prefix));
         }
-        let files = listing.job(path, folder)?;
+        let files = listing.list_only_job(path, folder)?;
         self.found.files.extend(files);
         Ok(())
     }
 
     /// Reads the job file `path`. Returns `None` if the file does not exist.
-    fn job(&mut self, path: &Path) -> Result<Option<Arc<JobFile>>, TraceError> {
+    fn read_job_file(&mut self, path: &Path) -> Result<Option<Arc<JobFile>>, TraceError> {
         if let Some(known) = self.jobs.get(path) {
             return Ok(known.clone());
         }
         let job = if path.is_file() {
-            match JobFile::read(path) {
+            match JobFile::read_file(path) {
                 Ok(job) => Some(Arc::new(job)),
                 // Without verification an unreadable job file is not an error; the files' names determine the job.
                 Err(_) if self.verify == VerifyLevel::Nothing => None,
@@ -180,7 +180,7 @@ impl TraceFinder {
     }
 
     /// Adds all ranks of a job.
-    fn take(&mut self, path: &Path, job: &Arc<JobFile>) -> Result<(), TraceError> {
+    fn add_job_ranks(&mut self, path: &Path, job: &Arc<JobFile>) -> Result<(), TraceError> {
         if job.ranks.is_empty() {
             return Err(not_found(path, "the job's file names no rank"));
         }
@@ -212,7 +212,7 @@ impl TraceFinder {
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        let Some((prefix, rank, ending)) = split_name(name) else {
+        let Some((prefix, rank, ending)) = split_file_name(name) else {
             return Err(not_found(
                 path,
                 "the name does not have the form `PREFIX.RANK.et`",
@@ -223,14 +223,14 @@ impl TraceFinder {
         }
         let mut file = RankFile::new(rank, path.to_owned());
         let beside = job_path(folder_of(path), prefix);
-        if let Some(job) = self.job(&beside)? {
-            match job.rank(rank) {
+        if let Some(job) = self.read_job_file(&beside)? {
+            match job.trace_of_rank(rank) {
                 // The digest applies only to the file that the job file lists, not to the same trace in another format.
                 Some(row) if row.file == name && self.verify != VerifyLevel::Nothing => {
                     file.seal = Some(row.seal);
                 }
                 None if self.verify != VerifyLevel::Nothing => {
-                    return Err(not_of_job(path, &beside, rank));
+                    return Err(rank_not_in_job_error(path, &beside, rank));
                 }
                 _ => {}
             }
@@ -242,18 +242,18 @@ impl TraceFinder {
 
     /// Adds the only job of a folder.
     fn add_folder(&mut self, folder: &Path) -> Result<(), TraceError> {
-        let listing = FolderListing::read(folder, None)?;
+        let listing = FolderListing::list_folder(folder, None)?;
         let prefixes = listing.prefixes();
         if prefixes.len() > 1 {
-            return Err(several(folder, &prefixes));
+            return Err(several_jobs_error(folder, &prefixes));
         }
         if let Some(prefix) = listing.jobs.first() {
             let path = job_path(folder, prefix);
-            if let Some(job) = self.job(&path)? {
-                return self.take(&path, &job);
+            if let Some(job) = self.read_job_file(&path)? {
+                return self.add_job_ranks(&path, &job);
             }
         }
-        let files = listing.job(folder, folder)?;
+        let files = listing.list_only_job(folder, folder)?;
         self.found.files.extend(files);
         Ok(())
     }
@@ -267,8 +267,8 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
-    TraceError::refused_in(
+fn rank_not_in_job_error(path: &Path, job: &Path, rank: u32) -> TraceError {
+    TraceError::invalid_file(
         path,
         format!(
             "the file is not part of the job in its folder: {} does not name rank {rank}, so the trace may be of an earlier job",
@@ -283,12 +283,12 @@ fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
 
 /// Builds the error about a path that is not a folder, a file or a prefix. The error suggests the most similar name, if
 /// any is close.
-fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
+fn missing_path_error(path: &Path, folder: &Path, name: &str) -> TraceError {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let found = entry.file_name().into_string().ok()?;
-        Some(match split_name(&found) {
+        Some(match split_file_name(&found) {
             // If the requested name contains no rank, the user probably meant a prefix.
             Some((prefix, rank, _)) if !name.contains(&format!(".{rank}.")) => prefix.to_owned(),
             Some(_) => found,
@@ -309,7 +309,7 @@ fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
                 here if here == Path::new(".") => near,
                 _ => folder.join(near).display().to_string(),
             };
-            TraceError::refused_in(path, "no such file, folder or prefix of a job", found)
+            TraceError::invalid_file(path, "no such file, folder or prefix of a job", found)
         }
         None => not_found(path, "no file is named `PREFIX.RANK.et`"),
     }

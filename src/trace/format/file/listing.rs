@@ -1,6 +1,6 @@
 //! Trace files and job files of a folder.
 
-use super::names::{ANYTHING, ENDINGS, split_name};
+use super::names::{ANYTHING, ENDINGS, split_file_name};
 use super::{DecompressedStream, RankFile, not_found};
 use crate::format::text::{self, SniffedText};
 use crate::format::{TraceError, job};
@@ -22,8 +22,8 @@ pub(super) struct FolderListing {
 
 impl FolderListing {
     /// Lists `folder`, or only files with the prefix `wanted`.
-    pub fn read(folder: &Path, wanted: Option<&str>) -> Result<Self, TraceError> {
-        let io = |source| TraceError::io(folder, "list", source);
+    pub fn list_folder(folder: &Path, wanted: Option<&str>) -> Result<Self, TraceError> {
+        let io = |source| TraceError::from_io(folder, "list", source);
         let mut all: [Vec<(String, RankFile)>; ENDINGS.len()] = Default::default();
         let mut this = Self::default();
         for entry in std::fs::read_dir(folder).map_err(io)? {
@@ -35,7 +35,7 @@ impl FolderListing {
                 this.jobs.insert(prefix.to_owned());
                 continue;
             }
-            let Some((prefix, rank, ending)) = split_name(name) else {
+            let Some((prefix, rank, ending)) = split_file_name(name) else {
                 continue;
             };
             let path = entry.path();
@@ -70,12 +70,12 @@ impl FolderListing {
     }
 
     /// Returns the traces of the only job, which has no job file; `path` is the requested path, for errors.
-    pub fn job(self, path: &Path, folder: &Path) -> Result<Vec<RankFile>, TraceError> {
+    pub fn list_only_job(self, path: &Path, folder: &Path) -> Result<Vec<RankFile>, TraceError> {
         let prefixes: BTreeSet<&str> = self.traces.iter().map(|(p, _)| p.as_str()).collect();
         match prefixes.len() {
             0 => return Err(not_found(path, "no file is named `PREFIX.RANK.et`")),
             1 => {}
-            _ => return Err(several(folder, &prefixes)),
+            _ => return Err(several_jobs_error(folder, &prefixes)),
         }
         let files: Vec<RankFile> = self.traces.into_iter().map(|(_, file)| file).collect();
         if let Some(pair) = files.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
@@ -95,28 +95,28 @@ impl FolderListing {
 
 /// Returns true if the content of `path` begins like a trace in text.
 fn begins_as_trace(path: &Path) -> bool {
-    matches!(sniffed(path), Some(SniffedText::Trace(_)))
+    matches!(sniff_file(path), Some(SniffedText::Trace(_)))
 }
 
 /// Fails on a capture that is named like a text trace. Commands that do not read contents immediately would otherwise
 /// report a misleading error.
 pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
-    match sniffed(path) {
-        Some(SniffedText::Capture(name)) => Err(text::capture(name).in_file(path)),
+    match sniff_file(path) {
+        Some(SniffedText::Capture(name)) => Err(text::not_a_trace_error(name).in_file(path)),
         _ => Ok(()),
     }
 }
 
 /// Classifies the beginning of a file. Returns `None` if the file cannot be read.
-fn sniffed(path: &Path) -> Option<SniffedText> {
+fn sniff_file(path: &Path) -> Option<SniffedText> {
     let mut first = Vec::new();
-    let stream = DecompressedStream::open(path).ok()?;
+    let stream = DecompressedStream::open_path(path).ok()?;
     stream.take(SNIFFED).read_to_end(&mut first).ok()?;
-    Some(text::sniff(&first))
+    Some(text::classify_text(&first))
 }
 
 /// Builds the error about a folder with several jobs.
-pub(super) fn several(folder: &Path, prefixes: &BTreeSet<&str>) -> TraceError {
+pub(super) fn several_jobs_error(folder: &Path, prefixes: &BTreeSet<&str>) -> TraceError {
     const SHOWN: usize = 8;
     let named = prefixes.iter().take(SHOWN);
     let named = named.map(|prefix| folder.join(prefix).display().to_string());

@@ -1,6 +1,6 @@
 //! Memory-mapped files, and the lookup of a file by address.
 
-use crate::format::escape::escaped;
+use crate::format::escape::escape_control_characters;
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -28,8 +28,8 @@ impl MappedFile {
         // whose handler gets the file's name from `mapped_file`.
         let map = unsafe { memmap2::Mmap::map(file) }?;
         let start = map.as_ptr() as usize;
-        let name = escaped(&path.display().to_string()).into_owned();
-        let entry = ALL.add(MappedRange {
+        let name = escape_control_characters(&path.display().to_string()).into_owned();
+        let entry = ALL.add_entry(MappedRange {
             start,
             end: start + map.len(),
             name: CString::new(name).unwrap_or_default(),
@@ -37,7 +37,7 @@ impl MappedFile {
         Ok(Self { map, entry })
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.map
     }
 }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf, is_separator};
 
 /// Files with a common prefix. The folder is listed only once, for any number of ranks.
 #[derive(Debug)]
-pub struct PrefixFiles {
+pub struct PrefixedTraceFiles {
     prefix: String,
     /// For each rank, the index of the ending that has precedence among the endings of the rank's existing files.
     best: BTreeMap<u32, usize>,
 }
 
-impl PrefixFiles {
+impl PrefixedTraceFiles {
     /// Finds files `{prefix}.{rank}.et`, or with another ending of traces. A folder that cannot be listed counts as
     /// empty.
     pub fn new(prefix: &Path) -> Self {
@@ -26,7 +26,7 @@ impl PrefixFiles {
         let mut best = BTreeMap::new();
         for entry in listing {
             let file = entry.file_name();
-            let ranked = file.to_str().and_then(|file| place(file, name));
+            let ranked = file.to_str().and_then(|file| parse_file_name(file, name));
             // A symbolic link counts only if its target exists.
             let there = |entry: &std::fs::DirEntry| {
                 let linked = entry.file_type().is_ok_and(|kind| kind.is_symlink());
@@ -41,7 +41,7 @@ impl PrefixFiles {
     }
 
     /// Returns true if `rank` has a file.
-    pub fn has(&self, rank: u32) -> bool {
+    pub fn has_rank(&self, rank: u32) -> bool {
         self.best.contains_key(&rank)
     }
 
@@ -51,7 +51,7 @@ impl PrefixFiles {
     }
 
     /// Returns the existing file of `rank` whose ending has precedence; `{prefix}.{rank}.et` if no file exists.
-    pub fn path(&self, rank: u32) -> PathBuf {
+    pub fn path_of_rank(&self, rank: u32) -> PathBuf {
         let place = self.best.get(&rank).copied().unwrap_or(0);
         let (ending, packed) = (ENDINGS[place / PACKED.len()], PACKED[place % PACKED.len()]);
         PathBuf::from(format!("{}.{rank}{ending}{packed}", self.prefix))
@@ -60,7 +60,7 @@ impl PrefixFiles {
 
 /// Parses a file name with the prefix `name`: its rank, and the index of its ending. Ranks are written without
 /// leading zeros.
-fn place(file: &str, name: &str) -> Option<(u32, usize)> {
+fn parse_file_name(file: &str, name: &str) -> Option<(u32, usize)> {
     let rest = file.strip_prefix(name)?.strip_prefix('.')?;
     let (digits, ending) = rest.split_at(rest.find('.')?);
     let rank: u32 = digits.parse().ok()?;
@@ -92,11 +92,11 @@ mod tests {
         ] {
             std::fs::write(folder.path().join(file), "").unwrap();
         }
-        let named = PrefixFiles::new(&folder.path().join("a"));
+        let named = PrefixedTraceFiles::new(&folder.path().join("a"));
         let file = |rank| {
-            let path = named.path(rank);
+            let path = named.path_of_rank(rank);
             (
-                named.has(rank),
+                named.has_rank(rank),
                 path.file_name().unwrap().to_str().unwrap().to_owned(),
             )
         };
@@ -107,6 +107,6 @@ mod tests {
         }
         assert_eq!(named.ranks().collect::<Vec<_>>(), [0, 1]);
         // A missing folder has no files.
-        assert!(!PrefixFiles::new(&folder.path().join("no/a")).has(0));
+        assert!(!PrefixedTraceFiles::new(&folder.path().join("no/a")).has_rank(0));
     }
 }

@@ -9,7 +9,7 @@ pub(super) const ANYTHING: &str = ".json";
 pub(super) const PACKED: [&str; 3] = ["", ".gz", ".zst"];
 
 /// Splits a file name `{prefix}.{rank}.et` into prefix, rank and the index of its ending.
-pub(super) fn split_name(name: &str) -> Option<(&str, u32, usize)> {
+pub(super) fn split_file_name(name: &str) -> Option<(&str, u32, usize)> {
     let name = PACKED[1..]
         .iter()
         .find_map(|end| name.strip_suffix(end))
@@ -23,8 +23,8 @@ pub(super) fn split_name(name: &str) -> Option<(&str, u32, usize)> {
 }
 
 /// Returns the rank in a file name `{prefix}.{rank}.et`, with any ending.
-pub fn rank_of(name: &str) -> Option<u32> {
-    split_name(name).map(|(_, rank, _)| rank)
+pub fn parse_file_rank(name: &str) -> Option<u32> {
+    split_file_name(name).map(|(_, rank, _)| rank)
 }
 
 #[cfg(test)]
@@ -33,10 +33,10 @@ mod tests {
 
     #[test]
     fn names_split_into_prefix_and_rank() {
-        assert_eq!(split_name("a.b.12.et"), Some(("a.b", 12, 0)));
-        assert_eq!(split_name("a.0.et.zst"), Some(("a", 0, 0)));
-        assert_eq!(split_name("a.0.jsonl.gz"), Some(("a", 0, 2)));
-        assert_eq!(split_name("a.1.json"), Some(("a", 1, 3)));
+        assert_eq!(split_file_name("a.b.12.et"), Some(("a.b", 12, 0)));
+        assert_eq!(split_file_name("a.0.et.zst"), Some(("a", 0, 0)));
+        assert_eq!(split_file_name("a.0.jsonl.gz"), Some(("a", 0, 2)));
+        assert_eq!(split_file_name("a.1.json"), Some(("a", 1, 3)));
         for bad in [
             "a.et",
             "a.+1.et",
@@ -45,7 +45,7 @@ mod tests {
             "a..et",
             "a.99999999999.et",
         ] {
-            assert_eq!(split_name(bad), None, "{bad}");
+            assert_eq!(split_file_name(bad), None, "{bad}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Store of traces, addressed by their hashes.
 pub trait TraceStore: Send + Sync {
     /// Reads the bytes with this BLAKE3 hash, and verifies the hash.
-    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError>;
+    fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError>;
 }
 
 /// Trace in a store. Two stored traces are equal if their bytes are equal.
@@ -24,8 +24,8 @@ impl StoredTrace {
     }
 
     /// Reads the trace's bytes from the store.
-    pub fn read(&self) -> Result<Vec<u8>, TraceError> {
-        self.store.read(&self.hash)
+    pub fn read_bytes(&self) -> Result<Vec<u8>, TraceError> {
+        self.store.read_by_hash(&self.hash)
     }
 
     /// Returns two numbers that identify the trace as device and inode identify a file.

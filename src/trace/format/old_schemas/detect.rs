@@ -20,7 +20,7 @@ pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
     let mut cursor = WireCursor::new(first, 0);
     let mut telling = false;
     while !cursor.is_empty() {
-        match cursor.field() {
+        match cursor.read_field() {
             Ok((1, WireValue::Bytes(version, _))) => {
                 if version.first() == Some(&b'\n') {
                     return Some(false);
@@ -30,7 +30,7 @@ pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
             Ok((1, _)) => return Some(false),
             // Field 2 may also be the name of a node without an id, so its content is checked.
             Ok((2, WireValue::Bytes(attribute, at))) => {
-                if schema_layout::check(attribute, at, &schema_layout::ATTRIBUTE).is_err() {
+                if schema_layout::check_message(attribute, at, &schema_layout::ATTRIBUTE).is_err() {
                     return None;
                 }
                 telling = true;
@@ -49,7 +49,7 @@ struct GenerationCandidate {
 }
 
 impl GenerationCandidate {
-    fn all() -> impl Iterator<Item = Self> {
+    fn all_candidates() -> impl Iterator<Item = Self> {
         let both = |(generation, _)| {
             [true, false].map(|metadata| Self {
                 generation,
@@ -60,17 +60,17 @@ impl GenerationCandidate {
     }
 
     /// Returns the reason why `record` rules out this generation; `None` if the generation remains possible.
-    fn ruled_out(&self, record: RawRecord<'_>) -> Option<TraceError> {
+    fn find_contradiction(&self, record: RawRecord<'_>) -> Option<TraceError> {
         let suits = |layout: &MessageLayout| {
-            let fit = schema_layout::check(record.bytes, record.offset, layout)?;
+            let fit = schema_layout::check_message(record.bytes, record.offset, layout)?;
             // Only 0.0.4 packs lists of dependencies, so unpacked lists rule it out.
             let packed = self.generation != SchemaGeneration::V004 || !fit.unusual;
             match (fit.unknown, packed) {
-                (true, _) => Err(TraceError::malformed(
+                (true, _) => Err(TraceError::malformed_at(
                     record.offset,
                     "the record has fields that are not in the schema",
                 )),
-                (_, false) => Err(TraceError::malformed(
+                (_, false) => Err(TraceError::malformed_at(
                     record.offset,
                     "the lists of numbers are not packed",
                 )),
@@ -79,18 +79,18 @@ impl GenerationCandidate {
         };
         if record.number == 0 && self.metadata {
             let mut why =
-                TraceError::malformed(record.offset, "the generation has no metadata records");
-            for layout in self.generation.metadata() {
+                TraceError::malformed_at(record.offset, "the generation has no metadata records");
+            for layout in self.generation.metadata_layouts() {
                 why = suits(layout).err()?;
             }
             return Some(why);
         }
-        suits(self.generation.node()).err()
+        suits(self.generation.node_layout()).err()
     }
 }
 
 /// Detects the generation of `contents`. Returns `None` if the generation is current or unknown.
-pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, TraceError> {
+pub(super) fn detect_generation(contents: &[u8]) -> Result<Option<DetectedGeneration>, TraceError> {
     let mut frames = FrameCursor::new(contents);
     let Ok(Some(first)) = frames.next_record() else {
         return Ok(None);
@@ -99,8 +99,8 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, Trac
         return Ok(None);
     }
     let empty = first.bytes.is_empty();
-    let mut left: Vec<GenerationCandidate> = GenerationCandidate::all()
-        .filter(|candidate| candidate.ruled_out(first).is_none())
+    let mut left: Vec<GenerationCandidate> = GenerationCandidate::all_candidates()
+        .filter(|candidate| candidate.find_contradiction(first).is_none())
         // An empty first record is metadata, because old nodes always have an id.
         .filter(|candidate| candidate.metadata || !empty)
         .collect();
@@ -110,15 +110,19 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, Trac
             break;
         };
         let mut reasons = Vec::new();
-        left.retain(|candidate| match candidate.ruled_out(record) {
+        left.retain(|candidate| match candidate.find_contradiction(record) {
             Some(why) => {
-                reasons.push(format!("{}: {}", candidate.generation, why.found()));
+                reasons.push(format!(
+                    "{}: {}",
+                    candidate.generation,
+                    why.describe_finding()
+                ));
                 false
             }
             None => true,
         });
         if left.is_empty() && !empty {
-            return Err(contradictory(record, &reasons));
+            return Err(contradictory_records_error(record, &reasons));
         }
         last = record;
     }
@@ -128,12 +132,12 @@ pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, Trac
         // Files of the current schema may also begin with an empty record.
         _ if empty && left.iter().any(current) => Ok(None),
         [only] => Ok(Some((only.generation, only.metadata))),
-        _ => indifferent(contents, &left, last.number).map(Some),
+        _ => latest_equivalent(contents, &left, last.number).map(Some),
     }
 }
 
 /// Returns the latest of the generations in `left` if `contents` have the same meaning in all of them; fails otherwise.
-fn indifferent(
+fn latest_equivalent(
     contents: &[u8],
     left: &[GenerationCandidate],
     last: usize,
@@ -145,7 +149,7 @@ fn indifferent(
         if metadata {
             Some((Some(message), None))
         } else {
-            Some((None, Some(signed(Node::decode(&message[..]).ok()?))))
+            Some((None, Some(sign_numbers(Node::decode(&message[..]).ok()?))))
         }
     };
     let mut frames = FrameCursor::new(contents);
@@ -158,7 +162,7 @@ fn indifferent(
             candidate.metadata != chosen.metadata || upgraded(candidate, record) != expected
         };
         if left.iter().any(|candidate| differs(&candidate)) {
-            return Err(ambiguous(record, left));
+            return Err(ambiguous_generation_error(record, left));
         }
     }
     Ok((chosen.generation, chosen.metadata))
@@ -166,7 +170,7 @@ fn indifferent(
 
 /// Returns `node` with unsigned numbers converted to signed numbers, so that comparisons ignore
 /// signedness.
-fn signed(mut node: Node) -> Node {
+fn sign_numbers(mut node: Node) -> Node {
     for attribute in &mut node.attr {
         match &mut attribute.value {
             Some(Value::Uint64Val(v)) => {
@@ -186,7 +190,7 @@ fn signed(mut node: Node) -> Node {
     node
 }
 
-fn at(record: RawRecord<'_>) -> TraceLocation {
+fn location_of_record(record: RawRecord<'_>) -> TraceLocation {
     TraceLocation {
         record: Some(record.number),
         offset: Some(record.offset),
@@ -194,7 +198,7 @@ fn at(record: RawRecord<'_>) -> TraceLocation {
     }
 }
 
-fn hint() -> String {
+fn describe_generation_option() -> String {
     let generation = SettingKey::Generation;
     format!(
         "`chakram convert trace` with {generation} and the generation that wrote the file, \
@@ -202,23 +206,23 @@ fn hint() -> String {
     )
 }
 
-fn ambiguous(record: RawRecord<'_>, left: &[GenerationCandidate]) -> TraceError {
+fn ambiguous_generation_error(record: RawRecord<'_>, left: &[GenerationCandidate]) -> TraceError {
     let mut names: Vec<String> = left.iter().map(|c| c.generation.to_string()).collect();
     names.dedup();
-    TraceError::refused_at(
-        at(record),
+    TraceError::invalid_at(
+        location_of_record(record),
         format!(
             "no record shows which schema generation of 2023 the trace has: it may be {}, which \
              read this record differently",
             names.join(" or ")
         ),
-        hint(),
+        describe_generation_option(),
     )
 }
 
-fn contradictory(record: RawRecord<'_>, reasons: &[String]) -> TraceError {
-    TraceError::refused_at(
-        at(record),
+fn contradictory_records_error(record: RawRecord<'_>, reasons: &[String]) -> TraceError {
+    TraceError::invalid_at(
+        location_of_record(record),
         format!(
             "the records of this trace of 2023 contradict one another: this record is not a node \
              in any schema generation that fits the records before it ({})",
@@ -226,7 +230,7 @@ fn contradictory(record: RawRecord<'_>, reasons: &[String]) -> TraceError {
         ),
         format!(
             "{}; {}, if the file is damaged",
-            hint(),
+            describe_generation_option(),
             SettingKey::Salvage
         ),
     )

@@ -28,28 +28,28 @@ impl FixedFields {
 }
 
 /// Converts a node of 0.0.1 to the current schema.
-pub(super) fn node(record: RawRecord<'_>) -> Result<Node, TraceError> {
+pub(super) fn convert_node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     let mut node = Node::default();
     let mut fixed = FixedFields::default();
     let mut dimensions = Vec::new();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let at = cursor.offset();
-        match cursor.field()? {
-            (2, WireValue::Bytes(name, _)) => node.name = super::text(name, at)?,
+        let at = cursor.file_offset();
+        match cursor.read_field()? {
+            (2, WireValue::Bytes(name, _)) => node.name = super::decode_text(name, at)?,
             (4, WireValue::Varint(id)) => node.data_deps.push(id),
             (14, WireValue::Varint(takes_part)) => dimensions.push(takes_part != 0),
             (number @ (1 | 3 | 5..=13 | 15..=20), WireValue::Varint(value)) => {
                 fixed.0[number as usize] = Some(value);
             }
             (1..=20, _) => {
-                return Err(TraceError::malformed(
+                return Err(TraceError::malformed_at(
                     at,
                     "a field of a 0.0.1 node has the wrong wire type",
                 ));
             }
             (number, _) => {
-                return Err(TraceError::malformed(
+                return Err(TraceError::malformed_at(
                     at,
                     format!("0.0.1 nodes have no field {number}"),
                 ));
@@ -60,14 +60,14 @@ pub(super) fn node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     let kind = fixed.get(3).unwrap_or(0);
     node.r#type = node_type(kind).ok_or_else(|| {
         let found = format!("node type {kind} does not exist in 0.0.1, which has 0 to 6");
-        TraceError::refused(node.id, found, super::hint())
+        TraceError::invalid_node(node.id, found, super::describe_generation_option())
     })?;
     node.duration_micros = fixed.get(7).unwrap_or(0);
-    attributes(&mut node, &fixed, dimensions)?;
+    add_attributes(&mut node, &fixed, dimensions)?;
     Ok(node)
 }
 
-fn attributes(
+fn add_attributes(
     node: &mut Node,
     fixed: &FixedFields,
     dimensions: Vec<bool>,
@@ -90,59 +90,69 @@ fn attributes(
         3 if memory && fixed.get(6).is_none() => (10, 11),
         _ => (5, 6),
     };
-    push("tensor_loc", fixed.get(place).map(small));
+    push("tensor_loc", fixed.get(place).map(encode_uint32));
     push("tensor_size", fixed.get(size).map(Value::Uint64Val));
     for (number, name) in [(8, "input_tensor_loc"), (10, "output_tensor_loc")] {
         push(
             name,
-            fixed.get(number).filter(|_| number != place).map(small),
+            fixed
+                .get(number)
+                .filter(|_| number != place)
+                .map(encode_uint32),
         );
     }
     for (number, name) in [(9, "input_tensor_size"), (11, "output_tensor_size")] {
         let value = fixed.get(number).filter(|_| number != size);
         push(name, value.map(Value::Uint64Val));
     }
-    push("num_ops", fixed.get(12).map(long));
-    push("comm_type", comm_type(node.id, fixed.get(13), collective)?);
+    push("num_ops", fixed.get(12).map(encode_int64));
+    push(
+        "comm_type",
+        convert_comm_type(node.id, fixed.get(13), collective)?,
+    );
     let dimensions = BoolList { values: dimensions };
     let dimensions = (!dimensions.values.is_empty()).then_some(dimensions);
     push("involved_dim", dimensions.map(Value::BoolList));
-    push("comm_group", fixed.get(15).map(short));
-    push("comm_src", fixed.get(16).map(short));
-    push("comm_dst", fixed.get(17).map(short));
-    push("comm_size", fixed.get(18).map(long));
-    push("comm_tag", fixed.get(19).map(short));
-    push("comm_priority", fixed.get(20).map(short));
+    push("comm_group", fixed.get(15).map(encode_int32));
+    push("comm_src", fixed.get(16).map(encode_int32));
+    push("comm_dst", fixed.get(17).map(encode_int32));
+    push("comm_size", fixed.get(18).map(encode_int64));
+    push("comm_tag", fixed.get(19).map(encode_int32));
+    push("comm_priority", fixed.get(20).map(encode_int32));
     Ok(())
 }
 
 /// Maps a collective of 0.0.1 to the current schema. The number 0 means no collective, which is an error only on
 /// collective nodes.
-fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value>, TraceError> {
+fn convert_comm_type(
+    id: u64,
+    old: Option<u64>,
+    collective: bool,
+) -> Result<Option<Value>, TraceError> {
     let Some(old) = old.filter(|&old| old != 0 || collective) else {
         return Ok(None);
     };
     let found = usize::try_from(old).ok().and_then(|old| old.checked_sub(1));
     match found.and_then(|index| COLLECTIVES.get(index)) {
         Some(&new) => Ok(Some(Value::Int64Val(new))),
-        None => Err(TraceError::refused(
+        None => Err(TraceError::invalid_node(
             id,
             format!("collective {old} does not exist in 0.0.1, which has 1 to 4"),
-            super::hint(),
+            super::describe_generation_option(),
         )),
     }
 }
 
 /// The closures create values of the types that current tools use for these attributes, or of wider types if a value
 /// does not fit.
-fn long(value: u64) -> Value {
+fn encode_int64(value: u64) -> Value {
     i64::try_from(value).map_or(Value::Uint64Val(value), Value::Int64Val)
 }
 
-fn short(value: u64) -> Value {
-    i32::try_from(value).map_or_else(|_| long(value), Value::Int32Val)
+fn encode_int32(value: u64) -> Value {
+    i32::try_from(value).map_or_else(|_| encode_int64(value), Value::Int32Val)
 }
 
-fn small(value: u64) -> Value {
+fn encode_uint32(value: u64) -> Value {
     u32::try_from(value).map_or(Value::Uint64Val(value), Value::Uint32Val)
 }

@@ -1,6 +1,6 @@
 //! Conversion of 0.0.2 and 0.0.3, in which inputs and outputs are texts, and attributes name their type.
 
-use super::{CURRENT, SchemaGeneration, hint, text, v001};
+use super::{CURRENT, SchemaGeneration, decode_text, describe_generation_option, v001};
 use crate::format::TraceError;
 use crate::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
@@ -40,7 +40,7 @@ pub(super) static ATTRIBUTES_003B: [OldValueKind; 5] = [
 ];
 
 /// Converts a metadata record of 0.0.3.
-pub(super) fn metadata(
+pub(super) fn convert_metadata(
     record: RawRecord<'_>,
     attributes: &OldValueFields,
 ) -> Result<proto::GlobalMetadata, TraceError> {
@@ -50,19 +50,21 @@ pub(super) fn metadata(
     };
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let at = cursor.offset();
-        match cursor.field()? {
+        let at = cursor.file_offset();
+        match cursor.read_field()? {
             (1, WireValue::Bytes(message, offset)) => {
-                metadata.attr.push(attribute(message, offset, attributes)?);
+                metadata
+                    .attr
+                    .push(convert_attribute(message, offset, attributes)?);
             }
-            (number, _) => return Err(no_field(at, "metadata", number)),
+            (number, _) => return Err(unknown_field_error(at, "metadata", number)),
         }
     }
     Ok(metadata)
 }
 
 /// Converts a metadata record of the first days of 0.0.4, with attributes in field 1.
-pub(super) fn early_metadata(record: RawRecord<'_>) -> Result<Vec<u8>, TraceError> {
+pub(super) fn convert_early_metadata(record: RawRecord<'_>) -> Result<Vec<u8>, TraceError> {
     let mut out = proto::GlobalMetadata {
         version: CURRENT.to_owned(),
         attr: Vec::new(),
@@ -70,28 +72,28 @@ pub(super) fn early_metadata(record: RawRecord<'_>) -> Result<Vec<u8>, TraceErro
     .encode_to_vec();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let at = cursor.offset();
-        match cursor.field()? {
+        let at = cursor.file_offset();
+        match cursor.read_field()? {
             (1, WireValue::Bytes(attribute, _)) => prost::encoding::bytes::encode(
                 2,
                 &bytes::Bytes::copy_from_slice(attribute),
                 &mut out,
             ),
-            (number, _) => return Err(no_field(at, "metadata", number)),
+            (number, _) => return Err(unknown_field_error(at, "metadata", number)),
         }
     }
     Ok(out)
 }
 
-fn no_field(at: usize, what: &str, number: u32) -> TraceError {
-    TraceError::malformed(
+fn unknown_field_error(at: usize, what: &str, number: u32) -> TraceError {
+    TraceError::malformed_at(
         at,
         format!("{what} has no field {number} in this schema generation"),
     )
 }
 
 /// Converts a node of `generation` (0.0.2 or 0.0.3) to the current schema.
-pub(super) fn node(
+pub(super) fn convert_node(
     record: RawRecord<'_>,
     generation: SchemaGeneration,
     attributes: &OldValueFields,
@@ -102,19 +104,19 @@ pub(super) fn node(
     let mut found = Vec::new();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let at = cursor.offset();
-        match cursor.field()? {
+        let at = cursor.file_offset();
+        match cursor.read_field()? {
             (1, WireValue::Varint(id)) => node.id = id,
-            (2, WireValue::Bytes(name, _)) => node.name = text(name, at)?,
+            (2, WireValue::Bytes(name, _)) => node.name = decode_text(name, at)?,
             (3, WireValue::Varint(value)) => kind = value,
             (4, WireValue::Varint(id)) => node.data_deps.push(id),
             (number @ 5..=10, WireValue::Bytes(bytes, _)) => {
-                texts[number as usize - 5] = Some(text(bytes, at)?);
+                texts[number as usize - 5] = Some(decode_text(bytes, at)?);
             }
             (11, WireValue::Bytes(message, offset)) => {
-                found.push(attribute(message, offset, attributes)?);
+                found.push(convert_attribute(message, offset, attributes)?);
             }
-            (number, _) => return Err(no_field(at, "a node", number)),
+            (number, _) => return Err(unknown_field_error(at, "a node", number)),
         }
     }
     node.r#type = match generation {
@@ -124,18 +126,22 @@ pub(super) fn node(
     }
     .ok_or_else(|| {
         let found = format!("node type {kind} does not exist in {generation}");
-        TraceError::refused(node.id, found, hint())
+        TraceError::invalid_node(node.id, found, describe_generation_option())
     })?;
     let [values, shapes, types, out_values, out_shapes, out_types] = texts;
-    node.inputs = io(values, shapes, types);
-    node.outputs = io(out_values, out_shapes, out_types);
+    node.inputs = build_io_info(values, shapes, types);
+    node.outputs = build_io_info(out_values, out_shapes, out_types);
     for attribute in found {
-        take(&mut node, attribute)?;
+        apply_attribute(&mut node, attribute)?;
     }
     Ok(node)
 }
 
-fn io(values: Option<String>, shapes: Option<String>, types: Option<String>) -> Option<IoInfo> {
+fn build_io_info(
+    values: Option<String>,
+    shapes: Option<String>,
+    types: Option<String>,
+) -> Option<IoInfo> {
     let any = values.is_some() || shapes.is_some() || types.is_some();
     any.then(|| IoInfo {
         values: values.unwrap_or_default(),
@@ -145,7 +151,7 @@ fn io(values: Option<String>, shapes: Option<String>, types: Option<String>) -> 
 }
 
 /// Adds an attribute to `node` under its current name, or sets the field that replaced it.
-fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError> {
+fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError> {
     let number = match attribute.value {
         Some(Value::Int64Val(value)) => u64::try_from(value).ok(),
         Some(Value::Uint64Val(value)) => Some(value),
@@ -162,12 +168,12 @@ fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError
             match new {
                 Some(&new) => attribute.value = Some(Value::Int64Val(new)),
                 None if node.r#type == 7 => {
-                    return Err(TraceError::refused(
+                    return Err(TraceError::invalid_node(
                         node.id,
                         format!(
                             "collective {old} does not exist in 0.0.2 and 0.0.3, which have 0 to 4"
                         ),
-                        hint(),
+                        describe_generation_option(),
                     ));
                 }
                 // Sends and receives need no kind of collective, so the attribute is dropped.
@@ -191,7 +197,7 @@ struct PartialValue {
     chunks: Vec<Vec<u8>>,
 }
 
-fn attribute(
+fn convert_attribute(
     message: &[u8],
     offset: usize,
     fields: &OldValueFields,
@@ -201,32 +207,32 @@ fn attribute(
     let mut kind = None;
     let mut cursor = WireCursor::new(message, offset);
     while !cursor.is_empty() {
-        let at = cursor.offset();
-        let (number, raw) = cursor.field()?;
+        let at = cursor.file_offset();
+        let (number, raw) = cursor.read_field()?;
         match (number, raw) {
-            (1, WireValue::Bytes(name, _)) => attribute.name = text(name, at)?,
+            (1, WireValue::Bytes(name, _)) => attribute.name = decode_text(name, at)?,
             // The type in field 2 is redundant: the field number of the value implies it.
             (2, WireValue::Varint(_)) => {}
-            (3, WireValue::Bytes(doc, _)) => attribute.doc_string = text(doc, at)?,
+            (3, WireValue::Bytes(doc, _)) => attribute.doc_string = decode_text(doc, at)?,
             _ => {
                 let index = number as usize;
                 let index = index.checked_sub(4).filter(|i| *i < 2 * fields.len());
-                let index = index.ok_or_else(|| no_field(at, "an attribute", number))?;
+                let index = index.ok_or_else(|| unknown_field_error(at, "an attribute", number))?;
                 let (list, index) = (index >= fields.len(), index % fields.len());
                 if kind.is_some_and(|kind| kind != (list, fields[index])) {
-                    return Err(TraceError::malformed(at, "an attribute has two values"));
+                    return Err(TraceError::malformed_at(at, "an attribute has two values"));
                 }
                 kind = Some((list, fields[index]));
-                values.take(list, fields[index], raw, at)?;
+                values.apply_value(list, fields[index], raw, at)?;
             }
         }
     }
-    attribute.value = kind.map(|(list, kind)| values.value(list, kind));
+    attribute.value = kind.map(|(list, kind)| values.into_value(list, kind));
     Ok(attribute)
 }
 
 impl PartialValue {
-    fn take(
+    fn apply_value(
         &mut self,
         list: bool,
         kind: OldValueKind,
@@ -255,7 +261,7 @@ impl PartialValue {
             }
             (OldValueKind::Text, WireValue::Bytes(bytes, _)) => self.bytes = Some(bytes.to_vec()),
             _ => {
-                return Err(TraceError::malformed(
+                return Err(TraceError::malformed_at(
                     at,
                     "an attribute's value has the wrong wire type",
                 ));
@@ -265,7 +271,7 @@ impl PartialValue {
     }
 
     /// Returns the value in the current schema. Text that is not UTF-8 becomes bytes.
-    fn value(self, list: bool, kind: OldValueKind) -> Value {
+    fn into_value(self, list: bool, kind: OldValueKind) -> Value {
         let number = self.number.unwrap_or(0);
         let numbers = self.numbers;
         match (kind, list) {

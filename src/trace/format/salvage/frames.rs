@@ -29,21 +29,21 @@ struct SalvagedFile {
 }
 
 /// Recovers metadata and nodes of `contents` in the current schema. Adds losses to the report.
-pub(super) fn find(
+pub(super) fn salvage_frames(
     contents: &[u8],
     generation: Option<SchemaGeneration>,
     report: &mut SalvageReport,
 ) -> Result<(Option<Vec<u8>>, Vec<SalvagedRecord>), TraceError> {
     let known = match generation {
         Some(generation) => Some(generation),
-        None => match old_schemas::detect(contents) {
+        None => match old_schemas::detect_generation(contents) {
             Ok(Some(generation)) => Some(generation),
             _ => None,
         },
     };
     let structure = match known {
         Some(generation) => RecordSearch::new(contents, generation).run(),
-        None => best(contents)?,
+        None => salvage_best_generation(contents)?,
     };
     let generation = structure.generation;
     report.generation = Some(generation);
@@ -75,7 +75,7 @@ pub(super) fn find(
                 bytes: message.clone(),
                 record: number(i),
                 line: None,
-                why: error.found(),
+                why: error.describe_finding(),
             }),
         }
     }
@@ -106,7 +106,7 @@ pub(super) fn find(
 }
 
 /// Returns the records under the generation that explains the most bytes; fails on a tie.
-fn best(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
+fn salvage_best_generation(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
     let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
     // Damage rarely destroys more than half of a file, and a wrong generation explains almost nothing. Therefore, a
     // generation that explains more than half of a file is decisive.
@@ -129,7 +129,7 @@ fn best(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
     }
     match tie {
         None => Ok(best),
-        Some(other) => Err(TraceError::refused_at(
+        Some(other) => Err(TraceError::invalid_at(
             TraceLocation::default(),
             format!(
                 "the intact records of this file may be of generation {} or {other}",
@@ -171,9 +171,9 @@ impl<'a> RecordSearch<'a> {
             repaired: Vec::new(),
             known: 0,
         };
-        let mut at = self.metadata(&mut found);
+        let mut at = self.read_metadata(&mut found);
         while at < self.contents.len() {
-            match self.node(at) {
+            match self.read_node(at) {
                 Ok((message, fit)) => {
                     at = message.end;
                     found.known += if fit.unknown { 0 } else { message.len() };
@@ -186,20 +186,22 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Reads the first record if it is metadata, and returns the offset of the next record.
-    fn metadata(&mut self, found: &mut SalvagedFile) -> usize {
-        let Ok(first) = self.frame(0) else {
+    fn read_metadata(&mut self, found: &mut SalvagedFile) -> usize {
+        let Ok(first) = self.read_frame(0) else {
             return 0;
         };
         let bytes = &self.contents[first.clone()];
-        let suits =
-            |layout: &MessageLayout| schema_layout::check(bytes, first.start, layout).is_ok();
+        let suits = |layout: &MessageLayout| {
+            schema_layout::check_message(bytes, first.start, layout).is_ok()
+        };
         // A node has an id or a name (fields 1 and 2). Without both, the record could also be metadata.
-        let is_node = schema_layout::check(bytes, first.start, self.generation.node())
-            .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);
-        if !is_node && self.generation.metadata().any(suits) {
+        let is_node =
+            schema_layout::check_message(bytes, first.start, self.generation.node_layout())
+                .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);
+        if !is_node && self.generation.metadata_layouts().any(suits) {
             let end = first.end;
             // An empty first record counts as metadata only if a sound record or the end of the file follows.
-            if !first.is_empty() || end == self.contents.len() || self.node(end).is_ok() {
+            if !first.is_empty() || end == self.contents.len() || self.read_node(end).is_ok() {
                 found.metadata = Some(first);
                 return end;
             }
@@ -208,25 +210,28 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns the range of the message whose length is at `at`.
-    fn frame(&self, at: usize) -> Result<MessageRange, TraceError> {
+    fn read_frame(&self, at: usize) -> Result<MessageRange, TraceError> {
         let mut cursor = WireCursor::new(&self.contents[at..], at);
-        let length = cursor.varint()?;
-        let start = cursor.offset();
+        let length = cursor.read_varint()?;
+        let start = cursor.file_offset();
         if length > MAX_RECORD {
-            return Err(TraceError::malformed(at, "a length of more than 32 bits"));
+            return Err(TraceError::malformed_at(
+                at,
+                "a length of more than 32 bits",
+            ));
         }
-        cursor.take(length)?;
+        cursor.take_bytes(length)?;
         Ok(start..start + length as usize)
     }
 
     /// Checks a message against the layout of a node, and subtracts the inspected bytes from the search's budget.
-    fn check(&mut self, message: &MessageRange) -> Result<LayoutFit, TraceError> {
+    fn check_layout(&mut self, message: &MessageRange) -> Result<LayoutFit, TraceError> {
         let bytes = &self.contents[message.clone()];
-        let fit = schema_layout::check(bytes, message.start, self.generation.node());
+        let fit = schema_layout::check_message(bytes, message.start, self.generation.node_layout());
         let seen = match &fit {
             Ok(_) => message.len(),
             Err(error) => error
-                .offset()
+                .byte_offset()
                 .map_or(0, |at| at.saturating_sub(message.start)),
         };
         self.scan_budget = self.scan_budget.saturating_sub(seen + 1);
@@ -234,11 +239,14 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns the sound node whose length is at `at`.
-    fn node(&mut self, at: usize) -> Result<(MessageRange, LayoutFit), TraceError> {
-        let message = self.frame(at)?;
-        let fit = self.check(&message)?;
+    fn read_node(&mut self, at: usize) -> Result<(MessageRange, LayoutFit), TraceError> {
+        let message = self.read_frame(at)?;
+        let fit = self.check_layout(&message)?;
         let certain = !fit.unknown && !fit.unusual && !message.is_empty();
-        if certain || message.end == self.contents.len() || self.is_strong(message.end).is_some() {
+        if certain
+            || message.end == self.contents.len()
+            || self.find_strong_message(message.end).is_some()
+        {
             return Ok((message, fit));
         }
         let what = if message.is_empty() {
@@ -246,27 +254,27 @@ impl<'a> RecordSearch<'a> {
         } else {
             "a record with unusual fields, and no intact record after it"
         };
-        Err(TraceError::malformed(at, what))
+        Err(TraceError::malformed_at(at, what))
     }
 
     /// Returns the node at `at` if it is certainly a node: it has an id and another field, and nothing unusual.
-    fn is_strong(&mut self, at: usize) -> Option<MessageRange> {
-        let message = self.frame(at).ok()?;
+    fn find_strong_message(&mut self, at: usize) -> Option<MessageRange> {
+        let message = self.read_frame(at).ok()?;
         if message.is_empty() {
             return None;
         }
-        let fit = self.check(&message).ok()?;
+        let fit = self.check_layout(&message).ok()?;
         is_strong(fit).then_some(message)
     }
 
     /// Returns true if [`CHAIN`] certain nodes (see [`Self::is_strong`]) follow one another from offset `at`, or
     /// fewer if the file ends after them.
-    fn is_chain(&mut self, mut at: usize) -> bool {
+    fn is_record_chain(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {
             if at == self.contents.len() {
                 return linked > 0;
             }
-            match self.is_strong(at) {
+            match self.find_strong_message(at) {
                 Some(message) => at = message.end,
                 None => return false,
             }
@@ -278,14 +286,14 @@ impl<'a> RecordSearch<'a> {
     fn resynchronize(&mut self, at: usize, why: TraceError, found: &mut SalvagedFile) -> usize {
         let end = self.contents.len();
         let mut next = at + 1;
-        while next < end && self.scan_budget > 0 && !self.is_chain(next) {
+        while next < end && self.scan_budget > 0 && !self.is_record_chain(next) {
             next += 1;
         }
         if self.scan_budget == 0 {
             next = end;
         }
         // A record that exceeds the end of the file was truncated.
-        let cut = next == end && self.frame(at).is_err();
+        let cut = next == end && self.read_frame(at).is_err();
         if let Some(message) = self.with_bad_length(at, next).filter(|_| !cut) {
             found.repaired.push(message.start);
             found.nodes.push(message);
@@ -305,7 +313,7 @@ impl<'a> RecordSearch<'a> {
             0 => "; the search for intact records after this byte was given up",
             _ => "",
         };
-        let why = format!("{}{patience}", why.found());
+        let why = format!("{}{patience}", why.describe_finding());
         found.lost.push((at..next, record, why));
         next
     }
@@ -322,7 +330,7 @@ impl<'a> RecordSearch<'a> {
 
     /// Returns true if a message is a complete node without unknown fields.
     fn is_whole(&mut self, message: &MessageRange) -> bool {
-        let fit = self.check(message);
+        let fit = self.check_layout(message);
         fit.is_ok_and(|fit| !fit.unknown && is_strong(fit))
     }
 }

@@ -3,7 +3,7 @@
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Appends the base64 of `bytes` to `out`.
-pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn append_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     for chunk in bytes.chunks(3) {
         let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));
         let word = byte(0) << 16 | byte(1) << 8 | byte(2);
@@ -14,9 +14,9 @@ pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Decodes the output of [`put`], also in the URL-safe alphabet or without padding. `None` for all
+/// Decodes the output of [`append_base64`], also in the URL-safe alphabet or without padding. `None` for all
 /// other text.
-pub(super) fn read(text: &str) -> Option<Vec<u8>> {
+pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=').as_bytes();
     if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {
         return None;
@@ -52,14 +52,20 @@ mod tests {
             ("foobar", "Zm9vYmFy"),
         ] {
             let mut out = Vec::new();
-            put(&mut out, plain.as_bytes());
+            append_base64(&mut out, plain.as_bytes());
             assert_eq!(out, coded.as_bytes());
-            assert_eq!(read(coded).unwrap(), plain.as_bytes());
-            assert_eq!(read(coded.trim_end_matches('=')).unwrap(), plain.as_bytes());
+            assert_eq!(decode_base64(coded).unwrap(), plain.as_bytes());
+            assert_eq!(
+                decode_base64(coded.trim_end_matches('=')).unwrap(),
+                plain.as_bytes()
+            );
         }
-        assert_eq!(read("-_8=").unwrap(), read("+/8=").unwrap());
+        assert_eq!(
+            decode_base64("-_8=").unwrap(),
+            decode_base64("+/8=").unwrap()
+        );
         for bad in ["Z", "Zg===", "Z g=", "Zm9vé"] {
-            assert_eq!(read(bad), None, "{bad}");
+            assert_eq!(decode_base64(bad), None, "{bad}");
         }
     }
 }

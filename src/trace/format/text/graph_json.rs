@@ -8,8 +8,8 @@
 use super::RecordBuffer;
 use super::json::{JsonReader, JsonScalar};
 use super::message::{self, JsonNode, NODE_TYPES, put_part};
-use super::values::{ValueKind, signed};
-use crate::format::{TraceError, escape};
+use super::values::{ValueKind, parse_signed};
+use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeMap;
 
@@ -52,34 +52,34 @@ const KNOWN: [(&str, ValueKind); 10] = [
 ];
 
 /// Reads `text`, which must be a single object.
-pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
+pub(super) fn parse_graph(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
     let mut json = JsonReader::new(text, (1, 1));
     let mut nodes = RecordBuffer::default();
     let mut metadata = Vec::new();
     put_part(&mut metadata, 1, b"0.0.4");
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
-    json.object(|json, key| {
+    json.parse_object(|json, key| {
         if seen.insert(key.to_owned(), ()).is_some() {
-            return Err(json.error(format!("a second `{}`", escape(key))));
+            return Err(json.error_here(format!("a second `{}`", escape_name(key))));
         }
         match key {
             "workload_graph" | "nodes" => {
                 let mut node = JsonNode::default();
                 let mut record = Vec::new();
-                json.array(|json| {
-                    let place = json.place();
-                    one(json, &mut node)?;
+                json.parse_array(|json| {
+                    let place = json.line_and_column();
+                    parse_node(json, &mut node)?;
                     record.clear();
-                    node.put(&mut record);
+                    node.append_record(&mut record);
                     nodes.push(&record, place);
                     Ok(())
                 })
             }
-            _ => attribute(json, key, 2, &mut metadata),
+            _ => append_attribute(json, key, 2, &mut metadata),
         }
     })?;
-    if json.peek().is_some() {
-        return Err(json.error("found text after the end of the object"));
+    if json.peek_byte().is_some() {
+        return Err(json.error_here("found text after the end of the object"));
     }
     records.push(&metadata, (1, 1));
     records.bytes.append(&mut nodes.bytes);
@@ -87,42 +87,42 @@ pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceE
     Ok(())
 }
 
-fn one(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError> {
+fn parse_node(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError> {
     node.clear();
     json.node = None;
     let mut start = json.clone();
     let mut attributes = Vec::new();
     let mut exact = None;
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
-    json.object(|json, key| {
+    json.parse_object(|json, key| {
         if seen.insert(key.to_owned(), ()).is_some() {
-            return Err(json.error(format!("a second `{}`", escape(key))));
+            return Err(json.error_here(format!("a second `{}`", escape_name(key))));
         }
         match key {
             "Id" | "id" => {
-                node.id = Some(message::count(json)?);
+                node.id = Some(message::parse_count(json)?);
                 json.node = node.id;
             }
-            "Name" | "name" => node.name.push_str(&message::text(json)?),
-            "NodeType" | "node_type" | "type" => node.kind = node_type(json)?,
-            "ctrlDeps" | "ctrl_deps" => message::ids(json, &mut node.control)?,
-            "dataDeps" | "data_deps" => message::ids(json, &mut node.data)?,
-            "runtime" | "duration_micros" => (node.micros, exact) = duration(json)?,
-            "comm_type" if json.peek() == Some(b'"') => {
+            "Name" | "name" => node.name.push_str(&message::parse_string(json)?),
+            "NodeType" | "node_type" | "type" => node.kind = parse_node_type(json)?,
+            "ctrlDeps" | "ctrl_deps" => message::parse_ids(json, &mut node.control)?,
+            "dataDeps" | "data_deps" => message::parse_ids(json, &mut node.data)?,
+            "runtime" | "duration_micros" => (node.micros, exact) = parse_duration(json)?,
+            "comm_type" if json.peek_byte() == Some(b'"') => {
                 let mut at = json.clone();
-                let name = message::text(json)?;
+                let name = message::parse_string(json)?;
                 let number = COLLECTIVES.iter().position(|known| *known == name);
                 let number = number.ok_or_else(|| {
-                    at.error(format!("expected one of {}", COLLECTIVES.join(", ")))
+                    at.error_here(format!("expected one of {}", COLLECTIVES.join(", ")))
                 })?;
                 put_number(&mut attributes, key, ValueKind::Int64, number as u64);
             }
-            _ => attribute(json, key, 10, &mut attributes)?,
+            _ => append_attribute(json, key, 10, &mut attributes)?,
         }
         Ok(())
     })?;
     if node.id.is_none() {
-        return Err(start.error("a node without an id"));
+        return Err(start.error_here("a node without an id"));
     }
     if let Some(ns) = exact {
         put_number(&mut attributes, "duration_ns", ValueKind::Int64, ns);
@@ -132,19 +132,19 @@ fn one(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError>
     Ok(())
 }
 
-fn node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
+fn parse_node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
     let mut at = json.clone();
-    let found = match json.scalar()? {
+    let found = match json.parse_scalar()? {
         JsonScalar::Text(name) => {
             let ours = NODE_TYPES.iter().position(|known| *known == name);
             let theirs = TYPES.iter().find(|(known, _)| *known == name);
             ours.map(|i| i as i32).or(theirs.map(|(_, number)| *number))
         }
-        number => signed(&number, 0, 7).map(|number| number as i32),
+        number => parse_signed(&number, 0, 7).map(|number| number as i32),
     };
     found.ok_or_else(|| {
         let names = TYPES.map(|(name, _)| name).join(", ");
-        at.error(format!(
+        at.error_here(format!(
             "expected a node type: a number from 0 to 7, {}, or {names}",
             NODE_TYPES.join(", ")
         ))
@@ -152,10 +152,10 @@ fn node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
 }
 
 /// Reads a duration as whole microseconds and, if it has a fraction, also in nanoseconds.
-fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError> {
+fn parse_duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
-    let scalar = json.scalar()?;
-    if let Some(micros) = super::values::unsigned(&scalar, u64::MAX) {
+    let scalar = json.parse_scalar()?;
+    if let Some(micros) = super::values::parse_unsigned(&scalar, u64::MAX) {
         return Ok((micros, None));
     }
     let micros: Option<f64> = match &scalar {
@@ -165,12 +165,12 @@ fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError>
     // The limit keeps the product below 2^53 nanoseconds, so that the product is exact.
     match micros.filter(|micros| (0.0..9e12).contains(micros)) {
         Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
-        None => Err(at.error("expected a duration in microseconds")),
+        None => Err(at.error_here("expected a duration in microseconds")),
     }
 }
 
 /// Reads the value of key `name` and appends it as an attribute, field `number` of a record.
-fn attribute(
+fn append_attribute(
     json: &mut JsonReader<'_>,
     name: &str,
     number: u32,
@@ -178,40 +178,40 @@ fn attribute(
 ) -> Result<(), TraceError> {
     let mut value = Vec::new();
     let known = KNOWN.iter().find(|(known, _)| *known == name);
-    match (json.peek(), known) {
-        (Some(b'['), _) => list(json, &mut value)?,
+    match (json.peek_byte(), known) {
+        (Some(b'['), _) => append_list(json, &mut value)?,
         (Some(b'n'), _) => {
-            json.scalar()?;
+            json.parse_scalar()?;
         }
-        (Some(b'0'..=b'9' | b'-'), Some((_, kind))) if fits(json.clone(), *kind) => {
-            kind.put_key(&mut value, kind.field());
-            kind.read(json, &mut value)?;
+        (Some(b'0'..=b'9' | b'-'), Some((_, kind))) if matches_kind(json.clone(), *kind) => {
+            kind.put_key(&mut value, kind.scalar_field());
+            kind.append_parsed(json, &mut value)?;
         }
         _ => {
             let kind = kind_of(json)?;
-            kind.put_key(&mut value, kind.field());
-            kind.read(json, &mut value)?;
+            kind.put_key(&mut value, kind.scalar_field());
+            kind.append_parsed(json, &mut value)?;
         }
     }
-    put(out, number, name, &value);
+    append_attribute_value(out, number, name, &value);
     Ok(())
 }
 
-fn fits(mut json: JsonReader<'_>, kind: ValueKind) -> bool {
-    kind.read(&mut json, &mut Vec::new()).is_ok()
+fn matches_kind(mut json: JsonReader<'_>, kind: ValueKind) -> bool {
+    kind.append_parsed(&mut json, &mut Vec::new()).is_ok()
 }
 
 /// Returns the attribute type that fits the next scalar.
 fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
     let mut ahead = json.clone();
-    Ok(match ahead.scalar()? {
+    Ok(match ahead.parse_scalar()? {
         JsonScalar::Bool(_) => ValueKind::Bool,
         JsonScalar::Text(_) => ValueKind::String,
         JsonScalar::Number(text) if text.parse::<i64>().is_ok() => ValueKind::Int64,
         JsonScalar::Number(text) if text.parse::<u64>().is_ok() => ValueKind::Uint64,
         JsonScalar::Number(_) => ValueKind::Double,
         _ => {
-            return Err(json.clone().error(
+            return Err(json.clone().error_here(
                 "expected a number, text, a boolean or a list of these as the attribute's value",
             ));
         }
@@ -219,10 +219,10 @@ fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
 }
 
 /// Reads a list of values, all with the type of the first value.
-fn list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+fn append_list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     let mut first = None;
     let mut values = Vec::new();
-    json.array(|json| {
+    json.parse_array(|json| {
         let kind = match first {
             Some(kind) => kind,
             None => *first.insert(kind_of(json)?),
@@ -230,11 +230,11 @@ fn list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> 
         if kind == ValueKind::String {
             kind.put_key(&mut values, 1);
         }
-        kind.read(json, &mut values)
+        kind.append_parsed(json, &mut values)
     })?;
     // The type of an empty list is unknown, so any type will do.
     let kind = first.unwrap_or(ValueKind::Int64);
-    encode_key(kind.field() + 1, WireType::LengthDelimited, out);
+    encode_key(kind.scalar_field() + 1, WireType::LengthDelimited, out);
     let mut packed = Vec::new();
     if kind != ValueKind::String && !values.is_empty() {
         put_part(&mut packed, 1, &values);
@@ -246,12 +246,12 @@ fn list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> 
 
 fn put_number(out: &mut Vec<u8>, name: &str, kind: ValueKind, number: u64) {
     let mut value = Vec::new();
-    kind.put_key(&mut value, kind.field());
+    kind.put_key(&mut value, kind.scalar_field());
     encode_varint(number, &mut value);
-    put(out, 10, name, &value);
+    append_attribute_value(out, 10, name, &value);
 }
 
-fn put(out: &mut Vec<u8>, number: u32, name: &str, value: &[u8]) {
+fn append_attribute_value(out: &mut Vec<u8>, number: u32, name: &str, value: &[u8]) {
     let mut message = Vec::new();
     if !name.is_empty() {
         put_part(&mut message, 1, name.as_bytes());

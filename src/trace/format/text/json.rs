@@ -44,15 +44,15 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Returns the line and column of the next token.
-    pub fn place(&mut self) -> (usize, usize) {
-        self.peek();
-        let place = self.place_of(self.at);
+    pub fn line_and_column(&mut self) -> (usize, usize) {
+        self.peek_byte();
+        let place = self.line_and_column_of(self.at);
         self.mark = (self.at, place);
         place
     }
 
     /// Returns the line and column of a byte at or after the mark.
-    fn place_of(&self, at: usize) -> (usize, usize) {
+    fn line_and_column_of(&self, at: usize) -> (usize, usize) {
         let (from, (line, column)) = self.mark;
         let between = &self.text[from.min(at)..at.min(self.text.len())];
         let last = between.iter().rposition(|&byte| byte == b'\n');
@@ -68,29 +68,29 @@ impl<'a> JsonReader<'a> {
 
     /// Builds an error at the next token.
     #[cold]
-    pub fn error(&mut self, found: impl Into<String>) -> TraceError {
-        self.peek();
+    pub fn error_here(&mut self, found: impl Into<String>) -> TraceError {
+        self.peek_byte();
         self.error_at(self.at, found)
     }
 
     /// Builds an error at a byte.
     #[cold]
     pub fn error_at(&self, at: usize, found: impl Into<String>) -> TraceError {
-        TraceError::in_text(self.place_of(at), self.node, found)
+        TraceError::in_text(self.line_and_column_of(at), self.node, found)
     }
 
     #[cold]
-    fn unexpected(&mut self, expected: &str) -> TraceError {
-        let found = match self.peek() {
+    fn unexpected_token_error(&mut self, expected: &str) -> TraceError {
+        let found = match self.peek_byte() {
             None => "the end of the text".to_owned(),
             Some(byte) if byte.is_ascii_graphic() => format!("`{}`", byte as char),
             Some(byte) => format!("the byte {byte:#04x}"),
         };
-        self.error(format!("found {found}, expected {expected}"))
+        self.error_here(format!("found {found}, expected {expected}"))
     }
 
     /// Skips white space and returns the next byte without consuming it. Returns `None` at the end.
-    pub fn peek(&mut self) -> Option<u8> {
+    pub fn peek_byte(&mut self) -> Option<u8> {
         while let Some(byte) = self.text.get(self.at) {
             match byte {
                 b' ' | b'\t' | b'\n' | b'\r' => self.at += 1,
@@ -101,78 +101,81 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Consumes `byte` if it is the next byte.
-    pub fn accept(&mut self, byte: u8) -> bool {
-        let found = self.peek() == Some(byte);
+    pub fn accept_byte(&mut self, byte: u8) -> bool {
+        let found = self.peek_byte() == Some(byte);
         self.at += usize::from(found);
         found
     }
 
-    fn expect(&mut self, byte: u8, what: &str) -> JsonResult<()> {
-        if self.accept(byte) {
+    fn expect_byte(&mut self, byte: u8, what: &str) -> JsonResult<()> {
+        if self.accept_byte(byte) {
             Ok(())
         } else {
-            Err(self.unexpected(what))
+            Err(self.unexpected_token_error(what))
         }
     }
 
     /// Parses an object; calls `each` with every key to parse the value.
-    pub fn object(
+    pub fn parse_object(
         &mut self,
         mut each: impl FnMut(&mut Self, &str) -> JsonResult<()>,
     ) -> JsonResult<()> {
-        self.expect(b'{', "an object")?;
-        if self.accept(b'}') {
+        self.expect_byte(b'{', "an object")?;
+        if self.accept_byte(b'}') {
             return Ok(());
         }
         loop {
-            let key = self.key()?;
+            let key = self.parse_key()?;
             each(self, &key)?;
-            if self.accept(b'}') {
+            if self.accept_byte(b'}') {
                 return Ok(());
             }
-            self.expect(b',', "`,` or `}`")?;
+            self.expect_byte(b',', "`,` or `}`")?;
         }
     }
 
     /// Parses an array; calls `each` to parse every value.
-    pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> JsonResult<()>) -> JsonResult<()> {
-        self.expect(b'[', "an array")?;
-        if self.accept(b']') {
+    pub fn parse_array(
+        &mut self,
+        mut each: impl FnMut(&mut Self) -> JsonResult<()>,
+    ) -> JsonResult<()> {
+        self.expect_byte(b'[', "an array")?;
+        if self.accept_byte(b']') {
             return Ok(());
         }
         loop {
             each(self)?;
-            if self.accept(b']') {
+            if self.accept_byte(b']') {
                 return Ok(());
             }
-            self.expect(b',', "`,` or `]`")?;
+            self.expect_byte(b',', "`,` or `]`")?;
         }
     }
 
     /// Parses a scalar. At a container, returns its type without entering it.
-    pub fn scalar(&mut self) -> JsonResult<JsonScalar<'a>> {
-        Ok(match self.peek() {
+    pub fn parse_scalar(&mut self) -> JsonResult<JsonScalar<'a>> {
+        Ok(match self.peek_byte() {
             Some(b'{') => JsonScalar::Object,
             Some(b'[') => JsonScalar::Array,
-            Some(b'"') => JsonScalar::Text(self.string()?),
-            Some(b'-' | b'0'..=b'9') => JsonScalar::Number(self.number()?),
-            Some(b't') => self.word("true", JsonScalar::Bool(true))?,
-            Some(b'f') => self.word("false", JsonScalar::Bool(false))?,
-            Some(b'n') => self.word("null", JsonScalar::Null)?,
-            _ => return Err(self.unexpected("a value")),
+            Some(b'"') => JsonScalar::Text(self.parse_string()?),
+            Some(b'-' | b'0'..=b'9') => JsonScalar::Number(self.parse_number()?),
+            Some(b't') => self.parse_word("true", JsonScalar::Bool(true))?,
+            Some(b'f') => self.parse_word("false", JsonScalar::Bool(false))?,
+            Some(b'n') => self.parse_word("null", JsonScalar::Null)?,
+            _ => return Err(self.unexpected_token_error("a value")),
         })
     }
 
-    fn word(&mut self, word: &str, value: JsonScalar<'a>) -> JsonResult<JsonScalar<'a>> {
+    fn parse_word(&mut self, word: &str, value: JsonScalar<'a>) -> JsonResult<JsonScalar<'a>> {
         if self.text[self.at..].starts_with(word.as_bytes()) {
             self.at += word.len();
             Ok(value)
         } else {
-            Err(self.unexpected("a value"))
+            Err(self.unexpected_token_error("a value"))
         }
     }
 
-    fn number(&mut self) -> JsonResult<&'a str> {
+    fn parse_number(&mut self) -> JsonResult<&'a str> {
         let start = self.at;
         let rest = &self.text[start..];
         let digits = |from: usize| {
@@ -195,15 +198,15 @@ impl<'a> JsonReader<'a> {
             end += 1 + sign + exponent;
         }
         if !sound {
-            return Err(self.error("expected a JSON number"));
+            return Err(self.error_here("expected a JSON number"));
         }
         self.at = start + end;
         Ok(std::str::from_utf8(&rest[..end]).expect("digits and signs"))
     }
 
     /// Parses a string.
-    pub fn string(&mut self) -> JsonResult<Cow<'a, str>> {
-        self.expect(b'"', "a string")?;
+    pub fn parse_string(&mut self) -> JsonResult<Cow<'a, str>> {
+        self.expect_byte(b'"', "a string")?;
         let start = self.at;
         let plain = |byte: &u8| !matches!(byte, b'"' | b'\\' | 0..0x20);
         let run = |from: &[u8]| from.iter().take_while(|byte| plain(byte)).count();
@@ -218,7 +221,7 @@ impl<'a> JsonReader<'a> {
         loop {
             match self.text.get(self.at) {
                 Some(b'"') => break,
-                Some(b'\\') => self.escape(&mut text)?,
+                Some(b'\\') => self.parse_escape(&mut text)?,
                 Some(_) if plain(&self.text[self.at]) => {
                     let length = run(&self.text[self.at..]);
                     text.extend_from_slice(&self.text[self.at..self.at + length]);
@@ -237,7 +240,7 @@ impl<'a> JsonReader<'a> {
             .map_err(|_| self.error_at(start, "the string is not UTF-8"))
     }
 
-    fn escape(&mut self, text: &mut Vec<u8>) -> JsonResult<()> {
+    fn parse_escape(&mut self, text: &mut Vec<u8>) -> JsonResult<()> {
         let at = self.at;
         let plain = match self.text.get(at + 1) {
             Some(b'n') => b'\n',
@@ -247,7 +250,7 @@ impl<'a> JsonReader<'a> {
             Some(b'f') => 12,
             Some(byte @ (b'"' | b'\\' | b'/')) => *byte,
             Some(b'u') => {
-                let found = self.code_point(at);
+                let found = self.parse_code_point(at);
                 let (found, length) =
                     found.ok_or_else(|| self.error_at(at, "the escape is not a character"))?;
                 text.extend_from_slice(found.encode_utf8(&mut [0; 4]).as_bytes());
@@ -263,7 +266,7 @@ impl<'a> JsonReader<'a> {
 
     /// Decodes the escape at `at`, possibly a surrogate pair. Returns the character and the length of the escape in
     /// bytes.
-    fn code_point(&self, at: usize) -> Option<(char, usize)> {
+    fn parse_code_point(&self, at: usize) -> Option<(char, usize)> {
         let unit = |at: usize| {
             let escape = self.text.get(at..at + 6)?;
             let digits = escape.strip_prefix(b"\\u")?;
@@ -281,28 +284,27 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Skips a value of any kind.
-    pub fn skip(&mut self) -> JsonResult<()> {
+    pub fn skip_value(&mut self) -> JsonResult<()> {
         // Closing brackets of the open containers.
         let mut open: Vec<u8> = Vec::new();
         loop {
-            match self.scalar()? {
+            match self.parse_scalar()? {
                 JsonScalar::Array | JsonScalar::Object if open.len() >= MAX_DEPTH => {
-                    return Err(
-                        self.error(format!("the values are nested more than {MAX_DEPTH} deep"))
-                    );
+                    return Err(self
+                        .error_here(format!("the values are nested more than {MAX_DEPTH} deep")));
                 }
                 JsonScalar::Array => {
                     self.at += 1;
                     open.push(b']');
-                    if self.peek() != Some(b']') {
+                    if self.peek_byte() != Some(b']') {
                         continue;
                     }
                 }
                 JsonScalar::Object => {
                     self.at += 1;
                     open.push(b'}');
-                    if self.peek() != Some(b'}') {
-                        self.key()?;
+                    if self.peek_byte() != Some(b'}') {
+                        self.parse_key()?;
                         continue;
                     }
                 }
@@ -312,13 +314,13 @@ impl<'a> JsonReader<'a> {
                 let Some(&close) = open.last() else {
                     return Ok(());
                 };
-                if self.accept(close) {
+                if self.accept_byte(close) {
                     open.pop();
                     continue;
                 }
-                self.expect(b',', "`,` or the end of the list or object")?;
+                self.expect_byte(b',', "`,` or the end of the list or object")?;
                 if close == b'}' {
-                    self.key()?;
+                    self.parse_key()?;
                 }
                 break;
             }
@@ -326,12 +328,12 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Parses a key and its colon.
-    pub fn key(&mut self) -> JsonResult<Cow<'a, str>> {
-        if self.peek() != Some(b'"') {
-            return Err(self.unexpected("a key in quotes"));
+    pub fn parse_key(&mut self) -> JsonResult<Cow<'a, str>> {
+        if self.peek_byte() != Some(b'"') {
+            return Err(self.unexpected_token_error("a key in quotes"));
         }
-        let key = self.string()?;
-        self.expect(b':', "`:`")?;
+        let key = self.parse_string()?;
+        self.expect_byte(b':', "`:`")?;
         Ok(key)
     }
 }

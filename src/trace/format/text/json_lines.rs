@@ -72,26 +72,26 @@ impl<R: BufRead> JsonLineReader<R> {
         loop {
             self.buffer.clear();
             let read = self.source.read_until(b'\n', &mut self.buffer);
-            let read = read.map_err(|source| TraceError::io("", "read", source))?;
+            let read = read.map_err(|source| TraceError::from_io("", "read", source))?;
             if read == 0 {
                 return Ok(None);
             }
             self.line += 1;
             let text = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
             let mut json = JsonReader::new(text, (self.line, 1));
-            if json.peek().is_none() {
+            if json.peek_byte().is_none() {
                 continue;
             }
             self.records += 1;
             if self.records == 1 {
-                message::metadata(&mut json, record)?;
+                message::append_metadata(&mut json, record)?;
             } else {
-                self.node.read(&mut json)?;
-                self.node.put(record);
+                self.node.parse_object(&mut json)?;
+                self.node.append_record(record);
             }
-            if json.peek().is_some() {
+            if json.peek_byte().is_some() {
                 record.clear();
-                return Err(json.error(
+                return Err(json.error_here(
                     "found text after the end of the object, expected one object per line",
                 ));
             }

@@ -3,14 +3,14 @@
 
 use super::base64;
 use super::json::{JsonReader, JsonScalar};
-use super::values::{put_bytes, signed, unsigned};
-use crate::format::{TraceError, escape};
+use super::values::{parse_signed, parse_unsigned, put_bytes};
+use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::borrow::Cow;
 
 mod parts;
 
-use parts::{attribute, io};
+use parts::{append_attribute, parse_io};
 
 /// Node types of the schema, by number.
 pub(super) const NODE_TYPES: [&str; 8] = [
@@ -66,16 +66,16 @@ impl JsonNode {
     }
 
     /// Parses an object.
-    pub fn read(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
+    pub fn parse_object(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
         self.clear();
         json.node = None;
         let mut seen = Vec::new();
-        json.object(|json, key| self.field(json, key, &mut seen))?;
+        json.parse_object(|json, key| self.parse_field(json, key, &mut seen))?;
         json.node = None;
         Ok(())
     }
 
-    fn field(
+    fn parse_field(
         &mut self,
         json: &mut JsonReader<'_>,
         key: &str,
@@ -94,15 +94,15 @@ impl JsonNode {
             "attr" => "attr",
             "unknown" => "unknown",
             _ => {
-                return Err(json.error(format!(
+                return Err(json.error_here(format!(
                     "`{}` is not a field of a node; expected one of {NODE_KEYS}",
-                    escape(key)
+                    escape_name(key)
                 )));
             }
         };
         // The two spellings of a key count as the same key.
         if seen.contains(&known) {
-            return Err(json.error(format!("a second `{known}`")));
+            return Err(json.error_here(format!("a second `{known}`")));
         }
         seen.push(known);
         if is_null(json)? {
@@ -110,27 +110,27 @@ impl JsonNode {
         }
         match known {
             "id" => {
-                self.id = Some(count(json)?);
+                self.id = Some(parse_count(json)?);
                 json.node = self.id;
             }
-            "name" => self.name.push_str(&text(json)?),
-            "type" => self.kind = enumeration(json, &NODE_TYPES)?,
-            "ctrl_deps" => ids(json, &mut self.control)?,
-            "data_deps" => ids(json, &mut self.data)?,
-            "start_time_micros" => self.start = count(json)?,
-            "duration_micros" => self.micros = count(json)?,
-            "inputs" => self.inputs = Some(io(json)?),
-            "outputs" => self.outputs = Some(io(json)?),
-            "attr" => {
-                json.array(|json| attribute(json, 10, &mut self.attributes, &mut self.scratch))?
-            }
-            _ => self.unknown = coded(json)?,
+            "name" => self.name.push_str(&parse_string(json)?),
+            "type" => self.kind = parse_enum(json, &NODE_TYPES)?,
+            "ctrl_deps" => parse_ids(json, &mut self.control)?,
+            "data_deps" => parse_ids(json, &mut self.data)?,
+            "start_time_micros" => self.start = parse_count(json)?,
+            "duration_micros" => self.micros = parse_count(json)?,
+            "inputs" => self.inputs = Some(parse_io(json)?),
+            "outputs" => self.outputs = Some(parse_io(json)?),
+            "attr" => json.parse_array(|json| {
+                append_attribute(json, 10, &mut self.attributes, &mut self.scratch)
+            })?,
+            _ => self.unknown = parse_base64(json)?,
         }
         Ok(())
     }
 
     /// Appends the record to `out`, without a length.
-    pub fn put(&mut self, out: &mut Vec<u8>) {
+    pub fn append_record(&mut self, out: &mut Vec<u8>) {
         put_number(out, 1, self.id.unwrap_or(0));
         if !self.name.is_empty() {
             put_part(out, 2, self.name.as_bytes());
@@ -158,26 +158,29 @@ impl JsonNode {
 }
 
 /// Parses the object of a metadata record and appends the record to `out`.
-pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+pub(super) fn append_metadata(
+    json: &mut JsonReader<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), TraceError> {
     let (mut version, mut attributes, mut unknown) = (String::new(), Vec::new(), Vec::new());
     let mut seen: Vec<String> = Vec::new();
-    json.object(|json, key| {
+    json.parse_object(|json, key| {
         if seen.iter().any(|known| known == key) {
-            return Err(json.error(format!("a second `{}`", escape(key))));
+            return Err(json.error_here(format!("a second `{}`", escape_name(key))));
         }
         seen.push(key.to_owned());
         if is_null(json)? {
             return Ok(());
         }
         match key {
-            "schema" => schema(json)?,
-            "version" => version.push_str(&text(json)?),
-            "attr" => json.array(|json| attribute(json, 2, &mut attributes, &mut Vec::new()))?,
-            "unknown" => unknown = coded(json)?,
+            "schema" => check_schema(json)?,
+            "version" => version.push_str(&parse_string(json)?),
+            "attr" => json.parse_array(|json| append_attribute(json, 2, &mut attributes, &mut Vec::new()))?,
+            "unknown" => unknown = parse_base64(json)?,
             _ => {
-                return Err(json.error(format!(
+                return Err(json.error_here(format!(
                     "`{}` is not a field of a metadata record; expected one of version, attr, unknown",
-                    escape(key)
+                    escape_name(key)
                 )));
             }
         }
@@ -192,15 +195,15 @@ pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(
 }
 
 /// Parses the name of the format, which must be [`SCHEMA`](super::SCHEMA).
-fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
+fn check_schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     let mut at = json.clone();
-    let found = text(json)?;
+    let found = parse_string(json)?;
     if found == super::SCHEMA {
         Ok(())
     } else {
-        Err(at.error(format!(
+        Err(at.error_here(format!(
             "the schema is `{}`, expected `{}`",
-            escape(&found),
+            escape_name(&found),
             super::SCHEMA
         )))
     }
@@ -208,40 +211,41 @@ fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
 
 /// Consumes a null, which means an absent value. Returns true if the next value was null.
 fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
-    match json.peek() {
-        Some(b'n') => Ok(json.scalar()? == JsonScalar::Null),
+    match json.peek_byte() {
+        Some(b'n') => Ok(json.parse_scalar()? == JsonScalar::Null),
         _ => Ok(false),
     }
 }
 
 /// Parses a count.
-pub(super) fn count(json: &mut JsonReader<'_>) -> Result<u64, TraceError> {
+pub(super) fn parse_count(json: &mut JsonReader<'_>) -> Result<u64, TraceError> {
     let mut at = json.clone();
-    let scalar = json.scalar()?;
-    unsigned(&scalar, u64::MAX).ok_or_else(|| at.error("expected a number from 0 to 2^64 - 1"))
+    let scalar = json.parse_scalar()?;
+    parse_unsigned(&scalar, u64::MAX)
+        .ok_or_else(|| at.error_here("expected a number from 0 to 2^64 - 1"))
 }
 
 /// Parses a string.
-pub(super) fn text<'a>(json: &mut JsonReader<'a>) -> Result<Cow<'a, str>, TraceError> {
+pub(super) fn parse_string<'a>(json: &mut JsonReader<'a>) -> Result<Cow<'a, str>, TraceError> {
     let mut at = json.clone();
-    match json.scalar()? {
+    match json.parse_scalar()? {
         JsonScalar::Text(text) => Ok(text),
-        _ => Err(at.error("expected a string")),
+        _ => Err(at.error_here("expected a string")),
     }
 }
 
 /// Parses a list of ids.
-pub(super) fn ids(json: &mut JsonReader<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
-    json.array(|json| {
-        into.push(count(json)?);
+pub(super) fn parse_ids(json: &mut JsonReader<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
+    json.parse_array(|json| {
+        into.push(parse_count(json)?);
         Ok(())
     })
 }
 
 /// Parses a value of an enum, by its name or number.
-fn enumeration(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceError> {
+fn parse_enum(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceError> {
     let mut at = json.clone();
-    let scalar = json.scalar()?;
+    let scalar = json.parse_scalar()?;
     let named = match &scalar {
         JsonScalar::Text(text) => names.iter().position(|name| name == text),
         _ => None,
@@ -249,19 +253,19 @@ fn enumeration(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceEr
     match named {
         Some(index) => Ok(index as i32),
         None => match scalar {
-            JsonScalar::Number(_) => signed(&scalar, i32::MIN.into(), i32::MAX.into()),
+            JsonScalar::Number(_) => parse_signed(&scalar, i32::MIN.into(), i32::MAX.into()),
             _ => None,
         }
         .map(|value| value as i32)
-        .ok_or_else(|| at.error(format!("expected one of {}", names.join(", ")))),
+        .ok_or_else(|| at.error_here(format!("expected one of {}", names.join(", ")))),
     }
 }
 
 /// Parses bytes in base64.
-fn coded(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
+fn parse_base64(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
     let mut at = json.clone();
-    let found = text(json)?;
-    base64::read(&found).ok_or_else(|| at.error("expected base64"))
+    let found = parse_string(json)?;
+    base64::decode_base64(&found).ok_or_else(|| at.error_here("expected base64"))
 }
 
 fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {

@@ -7,24 +7,24 @@ use super::message::{self, JsonNode};
 use crate::format::{TraceError, old_schemas};
 
 /// Parses every object of `text`.
-pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
+pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
     let mut json = JsonReader::new(text, (1, 1));
     let mut reading = ObjectReader {
         records,
         node: JsonNode::default(),
         buffer: Vec::new(),
     };
-    if json.peek() == Some(b'[') {
-        json.array(|json| reading.one(json))?;
-        if json.peek().is_some() {
-            return Err(json.error("found text after the end of the array"));
+    if json.peek_byte() == Some(b'[') {
+        json.parse_array(|json| reading.parse_record(json))?;
+        if json.peek_byte().is_some() {
+            return Err(json.error_here("found text after the end of the array"));
         }
         return Ok(());
     }
-    while json.peek().is_some() {
-        reading.one(&mut json)?;
+    while json.peek_byte().is_some() {
+        reading.parse_record(&mut json)?;
         // Some writers separate objects by commas without putting them into an array.
-        json.accept(b',');
+        json.accept_byte(b',');
     }
     Ok(())
 }
@@ -36,19 +36,19 @@ struct ObjectReader<'r> {
 }
 
 impl ObjectReader<'_> {
-    fn one(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
-        let place = json.place();
+    fn parse_record(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
+        let place = json.line_and_column();
         self.buffer.clear();
         if self.records.lines.is_empty() {
             if is_metadata(json.clone())? {
-                message::metadata(json, &mut self.buffer)?;
+                message::append_metadata(json, &mut self.buffer)?;
                 self.records.push(&self.buffer, place);
                 return Ok(());
             }
             self.records.push(&old_schemas::plain_metadata(), (1, 1));
         }
-        self.node.read(json)?;
-        self.node.put(&mut self.buffer);
+        self.node.parse_object(json)?;
+        self.node.append_record(&mut self.buffer);
         self.records.push(&self.buffer, place);
         Ok(())
     }
@@ -57,9 +57,9 @@ impl ObjectReader<'_> {
 /// Returns true if the next object has none of the keys that only nodes have.
 fn is_metadata(mut json: JsonReader<'_>) -> Result<bool, TraceError> {
     let mut metadata = true;
-    json.object(|json, key| {
+    json.parse_object(|json, key| {
         metadata &= matches!(key, "schema" | "version" | "attr" | "unknown");
-        json.skip()
+        json.skip_value()
     })?;
     Ok(metadata)
 }

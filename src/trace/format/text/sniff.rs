@@ -18,28 +18,28 @@ pub(in crate::format) enum SniffedText {
 }
 
 /// Classifies `text`, which may be truncated.
-pub(in crate::format) fn sniff(text: &[u8]) -> SniffedText {
+pub(in crate::format) fn classify_text(text: &[u8]) -> SniffedText {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     if text.starts_with(json_lines::BEGINNING) {
         return SniffedText::Trace(TextFormat::JsonLines);
     }
     let mut json = JsonReader::new(text, (1, 1));
-    let array = json.accept(b'[');
-    if !json.accept(b'{') {
-        return if array && json.accept(b']') {
+    let array = json.accept_byte(b'[');
+    if !json.accept_byte(b'{') {
+        return if array && json.accept_byte(b']') {
             SniffedText::Trace(TextFormat::ProtoJson)
         } else {
             SniffedText::NoJson
         };
     }
-    match json.peek() {
+    match json.peek_byte() {
         Some(b'}') => return SniffedText::Trace(TextFormat::ProtoJson),
         Some(b'"') => {}
         _ => return SniffedText::NoJson,
     }
     let mut host = false;
     loop {
-        let Ok(key) = json.key() else {
+        let Ok(key) = json.parse_key() else {
             return SniffedText::Other;
         };
         match &*key {
@@ -47,7 +47,7 @@ pub(in crate::format) fn sniff(text: &[u8]) -> SniffedText {
             "traceEvents" | "ph" => return SniffedText::Capture("a Kineto trace of PyTorch"),
             "nodes" if host => return SniffedText::Capture("a host trace of PyTorch"),
             "nodes" if !array => return SniffedText::Trace(TextFormat::Nodes),
-            "schema" => match json.scalar() {
+            "schema" => match json.parse_scalar() {
                 Ok(JsonScalar::Text(Cow::Borrowed(text))) if text.starts_with("chakram.trace.") => {
                     return SniffedText::Trace(TextFormat::ProtoJson);
                 }
@@ -62,13 +62,13 @@ pub(in crate::format) fn sniff(text: &[u8]) -> SniffedText {
                 return SniffedText::Trace(TextFormat::ProtoJson);
             }
             _ => {
-                if json.skip().is_err() {
+                if json.skip_value().is_err() {
                     return SniffedText::Other;
                 }
             }
         }
         // At this point the value of the key has been read or skipped.
-        if !json.accept(b',') {
+        if !json.accept_byte(b',') {
             return SniffedText::Other;
         }
     }
@@ -123,7 +123,7 @@ mod tests {
             ("{\u{a}\u{5}0.0.4", SniffedText::NoJson),
             ("", SniffedText::NoJson),
         ] {
-            assert_eq!(sniff(text.as_bytes()), expected, "{text}");
+            assert_eq!(classify_text(text.as_bytes()), expected, "{text}");
         }
     }
 }

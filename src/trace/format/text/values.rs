@@ -71,7 +71,7 @@ impl ValueKind {
     }
 
     /// Returns the number of the type's scalar field.
-    pub fn field(self) -> u32 {
+    pub fn scalar_field(self) -> u32 {
         3 + 2 * self as u32
     }
 
@@ -85,21 +85,21 @@ impl ValueKind {
     }
 
     /// Reads the next value of a packed list. Returns `None` if a varint is not minimally encoded.
-    pub fn packed<'a>(
+    pub fn next_packed<'a>(
         self,
         cursor: &mut WireCursor<'a>,
     ) -> Result<Option<WireValue<'a>>, TraceError> {
         let fixed = |bytes: &[u8]| bytes.try_into().expect("as many as were asked for");
         Ok(match self.wire_type() {
             WireType::SixtyFourBit => {
-                let bytes = cursor.take(8)?;
+                let bytes = cursor.take_bytes(8)?;
                 let bytes: [u8; 8] = bytes.try_into().expect("eight were asked for");
                 Some(WireValue::Fixed64(u64::from_le_bytes(bytes)))
             }
             WireType::ThirtyTwoBit => Some(WireValue::Fixed32(u32::from_le_bytes(fixed(
-                cursor.take(4)?,
+                cursor.take_bytes(4)?,
             )))),
-            _ => minimal(cursor)?.map(WireValue::Varint),
+            _ => read_minimal_varint(cursor)?.map(WireValue::Varint),
         })
     }
 
@@ -118,9 +118,9 @@ impl ValueKind {
             (Self::Uint32, WireValue::Varint(v)) if v <= u64::from(u32::MAX) => write!(out, "{v}"),
             (Self::Uint64, WireValue::Varint(v)) => write!(out, "{v}"),
             (Self::Sint32, WireValue::Varint(v)) if v <= u64::from(u32::MAX) => {
-                write!(out, "{}", unzigzag(v))
+                write!(out, "{}", decode_zigzag(v))
             }
-            (Self::Sint64, WireValue::Varint(v)) => write!(out, "{}", unzigzag(v)),
+            (Self::Sint64, WireValue::Varint(v)) => write!(out, "{}", decode_zigzag(v)),
             (Self::Fixed32, WireValue::Fixed32(v)) => write!(out, "{v}"),
             (Self::Fixed64, WireValue::Fixed64(v)) => write!(out, "{v}"),
             (Self::Sfixed32, WireValue::Fixed32(v)) => write!(out, "{}", v as i32),
@@ -135,7 +135,7 @@ impl ValueKind {
             },
             (Self::Bytes, WireValue::Bytes(bytes, _)) => {
                 out.push(b'"');
-                base64::put(out, bytes);
+                base64::append_base64(out, bytes);
                 out.push(b'"');
                 Ok(())
             }
@@ -146,34 +146,36 @@ impl ValueKind {
     }
 
     /// Parses a value and appends it to `out`, without a key.
-    pub fn read(self, json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+    pub fn append_parsed(
+        self,
+        json: &mut JsonReader<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), TraceError> {
         let at = json.clone();
-        let scalar = json.scalar()?;
+        let scalar = json.parse_scalar()?;
         let known = match self {
-            Self::Int32 => signed(&scalar, i32::MIN.into(), i32::MAX.into())
+            Self::Int32 => parse_signed(&scalar, i32::MIN.into(), i32::MAX.into())
                 .map(|v| encode_varint(v as u64, out)),
             Self::Int64 => {
-                signed(&scalar, i64::MIN, i64::MAX).map(|v| encode_varint(v as u64, out))
+                parse_signed(&scalar, i64::MIN, i64::MAX).map(|v| encode_varint(v as u64, out))
             }
-            Self::Uint32 => unsigned(&scalar, u32::MAX.into()).map(|v| encode_varint(v, out)),
-            Self::Uint64 => unsigned(&scalar, u64::MAX).map(|v| encode_varint(v, out)),
-            Self::Sint32 => signed(&scalar, i32::MIN.into(), i32::MAX.into())
-                .map(|v| encode_varint(zigzag(v), out)),
-            Self::Sint64 => {
-                signed(&scalar, i64::MIN, i64::MAX).map(|v| encode_varint(zigzag(v), out))
-            }
-            Self::Fixed32 => unsigned(&scalar, u32::MAX.into())
+            Self::Uint32 => parse_unsigned(&scalar, u32::MAX.into()).map(|v| encode_varint(v, out)),
+            Self::Uint64 => parse_unsigned(&scalar, u64::MAX).map(|v| encode_varint(v, out)),
+            Self::Sint32 => parse_signed(&scalar, i32::MIN.into(), i32::MAX.into())
+                .map(|v| encode_varint(encode_zigzag(v), out)),
+            Self::Sint64 => parse_signed(&scalar, i64::MIN, i64::MAX)
+                .map(|v| encode_varint(encode_zigzag(v), out)),
+            Self::Fixed32 => parse_unsigned(&scalar, u32::MAX.into())
                 .map(|v| out.extend_from_slice(&(v as u32).to_le_bytes())),
             Self::Fixed64 => {
-                unsigned(&scalar, u64::MAX).map(|v| out.extend_from_slice(&v.to_le_bytes()))
+                parse_unsigned(&scalar, u64::MAX).map(|v| out.extend_from_slice(&v.to_le_bytes()))
             }
-            Self::Sfixed32 => signed(&scalar, i32::MIN.into(), i32::MAX.into())
+            Self::Sfixed32 => parse_signed(&scalar, i32::MIN.into(), i32::MAX.into())
                 .map(|v| out.extend_from_slice(&(v as i32).to_le_bytes())),
-            Self::Sfixed64 => {
-                signed(&scalar, i64::MIN, i64::MAX).map(|v| out.extend_from_slice(&v.to_le_bytes()))
-            }
-            Self::Double => double(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
-            Self::Float => float(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
+            Self::Sfixed64 => parse_signed(&scalar, i64::MIN, i64::MAX)
+                .map(|v| out.extend_from_slice(&v.to_le_bytes())),
+            Self::Double => parse_double(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
+            Self::Float => parse_float(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
             Self::Bool => match scalar {
                 JsonScalar::Bool(v) => {
                     encode_varint(u64::from(v), out);
@@ -189,12 +191,14 @@ impl ValueKind {
                 _ => None,
             },
             Self::Bytes => match &scalar {
-                JsonScalar::Text(text) => base64::read(text).map(|bytes| put_bytes(out, &bytes)),
+                JsonScalar::Text(text) => {
+                    base64::decode_base64(text).map(|bytes| put_bytes(out, &bytes))
+                }
                 _ => None,
             },
         };
         let mut at = at;
-        known.ok_or_else(|| at.error(format!("expected a value of type {}", self.name())))
+        known.ok_or_else(|| at.error_here(format!("expected a value of type {}", self.name())))
     }
 
     /// Appends the key of field `number` with this type's wire type.
@@ -210,22 +214,22 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reads a varint. Returns `None` if the varint takes more bytes than necessary.
-pub(super) fn minimal(cursor: &mut WireCursor<'_>) -> Result<Option<u64>, TraceError> {
-    let start = cursor.offset();
-    let value = cursor.varint()?;
-    Ok((cursor.offset() - start == encoded_len_varint(value)).then_some(value))
+pub(super) fn read_minimal_varint(cursor: &mut WireCursor<'_>) -> Result<Option<u64>, TraceError> {
+    let start = cursor.file_offset();
+    let value = cursor.read_varint()?;
+    Ok((cursor.file_offset() - start == encoded_len_varint(value)).then_some(value))
 }
 
-fn zigzag(v: i64) -> u64 {
+fn encode_zigzag(v: i64) -> u64 {
     ((v << 1) ^ (v >> 63)) as u64
 }
 
-fn unzigzag(v: u64) -> i64 {
+fn decode_zigzag(v: u64) -> i64 {
     (v >> 1) as i64 ^ -((v & 1) as i64)
 }
 
 /// Returns the text of a number, which may be quoted.
-fn digits<'s>(scalar: &'s JsonScalar<'_>) -> Option<&'s str> {
+fn number_text<'s>(scalar: &'s JsonScalar<'_>) -> Option<&'s str> {
     match scalar {
         JsonScalar::Number(text) => Some(text),
         JsonScalar::Text(text) => Some(text),
@@ -234,22 +238,22 @@ fn digits<'s>(scalar: &'s JsonScalar<'_>) -> Option<&'s str> {
 }
 
 /// Parses a whole number in the notation of a real, such as `5.0` or `1e3`, if it is exact (up to 2^53).
-fn whole(text: &str) -> Option<i64> {
+fn parse_exact_whole(text: &str) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let value: f64 = text.parse().ok()?;
     (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
 }
 
-pub(super) fn signed(scalar: &JsonScalar<'_>, least: i64, most: i64) -> Option<i64> {
-    let text = digits(scalar)?;
-    let value = text.parse().ok().or_else(|| whole(text))?;
+pub(super) fn parse_signed(scalar: &JsonScalar<'_>, least: i64, most: i64) -> Option<i64> {
+    let text = number_text(scalar)?;
+    let value = text.parse().ok().or_else(|| parse_exact_whole(text))?;
     (least..=most).contains(&value).then_some(value)
 }
 
-pub(super) fn unsigned(scalar: &JsonScalar<'_>, most: u64) -> Option<u64> {
-    let text = digits(scalar)?;
+pub(super) fn parse_unsigned(scalar: &JsonScalar<'_>, most: u64) -> Option<u64> {
+    let text = number_text(scalar)?;
     let value = text.parse().ok();
-    let value = value.or_else(|| u64::try_from(whole(text)?).ok())?;
+    let value = value.or_else(|| u64::try_from(parse_exact_whole(text)?).ok())?;
     (value <= most).then_some(value)
 }
 
@@ -289,8 +293,8 @@ fn nan_bits(text: &str) -> Option<u64> {
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-fn double(scalar: &JsonScalar<'_>) -> Option<f64> {
-    match digits(scalar)? {
+fn parse_double(scalar: &JsonScalar<'_>) -> Option<f64> {
+    match number_text(scalar)? {
         "NaN" => Some(f64::from_bits(NAN)),
         "Infinity" => Some(f64::INFINITY),
         "-Infinity" => Some(f64::NEG_INFINITY),
@@ -302,8 +306,8 @@ fn double(scalar: &JsonScalar<'_>) -> Option<f64> {
     }
 }
 
-fn float(scalar: &JsonScalar<'_>) -> Option<f32> {
-    match digits(scalar)? {
+fn parse_float(scalar: &JsonScalar<'_>) -> Option<f32> {
+    match number_text(scalar)? {
         "NaN" => Some(f32::from_bits(NAN_32)),
         "Infinity" => Some(f32::INFINITY),
         "-Infinity" => Some(f32::NEG_INFINITY),

@@ -20,12 +20,12 @@ impl<W: Write> FrameWriter<W> {
     }
 
     /// Writes the message of a record; the first is the metadata.
-    pub fn record(&mut self, message: &[u8]) -> Result<(), TraceError> {
-        self.frame(message)
-            .map_err(|source| TraceError::io("", "write", source))
+    pub fn write_record(&mut self, message: &[u8]) -> Result<(), TraceError> {
+        self.write_frame(message)
+            .map_err(|source| TraceError::from_io("", "write", source))
     }
 
-    pub(super) fn frame(&mut self, message: &[u8]) -> std::io::Result<()> {
+    pub(super) fn write_frame(&mut self, message: &[u8]) -> std::io::Result<()> {
         self.length.clear();
         prost::encoding::encode_varint(message.len() as u64, &mut self.length);
         self.out.write_all(&self.length)?;

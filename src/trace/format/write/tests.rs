@@ -17,11 +17,11 @@ struct Deps {
     control: Vec<u64>,
 }
 impl DependencyVisitor for Deps {
-    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
     }
-    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
         self.control.push(id);
         Ok(())
     }
@@ -105,10 +105,10 @@ fn what_is_written_is_read_back() {
                 ..NodeView::new(i as u64, "node é", op)
             };
             let mut writer = TraceWriter::new(Vec::new()).unwrap();
-            writer.node(&node, &[5, 300, 1 << 40]).unwrap();
+            writer.receive_node(&node, &[5, 300, 1 << 40]).unwrap();
             let file = writer.into_inner();
             let mut deps = Deps::default();
-            assert_eq!(scan::node(second(&file), &mut deps).unwrap(), node);
+            assert_eq!(scan::scan_node(second(&file), &mut deps).unwrap(), node);
             assert_eq!((deps.data, deps.control), (vec![5, 300, 1 << 40], vec![]));
         }
     }
@@ -171,13 +171,13 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
         recorded: Span::from_ns(7),
         ..NodeView::new(8, "f", KERNEL)
     };
-    writer.write(&node, &[2], &extra).unwrap();
+    writer.write_node(&node, &[2], &extra).unwrap();
     let file = writer.into_inner();
     let mut deps = Deps::default();
-    assert_eq!(scan::node(second(&file), &mut deps).unwrap(), node);
+    assert_eq!(scan::scan_node(second(&file), &mut deps).unwrap(), node);
     assert_eq!((deps.data, deps.control), (vec![2], vec![3, 1 << 33]));
     let first = FrameCursor::new(&file).next_record().unwrap().unwrap();
-    let captured = scan::metadata(first).unwrap().captured;
+    let captured = scan::read_metadata(first).unwrap().captured;
     assert_eq!(captured, Some(Span::from_ns(9)));
     let metadata = proto::GlobalMetadata::decode(first.bytes).unwrap();
     let schema = Some(Proto::StringVal("1.1.1".to_owned()));
@@ -214,7 +214,9 @@ fn attributes_may_not_contradict_the_node() {
             attributes: &[attribute],
             ..NodeExtras::default()
         };
-        writer.write(node, &[], &extra).map_err(|e| e.to_string())
+        writer
+            .write_node(node, &[], &extra)
+            .map_err(|e| e.to_string())
     };
     let kernel = NodeView {
         lane: Some(7),
@@ -238,11 +240,11 @@ fn attributes_may_not_contradict_the_node() {
 #[test]
 fn declared_groups_are_read_back() {
     let text = r#"[{"pg_name": "1", "ranks": [0, 2]}]"#;
-    let declaring = NodeView::declaring(4, text);
+    let declaring = NodeView::declare_groups(4, text);
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    writer.node(&declaring, &[]).unwrap();
+    writer.receive_node(&declaring, &[]).unwrap();
     let file = writer.into_inner();
-    let back = scan::node(second(&file), &mut Deps::default()).unwrap();
+    let back = scan::scan_node(second(&file), &mut Deps::default()).unwrap();
     assert_eq!(back, declaring);
     let written = proto::Node::decode(second(&file).bytes).unwrap();
     assert_eq!(written.r#type, NodeType::MetadataNode as i32);
@@ -252,7 +254,7 @@ fn declared_groups_are_read_back() {
         groups: Some(text),
         ..NodeView::new(4, "mm", KERNEL)
     };
-    assert!(writer.node(&kernel, &[]).is_err());
+    assert!(writer.receive_node(&kernel, &[]).is_err());
     let twice = NodeExtras {
         inputs: NodeIo {
             values: "[]",
@@ -260,7 +262,7 @@ fn declared_groups_are_read_back() {
         },
         ..NodeExtras::default()
     };
-    assert!(writer.write(&declaring, &[], &twice).is_err());
+    assert!(writer.write_node(&declaring, &[], &twice).is_err());
 }
 
 #[test]
@@ -281,7 +283,7 @@ fn labels_are_attributes_and_shapes() {
         ..NodeView::new(8, "f", KERNEL)
     };
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    writer.node(&node, &[]).unwrap();
+    writer.receive_node(&node, &[]).unwrap();
     let file = writer.into_inner();
     let written = proto::Node::decode(second(&file).bytes).unwrap();
     let shapes = |io: Option<proto::IoInfo>| io.unwrap().shapes;
@@ -298,7 +300,7 @@ fn labels_are_attributes_and_shapes() {
     // The first three attributes describe the kernel: host or device, FLOPs, bytes.
     assert_eq!(written.attr[3..], wanted);
     // The reader returns only the phase of the labels.
-    let read = scan::node(second(&file), &mut Deps::default()).unwrap();
+    let read = scan::scan_node(second(&file), &mut Deps::default()).unwrap();
     let labels = NodeLabels {
         phase: node.labels.phase,
         ..NodeLabels::default()
@@ -327,7 +329,7 @@ fn shapes_are_said_once() {
         };
         TraceWriter::new(Vec::new())
             .unwrap()
-            .write(&node, &[], &extra)
+            .write_node(&node, &[], &extra)
     };
     assert!(write("").is_ok() && write("[[4]]").is_ok());
     let error = write("[[5]]").unwrap_err().to_string();
@@ -343,7 +345,7 @@ fn bytes_that_are_no_count_are_refused() {
     // The writer rereads its output if an attribute has a name that replays read.
     let node = NodeView::new(8, "f", KERNEL);
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    assert!(writer.write(&node, &[], &extra).is_err());
+    assert!(writer.write_node(&node, &[], &extra).is_err());
     let record = proto::Node {
         id: 8,
         attr: vec![proto_attribute("allocates.optimizer", Proto::Sint64Val(-1))],
@@ -355,7 +357,7 @@ fn bytes_that_are_no_count_are_refused() {
         offset: 40,
         bytes: &record,
     };
-    let error = scan::node(record, &mut Deps::default())
+    let error = scan::scan_node(record, &mut Deps::default())
         .unwrap_err()
         .to_string();
     assert!(

@@ -1,7 +1,7 @@
 //! Converts the nodes' dependencies into a list of successors for each node (a row).
 
-use super::{CONTROL, GraphBuilder, NO_NODE, row};
-use crate::format::{TraceError, escape};
+use super::{CONTROL, GraphBuilder, NO_NODE, predecessors_of};
+use crate::format::{TraceError, escape_name};
 use crate::graph::Csr;
 use crate::graph::cycle::short_cycle;
 use chakram_base::ids::NodeIndex;
@@ -9,8 +9,8 @@ use chakram_base::setting::SettingKey;
 
 impl GraphBuilder {
     /// Returns the number of control dependencies.
-    pub(super) fn control(&self) -> u64 {
-        self.preds.iter().filter(|&&p| is_control(p)).count() as u64
+    pub(super) fn control_dependency_count(&self) -> u64 {
+        self.preds.iter().filter(|&&p| is_control_pred(p)).count() as u64
     }
 
     fn node_of_pred(&self, place: u32) -> usize {
@@ -32,7 +32,7 @@ impl GraphBuilder {
                 }
                 None => {
                     let node = self.graph.ids[self.node_of_pred(place)];
-                    return Err(TraceError::refused(
+                    return Err(TraceError::invalid_node(
                         node,
                         format!("the node depends on the data of node {id}, which does not exist"),
                         "capture or convert the trace again; it is incomplete",
@@ -50,7 +50,7 @@ impl GraphBuilder {
             for pred in &mut self.preds[start as usize..end as usize] {
                 if *pred & !CONTROL == node as u32 {
                     if *pred & CONTROL == 0 {
-                        return Err(TraceError::refused(
+                        return Err(TraceError::invalid_node(
                             self.graph.ids[node],
                             "the node depends on its own data",
                             "capture or convert the trace again; it is broken",
@@ -67,7 +67,7 @@ impl GraphBuilder {
 
     /// Builds the rows of successors and merges duplicates. Returns true if every node comes after
     /// its dependencies; if so, ascending order is program order, and there is no cycle.
-    pub(super) fn link(&mut self, with_control: bool) -> bool {
+    pub(super) fn link_successors(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];
         let mut in_degree = vec![0_u32; n];
@@ -76,7 +76,7 @@ impl GraphBuilder {
         let mut duplicates = 0;
         let holds = |pred: u32| pred != NO_NODE && (with_control || pred & CONTROL == 0);
         for (node, degree) in in_degree.iter_mut().enumerate() {
-            for &pred in row(&self.preds, &self.pred_end, node) {
+            for &pred in predecessors_of(&self.preds, &self.pred_end, node) {
                 if !holds(pred) {
                     continue;
                 }
@@ -100,7 +100,7 @@ impl GraphBuilder {
         let mut next = seen_by;
         next.copy_from_slice(&start[..n]);
         for node in 0..n {
-            for &pred in row(&self.preds, &self.pred_end, node) {
+            for &pred in predecessors_of(&self.preds, &self.pred_end, node) {
                 if !holds(pred) {
                     continue;
                 }
@@ -121,8 +121,8 @@ impl GraphBuilder {
 
     /// Sorts collectives and messages into program order, if it differs from ascending order. Returns false if a cycle
     /// prevents any order.
-    pub(super) fn order(&mut self) -> bool {
-        let order = self.graph.successors.order();
+    pub(super) fn sort_program_order(&mut self) -> bool {
+        let order = self.graph.successors.topological_order();
         if order.len() < self.graph.ids.len() {
             return false;
         }
@@ -152,23 +152,23 @@ impl GraphBuilder {
     }
 
     /// Builds the error about a dependency cycle, which names the cycle's nodes.
-    pub(super) fn cyclic(&self) -> TraceError {
+    pub(super) fn cycle_error(&self) -> TraceError {
         const SHOWN: usize = 6;
         let rows = &self.graph.successors;
-        let stuck = rows.stuck(&rows.order());
+        let stuck = rows.find_unordered(&rows.topological_order());
         let nodes = short_cycle(rows, |node| stuck[node as usize]);
         let (ids, names) = (&self.graph.ids, &self.graph.name_of);
         let mut text = String::from("a cycle of dependencies: ");
         for &node in nodes.iter().take(SHOWN) {
             let name = self.names.get(names[node as usize]);
-            text += &format!("{} ({}) → ", ids[node as usize], escape(name));
+            text += &format!("{} ({}) → ", ids[node as usize], escape_name(name));
         }
         if nodes.len() > SHOWN {
             text += &format!("… {} more … → ", nodes.len() - SHOWN);
         }
         let first = nodes.first().map_or(0, |&node| ids[node as usize]);
         text += &first.to_string();
-        TraceError::refused(
+        TraceError::invalid_node(
             first,
             text,
             format!(
@@ -180,6 +180,6 @@ impl GraphBuilder {
     }
 }
 
-fn is_control(pred: u32) -> bool {
+fn is_control_pred(pred: u32) -> bool {
     pred != NO_NODE && pred & CONTROL != 0
 }

@@ -1,6 +1,6 @@
 //! Sorting of nodes by id.
 
-use super::{CONTROL, GraphBuilder, NO_NODE, row};
+use super::{CONTROL, GraphBuilder, NO_NODE, predecessors_of};
 use crate::graph::Lane;
 use chakram_base::ids::NodeIndex;
 
@@ -18,24 +18,24 @@ impl GraphBuilder {
         for (new, &old) in order.iter().enumerate() {
             place[old as usize] = new as u32;
         }
-        fn permute<T: Copy>(values: &mut Vec<T>, order: &[u32]) {
+        fn permute_values<T: Copy>(values: &mut Vec<T>, order: &[u32]) {
             *values = order.iter().map(|&i| values[i as usize]).collect();
         }
-        for column in graph.sparse.columns() {
-            column.permute(&order);
+        for column in graph.sparse.columns_mut() {
+            column.permute_by(&order);
         }
-        for column in self.origins.columns() {
-            column.permute(&order);
+        for column in self.origins.columns_mut() {
+            column.permute_by(&order);
         }
         self.index_of.renumber(&place);
-        permute(&mut graph.ids, &order);
-        permute(&mut graph.name_of, &order);
-        permute(&mut graph.kinds, &order);
-        permute(&mut graph.lane_of, &order);
-        permute(&mut graph.recorded, &order);
-        permute(&mut graph.flops, &order);
-        permute(&mut graph.bytes, &order);
-        permute(&mut graph.detail, &order);
+        permute_values(&mut graph.ids, &order);
+        permute_values(&mut graph.name_of, &order);
+        permute_values(&mut graph.kinds, &order);
+        permute_values(&mut graph.lane_of, &order);
+        permute_values(&mut graph.recorded, &order);
+        permute_values(&mut graph.flops, &order);
+        permute_values(&mut graph.bytes, &order);
+        permute_values(&mut graph.detail, &order);
         for call in &mut graph.calls {
             call.node = NodeIndex(place[call.node.index()]);
         }
@@ -45,7 +45,7 @@ impl GraphBuilder {
         let mut preds = Vec::with_capacity(self.preds.len());
         let mut pred_end = Vec::with_capacity(n);
         for &old in &order {
-            for &pred in row(&self.preds, &self.pred_end, old as usize) {
+            for &pred in predecessors_of(&self.preds, &self.pred_end, old as usize) {
                 preds.push(match pred {
                     NO_NODE => NO_NODE,
                     pred => place[(pred & !CONTROL) as usize] | (pred & CONTROL),
@@ -56,22 +56,22 @@ impl GraphBuilder {
         self.preds = preds;
         self.pred_end = pred_end;
         self.sort_details();
-        self.renumber();
+        self.renumber_by_use();
     }
 
     /// Renumbers names, slots, memory changes and lanes in the order of first use by the sorted nodes, so that the
     /// order of records does not affect the graph.
-    fn renumber(&mut self) {
+    fn renumber_by_use(&mut self) {
         let graph = &mut self.graph;
         self.names.renumber(graph.name_of.iter_mut());
         let groups = std::mem::take(&mut self.groups);
         for call in &mut graph.calls {
             let slot = groups.keys()[call.group as usize].clone();
-            call.group = self.groups.intern(slot);
+            call.group = self.groups.intern_key(slot);
         }
         let peers = std::mem::take(&mut self.peers);
         for message in &mut graph.messages {
-            message.peer = self.peers.intern(peers.keys()[message.peer as usize]);
+            message.peer = self.peers.intern_key(peers.keys()[message.peer as usize]);
         }
         let changes = std::mem::take(&mut self.changes);
         for place in graph
@@ -80,7 +80,7 @@ impl GraphBuilder {
             .iter_mut()
             .filter(|place| **place > 0)
         {
-            *place = self.changes.intern(changes.keys()[*place as usize - 1]) + 1;
+            *place = self.changes.intern_key(changes.keys()[*place as usize - 1]) + 1;
         }
         let kernels = std::mem::take(&mut self.kernels);
         for place in graph
@@ -89,11 +89,11 @@ impl GraphBuilder {
             .iter_mut()
             .filter(|place| **place > 0)
         {
-            *place = self.kernels.intern(kernels.keys()[*place as usize - 1]) + 1;
+            *place = self.kernels.intern_key(kernels.keys()[*place as usize - 1]) + 1;
         }
         let lanes = std::mem::take(&mut self.lanes);
         for (lane, &detail) in graph.lane_of.iter_mut().zip(&graph.detail) {
-            *lane = self.lanes.intern(match lanes.keys()[*lane as usize] {
+            *lane = self.lanes.intern_key(match lanes.keys()[*lane as usize] {
                 Lane::Group(_) => Lane::Group(graph.calls[detail as usize].group),
                 Lane::Peer(_) => Lane::Peer(graph.messages[detail as usize].peer),
                 other => other,

@@ -36,8 +36,8 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
     assert_eq!(recorded.end, [12, 5, 15, 16, 20].map(Time));
     assert_eq!(recorded.cause, [NONE, NONE, 0, 2, 2]);
     assert_eq!(recorded.level, [0, 0, 1, 1, 2]);
-    assert_eq!((recorded.ran, recorded.last()), (5, Some(4)));
-    assert_eq!(recorded.shape(), (3, 2));
+    assert_eq!((recorded.ran, recorded.last_to_end()), (5, Some(4)));
+    assert_eq!(recorded.depth_and_width(), (3, 2));
 }
 
 #[test]
@@ -45,8 +45,8 @@ fn what_is_on_a_cycle_or_behind_it_does_not_run() {
     let next = rows(4, &[(1, 2), (2, 1), (2, 3)]);
     let recorded = CapturedTimeline::new(&next, 0, |_| step(0, 1, NONE));
     assert_eq!(recorded.ran, 1);
-    assert!(recorded.runs(0) && !recorded.runs(1) && !recorded.runs(3));
-    assert_eq!(recorded.shape(), (1, 1));
+    assert!(recorded.node_runs(0) && !recorded.node_runs(1) && !recorded.node_runs(3));
+    assert_eq!(recorded.depth_and_width(), (1, 1));
 }
 
 #[test]
@@ -82,17 +82,22 @@ fn small() -> impl Strategy<Value = (Vec<NodeTiming>, Vec<(u32, u32)>)> {
 }
 
 /// Returns the longest path to the end of `node`, by recursion over all its predecessors.
-fn longest(node: u32, steps: &[NodeTiming], edges: &[(u32, u32)], turns: &[(u32, u32)]) -> u64 {
+fn find_longest_paths(
+    node: u32,
+    steps: &[NodeTiming],
+    edges: &[(u32, u32)],
+    turns: &[(u32, u32)],
+) -> u64 {
     let own = steps[node as usize];
     let mut ways = vec![own.delay.0];
     let to = |list: &[(u32, u32)]| -> Vec<u32> {
         list.iter().filter(|e| e.1 == node).map(|e| e.0).collect()
     };
     for before in to(edges) {
-        ways.push(longest(before, steps, edges, turns) + own.delay.0);
+        ways.push(find_longest_paths(before, steps, edges, turns) + own.delay.0);
     }
     for before in to(turns) {
-        ways.push(longest(before, steps, edges, turns));
+        ways.push(find_longest_paths(before, steps, edges, turns));
     }
     ways.into_iter().max().unwrap() + own.length.0
 }
@@ -129,7 +134,7 @@ proptest! {
             }
         }
         for node in 0..steps.len() as u32 {
-            prop_assert_eq!(end(node), longest(node, &steps, &edges, &turns), "node {}", node);
+            prop_assert_eq!(end(node), find_longest_paths(node, &steps, &edges, &turns), "node {}", node);
             let mut sum = 0;
             let mut at = node;
             loop {

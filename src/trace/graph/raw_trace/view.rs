@@ -34,7 +34,7 @@ pub struct CompactNodeView<'a> {
 
 impl CompactNodeView<'_> {
     /// Returns the node's total recorded duration, including the time that it waited for other ranks.
-    pub fn lasted(&self) -> Span {
+    pub fn total_duration(&self) -> Span {
         match self.op {
             Op::NoOp => Span::ZERO,
             Op::Message { .. } | Op::Collective { .. } => self.recorded + self.wait,

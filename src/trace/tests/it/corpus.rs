@@ -3,7 +3,7 @@
 use crate::forms::lines::through;
 use chakram_trace::format::TraceContents;
 use std::collections::BTreeMap;
-use testkit::corpus::{cases, compare, corpus};
+use testkit::corpus::{assert_expected, corpus_path, unpack_cases};
 
 /// Files that a round trip changes or rejects, with a part of the reason.
 const NOT_CANONICAL: &[(&str, &str)] = &[
@@ -21,7 +21,7 @@ fn rank_of(file: &str) -> Option<u32> {
 
 #[test]
 fn every_file_comes_back_byte_for_byte() {
-    let Some(cases) = cases() else { return };
+    let Some(cases) = unpack_cases() else { return };
     let mut changed = BTreeMap::new();
     let mut files = 0;
     for (name, case) in &cases {
@@ -37,15 +37,15 @@ fn every_file_comes_back_byte_for_byte() {
     }
     println!("{files} files, {} changed", changed.len());
     assert!(files > 1000, "{files} files");
-    compare(&changed, NOT_CANONICAL);
+    assert_expected(&changed, NOT_CANONICAL);
 }
 
 #[test]
 fn a_captured_trace_comes_back_byte_for_byte() {
-    let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
+    let Some(path) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let contents = TraceContents::open(&path).expect("the corpus is there");
+    let contents = TraceContents::open_current_schema(&path).expect("the corpus is there");
     let contents = contents.as_slice();
     assert_eq!(through(contents).unwrap(), contents);
 }

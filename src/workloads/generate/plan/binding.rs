@@ -33,7 +33,7 @@ impl ParallelismPlan {
     /// # Errors
     ///
     /// Fails if the plan places ranks where the machine has no dimension or core.
-    pub fn bind(&mut self, machine: &MachineFacts) -> Result<MachineFacts, GenerateError> {
+    pub fn bind_machine(&mut self, machine: &MachineFacts) -> Result<MachineFacts, GenerateError> {
         let mut taken = MachineFacts::default();
         if self.residency != ResidencyRule::None {
             if self.sram.is_none() {
@@ -81,7 +81,7 @@ mod tests {
             let option = options.find(|option| option.key == *key).unwrap();
             (option.set)(&mut draft, &[(*value).to_owned()]).unwrap();
         }
-        draft.finish().unwrap()
+        draft.finish_plan().unwrap()
     }
 
     fn facts() -> MachineFacts {
@@ -98,15 +98,21 @@ mod tests {
     #[test]
     fn a_plan_keeps_what_it_states() {
         let mut stating = plan(&[("capacity", "40B")]);
-        assert_eq!(stating.bind(&facts()).unwrap(), MachineFacts::default());
+        assert_eq!(
+            stating.bind_machine(&facts()).unwrap(),
+            MachineFacts::default()
+        );
         assert_eq!((stating.capacity, stating.sram), (Some(40), None));
         let mut open = plan(&[]);
         // Traces depend on the capacity only if it decides the recomputation.
-        assert_eq!(open.bind(&facts()).unwrap(), MachineFacts::default());
+        assert_eq!(
+            open.bind_machine(&facts()).unwrap(),
+            MachineFacts::default()
+        );
         assert_eq!(open.capacity, Some(80));
         let mut needing = plan(&[]);
         needing.recompute = RecomputePolicy::AsNeeded;
-        let taken = needing.bind(&facts()).unwrap();
+        let taken = needing.bind_machine(&facts()).unwrap();
         assert_eq!(taken.capacity, Some(80));
     }
 
@@ -117,7 +123,7 @@ mod tests {
             .find(|(rule, _)| *rule != ResidencyRule::None)
             .unwrap();
         let mut open = plan(&[("residency", word)]);
-        let taken = open.bind(&facts()).unwrap();
+        let taken = open.bind_machine(&facts()).unwrap();
         assert_eq!((open.sram, open.largest_access), (Some(8), Some(1000)));
         assert_eq!((taken.sram, taken.remote), (Some(8), Some(1000)));
     }
@@ -126,7 +132,7 @@ mod tests {
     fn places_must_be_on_the_machine() {
         let mut tiled = plan(&[]);
         tiled.tiles = CorePlacement::Cores(vec![[0, 0]]);
-        let error = tiled.bind(&facts()).unwrap_err().to_string();
+        let error = tiled.bind_machine(&facts()).unwrap_err().to_string();
         assert!(error.contains("a machine of tiles"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ impl ParallelismPlan {
     /// Returns an error with key and line if `text`, the contents of plan file `file`, contains the
     /// invalid value. Returns `None` if an option replaced the file's value, because the file is
     /// then not the cause.
-    pub fn blame(text: &str, file: &str, error: &GenerateError) -> Option<ConfigError> {
+    pub fn locate_error(text: &str, file: &str, error: &GenerateError) -> Option<ConfigError> {
         let GenerateError::Refused {
             option,
             found,
@@ -18,11 +18,11 @@ impl ParallelismPlan {
             return None;
         };
         let document = ConfigDocument::parse(text, file).ok()?;
-        let field = document.entries().get(option)?;
+        let field = document.unchecked_root().get(option)?;
         // Error messages format lists as items, without brackets and quotes.
         let plain = |c: &char| !matches!(c, '"' | '\'' | '[' | ']' | '_') && !c.is_whitespace();
         let bare = |text: &str| text.chars().filter(plain).collect::<String>();
-        (bare(field.raw()) == bare(found)).then(|| field.refuse(found, expected))
+        (bare(field.raw_text()) == bare(found)).then(|| field.invalid_value_error(found, expected))
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
         let text = "data = 2\nbatch = 1_537\nplace = [\"tp@0\",\n  \"dp@1\"]\n";
         let at = |option, found| {
             let error = option_refused(option, found, "another");
-            ParallelismPlan::blame(text, "p.toml", &error).map(|error| error.to_string())
+            ParallelismPlan::locate_error(text, "p.toml", &error).map(|error| error.to_string())
         };
         let line = "p.toml:2: key `batch`: found 1537, expected another";
         assert_eq!(at("batch", "1537").as_deref(), Some(line));

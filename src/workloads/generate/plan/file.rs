@@ -3,7 +3,9 @@
 
 use super::{OPTIONS, OperatorDegrees, ParallelismPlan, PlanDraft, RankCoordinates, RankPlacement};
 use crate::generate::sharding::ShardingDegrees;
-use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{
+    ConfigDocument, ConfigError, ConfigField, ConfigTable, quote_for_message,
+};
 
 const MOST: u32 = i32::MAX as u32;
 
@@ -15,7 +17,7 @@ impl ParallelismPlan {
     /// Fails if the text is not TOML.
     pub fn stated_options(text: &str, file: &str) -> Result<Vec<&'static str>, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
-        let root = document.entries();
+        let root = document.unchecked_root();
         let keys = OPTIONS.iter().map(|option| option.key);
         Ok(keys.filter(|key| root.get(key).is_some()).collect())
     }
@@ -28,27 +30,27 @@ impl ParallelismPlan {
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let keys: Vec<_> = OPTIONS.iter().map(|option| option.key).collect();
-        let root = document.root(&keys)?;
+        let root = document.root_table(&keys)?;
         let mut draft = PlanDraft::new(Self::new());
         for option in OPTIONS {
             if let Some(field) = root.get(option.key) {
-                option.read(&mut draft, &field)?;
+                option.read_option(&mut draft, &field)?;
             }
         }
         let (name, chunks) = (draft.schedule_name(), draft.chunks);
-        let finished = draft.finish();
+        let finished = draft.finish_plan();
         let mut plan = finished.map_err(|_| match (root.get("chunks"), chunks) {
             (Some(field), Some(chunks)) => {
-                field.refuse(chunks, format!("no such key with schedule = \"{name}\""))
+                field.invalid_value_error(chunks, format!("no such key with schedule = \"{name}\""))
             }
-            _ => root.missing(
+            _ => root.missing_entry_error(
                 "chunks",
                 "a number, 2 or more, with schedule = \"interleaved\"",
             ),
         })?;
         let others = ["order", "ranks"].iter().find_map(|key| root.get(key));
         if let (Some(_), Some(other)) = (root.get("place"), others) {
-            return Err(other.refuse(
+            return Err(other.invalid_value_error(
                 "both this key and `place`",
                 "one of the two, because both set the order of ranks",
             ));
@@ -56,7 +58,7 @@ impl ParallelismPlan {
         let others = ["schedule", "chunks"].iter();
         let other = others.filter_map(|key| root.get(key)).next();
         if let (Some(_), Some(other)) = (root.get("pass_orders"), other) {
-            return Err(other.refuse(
+            return Err(other.invalid_value_error(
                 "both this key and `pass_orders`",
                 "one of the two, because both set the order of passes",
             ));
@@ -68,8 +70,10 @@ impl ParallelismPlan {
 }
 
 fn parse_ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
-    let items = field.items("a list of ranks")?;
-    let ranks = items.iter().map(|rank| rank.between(0, MOST.into()));
+    let items = field.read_items("a list of ranks")?;
+    let ranks = items
+        .iter()
+        .map(|rank| rank.read_integer_between(0, MOST.into()));
     ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
 }
 
@@ -78,11 +82,14 @@ fn parse_operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, Confi
     let Some(field) = root.get("operator") else {
         return Ok(Vec::new());
     };
-    let tables = field.tables(&["name", "b", "m", "n", "k"])?;
+    let tables = field.read_tables(&["name", "b", "m", "n", "k"])?;
     let one = |table: &ConfigTable<'_>| {
         let expected = "an operator's name, such as \"mlp.up\" or \"stage2.0/conv*\"";
-        let name = table.need("name", expected)?.line()?.to_owned();
-        let degree = |key| table.or(key, 1, |field| field.count(MOST));
+        let name = table
+            .require_field("name", expected)?
+            .read_line()?
+            .to_owned();
+        let degree = |key| table.read_or_default(key, 1, |field| field.read_count(MOST));
         let degrees = ShardingDegrees {
             b: degree("b")?,
             m: degree("m")?,
@@ -99,20 +106,20 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
     let Some(field) = root.get("stage") else {
         return Ok(());
     };
-    let tables = field.tables(&["layers", "ranks"])?;
-    let wrong = |found: usize, expected: String| Err(field.refuse(found, expected));
+    let tables = field.read_tables(&["layers", "ranks"])?;
+    let wrong = |found: usize, expected: String| Err(field.invalid_value_error(found, expected));
     if tables.len() as u64 != u64::from(plan.pipeline) {
         return wrong(
             tables.len(),
             format!("{} stages, the value of `pipeline`", plan.pipeline),
         );
     }
-    let chunks = plan.schedule.chunks() as usize;
+    let chunks = plan.schedule.chunk_count() as usize;
     let mut all = Vec::new();
     let mut own = Vec::new();
     for table in &tables {
-        let layers = table.need("layers", "the stage's layers, for example \"0-11\"")?;
-        let ranges = match layers.items("") {
+        let layers = table.require_field("layers", "the stage's layers, for example \"0-11\"")?;
+        let ranges = match layers.read_items("") {
             Ok(items) => items
                 .iter()
                 .map(parse_range)
@@ -121,7 +128,7 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
         };
         if ranges.len() != chunks {
             let expected = format!("{chunks} ranges of layers, one for each chunk");
-            return Err(layers.refuse(ranges.len(), expected));
+            return Err(layers.invalid_value_error(ranges.len(), expected));
         }
         all.push(ranges);
         if let Some(field) = table.get("ranks") {
@@ -130,7 +137,7 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
     }
     let of_chunk = |chunk| all.iter().map(move |ranges| ranges[chunk]);
     plan.stages = (0..chunks).flat_map(of_chunk).collect();
-    let each = u64::from(plan.tensor) * u64::from(plan.replicas());
+    let each = u64::from(plan.tensor) * u64::from(plan.replica_count());
     let complete = |own: &Vec<Vec<u32>>| own.iter().all(|ranks| ranks.len() as u64 == each);
     if own.is_empty() {
         return Ok(());
@@ -150,7 +157,7 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
                 data: i as u32 / plan.tensor,
                 stage: stage as u32,
             };
-            at[positions.rank(place) as usize] = *rank;
+            at[positions.rank_at(place) as usize] = *rank;
         }
     }
     plan.ranks = at;
@@ -160,11 +167,11 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
 /// Parses a range of layers, first and last, such as `"4-7"`.
 fn parse_range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
     let expected = "the first and the last layer, counted from 0, for example \"0-11\"";
-    let text = field.text(expected)?;
+    let text = field.read_text(expected)?;
     let ends = text.split_once('-').unwrap_or((text, text));
     match (ends.0.trim().parse(), ends.1.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok([first, last]),
-        _ => Err(field.refuse(quoted(text), expected)),
+        _ => Err(field.invalid_value_error(quote_for_message(text), expected)),
     }
 }
 
@@ -220,8 +227,8 @@ layers = ["3-5", "9-13"]
         expected.bucket = 25_000_000;
         expected.first_bucket = Some(1_048_576);
         expected.capacity = Some(80_000_000_000);
-        expected.without.add(AblationEffect::Bubble);
-        expected.without.add(AblationEffect::Logits);
+        expected.without.add_effect(AblationEffect::Bubble);
+        expected.without.add_effect(AblationEffect::Logits);
         expected.stages = vec![[0, 2], [3, 5], [6, 8], [9, 13]];
         assert_eq!(plan, expected);
     }
@@ -233,7 +240,7 @@ layers = ["3-5", "9-13"]
         let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
         let placement = RankPlacement::new(&plan);
         let rank = |tensor, stage| {
-            placement.rank(RankCoordinates {
+            placement.rank_at(RankCoordinates {
                 tensor,
                 data: 0,
                 stage,

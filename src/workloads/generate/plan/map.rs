@@ -86,7 +86,7 @@ impl ParallelismPlan {
     ) -> Result<Vec<ResolvedMapping>, GenerateError> {
         let degree = |axis| match axis {
             ParallelAxis::Tensor => self.tensor,
-            ParallelAxis::Data => self.replicas(),
+            ParallelAxis::Data => self.replica_count(),
             ParallelAxis::Pipeline => self.pipeline,
         };
         let mut left = BTreeMap::new();
@@ -125,7 +125,7 @@ impl ParallelismPlan {
 
     /// Returns the rank at each position of `order` such that axes are placed as `place` requires.
     /// Returns an empty list if rank r is at position r.
-    pub fn placed(&self) -> Result<Vec<u32>, GenerateError> {
+    pub fn mapped_ranks(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";
             return Err(invalid_mapping(&self.place, expected.to_owned()));
@@ -144,7 +144,7 @@ impl ParallelismPlan {
                 inside.map(|(_, other)| other.members).product()
             })
             .collect();
-        let ranks = self.tensor * self.replicas() * self.pipeline;
+        let ranks = self.tensor * self.replica_count() * self.pipeline;
         let identity = ParallelismPlan {
             ranks: Vec::new(),
             ..self.clone()
@@ -160,7 +160,9 @@ impl ParallelismPlan {
             });
             along.sum::<u32>()
         };
-        let at: Vec<u32> = (0..ranks).map(|at| rank(positions.place(at))).collect();
+        let at: Vec<u32> = (0..ranks)
+            .map(|at| rank(positions.coordinates_of_rank(at)))
+            .collect();
         let moved = at.iter().zip(0..).any(|(rank, position)| *rank != position);
         Ok(if moved { at } else { Vec::new() })
     }

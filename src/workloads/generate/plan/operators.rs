@@ -15,7 +15,7 @@ pub struct OperatorDegrees {
 
 impl OperatorDegrees {
     /// Returns true if the name pattern matches `operator` of `layer`.
-    pub fn names(&self, layer: &str, operator: &str) -> bool {
+    pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
         if self.name.contains('/') {
             matches_pattern(&self.name, &format!("{layer}/{operator}"))
         } else {
@@ -79,8 +79,8 @@ mod tests {
                 k: 1,
             },
         };
-        assert!(of("conv1").names("stage1.0", "conv1"));
-        assert!(!of("stage2.0/conv1").names("stage1.0", "conv1"));
-        assert!(of("*/conv1").names("stage1.0", "conv1"));
+        assert!(of("conv1").matches_operator("stage1.0", "conv1"));
+        assert!(!of("stage2.0/conv1").matches_operator("stage1.0", "conv1"));
+        assert!(of("*/conv1").matches_operator("stage1.0", "conv1"));
     }
 }

@@ -16,7 +16,7 @@ use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
 use std::sync::Arc;
 pub use value::ValueSyntax;
-use value::{OptionValue, PlaceWord};
+use value::{OptionValue, PlacementWord};
 
 mod value;
 
@@ -27,7 +27,7 @@ const OVERLAP: &str = "Overlap and gradient buckets";
 const NUMERICS: &str = "Numerics and steps";
 
 /// Formats degrees as their flag writes them: `4,2`.
-pub fn listed(degrees: &[u32]) -> String {
+pub fn format_degrees(degrees: &[u32]) -> String {
     let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
     words.join(",")
 }
@@ -103,7 +103,11 @@ impl PlanOption {
     /// # Errors
     ///
     /// Fails if the field is not a valid value of the option.
-    pub fn read(&self, draft: &mut PlanDraft, field: &ConfigField<'_>) -> Result<(), ConfigError> {
+    pub fn read_option(
+        &self,
+        draft: &mut PlanDraft,
+        field: &ConfigField<'_>,
+    ) -> Result<(), ConfigError> {
         (self.read_field)(draft, self, field)
     }
 }
@@ -131,7 +135,7 @@ impl PlanDraft {
     ///
     /// Fails if chunks are given for a schedule without chunks, or not given for a schedule that
     /// needs them.
-    pub fn finish(mut self) -> Result<ParallelismPlan, GenerateError> {
+    pub fn finish_plan(mut self) -> Result<ParallelismPlan, GenerateError> {
         if let (PipelineSchedule::Listed(_), None, Some(chunks)) =
             (&self.plan.schedule, self.schedule, self.chunks)
         {
@@ -139,7 +143,7 @@ impl PlanDraft {
             return Err(option_refused("chunks", chunks, expected));
         }
         if self.schedule.is_some() || self.chunks.is_some() {
-            self.plan.schedule = self.schedule_name().schedule(self.chunks)?;
+            self.plan.schedule = self.schedule_name().to_schedule(self.chunks)?;
         }
         if let (1, Some(most)) = (self.plan.tensor, self.plan.stage_tensor.iter().max()) {
             self.plan.tensor = *most;
@@ -154,7 +158,7 @@ impl PlanDraft {
     }
 
     pub(super) fn schedule_name(&self) -> ScheduleName {
-        let now = ScheduleName::of(&self.plan.schedule);
+        let now = ScheduleName::of_schedule(&self.plan.schedule);
         let usual = ScheduleName::OneForwardOneBackward;
         self.schedule.or(now).unwrap_or(usual)
     }
@@ -180,7 +184,7 @@ impl ParallelismPlan {
         let mut draft = PlanDraft::new(self.clone());
         (option.set)(&mut draft, words)
             .map_err(|why| option_refused(option.key, words.join(","), why))?;
-        let plan = draft.finish()?;
+        let plan = draft.finish_plan()?;
         let check = |plan: &Self| plan.check_values().and_then(|()| plan.check_together());
         // If the plan is invalid even without the option, the option is not the cause.
         if check(self).is_ok() {
@@ -206,7 +210,7 @@ impl ParallelismPlan {
 macro_rules! plan_option {
     ($name:ident, $help:literal, { $($given:tt)* }, [$Field:ty], []) => {
         PlanOption {
-            check: |plan, option| plan.$name.check(option),
+            check: |plan, option| plan.$name.check_for_option(option),
             ..plan_option!($name, $help, { $($given)* }, [$Field],
                 [$Field, |draft, value| draft.plan.$name = value])
         }
@@ -221,7 +225,7 @@ macro_rules! plan_option {
                 is_list: <$Value as OptionValue>::IS_LIST,
                 read_field: |draft, option, field| {
                     let set: fn(&mut PlanDraft, $Value) = $set;
-                    set(draft, OptionValue::read(field, option)?);
+                    set(draft, OptionValue::parse_field(field, option)?);
                     Ok(())
                 },
                 set: |draft, words| {
@@ -280,15 +284,15 @@ plan_options! {
             (|p| !p.stage_tensor.is_empty() && p.stage_tensor.len() != p.pipeline as usize,
                 |p| format!("{} degrees", p.stage_tensor.len()), "one for each stage of pipeline"),
             (|p| p.stage_tensor.contains(&0), |_| "0".to_owned(), "1 or more for each stage"),
-            (|p| p.stage_tensor.iter().max().is_some_and(|most| *most != p.tensor), |p| listed(&p.stage_tensor),
+            (|p| p.stage_tensor.iter().max().is_some_and(|most| *most != p.tensor), |p| format_degrees(&p.stage_tensor),
                 "no tensor beside, or the largest of the stages'"),
-            (|p| p.is_uneven() && p.adapters.is_none(), |p| listed(&p.stage_tensor),
+            (|p| p.is_uneven() && p.adapters.is_none(), |p| format_degrees(&p.stage_tensor),
                 "adapters beside, as many on both sides of a boundary between unlike stages"),
-            (|p| p.is_uneven() && !p.operators.is_empty(), |p| listed(&p.stage_tensor),
+            (|p| p.is_uneven() && !p.operators.is_empty(), |p| format_degrees(&p.stage_tensor),
                 "one degree for all stages where operators have degrees of their own"),
-            (|p| p.is_uneven() && (p.sequence_parallel || p.scatter_gather || p.pad_heads), |p| listed(&p.stage_tensor),
+            (|p| p.is_uneven() && (p.sequence_parallel || p.scatter_gather || p.pad_heads), |p| format_degrees(&p.stage_tensor),
                 "one degree for all stages beside sequence_parallel, scatter_gather and pad_heads"),
-            (|p| p.is_uneven() && p.numbers_ranks(), |p| listed(&p.stage_tensor),
+            (|p| p.is_uneven() && p.numbers_ranks(), |p| format_degrees(&p.stage_tensor),
                 "one degree for all stages beside order, ranks, and place on dimensions; cores of tiles go with it"),
         ]
     };
@@ -393,13 +397,13 @@ plan_options! {
     zero: ZeroStage = ZeroStage::None,
     "ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP)" {
         value: "STAGE", default: "0", refusals: &[
-            (|p| p.zero != ZeroStage::None && p.copies() == 1, |p| p.zero.to_string(),
+            (|p| p.zero != ZeroStage::None && p.copy_count() == 1, |p| p.zero.to_string(),
                 "0 with data = 1: there are no replicas to shard over"),
-            (|p| p.zero == ZeroStage::Parameters && p.schedule.copies() > 1, |p| p.zero.to_string(),
+            (|p| p.zero == ZeroStage::Parameters && p.schedule.copy_count() > 1, |p| p.zero.to_string(),
                 "0, 1 or 2 with schedule = dualpipe, which has each part of the model on two stages"),
-            (|p| !p.trains() && matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |p| p.zero.to_string(),
+            (|p| !p.has_training() && matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |p| p.zero.to_string(),
                 "0 or 3 with schedule = inference, which has neither gradients nor optimizer"),
-            (|p| p.trains() && p.optimizer == Optimizer::None && p.zero == ZeroStage::Optimizer, |p| p.zero.to_string(),
+            (|p| p.has_training() && p.optimizer == Optimizer::None && p.zero == ZeroStage::Optimizer, |p| p.zero.to_string(),
                 "0, 2 or 3 with optimizer = none"),
         ]
     };
@@ -416,7 +420,7 @@ plan_options! {
     split_backward: bool = false,
     "Compute gradients of inputs first, for the previous stage, and gradients of weights later" {
         value: "BOOL", default: "false", is_rare: true, is_switch: true, refusals: &[
-            (|p| p.split_backward && !p.trains(), |_| "true".to_owned(),
+            (|p| p.split_backward && !p.has_training(), |_| "true".to_owned(),
                 "false with schedule = inference, which has no backward passes"),
             (|p| p.split_backward && p.schedule.splits_backward(), |_| "true".to_owned(),
                 "false beside pass_orders, and with schedule = zb-h1, zb-v, dualpipe and dualpipe-v, which say what is split"),
@@ -445,14 +449,14 @@ plan_options! {
     "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
      or x:y for each" {
         value: "PLACE", excludes: &["order", "ranks"], is_rare: true
-    } as Vec<PlaceWord> => |draft, words| {
+    } as Vec<PlacementWord> => |draft, words| {
         draft.plan.ranks.clear();
         draft.plan.place.clear();
         draft.plan.tiles = CorePlacement::None;
         for word in words {
             match word {
-                PlaceWord::Axis(axis) => draft.plan.place.push(axis),
-                PlaceWord::Tiles(tiles) => draft.plan.tiles.append_word(tiles),
+                PlacementWord::Axis(axis) => draft.plan.place.push(axis),
+                PlacementWord::Tiles(tiles) => draft.plan.tiles.append_word(tiles),
             }
         }
     };
@@ -478,7 +482,7 @@ plan_options! {
                 "beside a capacity, or a machine that has one"),
             (|p| p.recompute == RecomputePolicy::Operators && !p.operators.is_empty(), |p| p.recompute.to_string(),
                 "none or full where operators have degrees of their own"),
-            (|p| !p.trains() && p.recompute != RecomputePolicy::None, |p| p.recompute.to_string(),
+            (|p| !p.has_training() && p.recompute != RecomputePolicy::None, |p| p.recompute.to_string(),
                 "none with schedule = inference, which saves no activations"),
         ]
     };
@@ -644,7 +648,7 @@ plan_options! {
         as () => |_, ()| ();
     without: AblationSet = AblationSet::default(),
     "Ablation: effects to leave out; comma-separated, repeatable" { value: "EFFECTS", heading: NUMERICS, is_rare: true }
-        as Vec<AblationEffect> => |draft, effects| effects.into_iter().for_each(|one| draft.plan.without.add(one));
+        as Vec<AblationEffect> => |draft, effects| effects.into_iter().for_each(|one| draft.plan.without.add_effect(one));
 }
 
 #[cfg(test)]
@@ -675,7 +679,7 @@ mod tests {
             };
             (option.set)(&mut draft, &words).unwrap();
             assert_eq!(
-                draft.finish().unwrap(),
+                draft.finish_plan().unwrap(),
                 ParallelismPlan::new(),
                 "{}",
                 option.key

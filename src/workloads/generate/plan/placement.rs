@@ -54,7 +54,7 @@ impl ParallelGroupKind {
     ];
 
     /// Name of the kind in messages and reports.
-    pub fn word(self) -> &'static str {
+    pub fn kind_name(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
             Self::Data => "data",
@@ -102,7 +102,7 @@ impl RankPlacement {
         for (position, rank) in plan.ranks.iter().enumerate() {
             position_of[*rank as usize] = position as u32;
         }
-        let degrees = [plan.tensor, plan.replicas(), plan.pipeline];
+        let degrees = [plan.tensor, plan.replica_count(), plan.pipeline];
         let mut members_before = Vec::new();
         if plan.is_uneven() {
             members_before.push(0);
@@ -119,7 +119,7 @@ impl RankPlacement {
                 .then_some(plan.tensor_of_experts()),
             context: plan.context,
             ends: plan.end_stages(),
-            mirrored: plan.schedule.copies() > 1,
+            mirrored: plan.schedule.copy_count() > 1,
             members_before,
             order: plan.order,
             rank_at: plan.ranks.clone(),
@@ -128,7 +128,7 @@ impl RankPlacement {
             // collective uses them.
             used: [
                 plan.tensor > 1,
-                plan.copies() > 1,
+                plan.copy_count() > 1,
                 false,
                 false,
                 plan.expert > 1,
@@ -142,12 +142,12 @@ impl RankPlacement {
     /// Declares the groups of first and last stages, which sum the gradients of their shared
     /// weights.
     pub fn use_embedding(&mut self) {
-        self.used[2] = self.members(ParallelGroupKind::Embedding) > 1;
+        self.used[2] = self.member_count(ParallelGroupKind::Embedding) > 1;
     }
 
     /// Declares the groups of whole replicas.
     pub fn use_model(&mut self) {
-        self.used[3] = self.members(ParallelGroupKind::Model) > 1;
+        self.used[3] = self.member_count(ParallelGroupKind::Model) > 1;
     }
 
     /// Declares the partitions of tensor groups for operators; the index of a partition is its
@@ -157,7 +157,7 @@ impl RankPlacement {
     }
 
     /// All kinds of groups, in the order in which their groups are numbered.
-    pub fn families(&self) -> impl Iterator<Item = ParallelGroupKind> + '_ {
+    pub fn iter_group_kinds(&self) -> impl Iterator<Item = ParallelGroupKind> + '_ {
         let operators =
             (0..self.partitions.len()).map(|number| ParallelGroupKind::Operator(number as u16));
         ParallelGroupKind::COMMON.into_iter().chain(operators)
@@ -165,14 +165,14 @@ impl RankPlacement {
 
     /// Name of `family` in messages and reports. Members of a tensor group that share an expert
     /// form a partition, which has its own name.
-    pub fn word(&self, family: ParallelGroupKind) -> &'static str {
+    pub fn kind_name(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
-                if self.expert_tensor == Some(self.partition_at(number).size()) =>
+                if self.expert_tensor == Some(self.partition_at(number).group_size()) =>
             {
                 "expert-tensor"
             }
-            _ => family.word(),
+            _ => family.kind_name(),
         }
     }
 
@@ -181,7 +181,7 @@ impl RankPlacement {
     }
 
     /// Number of ranks of the job.
-    pub fn ranks(&self) -> u32 {
+    pub fn rank_count(&self) -> u32 {
         self.degrees[1] * self.members_until(self.degrees[2])
     }
 
@@ -199,7 +199,7 @@ impl RankPlacement {
     }
 
     /// Returns the rank with these coordinates.
-    pub fn rank(&self, place: RankCoordinates) -> u32 {
+    pub fn rank_at(&self, place: RankCoordinates) -> u32 {
         if !self.members_before.is_empty() {
             // Ranks are ordered by stage, then by replica.
             let own = place.data * self.tensor_of(place.stage) + place.tensor;
@@ -217,7 +217,7 @@ impl RankPlacement {
     }
 
     /// Returns the coordinates of `rank`.
-    pub fn place(&self, rank: u32) -> RankCoordinates {
+    pub fn coordinates_of_rank(&self, rank: u32) -> RankCoordinates {
         if !self.members_before.is_empty() {
             let member = rank / self.degrees[1].max(1);
             let after = self
@@ -248,7 +248,7 @@ impl RankPlacement {
 
     /// Size of a group of `family`. If stages have different degrees, the size of the largest
     /// group.
-    pub fn members(&self, family: ParallelGroupKind) -> u32 {
+    pub fn member_count(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
             ParallelGroupKind::Tensor => tensor,
@@ -259,7 +259,7 @@ impl RankPlacement {
             ParallelGroupKind::Expert => self.expert,
             ParallelGroupKind::ExpertData => self.expert_replicas() * self.weight_side_count(),
             ParallelGroupKind::Context => self.context,
-            ParallelGroupKind::Operator(number) => self.partition_at(number).size(),
+            ParallelGroupKind::Operator(number) => self.partition_at(number).group_size(),
         }
     }
 
@@ -267,7 +267,7 @@ impl RankPlacement {
     pub fn members_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         match family {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
-            _ => self.members(family),
+            _ => self.member_count(family),
         }
     }
 
@@ -341,7 +341,7 @@ impl RankPlacement {
     /// Returns true if the rank at `place` can belong to a group of `family`. A partition divides
     /// only tensor groups of one size. If stages have different tensor degrees, only the first and
     /// last stages have embedding groups.
-    pub fn has(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
+    pub fn has_group_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
         match family {
             ParallelGroupKind::Operator(number) => {
                 self.partition_at(number).all_members() == self.tensor_of(place.stage)
@@ -354,7 +354,7 @@ impl RankPlacement {
     }
 
     /// Number of group numbers that are reserved for `family`: at least its number of groups.
-    pub fn count(&self, family: ParallelGroupKind) -> u32 {
+    pub fn group_count(&self, family: ParallelGroupKind) -> u32 {
         let [_, data, pipeline] = self.degrees;
         match family {
             ParallelGroupKind::Tensor => data * pipeline,
@@ -365,7 +365,7 @@ impl RankPlacement {
             ParallelGroupKind::ExpertData => self.expert_shards_until(pipeline) * self.expert,
             ParallelGroupKind::Context => self.members_until(pipeline) * (data / self.context),
             ParallelGroupKind::Operator(number) => {
-                data * pipeline * self.partition_at(number).count()
+                data * pipeline * self.partition_at(number).group_count()
             }
         }
     }
@@ -399,7 +399,7 @@ impl RankPlacement {
             }
             ParallelGroupKind::Operator(number) => {
                 let partition = self.partition_at(number);
-                let before = (place.stage * data + place.data) * partition.count();
+                let before = (place.stage * data + place.data) * partition.group_count();
                 before + partition.group_of(place.tensor)
             }
         }
@@ -408,9 +408,9 @@ impl RankPlacement {
     /// Returns the number of the first group of `family`. Numbers start at 1, because number 0 is
     /// the group of all ranks.
     fn first_group(&self, family: ParallelGroupKind) -> u32 {
-        let before = self.families().take_while(|other| *other < family);
+        let before = self.iter_group_kinds().take_while(|other| *other < family);
         let used = before.filter(|other| self.is_declared(*other));
-        1 + used.map(|other| self.count(other)).sum::<u32>()
+        1 + used.map(|other| self.group_count(other)).sum::<u32>()
     }
 
     /// Returns true if groups of `family` are used.
@@ -430,12 +430,16 @@ impl RankPlacement {
     /// Returns true if groups of `family` are declared by name: they are used, and they are smaller than the
     /// world.
     pub fn is_declared(&self, family: ParallelGroupKind) -> bool {
-        self.is_used(family) && self.members(family) < self.ranks()
+        self.is_used(family) && self.member_count(family) < self.rank_count()
     }
 
     /// Name by which nodes of the rank at `place` refer to their group of `family`.
-    pub fn name(&self, family: ParallelGroupKind, place: RankCoordinates) -> GroupName<'static> {
-        if self.is_declared(family) && self.has(family, place) {
+    pub fn group_name(
+        &self,
+        family: ParallelGroupKind,
+        place: RankCoordinates,
+    ) -> GroupName<'static> {
+        if self.is_declared(family) && self.has_group_at(family, place) {
             GroupName::from_number((self.first_group(family) + self.index(family, place)).into())
         } else {
             GroupName::World
@@ -443,9 +447,9 @@ impl RankPlacement {
     }
 
     /// Returns the members of the group of `family` to which the rank at `place` belongs.
-    pub fn group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
+    pub fn members_of_group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
         let [_, data, pipeline] = self.degrees;
-        let at = |place| self.rank(place);
+        let at = |place| self.rank_at(place);
         let block = |size: u32| {
             let first = place.data - place.data % size;
             let members = first..first + size;
@@ -471,7 +475,7 @@ impl RankPlacement {
             ParallelGroupKind::Embedding => self
                 .ends
                 .into_iter()
-                .take(self.members(family) as usize)
+                .take(self.member_count(family) as usize)
                 .map(|stage| at(RankCoordinates { stage, ..place }))
                 .collect(),
             ParallelGroupKind::Model => (0..pipeline)
@@ -514,22 +518,22 @@ impl RankPlacement {
     }
 
     /// All groups that nodes refer to by name.
-    pub fn declared(&self) -> DeclaredGroups {
+    pub fn declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
-        for family in self.families().filter(|one| self.is_declared(*one)) {
+        for family in self.iter_group_kinds().filter(|one| self.is_declared(*one)) {
             let first = self.first_group(family);
-            for rank in 0..self.ranks() {
-                let place = self.place(rank);
+            for rank in 0..self.rank_count() {
+                let place = self.coordinates_of_rank(rank);
                 let in_embedding = self.ends.contains(&place.stage);
                 if family == ParallelGroupKind::Embedding && !in_embedding
-                    || !self.has(family, place)
+                    || !self.has_group_at(family, place)
                 {
                     continue;
                 }
                 let name = first + self.index(family, place);
                 groups
                     .entry(name.to_string())
-                    .or_insert_with(|| self.group(family, place));
+                    .or_insert_with(|| self.members_of_group(family, place));
             }
         }
         groups

@@ -29,17 +29,17 @@ impl RankPeak {
     }
 
     /// Adds the memory changes of the next node, in id order.
-    pub fn add(&mut self, node: &NodeView<'_>) {
+    pub fn add_node(&mut self, node: &NodeView<'_>) {
         let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
         self.used = self.used.saturating_add(sum(&node.memory.allocates));
         self.bytes = self.bytes.max(self.used);
         self.used = self.used.saturating_sub(sum(&node.memory.frees));
-        self.streams |= streams(&node.op);
+        self.streams |= streams_remote_memory(&node.op);
     }
 }
 
 /// Returns true if the operation accesses the unnamed remote memory.
-pub fn streams(op: &Op<'_>) -> bool {
+pub fn streams_remote_memory(op: &Op<'_>) -> bool {
     matches!(op, Op::Memory { place, .. } if *place == MemoryLocation::Remote)
 }
 
@@ -61,15 +61,15 @@ impl RankMemory {
         Self {
             own,
             shared: plan.shared_memory.filter(|_| keeps),
-            ranks: u64::try_from(plan.ranks()).unwrap_or(u64::MAX),
+            ranks: u64::try_from(plan.rank_count()).unwrap_or(u64::MAX),
         }
     }
 
     /// Bytes that a rank can store: its own memory and, if it `streams`, an equal share of remote
     /// memory.
-    pub fn capacity(&self, streams: bool) -> u64 {
+    pub fn capacity_with_streaming(&self, streams: bool) -> u64 {
         let shared = self.shared.filter(|_| streams);
-        let share = shared.map_or(0, |shared| shared.share(self.ranks));
+        let share = shared.map_or(0, |shared| shared.bytes_per_rank(self.ranks));
         self.own.saturating_add(share)
     }
 
@@ -77,7 +77,7 @@ impl RankMemory {
     /// number of ranks. Bytes that do not fit into an NPU's own memory are stored in remote memory.
     /// If all ranks share one remote memory, its whole capacity counts; otherwise each rank must
     /// fit into its own share.
-    pub fn fits(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
+    pub fn fits_peaks(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {
             let beyond = peak.bytes.saturating_sub(self.own);
@@ -88,7 +88,7 @@ impl RankMemory {
                 return false;
             };
             let is_common = u64::from(shared.npus) >= self.ranks;
-            if !is_common && beyond > shared.share(self.ranks) {
+            if !is_common && beyond > shared.bytes_per_rank(self.ranks) {
                 return false;
             }
             all += u128::from(beyond) * u128::from(ranks);
@@ -119,22 +119,22 @@ mod tests {
             ranks: 4,
         };
         let unlike = [(peak(40, true), 2), (peak(12, true), 2)];
-        assert!(memory(64, 4).fits(unlike));
-        assert!(!memory(63, 4).fits(unlike));
+        assert!(memory(64, 4).fits_peaks(unlike));
+        assert!(!memory(63, 4).fits_peaks(unlike));
         // A job on four of eight NPUs that share a remote memory can use all of it.
-        assert!(memory(64, 8).fits(unlike));
-        assert_eq!(memory(64, 8).capacity(true), 10 + 64 / 4);
+        assert!(memory(64, 8).fits_peaks(unlike));
+        assert_eq!(memory(64, 8).capacity_with_streaming(true), 10 + 64 / 4);
         // With one remote memory per NPU, the rank with the largest need must fit into it.
-        assert!(memory(30, 1).fits(unlike));
-        assert!(!memory(29, 1).fits(unlike));
-        assert_eq!(memory(30, 1).capacity(true), 40);
+        assert!(memory(30, 1).fits_peaks(unlike));
+        assert!(!memory(29, 1).fits_peaks(unlike));
+        assert_eq!(memory(30, 1).capacity_with_streaming(true), 40);
         // Ranks that never access remote memory have only their own memory, and so do ranks of
         // plans without remote memory.
-        assert!(!memory(64, 4).fits([(peak(40, true), 2), (peak(12, false), 2)]));
+        assert!(!memory(64, 4).fits_peaks([(peak(40, true), 2), (peak(12, false), 2)]));
         let own = RankMemory {
             shared: None,
             ..memory(0, 4)
         };
-        assert!(!own.fits(unlike) && own.fits([(peak(10, false), 4)]));
+        assert!(!own.fits_peaks(unlike) && own.fits_peaks([(peak(10, false), 4)]));
     }
 }

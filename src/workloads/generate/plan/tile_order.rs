@@ -90,7 +90,7 @@ impl ParallelismPlan {
     /// Fails if there are more ranks than cores, a core does not exist, or the machine has no tiles
     /// (`None`).
     pub fn place_on_tiles(&mut self, grid: Option<&CoreGrid>) -> Result<(), GenerateError> {
-        let ranks = self.ranks();
+        let ranks = self.rank_count();
         let order = match &self.tiles {
             CorePlacement::None => return Ok(()),
             CorePlacement::Order(order) => Some(*order),
@@ -117,12 +117,12 @@ impl ParallelismPlan {
                         tensor,
                         data,
                         stage,
-                    } = positions.place(rank);
+                    } = positions.coordinates_of_rank(rank);
                     let own = match self.tensor_neighbours {
                         TensorNeighbours::Near => data * positions.tensor_of(stage) + tensor,
-                        TensorNeighbours::Opposite => tensor * self.replicas() + data,
+                        TensorNeighbours::Opposite => tensor * self.replica_count() + data,
                     };
-                    self.replicas() * positions.members_until(stage) + own
+                    self.replica_count() * positions.members_until(stage) + own
                 };
                 let placed = (0..ranks as u32).map(|rank| cores[index(rank) as usize]);
                 self.tiles = CorePlacement::Cores(placed.collect());
@@ -156,7 +156,7 @@ impl ParallelismPlan {
                 )),
             };
         };
-        let ranks = self.ranks();
+        let ranks = self.rank_count();
         if cores.len() as u128 != ranks {
             let expected = format!("{ranks} of them, one for each rank");
             return Err(option_refused(

@@ -91,7 +91,7 @@ fn eight_steps(
     each: u32,
     pass: impl Fn(PassKind, u32, u32) -> PipelinePass,
 ) -> Vec<PipelineStep> {
-    let mut steps = StepList {
+    let mut steps = StageStepList {
         steps: Vec::new(),
         forwards: [0; 2],
         backwards: [0; 2],
@@ -142,7 +142,7 @@ fn eight_steps(
 }
 
 /// A stage's steps, with the number of passes so far in each direction.
-struct StepList<P> {
+struct StageStepList<P> {
     steps: Vec<PipelineStep>,
     forwards: [u32; 2],
     backwards: [u32; 2],
@@ -151,7 +151,7 @@ struct StepList<P> {
     pass: P,
 }
 
-impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StepList<P> {
+impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepList<P> {
     fn next_forward(&mut self, way: u32) -> PipelinePass {
         let count = &mut self.forwards[way as usize];
         *count += 1;

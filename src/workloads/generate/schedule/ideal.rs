@@ -28,10 +28,10 @@ impl PipelineSchedule {
     ///
     /// Each of these waits adds sum(F + B) - m max(F + B), forward and backward together. Each wait
     /// adds sum(F + B) - m max(F + B), forward and backward together.
-    pub fn ideal(&self, stages: &[Span], micro_batches: u32) -> Span {
+    pub fn ideal_step_time(&self, stages: &[Span], micro_batches: u32) -> Span {
         let slowest = stages.iter().copied().max().unwrap_or(Span::ZERO);
         let through: Span = stages.iter().copied().sum();
-        let passes = u64::from(micro_batches) * u64::from(self.chunks());
+        let passes = u64::from(micro_batches) * u64::from(self.chunk_count());
         slowest.times(passes.saturating_sub(1))
             + through
             + self.ideal_waits(slowest, through, micro_batches)
@@ -44,9 +44,9 @@ impl PipelineSchedule {
     ///
     /// For schedules with separate weight gradients or overlapping passes, the formula assumes that
     /// forward passes, input gradients and weight gradients take equal times. Overlapping passes
-    /// are assumed to take the sum of their times. Idle time ([`PipelineSchedule::idle`]) is then a
+    /// are assumed to take the sum of their times. Idle time ([`PipelineSchedule::idle_time`]) is then a
     /// multiple of a third of a micro-batch. Returns `None` for orders from a file.
-    pub fn bubble(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
+    pub fn bubble_fraction(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {
             let thirds = PassTimes {
                 forward: Span(1),
@@ -54,14 +54,14 @@ impl PipelineSchedule {
                 weight: Span(1),
                 pair: Span(3),
             };
-            let idle = self.idle(stages, split, thirds)?.0;
+            let idle = self.idle_time(stages, split, thirds)?.0;
             return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
         }
         // With passes of length 1, a time equals a number of passes.
         let all = Span(u64::from(stages));
         let waits = self.ideal_waits(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;
-        Some(idle as f64 / (f64::from(self.chunks()) * f64::from(micro_batches)))
+        Some(idle as f64 / (f64::from(self.chunk_count()) * f64::from(micro_batches)))
     }
 
     /// Returns a stage's idle time in a step, if all S stages have the times `times` and v chunks,
@@ -78,7 +78,7 @@ impl PipelineSchedule {
     ///
     /// (Qi et al., 2024; DeepSeek-AI, 2024, whose B is B + W here.) Returns `None` for schedules
     /// without a formula.
-    pub fn idle(&self, stages: u32, split: bool, times: PassTimes) -> Option<Span> {
+    pub fn idle_time(&self, stages: u32, split: bool, times: PassTimes) -> Option<Span> {
         let PassTimes {
             forward,
             input,

@@ -343,7 +343,7 @@ impl PassOrders {
     }
 
     /// Number of stages, which is the number of lines.
-    pub fn stages(&self) -> u32 {
+    pub fn stage_count(&self) -> u32 {
         self.steps.len() as u32
     }
 
@@ -353,12 +353,12 @@ impl PassOrders {
     }
 
     /// Parts of the model on each stage.
-    pub fn chunks(&self) -> u32 {
+    pub fn chunk_count(&self) -> u32 {
         self.parts[0].len() as u32
     }
 
     /// True if there are backward passes.
-    pub fn trains(&self) -> bool {
+    pub fn has_training(&self) -> bool {
         self.trains
     }
 

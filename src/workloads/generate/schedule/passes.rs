@@ -3,12 +3,12 @@
 use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
 
 /// The steps of a stage, computed one at a time (see
-/// [`PipelineSchedule::steps`](super::PipelineSchedule::steps)).
+/// [`PipelineSchedule::steps_of_stage`](super::PipelineSchedule::steps)).
 #[derive(Clone, Debug)]
-pub struct StepIter(StepSource);
+pub struct StepIter(PipelineStepSource);
 
 #[derive(Clone, Debug)]
-enum StepSource {
+enum PipelineStepSource {
     Counted(CountedSteps),
     Listed(std::vec::IntoIter<PipelineStep>),
 }
@@ -49,7 +49,7 @@ impl ScheduleShape {
 impl StepIter {
     pub(super) fn from_shape(shape: ScheduleShape, micro_batches: u32) -> Self {
         let forwards = shape.forward_count(micro_batches);
-        Self(StepSource::Counted(CountedSteps {
+        Self(PipelineStepSource::Counted(CountedSteps {
             shape,
             micro_batches,
             forwards,
@@ -59,7 +59,7 @@ impl StepIter {
     }
 
     pub(super) fn from_steps(steps: Vec<PipelineStep>) -> Self {
-        Self(StepSource::Listed(steps.into_iter()))
+        Self(PipelineStepSource::Listed(steps.into_iter()))
     }
 }
 
@@ -97,15 +97,15 @@ impl Iterator for StepIter {
 
     fn next(&mut self) -> Option<PipelineStep> {
         match &mut self.0 {
-            StepSource::Counted(steps) => steps.next(),
-            StepSource::Listed(steps) => steps.next(),
+            PipelineStepSource::Counted(steps) => steps.next(),
+            PipelineStepSource::Listed(steps) => steps.next(),
         }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let left = match &self.0 {
-            StepSource::Counted(steps) => (steps.end - steps.next) as usize,
-            StepSource::Listed(steps) => steps.len(),
+            PipelineStepSource::Counted(steps) => (steps.end - steps.next) as usize,
+            PipelineStepSource::Listed(steps) => steps.len(),
         };
         (left, Some(left))
     }

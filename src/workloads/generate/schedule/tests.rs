@@ -24,11 +24,11 @@ fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32
         };
         format!("{}{chunk}{mark}", pass.micro_batch + 1)
     };
-    let steps = schedule.steps(stage, stages, micro_batches);
+    let steps = schedule.steps_of_stage(stage, stages, micro_batches);
     let count = steps.len();
     let all: Vec<String> = steps
         .map(|step| {
-            let passes: Vec<String> = step.passes().map(short).collect();
+            let passes: Vec<String> = step.iter_passes().map(short).collect();
             passes.join("|")
         })
         .collect();
@@ -121,22 +121,25 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
     // By PALM's Eq. 1: (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
     for schedule in [PipelineSchedule::GPipe, ONE_F_ONE_B] {
         assert_eq!(equal(schedule.clone(), 4, 8, 1, 2).time, 33);
-        assert_eq!(schedule.ideal(&[Span(3); 4], 8), Span(33));
+        assert_eq!(schedule.ideal_step_time(&[Span(3); 4], 8), Span(33));
     }
     // With chunks of half the layers, times count half passes: (2 x 8 - 1)(1 + 2) + 4 (1 + 2) = 45 +
     // 12 = 57 halves = 28.5.
     assert_eq!(equal(interleaved(2), 4, 8, 1, 2).time, 57);
-    assert_eq!(interleaved(2).ideal(&[Span(3); 4], 8), Span(57));
+    assert_eq!(interleaved(2).ideal_step_time(&[Span(3); 4], 8), Span(57));
     // A pipeline of one stage has no bubble, so its time is 8 (1 + 2) = 24.
     assert_eq!(equal(ONE_F_ONE_B, 1, 8, 1, 2).time, 24);
-    assert_eq!(ONE_F_ONE_B.ideal(&[Span(3)], 8), Span(24));
+    assert_eq!(ONE_F_ONE_B.ideal_step_time(&[Span(3)], 8), Span(24));
     // 33 / 24 = 1 + 3/8, 28.5 / 24 = 1 + 3/16.
-    assert_eq!(ONE_F_ONE_B.bubble(4, 8, false), Some(3.0 / 8.0));
-    assert_eq!(interleaved(2).bubble(4, 8, false), Some(3.0 / 16.0));
+    assert_eq!(ONE_F_ONE_B.bubble_fraction(4, 8, false), Some(3.0 / 8.0));
+    assert_eq!(
+        interleaved(2).bubble_fraction(4, 8, false),
+        Some(3.0 / 16.0)
+    );
     // Eight forward passes follow one another through four stages: 8 + 3 = 11.
     assert_eq!(equal(PipelineSchedule::Inference, 4, 8, 1, 0).time, 11);
     assert_eq!(
-        PipelineSchedule::Inference.ideal(&[Span(1); 4], 8),
+        PipelineSchedule::Inference.ideal_step_time(&[Span(1); 4], 8),
         Span(11)
     );
 }
@@ -144,7 +147,9 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
 #[test]
 fn activations_are_held_until_their_way_back() {
     let stored = |schedule: PipelineSchedule, count: u32| -> Vec<u64> {
-        let held: Vec<u64> = (0..4).map(|i| schedule.stored(i, 4, count)).collect();
+        let held: Vec<u64> = (0..4)
+            .map(|i| schedule.max_stored_passes(i, 4, count))
+            .collect();
         assert_eq!(equal(schedule.clone(), 4, count, 1, 2).peaks, held);
         held
     };
@@ -157,7 +162,7 @@ fn activations_are_held_until_their_way_back() {
     assert_eq!(stored(interleaved(2), 8), [11, 9, 7, 5]);
     assert_eq!(stored(interleaved(2), 4), [8; 4]);
     assert_eq!(stored(layer_wise(3), 2), [6; 4]);
-    let kept = |stage| PipelineSchedule::Inference.stored(stage, 4, 8);
+    let kept = |stage| PipelineSchedule::Inference.max_stored_passes(stage, 4, 8);
     assert_eq!([kept(0), kept(3)], [0, 0]);
 }
 
@@ -179,24 +184,24 @@ fn equal_stages_take_as_long_as_the_formula_says() {
                 .into_iter()
                 .flat_map(|one| [(1, 2), (3, 1), (1, 1)].map(|times| (one.clone(), times)))
             {
-                let both = if schedule.trains() {
+                let both = if schedule.has_training() {
                     forward + back
                 } else {
                     forward
                 };
                 let case = format!("{schedule:?}, {stages} stages, {count}, {forward}, {back}");
                 let found = equal(schedule.clone(), stages, count, forward, back);
-                let ideal = schedule.ideal(&vec![Span(both); stages as usize], count);
+                let ideal = schedule.ideal_step_time(&vec![Span(both); stages as usize], count);
                 assert_eq!(found.time, ideal.0, "{case}");
                 // The bubble is idle time divided by computing time.
-                let busy = (u64::from(count * schedule.chunks()) * both) as f64;
+                let busy = (u64::from(count * schedule.chunk_count()) * both) as f64;
                 let bubble = (found.time as f64 - busy) / busy;
-                let formula = schedule.bubble(stages, count, false).unwrap();
+                let formula = schedule.bubble_fraction(stages, count, false).unwrap();
                 assert!(
                     (bubble - formula).abs() < 1e-12,
                     "{case}: {bubble} {formula}"
                 );
-                let stored = |stage| schedule.stored(stage, stages, count);
+                let stored = |stage| schedule.max_stored_passes(stage, stages, count);
                 let stored: Vec<u64> = (0..stages).map(stored).collect();
                 assert_eq!(found.peaks, stored, "{case}");
                 played += 1;
@@ -212,7 +217,7 @@ fn equal_stages_take_as_long_as_the_formula_says() {
 fn interleaving_wants_a_multiple_of_the_stages() {
     let refusal = |chunks, stages, count| {
         let schedule = interleaved(chunks);
-        schedule.check(stages, count).unwrap_err().to_string()
+        schedule.check_size(stages, count).unwrap_err().to_string()
     };
     assert_eq!(
         refusal(2, 4, 6),
@@ -222,7 +227,7 @@ fn interleaving_wants_a_multiple_of_the_stages() {
     assert!(refusal(2, 4, 3).ends_with("after that many micro-batches: 4"));
     assert_eq!(refusal(1, 4, 8), "`chunks` is 1; expected 2 or more");
     let refusal = |schedule: PipelineSchedule, stages, count| {
-        let error = schedule.check(stages, count).unwrap_err();
+        let error = schedule.check_size(stages, count).unwrap_err();
         error.to_string()
     };
     assert_eq!(
@@ -270,14 +275,14 @@ proptest! {
             _ => rounds + over,
         };
         let found = play(&schedule, &stages, micro_batches).time;
-        let both = |&(forward, back): &(u64, u64)| forward + if schedule.trains() { back } else { 0 };
-        let passes = u64::from(micro_batches * schedule.chunks());
+        let both = |&(forward, back): &(u64, u64)| forward + if schedule.has_training() { back } else { 0 };
+        let passes = u64::from(micro_batches * schedule.chunk_count());
         let slowest = stages.iter().map(both).max().unwrap();
         let through: u64 = stages.iter().map(both).sum();
         prop_assert!(found >= passes * slowest);
         prop_assert!(found >= through);
         let spans: Vec<Span> = stages.iter().map(|stage| Span(both(stage))).collect();
-        let ideal = schedule.ideal(&spans, micro_batches).0;
+        let ideal = schedule.ideal_step_time(&spans, micro_batches).0;
         let slowest_forward = stages.iter().map(|stage| stage.0).max().unwrap();
         let slowest_back = stages.iter().map(|stage| stage.1).max().unwrap();
         match schedule {
@@ -302,19 +307,19 @@ proptest! {
         let micro_batches = rounds * stages;
         let mut ends = 0;
         for stage in 0..stages {
-            for pass in schedule.passes(stage, stages, micro_batches) {
-                match schedule.predecessor(pass, stage, stages) {
+            for pass in schedule.passes_of_stage(stage, stages, micro_batches) {
+                match schedule.predecessor_of(pass, stage, stages) {
                     Some((other, needed)) => {
                         prop_assert_eq!(needed.kind, pass.kind);
                         prop_assert_eq!(needed.micro_batch, pass.micro_batch);
-                        let back = schedule.successor(needed, other, stages);
+                        let back = schedule.successor_of(needed, other, stages);
                         prop_assert_eq!(back, Some((stage, pass)));
                     }
                     None => ends += 1,
                 }
             }
         }
-        let ways = if schedule.trains() { 2 } else { 1 };
+        let ways = if schedule.has_training() { 2 } else { 1 };
         prop_assert_eq!(ends, ways * micro_batches);
     }
 }

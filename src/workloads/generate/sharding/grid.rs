@@ -32,7 +32,7 @@ impl DeviceGrid {
     pub(super) fn groups_over(&self, over: &[OperatorAxis]) -> MemberPartition {
         let count = self.0.iter().map(|&(_, parts)| parts).product();
         let digits: Vec<MeshAxis> = over.iter().map(|&axis| self.axis_digit(axis)).collect();
-        MemberPartition::over(&digits, count)
+        MemberPartition::over_axes(&digits, count)
     }
 }
 
@@ -42,7 +42,9 @@ mod tests {
 
     fn groups(grid: &DeviceGrid, over: &[OperatorAxis]) -> Vec<Vec<u32>> {
         let groups = grid.groups_over(over);
-        (0..groups.count()).map(|g| groups.members_of(g)).collect()
+        (0..groups.group_count())
+            .map(|g| groups.members_of(g))
+            .collect()
     }
 
     #[test]
@@ -77,8 +79,8 @@ mod tests {
         ]);
         let groups = groups(&grid, &[OperatorAxis::B, OperatorAxis::M]);
         assert_eq!(groups, [[0, 1, 4, 5], [2, 3, 6, 7]]);
-        assert_eq!(grid.axis_digit(OperatorAxis::B).part(6), 1);
-        assert_eq!(grid.axis_digit(OperatorAxis::N).part(6), 1);
-        assert_eq!(grid.axis_digit(OperatorAxis::M).part(6), 0);
+        assert_eq!(grid.axis_digit(OperatorAxis::B).shard_of_member(6), 1);
+        assert_eq!(grid.axis_digit(OperatorAxis::N).shard_of_member(6), 1);
+        assert_eq!(grid.axis_digit(OperatorAxis::M).shard_of_member(6), 0);
     }
 }

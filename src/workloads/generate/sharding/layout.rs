@@ -59,7 +59,7 @@ impl MeshAxis {
     }
 
     /// Index of the shard that `member` has.
-    pub fn part(self, member: u32) -> u32 {
+    pub fn shard_of_member(self, member: u32) -> u32 {
         member / self.stride % self.parts
     }
 }
@@ -104,7 +104,7 @@ impl ShardLayout {
     };
 
     /// Number of different shards of the result; each member has exactly one.
-    pub fn parts(&self) -> u64 {
+    pub fn shard_count(&self) -> u64 {
         self.axis_digits()
             .iter()
             .fold(1, |all: u64, digit| all.saturating_mul(digit.parts.into()))
@@ -116,7 +116,8 @@ impl ShardLayout {
 
     /// Returns the index of `member`'s shard along each axis.
     fn shard_indices(&self, member: u32) -> [u64; 3] {
-        self.axis_digits().map(|digit| digit.part(member).into())
+        self.axis_digits()
+            .map(|digit| digit.shard_of_member(member).into())
     }
 
     /// Returns the number, in row-major order, of the shard whose indices along the axes are

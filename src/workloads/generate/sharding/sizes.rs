@@ -27,7 +27,7 @@ impl AxisExtent {
         if axis == OperatorAxis::B {
             return Self::Divisors(vec![(batch, "samples")]);
         }
-        let sizes: Vec<_> = spec.sizes(axis).collect();
+        let sizes: Vec<_> = spec.sizes_along_axis(axis).collect();
         if !sizes.is_empty() {
             return Self::Divisors(sizes);
         }
@@ -72,31 +72,34 @@ impl OperatorTotals {
         // compares.
         let products = spec.products.iter().map(|one| {
             let sums = spec
-                .volume(one.result)
-                .saturating_mul(spec.volume(one.over));
+                .tensor_volume(one.result)
+                .saturating_mul(spec.tensor_volume(one.over));
             sums.saturating_mul(2)
         });
         let if_any = |any: bool, count: u128| if any { batched(count) } else { 0 };
-        let channels = if spec.sums() { K } else { N };
+        let channels = if spec.sums_partial_results() { K } else { N };
         let order = match (spec.windows, channels) {
             (None, _) => [B, M, N, K],
             (Some(_), K) => [B, K, M, N],
             (Some(_), _) => [B, N, M, K],
         };
         let weights = spec.weights.iter().map(|one| {
-            let cut = [N, K].map(|axis| spec.cuts(axis, one.axes));
-            (spec.volume(one.axes), cut)
+            let cut = [N, K].map(|axis| spec.axis_cuts(axis, one.axes));
+            (spec.tensor_volume(one.axes), cut)
         });
         Self {
             order,
             extents: OperatorAxis::ALL.map(|axis| AxisExtent::of_axis(spec, axis, batch)),
             flops: batched(products.fold(0, u128::saturating_add)),
-            outputs: if_any(spec.sums() || spec.looks_up(), spec.volumes(&spec.outputs)),
-            inputs: if_any(spec.sums(), spec.volumes(&spec.inputs)),
+            outputs: if_any(
+                spec.sums_partial_results() || spec.looks_up(),
+                spec.sum_volumes(&spec.outputs),
+            ),
+            inputs: if_any(spec.sums_partial_results(), spec.sum_volumes(&spec.inputs)),
             weights: weights.collect(),
             rows: spec.windows.map(|windows| WindowRows {
-                inputs: spec.extent('i'),
-                outputs: spec.extent('h'),
+                inputs: spec.extent_of_axis('i'),
+                outputs: spec.extent_of_axis('h'),
                 kernel: windows.kernel,
                 stride: windows.stride,
                 padding: windows.padding,

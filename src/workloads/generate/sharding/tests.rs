@@ -50,10 +50,10 @@ fn hold(
     parts: &Parts,
     whole: impl Fn(&Element) -> i64,
 ) {
-    let count = sharding.degrees.devices() as u32;
+    let count = sharding.degrees.device_count() as u32;
     let devices = ranks(count);
     let mut has = vec![0_u64; count as usize];
-    let groups = sharding.groups(reduction, &devices);
+    let groups = sharding.reduction_groups(reduction, &devices);
     assert_eq!(groups.len() as u32 * reduction.size, count, "{case}");
     let mut group_of = BTreeMap::new();
     for (index, group) in groups.iter().enumerate() {
@@ -128,11 +128,11 @@ fn table_iii_of_a_linear_operator() {
     );
     // Positions are 12 b + 6 m + 3 n + k.
     let devices: Vec<Rank> = (0..24).map(Rank).collect();
-    let groups = found.groups(&found.update, &devices);
+    let groups = found.reduction_groups(&found.update, &devices);
     assert_eq!(groups[0], [0, 6, 12, 18].map(Rank));
     assert_eq!(groups[5], [5, 11, 17, 23].map(Rank));
     assert_eq!(
-        found.groups(&found.forward, &devices)[1],
+        found.reduction_groups(&found.forward, &devices)[1],
         [3, 4, 5].map(Rank)
     );
 }
@@ -141,18 +141,18 @@ fn table_iii_of_a_linear_operator() {
 fn on_one_device_it_is_what_models_count() {
     let mut products = 0;
     for preset in PRESETS {
-        let model = Model::named(preset.name).unwrap();
+        let model = Model::load_named(preset.name).unwrap();
         for operator in model.layers.iter().flat_map(|layer| &layer.operators) {
             let work = &operator.work;
             let case = format!("{} {}", preset.name, operator.name);
             let found = OperatorSharding::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
             // A spec counts two FLOPs per multiplication, but a pooling has no multiplications.
             if !matches!(work, OperatorKind::Pool { .. }) {
-                assert_eq!(found.flops, 2 * 3 * work.multiplications(), "{case}");
+                assert_eq!(found.flops, 2 * 3 * work.multiplication_count(), "{case}");
             }
             // A tied matrix does not count as a weight, but it has a gradient.
             if !matches!(work, OperatorKind::Linear { tied: true, .. }) {
-                assert_eq!(found.update.elements, work.parameters(), "{case}");
+                assert_eq!(found.update.elements, work.parameter_count(), "{case}");
             }
             if matches!(
                 work,
@@ -175,14 +175,23 @@ fn a_convolution_numbers_devices_as_the_table_does() {
     let found = OperatorSharding::new(
         &image::work([4, 4], 1, 1),
         2,
-        ShardingDegrees::convolution(1, 2, 2, 2),
+        ShardingDegrees::of_convolution(1, 2, 2, 2),
         8,
     )
     .unwrap();
     let devices: Vec<Rank> = (0..8).map(Rank).collect();
-    assert_eq!(found.groups(&found.forward, &devices)[0], [0, 4].map(Rank));
-    assert_eq!(found.groups(&found.backward, &devices)[0], [0, 1].map(Rank));
-    assert_eq!(found.groups(&found.update, &devices)[0], [0, 2].map(Rank));
+    assert_eq!(
+        found.reduction_groups(&found.forward, &devices)[0],
+        [0, 4].map(Rank)
+    );
+    assert_eq!(
+        found.reduction_groups(&found.backward, &devices)[0],
+        [0, 1].map(Rank)
+    );
+    assert_eq!(
+        found.reduction_groups(&found.update, &devices)[0],
+        [0, 2].map(Rank)
+    );
 }
 
 #[test]
@@ -220,7 +229,7 @@ fn operators_beyond_the_table() {
     );
     // 8 query heads and 4 key and value heads, sharded by 4: 4 B S^2 (8 x 16) / 8 FLOPs per device,
     // and no sum.
-    let found = OperatorSharding::new(&attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
+    let found = OperatorSharding::new(&parse_attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
     assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
@@ -255,7 +264,7 @@ fn operators_beyond_the_table() {
         groups,
         bias: true,
     };
-    let cut = ShardingDegrees::convolution(1, 3, 1, 2);
+    let cut = ShardingDegrees::of_convolution(1, 3, 1, 2);
     let found = OperatorSharding::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
     assert_eq!(found.update.elements, 3 * 3 * 6 * 4 / 6 + 4 / 2);
     // In a depthwise convolution, each of the 4 channels has its own filter.
@@ -275,7 +284,7 @@ fn operators_beyond_the_table() {
     assert_eq!(found.flops, 2 * 2 * 10 * 16);
 }
 
-fn attention() -> OperatorKind {
+fn parse_attention() -> OperatorKind {
     OperatorKind::Attention {
         tokens: 32,
         queries: 32,
@@ -295,8 +304,10 @@ fn halos_of_known_layers() {
     // neighbour.
     let work = image::work([8, 8], 1, 1);
     let found =
-        OperatorSharding::new(&work, 2, ShardingDegrees::convolution(2, 1, 4, 1), 8).unwrap();
-    let rows: Vec<_> = (0..4).filter_map(|position| found.rows(position)).collect();
+        OperatorSharding::new(&work, 2, ShardingDegrees::of_convolution(2, 1, 4, 1), 8).unwrap();
+    let rows: Vec<_> = (0..4)
+        .filter_map(|position| found.image_rows_of(position))
+        .collect();
     let expected = [[0..2, 0..3], [2..4, 1..5], [4..6, 3..7], [6..8, 5..8]];
     assert_eq!(rows, expected);
     // ResNet's stem: 7 x 7 windows, stride 2, padding 3, 224 rows in 2 parts. Outputs 0..56 need
@@ -312,9 +323,9 @@ fn halos_of_known_layers() {
         bias: false,
     };
     let found =
-        OperatorSharding::new(&stem, 1, ShardingDegrees::convolution(1, 1, 2, 1), 2).unwrap();
-    assert_eq!(found.rows(0), Some([0..112, 0..114]));
-    assert_eq!(found.rows(1), Some([112..224, 109..224]));
+        OperatorSharding::new(&stem, 1, ShardingDegrees::of_convolution(1, 1, 2, 1), 2).unwrap();
+    assert_eq!(found.image_rows_of(0), Some([0..112, 0..114]));
+    assert_eq!(found.image_rows_of(1), Some([112..224, 109..224]));
     let linear = OperatorSharding::new(&LINEAR, 4, degrees(1, 1, 1, 1), 1).unwrap();
-    assert_eq!(linear.rows(0), None);
+    assert_eq!(linear.image_rows_of(0), None);
 }

@@ -58,12 +58,14 @@ impl AdapterGroups {
             let shares = match adapters {
                 _ if size == 1 => None,
                 1 => Some(ParallelGroupKind::Tensor),
-                _ => Some(family(MemberPartition::runs(tensor, size))),
+                _ => Some(family(MemberPartition::of_consecutive_members(
+                    tensor, size,
+                ))),
             };
             let summing = match (own_sums, adapters) {
                 (false, _) | (true, 1) => None,
                 (true, _) if size == 1 => Some(ParallelGroupKind::Tensor),
-                (true, _) => Some(family(MemberPartition::strided(tensor, size))),
+                (true, _) => Some(family(MemberPartition::of_strided_members(tensor, size))),
             };
             let own = AdapterShares {
                 size,
@@ -138,6 +140,6 @@ impl TrainingGenerator {
         if is_edge || sums == AdapterSums::Source {
             return None;
         }
-        last_sum(self.lowered_layer(layer).program(kind, 0)).map(|sum| (layer, sum))
+        last_sum(self.lowered_layer(layer).program_of(kind, 0)).map(|sum| (layer, sum))
     }
 }

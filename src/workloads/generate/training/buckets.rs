@@ -53,8 +53,8 @@ pub(super) struct GradientBucket {
 /// Returns the numbers of weights of an operator of kind `work`, in the order in which their
 /// gradients are computed.
 pub(super) fn weights_by_gradient(work: &OperatorKind) -> [u64; 2] {
-    let spec = work.spec();
-    let mut each = spec.gradients(false).map(|count| count as u64);
+    let spec = work.to_spec();
+    let mut each = spec.gradient_sizes(false).map(|count| count as u64);
     [each.next(), each.next()].map(Option::unwrap_or_default)
 }
 
@@ -80,7 +80,7 @@ impl BucketAssigner {
     /// the group that reduces them. Each entry of `layers` has the layer and its number of weights.
     /// For each operator from the last to the first, the entry also has the numbers of weights
     /// whose gradients the operator computes.
-    pub fn buckets<F: IntoIterator<Item = [u64; 2]>>(
+    pub fn assign_buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         among: ParallelGroupKind,
         layers: impl Iterator<Item = (usize, u64, F)>,
@@ -135,8 +135,8 @@ mod tests {
         // Each of the two layers has a norm (8 and 8 weights), then a bias of 4 and a matrix of 32.
         let found = [[4, 32], [0, 0], [8, 8]];
         let layers = [(1, 52, found), (0, 52, found)];
-        let buckets =
-            BucketAssigner::new(&plan, 2).buckets(ParallelGroupKind::Data, layers.into_iter());
+        let buckets = BucketAssigner::new(&plan, 2)
+            .assign_buckets(ParallelGroupKind::Data, layers.into_iter());
         let each = buckets.iter();
         each.map(|b| (b.layer, b.operators, b.divided, b.weights))
             .collect()

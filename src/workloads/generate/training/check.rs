@@ -28,7 +28,7 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
     plan.check_tiles()?;
     all_layers(model, plan)?;
     let micro_batches = check_batch(plan)?;
-    plan.schedule.check(plan.pipeline, micro_batches)?;
+    plan.schedule.check_size(plan.pipeline, micro_batches)?;
     plan.check_together()?;
     check_layers(model, plan)?;
     local_experts::check_expert_degrees(model, plan)?;
@@ -43,7 +43,7 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
     }
     tile_fits(model, plan)?;
     tied_last(model, plan, micro_batches)?;
-    let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
+    let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunk_count());
     let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
     check_limit(
         "messages of a job",
@@ -72,15 +72,15 @@ fn tied_last(
     micro_batches: u32,
 ) -> Result<(), GenerateError> {
     let [first, last] = plan.end_stages();
-    let mut operators = model.runs().flat_map(|run| &run[0].operators);
-    let is_tied = |one: &LayerOperator| one.work.spec().tied_weights().is_some();
-    if first != last || plan.pipeline == 1 || !plan.trains() || !operators.any(is_tied) {
+    let mut operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
+    let is_tied = |one: &LayerOperator| one.work.to_spec().tied_weights().is_some();
+    if first != last || plan.pipeline == 1 || !plan.has_training() || !operators.any(is_tied) {
         return Ok(());
     }
-    let part_of = |chunk| plan.schedule.part(first, chunk, plan.pipeline);
+    let part_of = |chunk| plan.schedule.part_of_chunk(first, chunk, plan.pipeline);
     let completed = plan
         .schedule
-        .steps(first, plan.pipeline, micro_batches)
+        .steps_of_stage(first, plan.pipeline, micro_batches)
         .filter(|step| step.completes)
         .map(|step| part_of(step.beside.unwrap_or(step.pass).chunk))
         .last();
@@ -104,11 +104,15 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
     };
     let members = plan.tensor_degrees().max().unwrap_or(1).max(1);
     let row = |operator: &LayerOperator| {
-        let spec = operator.work.spec();
-        let summed = if spec.sums() { spec.extent('k') } else { 0 };
+        let spec = operator.work.to_spec();
+        let summed = if spec.sums_partial_results() {
+            spec.extent_of_axis('k')
+        } else {
+            0
+        };
         summed.div_ceil(members.into())
     };
-    let operators = model.runs().flat_map(|run| &run[0].operators);
+    let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
     let Some(widest) = operators.max_by_key(|operator| row(operator)) else {
         return Ok(());
     };
@@ -127,7 +131,7 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
 
 /// Upper bound on the nodes of one rank per stage, summed over all stages.
 pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
-    let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
+    let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunk_count());
     // An operator has at most 20 nodes, both directions together, including reductions and
     // messages. With a residency rule, at most four of these nodes are kernels with operands: the
     // forward kernel, its recomputation, and two backward kernels for the gradients of input and
@@ -142,8 +146,10 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
     // Each expert has kernels for casts, a product and two gradients, and their additional kernels.
     let experts = match plan.expert_products {
         ExpertProducts::OneByOne => {
-            let operators = model.runs().flat_map(|run| &run[0].operators);
-            let most = operators.map(|one| one.work.spec().expert_weights()).max();
+            let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
+            let most = operators
+                .map(|one| one.work.to_spec().expert_weights())
+                .max();
             u128::from(most.unwrap_or(0) / u64::from(plan.expert.max(1)))
         }
         ExpertProducts::Grouped | ExpertProducts::Fused => 0,
@@ -183,14 +189,18 @@ fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateEr
         plan.attention == AttentionKernel::Flash,
     );
     let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
-    let operators = model.runs().flat_map(|run| {
+    let operators = model.equal_layer_runs().flat_map(|run| {
         let works = run[0].operators.iter().map(|operator| &operator.work);
         works.map(|work| (work, run.len() as u128))
     });
     for (work, times) in operators {
         // Count a tied matrix a second time, because the last stage of a pipeline has a copy of it.
-        weights += times * work.spec().gradients(true).fold(0, u128::saturating_add);
-        multiplications += times * u128::from(work.multiplications());
+        weights += times
+            * work
+                .to_spec()
+                .gradient_sizes(true)
+                .fold(0, u128::saturating_add);
+        multiplications += times * u128::from(work.multiplication_count());
         kept += times * u128::from(work.saved_bytes(number, fused));
         widest = widest
             .max(work.input_elements())
@@ -220,7 +230,7 @@ fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateEr
 }
 
 fn check_degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
-    let ranks = plan.ranks();
+    let ranks = plan.rank_count();
     if ranks > MAX_NPUS.into() {
         let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
         return Err(option_refused("data x tensor x pipeline", ranks, expected));
@@ -270,8 +280,8 @@ fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateErr
             "layers with operators",
         ));
     }
-    let chunks = plan.schedule.chunks();
-    let parts = u64::from(plan.schedule.parts(plan.pipeline));
+    let chunks = plan.schedule.chunk_count();
+    let parts = u64::from(plan.schedule.part_count(plan.pipeline));
     if let (PipelineSchedule::LayerWise { .. }, true) = (&plan.schedule, plan.pipeline > 1) {
         let expected = "1 with schedule = layer-wise, which has every layer on all ranks";
         return Err(option_refused("pipeline", plan.pipeline, expected));
@@ -319,7 +329,7 @@ fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), Ge
     }
     let expected = format!(
         "a number that times {} chunks is {divides} all {count} layers, with split = {}",
-        plan.schedule.chunks(),
+        plan.schedule.chunk_count(),
         plan.split
     );
     Err(option_refused("pipeline", plan.pipeline, expected))
@@ -403,8 +413,8 @@ fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), Gene
         check_divisibility(model, [(*members).into(); 2])?;
     }
     let [first, last] = [0, plan.pipeline - 1].map(|stage| plan.tensor_of(stage));
-    let mut operators = model.runs().flat_map(|run| &run[0].operators);
-    let mut is_tied = || operators.any(|one| one.work.spec().tied_weights().is_some());
+    let mut operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
+    let mut is_tied = || operators.any(|one| one.work.to_spec().tied_weights().is_some());
     if first != last && is_tied() {
         let expected = format!(
             "one degree for the first and the last stage, which both have the embedding's table of {}",
@@ -437,11 +447,11 @@ fn check_divisibility(
     [members, expert_members]: [u64; 2],
 ) -> Result<(), GenerateError> {
     let mut own = members;
-    for operator in model.runs().flat_map(|run| &run[0].operators) {
-        let spec = operator.work.spec();
+    for operator in model.equal_layer_runs().flat_map(|run| &run[0].operators) {
+        let spec = operator.work.to_spec();
         if spec.expert_weights() > 0 {
             own = expert_members;
-        } else if spec.sums() || spec.exchange.is_some() {
+        } else if spec.sums_partial_results() || spec.exchange.is_some() {
             own = members;
         }
         tensor_cut::check_divides(operator, operator.cut, own)?;
@@ -473,7 +483,7 @@ fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), Generate
             let operators = layer.operators.iter();
             operators.map(|operator| (&layer.name, &operator.name))
         });
-        if !names.any(|(layer, operator)| one.names(layer, operator)) {
+        if !names.any(|(layer, operator)| one.matches_operator(layer, operator)) {
             let expected = format!(
                 "an operator of {}, such as {}; `*` stands for any letters, and `layer/operator` for one of a layer",
                 model.name, model.layers[0].operators[0].name
@@ -484,8 +494,8 @@ fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), Generate
                 expected,
             ));
         }
-        if one.degrees.devices() != plan.tensor.into() {
-            let found = one.degrees.devices();
+        if one.degrees.device_count() != plan.tensor.into() {
+            let found = one.degrees.device_count();
             let expected = format!(
                 "{}, the plan's tensor degree, as the product of b, m, n and k of {:?}",
                 plan.tensor, one.name

@@ -61,11 +61,15 @@ fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
 /// times the samples of a micro-batch.
 pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
-        let all = spec.volume(axes).saturating_mul(sample);
+        let all = spec.tensor_volume(axes).saturating_mul(sample);
         u64::try_from(all).unwrap_or(u64::MAX)
     };
     let keys = bytes("mgw");
-    let values = if spec.has('u') { bytes("mgu") } else { keys };
+    let values = if spec.has_axis('u') {
+        bytes("mgu")
+    } else {
+        keys
+    };
     [bytes("mnw"), keys.saturating_add(values)]
 }
 
@@ -84,8 +88,8 @@ pub(super) fn check_context_degree(
         let expected = "none, selective or full where tokens of a sequence are shared out";
         return Err(option_refused("recompute", plan.recompute, expected));
     }
-    let operators = || model.runs().flat_map(|run| &run[0].operators);
-    if !operators().any(|one| one.work.spec().attends()) {
+    let operators = || model.equal_layer_runs().flat_map(|run| &run[0].operators);
+    if !operators().any(|one| one.work.to_spec().is_attention()) {
         return wrong(format!(
             "1 for {}, in which no token needs another",
             model.name
@@ -100,10 +104,10 @@ pub(super) fn check_context_degree(
 /// If the plan's degree is invalid for `operator`, returns a description of valid degrees.
 fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<String> {
     let shards = u64::from(plan.context);
-    let spec = operator.work.spec();
-    if !spec.attends() {
+    let spec = operator.work.to_spec();
+    if !spec.is_attention() {
         // Images have rows of pixels with halos, which cannot be divided like tokens.
-        let mut sizes = spec.sizes(OperatorAxis::M).peekable();
+        let mut sizes = spec.sizes_along_axis(OperatorAxis::M).peekable();
         if spec.windows.is_some() || sizes.peek().is_none() {
             return Some("1 for a model whose operators are not all over tokens".to_owned());
         }
@@ -116,7 +120,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
         ContextExchange::AllToAll => {
             let members = shards * u64::from(plan.tensor);
             let mut odd = spec
-                .sizes(OperatorAxis::N)
+                .sizes_along_axis(OperatorAxis::N)
                 .filter(|(size, _)| !size.is_multiple_of(members));
             odd.next().map(|(size, what)| {
                 format!(
@@ -126,7 +130,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
             })
         }
         ContextExchange::AllGather => {
-            let tokens = spec.extent('m');
+            let tokens = spec.extent_of_axis('m');
             let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
             // With a causal mask, each rank needs two pieces; otherwise ranks would have unequal
             // work.

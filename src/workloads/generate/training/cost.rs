@@ -68,13 +68,16 @@ pub(super) struct CostParameters {
 
 impl CostParameters {
     /// Returns the kernels of `work`, which is one member's shard of an operator.
-    pub fn kernels(&self, work: OperatorKind) -> Result<OperatorKernels, GenerateError> {
+    pub fn kernels_of_operator(
+        &self,
+        work: OperatorKind,
+    ) -> Result<OperatorKernels, GenerateError> {
         let work = if self.dropout {
             work
         } else {
             work.without_dropout()
         };
-        let spec = work.spec();
+        let spec = work.to_spec();
         let mut kernels = self.kernels_of_spec(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
         let saved = |one: u64| to_bytes(u128::from(self.samples) * u128::from(one));
@@ -97,8 +100,8 @@ impl CostParameters {
         let each = self.samples.saturating_mul(self.number);
         let [input, output] =
             [work.input_elements(), work.output_elements()].map(|all| all.saturating_mul(each));
-        let weights = work.parameters().saturating_mul(self.number);
-        let found = work.parameters().saturating_mul(self.gradient);
+        let weights = work.parameter_count().saturating_mul(self.number);
+        let found = work.parameter_count().saturating_mul(self.gradient);
         let both = input.saturating_add(output);
         let forward = if looks_up {
             OperandBytes {
@@ -147,7 +150,8 @@ impl CostParameters {
     fn kernels_of_spec(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         match spec.kernels {
             KernelSpec::Products if spec.is_linear() => {
-                let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent(axis).into());
+                let [rows, inputs, outputs] =
+                    ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
                 let bias = spec.weights.iter().any(|one| !one.axes.contains('k'));
                 let experts = spec.expert_weights().max(1).into();
                 let sizes = [self.row_count(rows), inputs, outputs];
@@ -191,8 +195,8 @@ impl CostParameters {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();
         let others = axes.chars().filter(|axis| !is_row(axis));
-        let others = others.map(|axis| spec.extent(axis).into());
-        [self.row_count(spec.volume(&rows))]
+        let others = others.map(|axis| spec.extent_of_axis(axis).into());
+        [self.row_count(spec.tensor_volume(&rows))]
             .into_iter()
             .chain(others)
             .collect()

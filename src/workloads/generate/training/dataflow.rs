@@ -37,7 +37,7 @@ use crate::generate::sharding::{
 };
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{
-    ChainRole, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
+    ChainInput, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
 };
 
 /// A result that one operator passes to another.
@@ -127,7 +127,7 @@ impl<'p> DataflowTracer<'p> {
     }
 
     /// Traces `layer`; `before` is the output of the previous layer.
-    pub fn layer<'l>(
+    pub fn trace_layer<'l>(
         &self,
         layer: &'l ModelLayer,
         before: Option<ShardedActivation>,
@@ -147,7 +147,7 @@ impl<'p> DataflowTracer<'p> {
             } else {
                 way.main
             };
-            let spec = operator.work.spec();
+            let spec = operator.work.to_spec();
             let (cutting, windows) =
                 self.operator_sharding(&layer.name, operator, &spec, stands.as_ref())?;
             let need = cutting.input_layout(&spec);
@@ -155,14 +155,14 @@ impl<'p> DataflowTracer<'p> {
                 layout: cutting.output_layout(),
                 partial_over: cutting.partial_axis(),
                 elements: operator.work.output_elements(),
-                columns: spec.columns(),
+                columns: spec.column_count(),
                 image: spec.windows.is_some()
                     || spec.is_by_column() && stands.is_some_and(|held| held.image),
                 produced_by: Some(i),
             };
             let sources = way.input_sources(operator, &spec);
             let inputs = way.advance_past(operator, &spec, need, gives, self.members);
-            let beside = matches!(spec.role, ChainRole::Table | ChainRole::Beside);
+            let beside = matches!(spec.role, ChainInput::Table | ChainInput::Beside);
             tables += u32::from(beside);
             steps.push(ShardedOperator {
                 operator,
@@ -212,22 +212,24 @@ impl<'p> DataflowTracer<'p> {
     fn derive_split(&self, spec: &OperatorSpec, before: Option<&ShardedActivation>) -> TensorSplit {
         let members = u64::from(self.members);
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
-        let fits = |axis| spec.divides(axis, members);
+        let fits = |axis| spec.can_divide(axis, members);
         let tied = spec.tied_weights().is_some();
         // An image that is flattened to a row is split by whole channels.
         let channels =
             |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
         let by_inputs = fits(OperatorAxis::K) && before.is_none_or(channels) && !tied;
         match spec.role {
-            ChainRole::Table => TensorSplit::RowParallel,
-            ChainRole::Beside if fits(OperatorAxis::N) => TensorSplit::ColumnParallel,
-            ChainRole::Beside if by_inputs => TensorSplit::RowParallel,
-            ChainRole::Next if spec.sums() => match (arrives, by_inputs, fits(OperatorAxis::N)) {
-                (Some(_), true, _) | (_, true, false) => TensorSplit::RowParallel,
-                (_, _, true) => TensorSplit::ColumnParallel,
-                _ if tied => TensorSplit::ColumnParallel,
-                _ => TensorSplit::Replicated,
-            },
+            ChainInput::Table => TensorSplit::RowParallel,
+            ChainInput::Beside if fits(OperatorAxis::N) => TensorSplit::ColumnParallel,
+            ChainInput::Beside if by_inputs => TensorSplit::RowParallel,
+            ChainInput::Next if spec.sums_partial_results() => {
+                match (arrives, by_inputs, fits(OperatorAxis::N)) {
+                    (Some(_), true, _) | (_, true, false) => TensorSplit::RowParallel,
+                    (_, _, true) => TensorSplit::ColumnParallel,
+                    _ if tied => TensorSplit::ColumnParallel,
+                    _ => TensorSplit::Replicated,
+                }
+            }
             _ if arrives.is_some() => TensorSplit::InsideRegion,
             _ => TensorSplit::Replicated,
         }
@@ -244,7 +246,7 @@ impl<'p> DataflowTracer<'p> {
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         // Search from the back, because later entries override earlier ones.
         let mut own = self.operators.iter().rev();
-        let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
+        let Some(own) = own.find(|one| one.matches_operator(layer, &operator.name)) else {
             return self.default_sharding(operator, spec, before);
         };
         // Channels of images are normalised independently.
@@ -270,10 +272,10 @@ impl<'p> DataflowTracer<'p> {
         )
         .map_err(whose)?;
         let cutting = ShardSpec {
-            samples: sharding.digit(OperatorAxis::B),
-            rows: sharding.digit(OperatorAxis::M),
-            outputs: sharding.digit(OperatorAxis::N),
-            inputs: sharding.digit(OperatorAxis::K),
+            samples: sharding.mesh_axis_of(OperatorAxis::B),
+            rows: sharding.mesh_axis_of(OperatorAxis::M),
+            outputs: sharding.mesh_axis_of(OperatorAxis::N),
+            inputs: sharding.mesh_axis_of(OperatorAxis::K),
         };
         if let (Some(held), true) = (before, spec.is_linear()) {
             let parts = u64::from(cutting.inputs.parts);
@@ -285,7 +287,7 @@ impl<'p> DataflowTracer<'p> {
                 return Err(option_refused("k", parts, expected));
             }
         }
-        let windows = (cutting.rows.parts > 1 && spec.extent('h') > 0).then_some(sharding);
+        let windows = (cutting.rows.parts > 1 && spec.extent_of_axis('h') > 0).then_some(sharding);
         if windows.is_some() && !cutting.shares_windows(&operator.work) {
             let expected = "1, because the padding is as large as the rows that a window for one output row covers";
             return Err(whose(option_refused("m", cutting.rows.parts, expected)));
@@ -345,15 +347,17 @@ impl<'p> DataflowTracer<'p> {
         }
         let between = cut == TensorSplit::InsideRegion;
         let parts = u64::from(layout.columns.parts);
-        if spec.attends() {
+        if spec.is_attention() {
             tensor_cut::check_divides(operator, TensorSplit::InsideRegion, parts)?;
         }
         // Vocabularies are padded, so their size always divides evenly.
         let classes = spec.reduces_columns() && between;
         let by_column = if before.image {
-            spec.clone().free_columns().divides(OperatorAxis::N, parts)
+            spec.clone()
+                .free_columns()
+                .can_divide(OperatorAxis::N, parts)
         } else {
-            spec.divides(OperatorAxis::N, parts)
+            spec.can_divide(OperatorAxis::N, parts)
         };
         let by_itself = classes || spec.is_by_column() && by_column;
         if by_itself {
@@ -398,10 +402,10 @@ impl DataflowCursor {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
             _ if operator.around => self.around.iter().map(of).collect(),
-            ChainRole::Table | ChainRole::Beside => Vec::new(),
-            ChainRole::Next => self.main.iter().map(of).collect(),
-            ChainRole::Join | ChainRole::Collect => {
-                let alone = self.side.is_empty() && spec.role == ChainRole::Join;
+            ChainInput::Table | ChainInput::Beside => Vec::new(),
+            ChainInput::Next => self.main.iter().map(of).collect(),
+            ChainInput::Join | ChainInput::Collect => {
+                let alone = self.side.is_empty() && spec.role == ChainInput::Join;
                 let around = self.around.iter().filter(|_| alone);
                 let all = self.main.iter().chain(&self.side).chain(around);
                 all.map(of).collect()
@@ -422,7 +426,7 @@ impl DataflowCursor {
         let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
         // True if the branch and the skip path both use the current result. Tables use no earlier
         // result, so they never fork.
-        let fork = self.around == self.main && spec.role != ChainRole::Table;
+        let fork = self.around == self.main && spec.role != ChainInput::Table;
         if operator.around {
             let input = take(self.around);
             if fork {
@@ -432,32 +436,32 @@ impl DataflowCursor {
             return input.into_iter().collect();
         }
         let inputs = match spec.role {
-            ChainRole::Table => {
+            ChainInput::Table => {
                 // Keep an earlier table's result outside the chain until an operator uses it.
                 let own = self.main.take().filter(|held| held.produced_by.is_some());
                 self.side.extend(own);
                 self.around = Some(gives);
                 Vec::new()
             }
-            ChainRole::Beside => {
+            ChainInput::Beside => {
                 self.side.push(gives);
                 return Vec::new();
             }
-            ChainRole::Join | ChainRole::Collect => {
+            ChainInput::Join | ChainInput::Collect => {
                 let beside = std::mem::take(&mut self.side);
-                let alone = beside.is_empty() && spec.role == ChainRole::Join;
+                let alone = beside.is_empty() && spec.role == ChainInput::Join;
                 let around = self.around.filter(|_| alone);
                 let others = merge_alike(beside).into_iter().chain(around);
                 let all = self.main.into_iter().chain(others);
                 all.map(|from| OperatorInput { from, need }).collect()
             }
-            ChainRole::Next => take(self.main).into_iter().collect(),
+            ChainInput::Next => take(self.main).into_iter().collect(),
         };
         if fork {
             complete_sum(&mut self.around, &need, members);
         }
         self.main = Some(gives);
-        if matches!(spec.role, ChainRole::Join | ChainRole::Table)
+        if matches!(spec.role, ChainInput::Join | ChainInput::Table)
             || fork && self.behind && is_pre_norm(operator)
         {
             self.around = self.main;
@@ -482,7 +486,7 @@ fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, member
 /// Llama do. In BERT and ResNet, the norm follows a residual sum, and its output takes the next branch's skip
 /// path.
 fn is_pre_norm(operator: &LayerOperator) -> bool {
-    operator.work.spec().is_elementwise()
+    operator.work.to_spec().is_elementwise()
 }
 
 /// Merges results that have the same layout into one result.

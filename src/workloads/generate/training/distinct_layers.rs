@@ -29,7 +29,7 @@ fn whole_between(
     held: &Option<ShardedActivation>,
     unlike: bool,
 ) -> Result<(), GenerateError> {
-    let shards = held.as_ref().map_or(1, |held| held.layout.parts());
+    let shards = held.as_ref().map_or(1, |held| held.layout.shard_count());
     if unlike && shards > 1 {
         let expected = format!("equal degrees at layer {i}, whose input has {shards} shards");
         return Err(option_refused("stage_tensor", "unlike degrees", expected));
@@ -96,7 +96,7 @@ impl DistinctLayers {
                 lowered_of.push(known as u32);
                 continue;
             }
-            let flow = follow.layer(layer, held)?;
+            let flow = follow.trace_layer(layer, held)?;
             for step in &flow.steps {
                 tied.check_operator(&layer.name, step)?;
                 cuts |= step.cutting != ShardSpec::WHOLE;
@@ -111,7 +111,7 @@ impl DistinctLayers {
             let known = examples.iter().position(same);
             lowered_of.push(known.unwrap_or(lowered.len()) as u32);
             if known.is_none() {
-                lowered.push(lowering.lower(layer, &flow)?);
+                lowered.push(lowering.lower_layer(layer, &flow)?);
                 examples.push(LoweredExample {
                     layer: i,
                     members,
@@ -132,7 +132,7 @@ impl DistinctLayers {
             );
             return Err(option_refused("stage_tensor", "unlike degrees", expected));
         }
-        let groups = lowering.partitions.len() as u128 * plan.ranks();
+        let groups = lowering.partitions.len() as u128 * plan.rank_count();
         let hint = "fewer different degrees of operators";
         check_limit("groups of operators", groups, MOST_GROUPS, hint)?;
         let partitions = lowering.partitions.len() as u128;

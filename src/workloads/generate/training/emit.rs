@@ -14,7 +14,7 @@ use crate::generate::TraceEmitter;
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
-    CollectiveKind, KernelShape, MemoryChanges, MovingKernel, NodeLabels, Op, TensorClass,
+    CollectiveKind, KernelShape, MemoryBoundKernel, MemoryChanges, NodeLabels, Op, TensorClass,
     TraceError, TrainingPhase,
 };
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ struct StepNode<'n> {
 
 impl<'w, 's> RankEmitter<'w, 's> {
     pub fn new(plan: &'w TrainingGenerator, rank: u32, out: &'w mut TraceEmitter<'s>) -> Self {
-        let place = plan.placement.place(rank);
+        let place = plan.placement.coordinates_of_rank(rank);
         let sram = plan.sram_policy();
         Self {
             plan,
@@ -119,7 +119,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     pub fn run(&mut self) -> Result<(), TraceError> {
         self.allocate_resident()?;
         let plan = self.plan;
-        let trains = plan.plan.trains();
+        let trains = plan.plan.has_training();
         for step in 0..plan.plan.steps {
             self.step = step;
             if plan.gathers_before_step() {
@@ -130,7 +130,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 // If two passes overlap, receive the inputs of both first, and send only after both
                 // have ended.
                 let mut begun = Vec::with_capacity(2);
-                for pass in step.passes() {
+                for pass in step.iter_passes() {
                     let chunk = &mut kept[pass.chunk as usize];
                     // If parameters are not resharded, they are still present after the chunk's
                     // first pass in a step.
@@ -150,7 +150,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     ends.append(&mut self.chain_tail);
                 }
                 self.chain_tail = ends;
-                for pass in step.passes() {
+                for pass in step.iter_passes() {
                     self.hand_on(pass)?;
                 }
             }
@@ -218,8 +218,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
         // Outside layers, compute nodes are only the optimizer's kernel and copies before or after
         // collectives.
         let kernel = match (node.phase, node.op) {
-            (TrainingPhase::Optimizer, _) => Some(KernelShape::Moving(MovingKernel::Optimizer)),
-            (_, Op::Compute { .. }) => Some(KernelShape::Moving(MovingKernel::ElementWise)),
+            (TrainingPhase::Optimizer, _) => {
+                Some(KernelShape::Moving(MemoryBoundKernel::Optimizer))
+            }
+            (_, Op::Compute { .. }) => Some(KernelShape::Moving(MemoryBoundKernel::ElementWise)),
             _ => None,
         };
         self.dedup_dependencies();
@@ -254,7 +256,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let gathered = plan.gathers_parameters() && !present && needs_weights(pass);
         let mut gathers = ParameterGathers::new(gathered, self.layers_of(pass));
         self.gather_parameters(&mut gathers, 0, pass)?;
-        let before = (plan.plan.schedule).predecessor(pass, own, plan.plan.pipeline);
+        let before = (plan.plan.schedule).predecessor_of(pass, own, plan.plan.pipeline);
         if let Some(sender) = self.other_stage(before) {
             self.receive_input(pass, plan.part_of_chunk(own, pass.chunk), sender)?;
         }
@@ -264,7 +266,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     /// Emits the send of a pass's result, if another stage needs the result.
     fn hand_on(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
-        let behind = (plan.plan.schedule).successor(pass, own, plan.plan.pipeline);
+        let behind = (plan.plan.schedule).successor_of(pass, own, plan.plan.pipeline);
         if let Some(receiver) = self.other_stage(behind) {
             let sent = self.send_output(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
             // Without overlap, the chain waits for the send, so that the stage does not compute
@@ -304,7 +306,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.copy_out(layer, pass)?;
             }
             let lowered = plan.lowered_layer(layer);
-            let program = lowered.program(pass.kind, self.place.tensor);
+            let program = lowered.program_of(pass.kind, self.place.tensor);
             // The last pass that uses the weights, or the pass for weight gradients, frees
             // parameters that are kept for the whole step.
             let frees = plan.gathers_parameters()
@@ -508,7 +510,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 let number = number * u64::from(plan.slots) + u64::from(slot);
                 let op = Op::Message {
                     receive,
-                    peer: plan.placement.rank(RankCoordinates {
+                    peer: plan.placement.rank_at(RankCoordinates {
                         tensor: peer,
                         ..self.place
                     }),
@@ -536,7 +538,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.dedup_dependencies();
         let moved = match (self.sram, item.task) {
             (Some((sram, kept)), ProgramTask::Kernel { operands, .. }) => {
-                operands.map_or([0; 2], |operands| sram.traffic(kept, operands))
+                operands.map_or([0; 2], |operands| sram.sram_traffic(kept, operands))
             }
             _ => [0; 2],
         };
@@ -566,7 +568,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Op::Collective {
             kind,
             bytes,
-            group: self.plan.placement.name(family, self.place),
+            group: self.plan.placement.group_name(family, self.place),
             root: None,
             dimensions: None,
             host: false,
@@ -587,7 +589,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             let layer = gathers.order[gathers.ids.len()];
             let bytes = plan.gathered_bytes(layer);
             // For an all-gather, `comm_size` is a single member's shard.
-            let shard = bytes.div_ceil(plan.plan.copies().into());
+            let shard = bytes.div_ceil(plan.plan.copy_count().into());
             let mut memory = MemoryChanges::default();
             memory.allocates[TensorClass::Temporary as usize] = bytes;
             self.data.clear();

@@ -77,7 +77,7 @@ pub(super) struct LoweredLayer {
 
 impl LoweredLayer {
     /// Returns the program that `member` of a tensor group runs in a pass of this kind.
-    pub fn program(&self, kind: PassKind, member: u32) -> &LayerProgram {
+    pub fn program_of(&self, kind: PassKind, member: u32) -> &LayerProgram {
         let programs = match kind {
             PassKind::Forward => &self.forward,
             PassKind::Backward => &self.backward,
@@ -105,7 +105,8 @@ impl LoweringContext {
     pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorSpec) -> bool {
         let loss = spec.reduces_columns();
         let logits = layer.role == LayerRole::Output && spec.is_linear();
-        (loss && !self.trains) || (loss || logits) && self.without.has(AblationEffect::Logits)
+        (loss && !self.trains)
+            || (loss || logits) && self.without.has_effect(AblationEffect::Logits)
     }
 
     /// Removes two kinds of kernels of an operator of `layer`: those that the plan leaves out, and
@@ -129,7 +130,7 @@ impl LoweringContext {
             kernels.forward.retain(stays);
             kernels.backward.retain(stays);
         }
-        if self.without.has(AblationEffect::MemoryBound) {
+        if self.without.has_effect(AblationEffect::MemoryBound) {
             kernels.forward.retain(|kernel| !kernel.moves);
             kernels.backward.retain(|kernel| !kernel.moves);
             kernels.after_weights.retain(|kernel| !kernel.moves);
@@ -137,7 +138,7 @@ impl LoweringContext {
     }
 
     /// Bytes that an operator saves for the backward pass, unless its whole layer is recomputed.
-    pub fn keeps(&self, kernels: &OperatorKernels) -> u64 {
+    pub fn kept_bytes_of(&self, kernels: &OperatorKernels) -> u64 {
         match self.recompute {
             RecomputePolicy::Selective => kernels.keeps,
             _ => kernels.keeps.saturating_add(kernels.scores),

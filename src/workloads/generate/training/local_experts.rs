@@ -83,7 +83,7 @@ fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
 /// load: the number of rows on the fullest rank, divided by the mean over ranks. The second ratio
 /// is the number of token copies that are sent, divided by the number that experts process.
 pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
-    let mut layers = model.runs().map(|run| &run[0]);
+    let mut layers = model.equal_layer_runs().map(|run| &run[0]);
     let Some(layer) = layers.find(|layer| routing_sizes(&layer.operators).is_some()) else {
         return [1.0; 2];
     };
@@ -102,8 +102,8 @@ pub(super) fn check_expert_degrees(
     model: &Model,
     plan: &ParallelismPlan,
 ) -> Result<(), GenerateError> {
-    let operators = model.runs().flat_map(|run| &run[0].operators);
-    let own = operators.map(|one| (one, one.work.spec().expert_weights()));
+    let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
+    let own = operators.map(|one| (one, one.work.to_spec().expert_weights()));
     let mut own = own.filter(|(_, experts)| *experts > 0).peekable();
     if own.peek().is_none() {
         let usual = ParallelismPlan::new();
@@ -150,7 +150,7 @@ pub(super) fn check_expert_degrees(
     }
     let counts = plan.expert_counts.len() as u64;
     let mut layers = model
-        .runs()
+        .equal_layer_runs()
         .filter_map(|run| routing_sizes(&run[0].operators));
     if let Some([experts, _]) = layers.find(|[experts, _]| counts > 0 && counts != *experts) {
         let expected = format!(

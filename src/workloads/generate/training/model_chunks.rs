@@ -47,7 +47,7 @@ impl ModelChunks {
             let of_experts = |apart: bool| {
                 (part[0]..part[1]).rev().map(move |layer| {
                     // All members of a tensor group have the same numbers of weights.
-                    let backward = lowered[layer].program(PassKind::Backward, 0);
+                    let backward = lowered[layer].program_of(PassKind::Backward, 0);
                     let found = backward.found.iter().enumerate();
                     let found = found.map(move |(i, found)| match tied {
                         _ if found.of_experts != apart => [0, 0],
@@ -62,14 +62,14 @@ impl ModelChunks {
             let common = of_experts(false);
             let common = common.map(|(layer, own, found)| (layer, weights[layer] - own, found));
             let mut filled = Vec::new();
-            if plan.copies() > 1 {
-                filled = filling.buckets(ParallelGroupKind::Data, common);
+            if plan.copy_count() > 1 {
+                filled = filling.assign_buckets(ParallelGroupKind::Data, common);
             }
             if plan.expert_copies() > 1 {
                 // Skip layers without experts; otherwise the last bucket of experts would wait for
                 // them.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
-                filled.extend(filling.buckets(ParallelGroupKind::ExpertData, own));
+                filled.extend(filling.assign_buckets(ParallelGroupKind::ExpertData, own));
                 filled.sort_by_key(|bucket| (Reverse(bucket.layer), bucket.operators));
             }
             for bucket in filled {
@@ -101,17 +101,17 @@ impl ModelChunks {
     }
 
     /// Returns the range of layers in `part`.
-    pub fn layers(&self, part: u32) -> Range<usize> {
+    pub fn layers_of_part(&self, part: u32) -> Range<usize> {
         self.starts[part as usize]..self.starts[part as usize + 1]
     }
 
     /// Number of weights of `layer` on one rank.
-    pub fn weights(&self, layer: usize) -> u64 {
+    pub fn weights_of_layer(&self, layer: usize) -> u64 {
         self.weights[layer]
     }
 
     /// Returns the buckets whose last gradients `layer` computes, in order.
-    pub fn buckets(&self, layer: usize) -> &[GradientBucket] {
+    pub fn buckets_ending_at(&self, layer: usize) -> &[GradientBucket] {
         &self.buckets[self.ends[layer].clone()]
     }
 
@@ -122,7 +122,7 @@ impl ModelChunks {
 
     /// Number of tied weights of which the first and the last stage each have a copy; `None`
     /// without such weights.
-    pub fn tied(&self) -> Option<u64> {
+    pub fn tied_weights(&self) -> Option<u64> {
         self.tied
     }
 }

@@ -46,14 +46,17 @@ impl TrainingGenerator {
             true => operator.work.skippable_multiplications(),
             false => 0,
         };
-        operator.work.multiplications() - skipped
+        operator.work.multiplication_count() - skipped
     }
 
     /// Number of backward products of `operator` per forward product.
     fn backward_products(&self, operator: &LayerOperator, input_gradient: bool) -> u128 {
-        let spec = operator.work.spec();
+        let spec = operator.work.to_spec();
         let has_weights = !spec.weights.is_empty();
-        match (self.plan.trains(), has_weights && !spec.attends()) {
+        match (
+            self.plan.has_training(),
+            has_weights && !spec.is_attention(),
+        ) {
             (false, _) => 0,
             (true, true) => 1 + u128::from(input_gradient),
             // Both factors need gradients, or neither does. The gains of attention's norms have
@@ -65,8 +68,13 @@ impl TrainingGenerator {
     /// Returns the kind of token pairs that the model FLOPs count, or `None` for a model without
     /// attention.
     pub(super) fn counted_attention(&self) -> Option<CountedAttention> {
-        let operators = self.model.runs().flat_map(|run| &run[0].operators);
-        let mut attention = operators.filter(|one| one.work.spec().attends()).peekable();
+        let operators = self
+            .model
+            .equal_layer_runs()
+            .flat_map(|run| &run[0].operators);
+        let mut attention = operators
+            .filter(|one| one.work.to_spec().is_attention())
+            .peekable();
         attention.peek()?;
         let fused = self.plan.attention == AttentionKernel::Flash;
         let skips = attention.any(|one| one.work.skippable_multiplications() > 0);

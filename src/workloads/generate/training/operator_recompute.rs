@@ -24,7 +24,7 @@
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
-use crate::model::{ChainRole, LayerOperator, OperatorAxis, OperatorKind, OperatorSpec};
+use crate::model::{ChainInput, LayerOperator, OperatorAxis, OperatorKind, OperatorSpec};
 
 /// The part of an operator that the backward pass runs again.
 #[derive(Clone, Debug, Default)]
@@ -44,21 +44,26 @@ pub(super) fn recomputed_part(
     kernels: &OperatorKernels,
     sizes: &CostParameters,
 ) -> Result<RecomputedPart, GenerateError> {
-    let spec = |i: Option<usize>| i.and_then(|i| operators.get(i)).map(|one| one.work.spec());
-    let behind_attention = spec(i.checked_sub(1)).is_some_and(|before| before.attends());
-    let own = work.spec();
+    let spec = |i: Option<usize>| {
+        i.and_then(|i| operators.get(i))
+            .map(|one| one.work.to_spec())
+    };
+    let behind_attention = spec(i.checked_sub(1)).is_some_and(|before| before.is_attention());
+    let own = work.to_spec();
     let kept = kernels.keeps.saturating_add(kernels.scores);
     let all = || kernels.forward.clone();
     let unsaved = sizes.casts_operands();
     let is_gated = |spec: &OperatorSpec| spec.inputs.len() > 1;
     let (kernels, dropped) = if own.is_linear() {
-        let outputs = own.extent('n');
+        let outputs = own.extent_of_axis('n');
         // Number of output columns that are recomputed.
         let columns = match spec(Some(i + 1)) {
             _ if behind_attention => outputs,
-            Some(behind) if unsaved && (behind.attends() || behind.is_elementwise()) => outputs,
-            Some(behind) if behind.attends() => {
-                let [heads, kv_heads] = ['n', 'g'].map(|letter| behind.extent(letter));
+            Some(behind) if unsaved && (behind.is_attention() || behind.is_elementwise()) => {
+                outputs
+            }
+            Some(behind) if behind.is_attention() => {
+                let [heads, kv_heads] = ['n', 'g'].map(|letter| behind.extent_of_axis(letter));
                 let each = heads.saturating_add(kv_heads.saturating_mul(2));
                 (u128::from(outputs) * u128::from(kv_heads) / u128::from(each.max(1))) as u64
             }
@@ -71,10 +76,10 @@ pub(super) fn recomputed_part(
         size.into_iter().for_each(|(_, size)| *size = columns);
         let again = match columns {
             0 => Vec::new(),
-            _ => sizes.kernels(part)?.forward,
+            _ => sizes.kernels_of_operator(part)?.forward,
         };
         (again, if behind_attention { 0 } else { kept })
-    } else if own.attends() {
+    } else if own.is_attention() {
         let before = [".norm", ".rotary", ".repeat"];
         let mut again = all();
         again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
@@ -82,7 +87,9 @@ pub(super) fn recomputed_part(
         // their norms.
         let behind_norms = match own.weights.is_empty() {
             true => 0,
-            false => own.volume("mnw").saturating_add(own.volume("tgw")),
+            false => own
+                .tensor_volume("mnw")
+                .saturating_add(own.tensor_volume("tgw")),
         };
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
@@ -97,7 +104,7 @@ pub(super) fn recomputed_part(
             (false, false) => 0,
         };
         (all(), part)
-    } else if own.role == ChainRole::Join && i + 1 < operators.len() {
+    } else if own.role == ChainInput::Join && i + 1 < operators.len() {
         (all(), kept)
     } else {
         (Vec::new(), 0)

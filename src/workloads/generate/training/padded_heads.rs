@@ -28,11 +28,11 @@ pub(super) fn pad_heads<'m>(
 
 fn pad_layer(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
     for i in 0..layer.operators.len() {
-        let spec = layer.operators[i].work.spec();
-        if !spec.attends() {
+        let spec = layer.operators[i].work.to_spec();
+        if !spec.is_attention() {
             continue;
         }
-        let [heads, kv_heads, width] = ['n', 'g', 'w'].map(|letter| spec.extent(letter));
+        let [heads, kv_heads, width] = ['n', 'g', 'w'].map(|letter| spec.extent_of_axis(letter));
         let padded_kv = kv_heads.next_multiple_of(members);
         let padded = heads.next_multiple_of(padded_kv.max(1));
         if (padded, padded_kv) == (heads, kv_heads) {
@@ -73,7 +73,7 @@ fn pad_layer(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> 
 
 /// Returns the number of outputs or inputs of a linear operator, so that the caller can change it.
 fn columns_of(work: &mut OperatorKind, axis: OperatorAxis) -> Option<&mut u64> {
-    if !work.spec().is_linear() {
+    if !work.to_spec().is_linear() {
         return None;
     }
     let mut sizes = work.sizes_mut().into_iter();

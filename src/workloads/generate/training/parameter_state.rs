@@ -52,7 +52,7 @@ pub struct ResidentBytes {
 
 impl ResidentBytes {
     /// Saturating sum of weights, gradients and optimizer state.
-    pub fn total(self) -> u64 {
+    pub fn total_bytes(self) -> u64 {
         let state = self.weights.saturating_add(self.gradients);
         state.saturating_add(self.optimizer)
     }
@@ -60,7 +60,7 @@ impl ResidentBytes {
 
 impl ParameterState {
     /// Returns the bytes that an NPU stores for the state of `parameters` parameters.
-    pub fn resident(&self, parameters: u64) -> ResidentBytes {
+    pub fn resident_bytes(&self, parameters: u64) -> ResidentBytes {
         let bytes = |each: u64, shared| {
             let all = u128::from(each) * u128::from(parameters);
             let among = if self.zero >= shared {
@@ -78,7 +78,7 @@ impl ParameterState {
     }
 
     /// Returns the number of parameters that the optimizer of one NPU updates.
-    pub fn stepped(&self, parameters: u64) -> u64 {
+    pub fn updated_parameters(&self, parameters: u64) -> u64 {
         match self.zero {
             ZeroStage::None => parameters,
             _ => parameters.div_ceil(self.replicas.into()),
@@ -86,7 +86,7 @@ impl ParameterState {
     }
 
     /// Bytes that an optimizer step moves for each parameter that it updates.
-    pub fn moved(&self) -> u64 {
+    pub fn bytes_moved_per_step(&self) -> u64 {
         let (d, g) = (self.weight, self.gradient);
         match (self.optimizer, self.mixed) {
             (Optimizer::None, _) => 0,
@@ -136,7 +136,11 @@ mod tests {
                 replicas: 64,
                 passes: 0,
             };
-            assert_eq!(state.resident(7_500_000_000).total(), bytes, "{zero}");
+            assert_eq!(
+                state.resident_bytes(7_500_000_000).total_bytes(),
+                bytes,
+                "{zero}"
+            );
         }
     }
 
@@ -166,7 +170,10 @@ mod tests {
                 gradients,
                 optimizer: kept,
             };
-            assert_eq!((state.resident(1), state.moved()), (resident, moved));
+            assert_eq!(
+                (state.resident_bytes(1), state.bytes_moved_per_step()),
+                (resident, moved)
+            );
         }
     }
 }

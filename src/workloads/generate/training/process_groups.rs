@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 impl TrainingGenerator {
     fn used_kinds(&self) -> impl Iterator<Item = (ParallelGroupKind, &'static str)> {
         let used = |family: &ParallelGroupKind| self.placement.is_used(*family);
-        let families = self.placement.families().filter(used);
-        families.map(|family| (family, self.placement.word(family)))
+        let families = self.placement.iter_group_kinds().filter(used);
+        families.map(|family| (family, self.placement.kind_name(family)))
     }
 
     /// Returns the groups of each kind that the plan uses.
@@ -19,9 +19,10 @@ impl TrainingGenerator {
         let placement = &self.placement;
         let groups = self.used_kinds().map(|(family, name)| {
             let mut seen = BTreeSet::new();
-            let places = (0..placement.ranks()).map(|rank| placement.place(rank));
-            let places = places.filter(|place| placement.has(family, *place));
-            let first = |place: &RankCoordinates| match placement.name(family, *place) {
+            let places =
+                (0..placement.rank_count()).map(|rank| placement.coordinates_of_rank(rank));
+            let places = places.filter(|place| placement.has_group_at(family, *place));
+            let first = |place: &RankCoordinates| match placement.group_name(family, *place) {
                 GroupName::Number(number) => seen.insert(number),
                 // 0 represents the group of all ranks, which has no number of its own.
                 _ => seen.insert(0),
@@ -29,7 +30,9 @@ impl TrainingGenerator {
             let firsts = places.filter(first);
             ParallelGroups {
                 family: name,
-                all: firsts.map(|place| placement.group(family, place)).collect(),
+                all: firsts
+                    .map(|place| placement.members_of_group(family, place))
+                    .collect(),
             }
         });
         groups.collect()
@@ -39,10 +42,11 @@ impl TrainingGenerator {
     pub(super) fn families_by_number(&self) -> GroupRoles {
         let mut roles = GroupRoles::default();
         for (family, name) in self.used_kinds() {
-            let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
+            let places = (0..self.placement.rank_count())
+                .map(|rank| self.placement.coordinates_of_rank(rank));
             let mut numbers: Vec<u64> = places
-                .filter(|place| self.placement.has(family, *place))
-                .filter_map(|place| match self.placement.name(family, place) {
+                .filter(|place| self.placement.has_group_at(family, *place))
+                .filter_map(|place| match self.placement.group_name(family, place) {
                     GroupName::Number(number) => Some(number),
                     _ => None,
                 })
@@ -51,14 +55,15 @@ impl TrainingGenerator {
             numbers.dedup();
             numbers
                 .into_iter()
-                .for_each(|number| roles.add(number, name));
+                .for_each(|number| roles.add_role(number, name));
         }
         roles
     }
 
     /// Returns, for each pipeline, the ranks that a micro-batch passes, in order of stages.
     pub(super) fn pipeline_ranks(&self) -> Vec<Vec<u32>> {
-        let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
+        let places =
+            (0..self.placement.rank_count()).map(|rank| self.placement.coordinates_of_rank(rank));
         let uneven = self.plan.is_uneven();
         let firsts = places.filter(|place| {
             place.stage == 0 && (!uneven || place.tensor.is_multiple_of(self.adapter_share(0)))
@@ -75,7 +80,7 @@ impl TrainingGenerator {
                     stage,
                     ..first
                 };
-                self.placement.rank(place)
+                self.placement.rank_at(place)
             });
             ranks.collect()
         };

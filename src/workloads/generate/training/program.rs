@@ -286,11 +286,11 @@ impl ProgramBuilder {
         kernels: impl IntoIterator<Item = (String, ProgramTask, [&'k str; 2])>,
         beside: bool,
     ) {
-        self.gradient(item);
+        self.mark_weight_gradient(item);
         for (name, task, shapes) in kernels {
             let after = vec![ProgramDependency::Node(item)];
             item = self.push_parallel(name, TrainingPhase::Backward, task, after, shapes);
-            self.gradient(item);
+            self.mark_weight_gradient(item);
         }
         if !beside {
             self.front = vec![ProgramDependency::Node(item)];
@@ -298,18 +298,18 @@ impl ProgramBuilder {
     }
 
     /// Records that `item` reads `bytes` of output gradients.
-    pub fn hold(&mut self, item: u32, bytes: u64) {
+    pub fn hold_gradients(&mut self, item: u32, bytes: u64) {
         self.program.items[item as usize].holds = bytes;
     }
 
     /// Records that `item` computes a weight gradient of the current operator.
-    pub fn gradient(&mut self, item: u32) {
+    pub fn mark_weight_gradient(&mut self, item: u32) {
         self.finders.push(item);
     }
 
     /// Records that the current operator's gradients are complete; the operator has these numbers
     /// of weights.
-    pub fn found(&mut self, weights: [u64; 2], of_experts: bool) {
+    pub fn complete_gradients(&mut self, weights: [u64; 2], of_experts: bool) {
         self.program.found.push(ProducedGradients {
             nodes: std::mem::take(&mut self.finders),
             until: self.program.items.len() as u32,
@@ -319,13 +319,13 @@ impl ProgramBuilder {
     }
 
     /// Records that the next node allocates `bytes` of class `class`.
-    pub fn allocate(&mut self, class: TensorClass, bytes: u64) {
+    pub fn allocate_bytes(&mut self, class: TensorClass, bytes: u64) {
         add_bytes(&mut self.program.rest.allocates, class, bytes);
     }
 
     /// Records that the last node frees `bytes`; if the program is still empty, the next node frees
     /// them.
-    pub fn free(&mut self, class: TensorClass, bytes: u64) {
+    pub fn free_bytes(&mut self, class: TensorClass, bytes: u64) {
         let memory = match self.program.items.last_mut() {
             Some(last) => &mut last.memory,
             None => &mut self.program.rest,
@@ -333,7 +333,7 @@ impl ProgramBuilder {
         add_bytes(&mut memory.frees, class, bytes);
     }
 
-    pub fn finish(mut self) -> LayerProgram {
+    pub fn finish_program(mut self) -> LayerProgram {
         self.program.exit = self.front;
         // No node follows, so the last node makes the pending allocations.
         if let Some(last) = self.program.items.last_mut() {

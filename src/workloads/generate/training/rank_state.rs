@@ -15,7 +15,7 @@ impl TrainingGenerator {
     pub(super) fn stage_parameters(&self, stage: u32) -> u64 {
         let layers = self.stage_layers(stage);
         layers.fold(0, |sum, layer| {
-            sum.saturating_add(self.parts.weights(layer))
+            sum.saturating_add(self.parts.weights_of_layer(layer))
         })
     }
 
@@ -40,7 +40,7 @@ impl TrainingGenerator {
     }
 
     fn parameter_state(&self) -> ParameterState {
-        let trains = self.plan.trains();
+        let trains = self.plan.has_training();
         ParameterState {
             weight: self.sizes.number,
             gradient: self.sizes.gradient,
@@ -51,7 +51,7 @@ impl TrainingGenerator {
             },
             mixed: self.plan.mixed && self.sizes.number < 4,
             zero: self.plan.zero,
-            replicas: self.plan.copies(),
+            replicas: self.plan.copy_count(),
             passes: self.optimizer_passes(),
         }
     }
@@ -96,13 +96,13 @@ impl TrainingGenerator {
         let parameters = self.stage_parameters(stage);
         let [common, experts] = self
             .parameter_states(stage)
-            .map(|(state, parameters)| state.resident(parameters));
+            .map(|(state, parameters)| state.resident_bytes(parameters));
         let mut resident = ResidentBytes {
             weights: common.weights.saturating_add(experts.weights),
             gradients: common.gradients.saturating_add(experts.gradients),
             optimizer: common.optimizer.saturating_add(experts.optimizer),
         };
-        if self.plan.trains() && self.plan.accumulate && self.micro_batches > 1 {
+        if self.plan.has_training() && self.plan.accumulate && self.micro_batches > 1 {
             resident.gradients = parameters.saturating_mul(self.sizes.gradient);
         }
         resident
@@ -118,9 +118,9 @@ impl TrainingGenerator {
     /// Returns the bytes of a layer's gradients on a rank before replicas sum them.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
         let experts = self.lowered_layer(layer).expert_parameters;
-        let common = self.parts.weights(layer) - experts;
+        let common = self.parts.weights_of_layer(layer) - experts;
         let parts = [
-            (common, self.plan.copies()),
+            (common, self.plan.copy_count()),
             (experts, self.plan.expert_copies()),
         ];
         let summed = parts.into_iter().filter(|(_, ranks)| *ranks > 1);
@@ -130,8 +130,8 @@ impl TrainingGenerator {
     /// Returns the bytes that a rank's optimizer step moves.
     pub(super) fn step_bytes(&self, stage: u32) -> u64 {
         let of = |(state, parameters): (ParameterState, u64)| {
-            let stepped = state.stepped(parameters);
-            stepped.saturating_mul(state.moved())
+            let stepped = state.updated_parameters(parameters);
+            stepped.saturating_mul(state.bytes_moved_per_step())
         };
         let [common, experts] = self.parameter_states(stage).map(of);
         common.saturating_add(experts).min(MOST_WORK)

@@ -33,8 +33,8 @@ impl TrainingGenerator {
                 data: 0,
                 stage,
             };
-            let rank = self.placement.rank(place);
-            let walked = self.nodes(rank, &mut TraceEmitter::without_names(&mut meter));
+            let rank = self.placement.rank_at(place);
+            let walked = self.emit_nodes(rank, &mut TraceEmitter::without_names(&mut meter));
             walked.expect("a meter takes every node");
             meter.peak
         });
@@ -82,31 +82,31 @@ struct MemoryMeter {
 }
 
 impl Sink for MemoryMeter {
-    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         self.nodes += 1;
-        self.peak.add(node);
+        self.peak.add_node(node);
         Ok(())
     }
 }
 
 impl TraceGenerator for TrainingGenerator {
-    fn fewer(&self) -> &'static str {
+    fn suggest_smaller(&self) -> &'static str {
         "fewer steps or micro-batches"
     }
 
-    fn ranks(&self) -> u32 {
-        self.placement.ranks()
+    fn rank_count(&self) -> u32 {
+        self.placement.rank_count()
     }
 
-    fn groups(&self) -> DeclaredGroups {
-        self.placement.declared()
+    fn declared_groups(&self) -> DeclaredGroups {
+        self.placement.declared_groups()
     }
 
-    fn roles(&self) -> GroupRoles {
+    fn group_roles(&self) -> GroupRoles {
         self.families_by_number()
     }
 
-    fn amounts(&self) -> Option<WorkAmounts> {
+    fn work_amounts(&self) -> Option<WorkAmounts> {
         Some(self.work_amounts())
     }
 
@@ -124,10 +124,10 @@ impl TraceGenerator for TrainingGenerator {
 
     fn shape_of(&self, rank: u32) -> u32 {
         self.placement
-            .rank(self.representative_of(self.placement.place(rank)))
+            .rank_at(self.representative_of(self.placement.coordinates_of_rank(rank)))
     }
 
-    fn copies(&self) -> Vec<Vec<u32>> {
+    fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         // Stages have different numbers of members, so only whole replicas do equal work.
         if self.plan.is_uneven() {
             let of = |data| RankCoordinates {
@@ -135,49 +135,52 @@ impl TraceGenerator for TrainingGenerator {
                 data,
                 stage: 0,
             };
-            let replicas = (0..self.plan.replicas()).map(of);
-            let replica = |place| self.placement.group(ParallelGroupKind::Model, place);
+            let replicas = (0..self.plan.replica_count()).map(of);
+            let replica = |place| {
+                self.placement
+                    .members_of_group(ParallelGroupKind::Model, place)
+            };
             return replicas.map(replica).collect();
         }
         // If a tensor group's members exchange messages, the smallest independent set is a replica.
         let members = if self.slots > 0 { self.plan.tensor } else { 1 };
         let mut pipelines = self.pipeline_ranks();
         pipelines.sort_by_key(|ranks| {
-            let place = self.placement.place(ranks[0]);
+            let place = self.placement.coordinates_of_rank(ranks[0]);
             (place.data, place.tensor)
         });
         let replicas = pipelines.chunks(members as usize);
         replicas.map(<[Vec<u32>]>::concat).collect()
     }
 
-    fn bind(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
-        let own = self.placement.place(rank);
-        let model = self.placement.place(self.shape_of(rank));
+    fn bind_slots(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
+        let own = self.placement.coordinates_of_rank(rank);
+        let model = self.placement.coordinates_of_rank(self.shape_of(rank));
         let peer = |peer: &u32| {
             // The peer is another member on the same stage, or the corresponding member on another
             // stage.
-            let peer = self.placement.place(*peer);
+            let peer = self.placement.coordinates_of_rank(*peer);
             let tensor = if self.slots > 0 {
                 peer.tensor
             } else {
                 own.tensor / self.adapter_share(own.stage) * self.adapter_share(peer.stage)
             };
             let stage = peer.stage;
-            self.placement.rank(RankCoordinates {
+            self.placement.rank_at(RankCoordinates {
                 tensor,
                 stage,
                 ..own
             })
         };
         let group = |name: &Option<String>| {
-            let families = self.placement.families();
-            let named = |family| match self.placement.name(family, model) {
+            let families = self.placement.iter_group_kinds();
+            let named = |family| match self.placement.group_name(family, model) {
                 GroupName::Number(number) => Some(number.to_string()),
                 _ => None,
             };
             let mut found = families.filter(|family| named(*family) == *name);
             let family = name.as_ref().and_then(|_| found.next())?;
-            match self.placement.name(family, own) {
+            match self.placement.group_name(family, own) {
                 GroupName::Number(number) => Some(number.to_string()),
                 _ => None,
             }
@@ -191,7 +194,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let like = self.representative_of(self.placement.place(rank));
+        let like = self.representative_of(self.placement.coordinates_of_rank(rank));
         *self.counts[self.kind_of(like)].all.get_or_init(|| {
             // Use a sink that ignores names, because formatting names would take most of the time.
             let mut meter = MemoryMeter::default();
@@ -203,16 +206,16 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn least_nodes(&self, rank: u32) -> u64 {
-        let like = self.representative_of(self.placement.place(rank));
+        let like = self.representative_of(self.placement.coordinates_of_rank(rank));
         *self.counts[self.kind_of(like)].least.get_or_init(|| {
             let passes = self
                 .steps_of_stage(like.stage)
-                .flat_map(PipelineStep::passes);
+                .flat_map(PipelineStep::iter_passes);
             let nodes = passes.map(|pass| {
                 let part = self.part_of_chunk(like.stage, pass.chunk);
                 let layers = self.layers_of_part(part);
                 let items = layers.map(|layer| {
-                    let program = self.lowered_layer(layer).program(pass.kind, like.tensor);
+                    let program = self.lowered_layer(layer).program_of(pass.kind, like.tensor);
                     program.items.len() as u64
                 });
                 items.sum::<u64>()
@@ -223,7 +226,7 @@ impl TraceGenerator for TrainingGenerator {
         })
     }
 
-    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+    fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         RankEmitter::new(self, rank, out).run()
     }
 }

@@ -54,7 +54,7 @@ pub(super) struct SramPolicy {
 impl SramPolicy {
     /// Returns the bytes that an operator loads and the bytes that it stores, if the stage keeps
     /// `kept` in SRAM.
-    pub fn traffic(&self, kept: SramResidency, of: OperandBytes) -> [u64; 2] {
+    pub fn sram_traffic(&self, kept: SramResidency, of: OperandBytes) -> [u64; 2] {
         let OperandBytes {
             input: i,
             weights: w,
@@ -83,7 +83,12 @@ impl SramPolicy {
     /// Returns the tensors that a stage keeps in SRAM. The stage's weights have `weights` bytes;
     /// with gradients and optimizer state, they have `state` bytes. `operands` are the operands of
     /// its forward operators.
-    pub fn kept(&self, weights: u64, state: u64, operands: &[OperandBytes]) -> SramResidency {
+    pub fn choose_kept(
+        &self,
+        weights: u64,
+        state: u64,
+        operands: &[OperandBytes],
+    ) -> SramResidency {
         let inputs = operands
             .iter()
             .fold(0, |sum: u64, of| sum.saturating_add(of.input));
@@ -101,7 +106,7 @@ impl SramPolicy {
             return SramResidency::Both;
         }
         let total = |kept| {
-            let traffic = operands.iter().flat_map(|of| self.traffic(kept, *of));
+            let traffic = operands.iter().flat_map(|of| self.sram_traffic(kept, *of));
             traffic.fold(0, u64::saturating_add)
         };
         let (weights, activations) = (SramResidency::Weights, SramResidency::Activations);
@@ -130,7 +135,7 @@ impl TrainingGenerator {
             .flat_map(|layer| {
                 &self
                     .lowered_layer(layer)
-                    .program(PassKind::Forward, 0)
+                    .program_of(PassKind::Forward, 0)
                     .items
             })
             .filter_map(|item| match item.task {
@@ -139,7 +144,7 @@ impl TrainingGenerator {
             })
             .collect();
         let resident = self.resident_bytes(stage);
-        sram.kept(resident.weights, resident.total(), &operands)
+        sram.choose_kept(resident.weights, resident.total_bytes(), &operands)
     }
 }
 
@@ -153,7 +158,7 @@ mod tests {
         output: 20,
     };
 
-    fn policy(capacity: u64) -> SramPolicy {
+    fn parse_policy(capacity: u64) -> SramPolicy {
         SramPolicy {
             rule: ResidencyRule::Corrected,
             capacity,
@@ -162,8 +167,8 @@ mod tests {
 
     /// Tests a stage with two operators. Each operator has 50 B of weights (400 B with gradients
     /// and state, both operators together) and 30 B of inputs.
-    fn kept(capacity: u64) -> SramResidency {
-        policy(capacity).kept(100, 400, &[OPERATOR; 2])
+    fn kept_events(capacity: u64) -> SramResidency {
+        parse_policy(capacity).choose_kept(100, 400, &[OPERATOR; 2])
     }
 
     #[test]
@@ -179,9 +184,9 @@ mod tests {
             // The operator loads min(50 + 5 x 30, 30 + 3 x 50) = 180.
             (10, SramResidency::Neither, [180, 20]),
         ] {
-            assert_eq!(kept(capacity), state, "{capacity}");
+            assert_eq!(kept_events(capacity), state, "{capacity}");
             assert_eq!(
-                policy(capacity).traffic(state, OPERATOR),
+                parse_policy(capacity).sram_traffic(state, OPERATOR),
                 traffic,
                 "{capacity}"
             );
@@ -197,7 +202,7 @@ mod tests {
             weights,
             output: 20,
         };
-        let neither = |operand| policy(10).traffic(SramResidency::Neither, operand);
+        let neither = |operand| parse_policy(10).sram_traffic(SramResidency::Neither, operand);
         assert_eq!(neither(of(30, 0)), [30, 20]);
         assert_eq!(neither(of(0, 50)), [50, 20]);
     }
@@ -212,9 +217,11 @@ mod tests {
         });
         let mut before = u64::MAX;
         for capacity in 1..3000 {
-            let policy = policy(capacity);
-            let state = policy.kept(251, 2008, &operators);
-            let all = operators.iter().flat_map(|of| policy.traffic(state, *of));
+            let policy = parse_policy(capacity);
+            let state = policy.choose_kept(251, 2008, &operators);
+            let all = operators
+                .iter()
+                .flat_map(|of| policy.sram_traffic(state, *of));
             let all = all.sum();
             assert!(all <= before, "{capacity}: {all} after {before}");
             before = all;
@@ -231,7 +238,7 @@ mod tests {
             capacity,
         };
         for capacity in 1..1000 {
-            let state = printed(capacity).kept(100, 400, &[OPERATOR; 2]);
+            let state = printed(capacity).choose_kept(100, 400, &[OPERATOR; 2]);
             let expected = if capacity >= 100 {
                 SramResidency::Weights
             } else {
@@ -242,11 +249,11 @@ mod tests {
         // min(2 x 30, 1 x 50) = 50, because the printed rule omits the single load of the operand
         // that stays.
         assert_eq!(
-            printed(40).traffic(SramResidency::Neither, OPERATOR),
+            printed(40).sram_traffic(SramResidency::Neither, OPERATOR),
             [50, 20]
         );
         assert_eq!(
-            printed(10_000).traffic(SramResidency::Weights, OPERATOR),
+            printed(10_000).sram_traffic(SramResidency::Weights, OPERATOR),
             [30, 20]
         );
     }

@@ -24,7 +24,7 @@ impl ShardSpec {
     };
 
     /// Returns the digit that shards `axis`.
-    pub fn digit(&self, axis: OperatorAxis) -> MeshAxis {
+    pub fn mesh_axis_of(&self, axis: OperatorAxis) -> MeshAxis {
         match axis {
             OperatorAxis::B => self.samples,
             OperatorAxis::M => self.rows,
@@ -38,7 +38,7 @@ impl ShardSpec {
         ShardLayout {
             samples: self.samples,
             rows: self.rows,
-            columns: if spec.sums() {
+            columns: if spec.sums_partial_results() {
                 self.inputs
             } else {
                 self.outputs
@@ -67,13 +67,13 @@ impl ShardSpec {
     /// vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
-        let spec = work.spec();
+        let spec = work.to_spec();
         for (axis, size) in local.sizes_mut() {
             *size = match (axis, spec.windows) {
                 (OperatorAxis::M, Some(windows)) => {
-                    self.image_rows(*size, spec.extent('h'), windows)
+                    self.image_rows(*size, spec.extent_of_axis('h'), windows)
                 }
-                _ => size.div_ceil(self.digit(axis).parts.into()),
+                _ => size.div_ceil(self.mesh_axis_of(axis).parts.into()),
             };
         }
         local

@@ -181,7 +181,7 @@ impl ShardedLowering {
         };
         let [from, need] = [input.from.layout.rows, input.need.rows];
         let gathers = from.parts > 1 && need.parts == 1 && step.cutting.outputs.parts > 1;
-        let again = spec.sums() && spec.expert_weights() == 0;
+        let again = spec.sums_partial_results() && spec.expert_weights() == 0;
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
@@ -189,14 +189,14 @@ impl ShardedLowering {
     /// have other experts; `spec` is its shard of an operator.
     fn exchanged_elements(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
         let copies = match spec.exchange {
-            Some(ExpertExchange::Dispatch) => spec.volumes(&spec.outputs),
-            Some(ExpertExchange::Combine) => spec.volumes(&spec.inputs),
+            Some(ExpertExchange::Dispatch) => spec.sum_volumes(&spec.outputs),
+            Some(ExpertExchange::Combine) => spec.sum_volumes(&spec.inputs),
             None => 0,
         };
         let silent = self
             .context
             .without
-            .has(AblationEffect::ExpertCommunication);
+            .has_effect(AblationEffect::ExpertCommunication);
         if self.context.expert == 1 || silent {
             return 0;
         }
@@ -205,7 +205,7 @@ impl ShardedLowering {
         // chooses.
         let all = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
-                let copied = spec.extent('c') / spec.extent('m').max(1);
+                let copied = spec.extent_of_axis('c') / spec.extent_of_axis('m').max(1);
                 all / u128::from(copied.max(1))
             }
             ExpertExchangeForm::Copies | ExpertExchangeForm::Ranks => {
@@ -225,8 +225,8 @@ impl ShardedLowering {
         let silent = self
             .context
             .without
-            .has(AblationEffect::ContextCommunication);
-        if self.context.context.is_none() || silent || !spec.attends() {
+            .has_effect(AblationEffect::ContextCommunication);
+        if self.context.context.is_none() || silent || !spec.is_attention() {
             return [0; 2];
         }
         context_shards::exchanged_bytes(spec, u128::from(sizes.samples) * u128::from(sizes.number))
@@ -235,11 +235,11 @@ impl ShardedLowering {
     /// Returns the bytes that an operator keeps after the forward pass, unless its whole layer is
     /// recomputed.
     fn kept_bytes(&self, one: &MemberOperator<'_>) -> u64 {
-        self.context.keeps(&one.kernels) - one.again.dropped
+        self.context.kept_bytes_of(&one.kernels) - one.again.dropped
     }
 
     /// Lowers `layer`, whose operators have the shardings in `flow`.
-    pub fn lower(
+    pub fn lower_layer(
         &mut self,
         layer: &ModelLayer,
         flow: &LayerDataflow<'_>,
@@ -249,21 +249,21 @@ impl ShardedLowering {
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
-            let spec = step.operator.work.spec();
+            let spec = step.operator.work.to_spec();
             let work = cutting.local_shard(&step.operator.work);
             let mut sizes = self.context.sizes_of(layer);
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
-            let mut kernels = sizes.kernels(work.clone())?;
-            let weights = work.parameters();
+            let mut kernels = sizes.kernels_of_operator(work.clone())?;
+            let weights = work.parameter_count();
             parameters = parameters.saturating_add(weights);
             let of_experts = self.context.experts_apart && spec.expert_weights() > 0;
             if of_experts {
                 expert_parameters = expert_parameters.saturating_add(weights);
             }
-            let exchanged = self.exchanged_elements(&work.spec(), &sizes);
-            let context_bytes = self.context_bytes(&work.spec(), &sizes);
+            let exchanged = self.exchanged_elements(&work.to_spec(), &sizes);
+            let context_bytes = self.context_bytes(&work.to_spec(), &sizes);
             let behind = flow.steps.len() - 1 - i;
-            let tied_weights = work.spec().tied_weights();
+            let tied_weights = work.to_spec().tied_weights();
             tied = tied.or(tied_weights.map(|weights| (behind, weights)));
             // On one stage, both operators share one gradient, and the sum of the table's operator
             // includes it.
@@ -274,15 +274,15 @@ impl ShardedLowering {
             let shared = spec
                 .weights
                 .iter()
-                .any(|one| !spec.cuts(OperatorAxis::N, one.axes));
-            let outputs = match shared && spec.attends() {
+                .any(|one| !spec.axis_cuts(OperatorAxis::N, one.axes));
+            let outputs = match shared && spec.is_attention() {
                 true => cutting.outputs,
                 false => MeshAxis::WHOLE,
             };
             let digits = [cutting.samples, cutting.rows, outputs];
-            let apart = MemberPartition::over(&digits, self.member_count());
+            let apart = MemberPartition::over_axes(&digits, self.member_count());
             // Gradients of experts are summed later, over the replicas of the expert.
-            if gradient > 0 && apart.size() > 1 && !of_experts {
+            if gradient > 0 && apart.group_size() > 1 && !of_experts {
                 let sum = partial.entry(self.kind_of_partition(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
             }
@@ -325,7 +325,10 @@ impl ShardedLowering {
             .samples
             .saturating_mul(self.context.sizes.number);
         let kept_input = flow.steps.first().map_or(0, |step| {
-            let shards = step.inputs.first().map_or(1, |one| one.from.layout.parts());
+            let shards = step
+                .inputs
+                .first()
+                .map_or(1, |one| one.from.layout.shard_count());
             let elements = step.operator.work.input_elements();
             elements.saturating_mul(bytes) / shards
         });
@@ -376,7 +379,7 @@ impl ShardedLowering {
                 (true, true) => kept_input,
                 (true, false) => all,
             },
-            output_shards: flow.end.layout.parts(),
+            output_shards: flow.end.layout.shard_count(),
             input_gradients: own
                 .iter()
                 .map(|one| (!one.idle).then_some(one.wanted))

@@ -9,7 +9,7 @@ use crate::model::{LayerRole, Model, ModelLayer};
 /// to the last. With [`SplitUnit::Layers`], all layers count equally.
 pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
-    let parts = plan.schedule.parts(plan.pipeline) as usize;
+    let parts = plan.schedule.part_count(plan.pipeline) as usize;
     if !plan.stages.is_empty() {
         let starts = plan.stages.iter().map(|[first, _]| *first as usize);
         return starts.chain([count]).collect();
@@ -34,7 +34,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
         }
         SplitUnit::Multiplications => {
             let layers = model.layers.iter();
-            let counts: Vec<u64> = layers.map(ModelLayer::multiplications).collect();
+            let counts: Vec<u64> = layers.map(ModelLayer::multiplication_count).collect();
             min_max_partition(&counts, parts)
         }
     }

@@ -1,7 +1,7 @@
 //! Totals of a plan, computed without a replay.
 
 use super::{GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern};
-use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams};
+use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams_remote_memory};
 use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::{CountedAttention, WorkAmounts};
@@ -96,8 +96,8 @@ impl TrainingPattern {
     /// # Errors
     ///
     /// Fails if the plan cannot distribute the model.
-    pub fn summary(self) -> Result<PlanSummary, GenerateError> {
-        Ok(self.prepare_generator()?.summary())
+    pub fn summarize_plan(self) -> Result<PlanSummary, GenerateError> {
+        Ok(self.prepare_generator()?.summarize_plan())
     }
 }
 
@@ -127,8 +127,8 @@ impl RankTally<'_> {
         lane: Option<i64>,
     ) -> Option<ParallelGroupKind> {
         let placement = &self.plan.placement;
-        let named = |family| placement.name(family, self.place) == group;
-        let whole = |family| placement.members(family) == placement.ranks();
+        let named = |family| placement.group_name(family, self.place) == group;
+        let whole = |family| placement.member_count(family) == placement.rank_count();
         // If several kinds contain all ranks, guess the intended kind from the collective and its
         // phase.
         let likely = match phase {
@@ -151,14 +151,16 @@ impl RankTally<'_> {
             }
             _ => [ParallelGroupKind::Tensor, ParallelGroupKind::Data],
         };
-        let others = placement.families().filter(|one| !likely.contains(one));
+        let others = placement
+            .iter_group_kinds()
+            .filter(|one| !likely.contains(one));
         let mut all = likely.into_iter().chain(others);
         all.find(|&family| named(family) && (group != GroupName::World || whole(family)))
     }
 }
 
 impl Sink for RankTally<'_> {
-    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         self.nodes += 1;
         let phase = node.labels.phase;
         let (kind, family, bytes) = match node.op {
@@ -167,12 +169,12 @@ impl Sink for RankTally<'_> {
             } => {
                 let family = self.group_kind(group, kind, phase, node.lane);
                 let members = match (group, family) {
-                    (GroupName::World, _) | (_, None) => self.plan.placement.ranks(),
+                    (GroupName::World, _) | (_, None) => self.plan.placement.rank_count(),
                     (_, Some(family)) => self.plan.placement.members_at(family, self.place),
                 };
                 // `comm_size` may be the size of a member's shard, but totals count whole buffers.
-                let bytes = kind.buffer(bytes, members).unwrap_or(bytes);
-                let word = family.map_or("all ranks", |one| self.plan.placement.word(one));
+                let bytes = kind.buffer_bytes(bytes, members).unwrap_or(bytes);
+                let word = family.map_or("all ranks", |one| self.plan.placement.kind_name(one));
                 (kind.to_string(), word, bytes)
             }
             Op::Message {
@@ -181,9 +183,10 @@ impl Sink for RankTally<'_> {
                 bytes,
                 ..
             } => {
-                let beside = self.plan.placement.place(peer).stage == self.place.stage;
+                let beside =
+                    self.plan.placement.coordinates_of_rank(peer).stage == self.place.stage;
                 let family = if beside {
-                    ParallelGroupKind::Tensor.word()
+                    ParallelGroupKind::Tensor.kind_name()
                 } else {
                     "stages"
                 };
@@ -200,7 +203,7 @@ impl Sink for RankTally<'_> {
             sum.0 += 1;
             sum.1 += u128::from(bytes);
         }
-        self.streams |= streams(&node.op);
+        self.streams |= streams_remote_memory(&node.op);
         for (used, more) in self.used.iter_mut().zip(node.memory.allocates) {
             *used = used.saturating_add(more);
         }
@@ -235,16 +238,16 @@ impl TrainingGenerator {
         }
     }
 
-    pub(super) fn summary(&self) -> PlanSummary {
+    pub(super) fn summarize_plan(&self) -> PlanSummary {
         let plan = &self.plan;
         let stages: Vec<StageSummary> = (0..plan.pipeline)
             .map(|stage| self.stage_summary(stage))
             .collect();
-        let ranks = |stage| u128::from(plan.tensor_of(stage)) * u128::from(plan.replicas());
+        let ranks = |stage| u128::from(plan.tensor_of(stage)) * u128::from(plan.replica_count());
         PlanSummary {
-            ranks: self.ranks(),
+            ranks: self.rank_count(),
             micro_batches: self.micro_batches,
-            parameters: self.model.parameters(),
+            parameters: self.model.parameter_count(),
             model_flops: self.work_amounts().model_flops,
             attention: self.counted_attention(),
             flops: (0..)
@@ -252,9 +255,11 @@ impl TrainingGenerator {
                 .map(|(i, stage)| stage.flops * ranks(i))
                 .sum(),
             recompute: plan.recompute,
-            bubble: plan
-                .schedule
-                .bubble(plan.pipeline, self.micro_batches, plan.split_backward),
+            bubble: plan.schedule.bubble_fraction(
+                plan.pipeline,
+                self.micro_batches,
+                plan.split_backward,
+            ),
             groups: self.groups_by_kind(),
             pipelines: self.pipeline_ranks(),
             stages,
@@ -278,8 +283,8 @@ impl TrainingGenerator {
             at_peak: [0; TensorClass::COUNT],
             communication: BTreeMap::new(),
         };
-        let walked = self.nodes(
-            self.placement.rank(place),
+        let walked = self.emit_nodes(
+            self.placement.rank_at(place),
             &mut TraceEmitter::new(&mut tally),
         );
         walked.expect("a tally takes every node");
@@ -290,7 +295,7 @@ impl TrainingGenerator {
             .map(|layer| self.lowered_layer(layer).keeps)
             .sum();
         let schedule = &self.plan.schedule;
-        let stored = schedule.stored(stage, self.plan.pipeline, self.micro_batches);
+        let stored = schedule.max_stored_passes(stage, self.plan.pipeline, self.micro_batches);
         StageSummary {
             layers: parts
                 .map(|part| self.layers_of_part(part))

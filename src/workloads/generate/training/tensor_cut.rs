@@ -10,7 +10,7 @@ pub(super) fn check_divides(
     cut: TensorSplit,
     members: u64,
 ) -> Result<(), GenerateError> {
-    let spec = operator.work.spec();
+    let spec = operator.work.to_spec();
     let axis = match cut {
         TensorSplit::Replicated => return Ok(()),
         TensorSplit::RowParallel => OperatorAxis::K,
@@ -19,12 +19,12 @@ pub(super) fn check_divides(
     if spec.looks_up() || spec.is_linear() && axis == OperatorAxis::N {
         return Ok(());
     }
-    let mut sizes = spec.sizes(axis);
+    let mut sizes = spec.sizes_along_axis(axis);
     match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
         None => Ok(()),
         Some((size, what)) => {
             // Padding is possible for heads, but not for columns of a perceptron.
-            let or = if spec.attends() {
+            let or = if spec.is_attention() {
                 "; or pad_heads = true"
             } else {
                 ""

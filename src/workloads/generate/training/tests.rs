@@ -11,7 +11,7 @@ mod latent;
 mod model_flops;
 
 fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
-    let model = Model::named("gpt2-small").unwrap();
+    let model = Model::load_named("gpt2-small").unwrap();
     WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }))
 }
 
@@ -82,7 +82,9 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
             let pattern = pattern(plan);
             every_rank(pattern.clone());
             let job = super::super::GeneratedJob::new(pattern).unwrap();
-            let shapes: Vec<u32> = (0..job.ranks()).map(|rank| job.shape_of(rank)).collect();
+            let shapes: Vec<u32> = (0..job.rank_count())
+                .map(|rank| job.shape_of(rank))
+                .collect();
             let distinct: std::collections::BTreeSet<u32> = shapes.into_iter().collect();
             // There is only one kind if every member is an adapter.
             let kinds = stages.map(|tensor| if tensor == adapters { 1 } else { 2 });
@@ -100,7 +102,7 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
     // GPT-2's widest tile: 2 x 3072 + 1 numbers of 2 B.
     const TILE: u64 = 13_000;
     for (name, samples) in [("gpt2-small", 64), ("resnet-18", 64), ("dlrm", 4096)] {
-        let model = Model::named(name).unwrap();
+        let model = Model::load_named(name).unwrap();
         let operators: usize = model.layers.iter().map(|layer| layer.operators.len()).sum();
         for (largest, recompute) in [
             (None, RecomputePolicy::Full),
@@ -240,7 +242,7 @@ fn a_bucket_can_end_within_an_operator() {
         assert_eq!(bytes(&found[0].1), 2 * 50257 * 768, "{of}");
     }
     // Without the norm's kernel, the norm's gradients are complete when the previous node ends.
-    plan.without.add(AblationEffect::MemoryBound);
+    plan.without.add_effect(AblationEffect::MemoryBound);
     for (after, _) in reductions(&plan, 2, "layer9/norm2") {
         assert_eq!(after, ["mb1/layer9/bwd/mlp.up.wgrad"]);
     }

@@ -29,39 +29,47 @@ pub(super) fn parse_layers(
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
     let (sequence, mut shape) = parse_input(root, tokens)?;
     let expected = "layers, each under [[layer]]";
-    let tables = root.need("layer", expected)?.tables(LAYER)?;
+    let tables = root.require_field("layer", expected)?.read_tables(LAYER)?;
     if tables.is_empty() {
-        return Err(root.missing("layer", expected));
+        return Err(root.missing_entry_error("layer", expected));
     }
     let mut layers = Vec::new();
     let mut names = BTreeSet::new();
     let mut operators = 0;
     for table in &tables {
-        let field = table.need("name", "the layer's name")?;
-        let name = field.line()?;
-        let role = table.choice("role", &ROLES)?;
+        let field = table.require_field("name", "the layer's name")?;
+        let name = field.read_line()?;
+        let role = table.read_choice("role", &ROLES)?;
         // `repeat` is at most the number of layers that may still follow, so `layers` never exceeds
         // MOST_LAYERS.
         let room = MOST_LAYERS - layers.len() as u64;
-        let repeat = table.get("repeat").map(|field| field.between(1, room));
-        let first = table.get("first").map(|field| field.between(0, MOST));
+        let repeat = table
+            .get("repeat")
+            .map(|field| field.read_integer_between(1, room));
+        let first = table
+            .get("first")
+            .map(|field| field.read_integer_between(0, MOST));
         if let (None, Some(_), Some(first)) = (&repeat, &first, table.get("first")) {
-            return Err(first.refuse("`first` without `repeat`", "both keys or neither"));
+            return Err(
+                first.invalid_value_error("`first` without `repeat`", "both keys or neither")
+            );
         }
         if room == 0 {
-            return Err(field.refuse("one more layer", format_args!("{MOST_LAYERS} at most")));
+            return Err(
+                field.invalid_value_error("one more layer", format_args!("{MOST_LAYERS} at most"))
+            );
         }
         let numbered = repeat.is_some();
         let (repeat, first) = (repeat.unwrap_or(Ok(1))?, first.unwrap_or(Ok(0))?);
-        let items = table.need("operators", "an array of operators")?;
+        let items = table.require_field("operators", "an array of operators")?;
         let items =
-            items.items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
+            items.read_items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
         // The sum cannot overflow, because the file's size and MOST_LAYERS limit the factors.
         operators += repeat * items.len() as u64;
         if items.is_empty() || operators > MOST_OPERATORS {
             let found = format_args!("{operators} operators in the layers so far");
             let expected = format_args!("at most {MOST_OPERATORS}, and at least one in each layer");
-            return Err(table.refuse(found, expected));
+            return Err(table.invalid_table_error(found, expected));
         }
         // Build each copy of a repeated layer separately, because a layer may change the shape of
         // the next copy's input.
@@ -73,7 +81,7 @@ pub(super) fn parse_layers(
             };
             if !names.insert(name.clone()) {
                 let found = format_args!("a second layer called {name:?}");
-                return Err(field.refuse(found, "a different name for each layer"));
+                return Err(field.invalid_value_error(found, "a different name for each layer"));
             }
             layers.push(ModelLayer::new(
                 name,
@@ -96,7 +104,7 @@ fn parse_chain(
     for item in items {
         let operator = operator::parse_operator(item, &mut state)?;
         if !names.insert(operator.name.clone()) {
-            return Err(item.refuse(
+            return Err(item.invalid_value_error(
                 format_args!("a second operator called {:?}", operator.name),
                 "a different `name` for each operator of a layer",
             ));
@@ -114,15 +122,15 @@ fn parse_input(
 ) -> Result<(u64, ActivationShape), ConfigError> {
     let expected = "the sizes of a sample, such as { channels = 3, height = 224, width = 224 }, { columns = 13 }, \
                     or { tokens = 1024 }";
-    let field = root.need("input", expected)?;
-    let table = field.table(Some(INPUT))?;
+    let field = root.require_field("input", expected)?;
+    let table = field.read_table(Some(INPUT))?;
     let has = |key: &str| table.get(key).is_some();
     let (image, row) = (
         has("channels") || has("height") || has("width"),
         has("columns"),
     );
     if u8::from(image) + u8::from(row) + u8::from(has("tokens")) != 1 {
-        return Err(field.refuse("another mixture of keys", expected));
+        return Err(field.invalid_value_error("another mixture of keys", expected));
     }
     if has("tokens") {
         let sequence = parse_size(&table, "tokens")?;

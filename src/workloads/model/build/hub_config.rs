@@ -9,7 +9,7 @@ use crate::model::{
     ModelSizes, OutputHead, PositionEncoding, RouterForm, TransformerArchitecture,
     TransformerBlock, TransformerModel,
 };
-use chakram_base::config::{ConfigError, quoted};
+use chakram_base::config::{ConfigError, quote_for_message};
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -84,7 +84,7 @@ struct HubConfig<'t> {
     known: RefCell<BTreeSet<String>>,
 }
 
-type Read<T> = Result<T, ConfigError>;
+type ConfigRead<T> = Result<T, ConfigError>;
 
 impl HubConfig<'_> {
     fn error_at(&self, key: &str, why: String) -> ConfigError {
@@ -103,7 +103,7 @@ impl HubConfig<'_> {
         self.keys.get(key).filter(|value| !value.is_null())
     }
 
-    fn invalid_value<T>(&self, key: &str, expected: &str) -> Read<T> {
+    fn invalid_value<T>(&self, key: &str, expected: &str) -> ConfigRead<T> {
         let found = self.keys.get(key).map_or("nothing".to_owned(), |value| {
             let text = value.to_string();
             text.chars().take(80).collect()
@@ -111,7 +111,7 @@ impl HubConfig<'_> {
         Err(self.error_at(key, format!("found {found}, expected {expected}")))
     }
 
-    fn read_size(&self, key: &str) -> Read<Option<u64>> {
+    fn read_size(&self, key: &str) -> ConfigRead<Option<u64>> {
         let expected = "a whole number from 1 to 1000000000000";
         match self.value_of(key) {
             None => Ok(None),
@@ -122,14 +122,14 @@ impl HubConfig<'_> {
         }
     }
 
-    fn require_size(&self, key: &str) -> Read<u64> {
+    fn require_size(&self, key: &str) -> ConfigRead<u64> {
         match self.read_size(key)? {
             Some(size) => Ok(size),
             None => self.invalid_value(key, "a whole number, 1 or more"),
         }
     }
 
-    fn read_count(&self, key: &str) -> Read<u64> {
+    fn read_count(&self, key: &str) -> ConfigRead<u64> {
         match self.value_of(key) {
             None => Ok(0),
             Some(value) => match value.as_u64().filter(|n| *n <= super::MOST) {
@@ -139,7 +139,7 @@ impl HubConfig<'_> {
         }
     }
 
-    fn read_flag(&self, key: &str, default: bool) -> Read<bool> {
+    fn read_flag(&self, key: &str, default: bool) -> ConfigRead<bool> {
         match self.value_of(key) {
             None => Ok(default),
             Some(value) => match value.as_bool() {
@@ -149,7 +149,7 @@ impl HubConfig<'_> {
         }
     }
 
-    fn read_word(&self, key: &str) -> Read<Option<&str>> {
+    fn read_word(&self, key: &str) -> ConfigRead<Option<&str>> {
         match self.value_of(key) {
             None => Ok(None),
             Some(value) => match value.as_str() {
@@ -160,13 +160,13 @@ impl HubConfig<'_> {
     }
 
     /// Returns the size at the first of `keys` that is in the file.
-    fn first_size(&self, keys: &[&str]) -> Read<Option<u64>> {
-        let found: Read<Vec<_>> = keys.iter().map(|key| self.read_size(key)).collect();
+    fn first_size(&self, keys: &[&str]) -> ConfigRead<Option<u64>> {
+        let found: ConfigRead<Vec<_>> = keys.iter().map(|key| self.read_size(key)).collect();
         Ok(found?.into_iter().flatten().next())
     }
 
     /// Rejects keys that were not read, unless they are known not to affect sizes.
-    fn check_keys(&self) -> Read<()> {
+    fn check_keys(&self) -> ConfigRead<()> {
         let known = self.known.borrow();
         let unknown = |key: &&String| !known.contains(*key) && !NO_SIZES.contains(&key.as_str());
         match self.keys.keys().find(unknown) {
@@ -218,14 +218,14 @@ pub(super) fn parse_model(
         name: model_name(file, kind),
         source: format!("{file}, a config.json of {kind}"),
         sequence: base.block.tokens,
-        layers: architecture.layers(),
+        layers: architecture.expand_layers(),
     };
     Ok((base.block.hidden, model))
 }
 
 /// Returns the part for the text transformer, if the file describes a multimodal model; otherwise
 /// returns the whole.
-fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
+fn text_config(config: HubConfig<'_>) -> ConfigRead<HubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
         return Ok(config);
     };
@@ -265,7 +265,7 @@ fn read_architecture(
     if !KINDS.contains(&kind) {
         let why = format!(
             "found {}, expected one of {}; other models are described in TOML",
-            quoted(kind),
+            quote_for_message(kind),
             KINDS.join(", ")
         );
         return Err(config.error_at("model_type", why).into());
@@ -355,11 +355,11 @@ fn read_architecture(
         experts_every: experts_every(config, layers)?,
         dense_ffn,
         more_predictions: config.read_count("num_nextn_predict_layers")?,
-        ..TransformerArchitecture::plain(base)
+        ..TransformerArchitecture::plain_model(base)
     })
 }
 
-fn read_latent_attention(config: &HubConfig<'_>) -> Read<Option<LatentAttention>> {
+fn read_latent_attention(config: &HubConfig<'_>) -> ConfigRead<Option<LatentAttention>> {
     let Some(kv_rank) = config.read_size("kv_lora_rank")? else {
         return Ok(None);
     };
@@ -373,7 +373,7 @@ fn read_latent_attention(config: &HubConfig<'_>) -> Read<Option<LatentAttention>
 }
 
 /// Returns whether the products before attention have biases, and whether all products do.
-fn read_biases(config: &HubConfig<'_>, kind: &str) -> Read<(bool, bool)> {
+fn read_biases(config: &HubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
     let attention = config.read_flag("attention_bias", false)?;
     if config.read_flag("mlp_bias", false)? && !attention {
         config.invalid_value("mlp_bias", "false without attention_bias")?;
@@ -384,7 +384,7 @@ fn read_biases(config: &HubConfig<'_>, kind: &str) -> Read<(bool, bool)> {
     })
 }
 
-fn read_experts(config: &HubConfig<'_>) -> Read<Option<ExpertRouting>> {
+fn read_experts(config: &HubConfig<'_>) -> ConfigRead<Option<ExpertRouting>> {
     let experts = config.first_size(&["num_local_experts", "num_experts", "n_routed_experts"])?;
     let chosen = config.first_size(&["num_experts_per_tok", "experts_per_token"])?;
     match (experts, chosen) {
@@ -399,7 +399,7 @@ fn read_experts(config: &HubConfig<'_>) -> Read<Option<ExpertRouting>> {
     }
 }
 
-fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> Read<u64> {
+fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> ConfigRead<u64> {
     let own = config.require_size("intermediate_size")?;
     let dense = config.read_size("intermediate_size_mlp")?;
     Ok(match kind {
@@ -408,7 +408,7 @@ fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> Read<u64> {
     })
 }
 
-fn read_router(config: &HubConfig<'_>, kind: &str) -> Read<RouterForm> {
+fn read_router(config: &HubConfig<'_>, kind: &str) -> ConfigRead<RouterForm> {
     let sigmoid = match config.read_word("scoring_func")? {
         None => matches!(kind, "llama4" | "llama4_text"),
         Some("softmax") => false,
@@ -437,7 +437,7 @@ fn read_router(config: &HubConfig<'_>, kind: &str) -> Read<RouterForm> {
 }
 
 /// Returns the period of layers with experts; the last layer of each period has them.
-fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
+fn experts_every(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     let keys = [
         "interleave_moe_layer_step",
         "moe_layer_freq",
@@ -472,7 +472,7 @@ fn read_attention_span(
     config: &HubConfig<'_>,
     kind: &str,
     layers: u64,
-) -> Read<(AttentionSpan, u64)> {
+) -> ConfigRead<(AttentionSpan, u64)> {
     let window = config.read_size("sliding_window")?;
     let piece = config.read_size("attention_chunk_size")?;
     let used = config.read_flag("use_sliding_window", !kind.starts_with("qwen"))?;

@@ -168,25 +168,25 @@ pub(super) fn parse_operator(
     state: &mut LayerCursor,
 ) -> Result<LayerOperator, ConfigError> {
     let names = OPS.map(|(op, name, _)| (op, name));
-    let op = field.table(None)?.choice("op", &names)?;
+    let op = field.read_table(None)?.read_choice("op", &names)?;
     // OPS has the same order as the enum.
     let (_, word, keys) = OPS[op as usize];
-    let table = field.table(Some(&[&COMMON, keys].concat()))?;
-    let name = table.or("name", word, |field| field.line())?;
-    let cut = table.or("cut", TensorSplit::Replicated, |f| f.choice(&CUTS))?;
+    let table = field.read_table(Some(&[&COMMON, keys].concat()))?;
+    let name = table.read_or_default("name", word, |field| field.read_line())?;
+    let cut = table.read_or_default("cut", TensorSplit::Replicated, |f| f.read_choice(&CUTS))?;
     let around = flag_or(&table, "around", false)?;
     let shape = if around { state.around } else { state.main };
     let (work, shape) = parse_operator_kind(op, &table, shape)?;
     match (op, around) {
         (OperatorKeyword::Residual, false) if state.around != state.main => {
             let found = format_args!("{} to be added to {}", state.main, state.around);
-            return Err(table.refuse(
+            return Err(table.invalid_table_error(
                 found,
                 "equal sizes; operators with `around = true` are on the residual path",
             ));
         }
         (OperatorKeyword::Residual, true) => {
-            return Err(table.refuse(
+            return Err(table.invalid_table_error(
                 "a residual sum on the residual path",
                 "`around` on other operators",
             ));
@@ -199,7 +199,11 @@ pub(super) fn parse_operator(
         state.around = state.main;
     }
     let operator = LayerOperator::new(name, work, cut);
-    Ok(if around { operator.around() } else { operator })
+    Ok(if around {
+        operator.on_skip_path()
+    } else {
+        operator
+    })
 }
 
 /// Parses an operator's kind, given the `shape` of its input. Returns the kind and the output's
@@ -270,8 +274,8 @@ fn parse_operator_kind(
         OperatorKeyword::Interaction => {
             let (_, width) = require_sequence(table, shape)?;
             let vectors = table
-                .need("vectors", "the number of vectors")?
-                .between(2, MOST)?;
+                .require_field("vectors", "the number of vectors")?
+                .read_integer_between(2, MOST)?;
             let work = OperatorKind::Interaction { vectors, width };
             let columns = work.output_elements();
             (work, shape.with_columns(columns))
@@ -313,7 +317,7 @@ fn parse_attention(
     // The input's columns are the queries, then the keys, then the values.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
     if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
-        return Err(table.refuse(
+        return Err(table.invalid_table_error(
             format_args!("{columns} columns, {heads} heads, and {kv_heads} of keys and of values"),
             "columns of queries, keys and values that divide evenly among heads, and heads that divide evenly among key-value heads",
         ));
@@ -340,8 +344,8 @@ fn expert_dispatch(
     let (tokens, width) = require_sequence(table, shape)?;
     let experts = parse_size(table, "experts")?;
     let chosen = table
-        .need("experts_per_token", "experts that each token is sent to")?
-        .between(1, experts)?;
+        .require_field("experts_per_token", "experts that each token is sent to")?
+        .read_integer_between(1, experts)?;
     let work = OperatorKind::ExpertDispatch {
         tokens,
         width,
@@ -360,7 +364,7 @@ fn expert_combine(
     let (rows, width) = require_sequence(table, shape)?;
     let chosen = parse_size(table, "experts_per_token")?;
     if !rows.is_multiple_of(chosen) {
-        return Err(table.refuse(
+        return Err(table.invalid_table_error(
             format_args!("{rows} rows before it, and {chosen} copies of each token"),
             "the number of copies of each token that the expert_dispatch before it made",
         ));
@@ -383,11 +387,11 @@ fn parse_activation(
     let gated = flag_or(table, "gated", false)?;
     if gated && !columns.is_multiple_of(2) {
         let found = format_args!("{columns} columns for a gate");
-        return Err(table.refuse(found, "an even number of columns"));
+        return Err(table.invalid_table_error(found, "an even number of columns"));
     }
     let width = if gated { columns / 2 } else { columns };
     let work = OperatorKind::Activation {
-        function: table.choice("function", &ActivationFunction::ALL)?,
+        function: table.read_choice("function", &ActivationFunction::ALL)?,
         rows,
         width,
         gated,
@@ -405,10 +409,12 @@ fn parse_convolution(
     let groups = size_or(table, "groups", 1, 1)?;
     let outputs = parse_size(table, "outputs")?;
     if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
-        return Err(table.need("groups", "groups")?.refuse(
-            groups,
-            format_args!("a number that divides {inputs} and {outputs} channels"),
-        ));
+        return Err(table
+            .require_field("groups", "groups")?
+            .invalid_value_error(
+                groups,
+                format_args!("a number that divides {inputs} and {outputs} channels"),
+            ));
     }
     let work = OperatorKind::Convolution {
         inputs,
@@ -429,7 +435,8 @@ fn parse_pool(
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (channels, size_before) = require_image(table, shape)?;
-    let kernel = parse_area(&table.need("kernel", "pixels of a side, or [height, width]")?)?;
+    let kernel =
+        parse_area(&table.require_field("kernel", "pixels of a side, or [height, width]")?)?;
     let window = WindowSpec::read_window(table, size_before, Some(kernel[0]))?;
     let work = OperatorKind::Pool {
         channels,
@@ -456,14 +463,14 @@ impl WindowSpec {
         size: [u64; 2],
         stride: Option<u64>,
     ) -> Result<Self, ConfigError> {
-        let field = table.need("kernel", "pixels of a side, or [height, width]")?;
+        let field = table.require_field("kernel", "pixels of a side, or [height, width]")?;
         let kernel = parse_area(&field)?;
         let stride = size_or(table, "stride", 1, stride.unwrap_or(1))?;
         let padding = size_or(table, "padding", 0, 0)?;
         let outputs =
             [0, 1].map(|axis: usize| window_count(size[axis], kernel[axis], stride, padding));
         if outputs.contains(&0) {
-            return Err(field.refuse(
+            return Err(field.invalid_value_error(
                 format_args!("a window of {} x {} pixels", kernel[0], kernel[1]),
                 format_args!(
                     "one that fits {} x {} pixels and {padding} more on each side",
@@ -488,7 +495,7 @@ fn require_image(
     match shape {
         ActivationShape::Image { channels, size } => Ok((channels, size)),
         ActivationShape::Rows { .. } => {
-            Err(table.refuse(format_args!("{shape} before it"), "an image"))
+            Err(table.invalid_table_error(format_args!("{shape} before it"), "an image"))
         }
     }
 }
@@ -501,7 +508,7 @@ fn require_sequence(
     match shape {
         ActivationShape::Rows { rows, columns } => Ok((rows, columns)),
         ActivationShape::Image { .. } => {
-            Err(table.refuse(format_args!("{shape} before it"), "rows"))
+            Err(table.invalid_table_error(format_args!("{shape} before it"), "rows"))
         }
     }
 }

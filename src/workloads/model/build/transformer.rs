@@ -83,16 +83,18 @@ pub(super) fn parse_layers(
         (PositionEncoding::Rotary, "rotary"),
         (PositionEncoding::None, "none"),
     ];
-    let positions = root.choice("positions", &positions)?;
+    let positions = root.read_choice("positions", &positions)?;
     match (positions, root.get("position_rows")) {
         (PositionEncoding::Learned(rows), _) if tokens > rows => {
-            return Err(root.need("sequence", "tokens of a sample")?.refuse(
-                format_args!("{tokens} tokens of a sample, and learned positions for {rows}"),
-                "no more tokens than positions; `position_rows` says how many are learned",
-            ));
+            return Err(root
+                .require_field("sequence", "tokens of a sample")?
+                .invalid_value_error(
+                    format_args!("{tokens} tokens of a sample, and learned positions for {rows}"),
+                    "no more tokens than positions; `position_rows` says how many are learned",
+                ));
         }
         (PositionEncoding::Rotary | PositionEncoding::None, Some(field)) => {
-            return Err(field.refuse(
+            return Err(field.invalid_value_error(
                 "rows of a table of positions",
                 "no such key, because positions are not learned",
             ));
@@ -114,7 +116,7 @@ pub(super) fn parse_layers(
         head: parse_output_head(root)?,
     };
     let architecture = parse_architecture(root, transformer)?;
-    Ok((tokens, Some(hidden), architecture.layers()))
+    Ok((tokens, Some(hidden), architecture.expand_layers()))
 }
 
 /// Keys that are valid only for models with experts.
@@ -137,16 +139,16 @@ fn parse_architecture(
     root: &ConfigTable<'_>,
     base: TransformerModel,
 ) -> Result<TransformerArchitecture, ConfigError> {
-    let plain = TransformerArchitecture::plain(base);
-    let without = |keys: &[&str], other: &str| {
-        let found = keys.iter().find_map(|key| root.get(key));
-        match found {
-            Some(field) => {
-                Err(field.refuse("this key", format_args!("this key only with `{other}`")))
+    let plain = TransformerArchitecture::plain_model(base);
+    let without =
+        |keys: &[&str], other: &str| {
+            let found = keys.iter().find_map(|key| root.get(key));
+            match found {
+                Some(field) => Err(field
+                    .invalid_value_error("this key", format_args!("this key only with `{other}`"))),
+                None => Ok(()),
             }
-            None => Ok(()),
-        }
-    };
+        };
     if base.block.experts.is_none() {
         without(&OF_EXPERTS, "experts")?;
     }
@@ -158,23 +160,27 @@ fn parse_architecture(
         without(&OF_LATENTS, "kv_rank")?;
     }
     let span = match (root.get("window"), root.get("piece")) {
-        (Some(window), None) => AttentionSpan::Window(window.between(1, super::MOST)?),
-        (None, Some(piece)) => AttentionSpan::Piece(piece.between(1, super::MOST)?),
+        (Some(window), None) => AttentionSpan::Window(window.read_integer_between(1, super::MOST)?),
+        (None, Some(piece)) => AttentionSpan::Piece(piece.read_integer_between(1, super::MOST)?),
         (None, None) => {
             without(&["full_every"], "window")?;
             AttentionSpan::All
         }
         (Some(_), Some(piece)) => {
-            return Err(piece.refuse("both this key and `window`", "one of the two"));
+            return Err(piece.invalid_value_error("both this key and `window`", "one of the two"));
         }
     };
     if span != AttentionSpan::All && !base.block.causal {
         let expected = "true with `window` or `piece`";
-        return Err(root.need("causal", expected)?.refuse("false", expected));
+        return Err(root
+            .require_field("causal", expected)?
+            .invalid_value_error("false", expected));
     }
     if root.get("sandwich_norm").is_some() && base.block.norm_after {
-        let field = root.need("sandwich_norm", "")?;
-        return Err(field.refuse("norms on both sides", "no such key with `norm_after`"));
+        let field = root.require_field("sandwich_norm", "")?;
+        return Err(
+            field.invalid_value_error("norms on both sides", "no such key with `norm_after`")
+        );
     }
     let groups = size_or(root, "groups", 1, 0)?;
     let experts = base.block.experts.map_or(0, |routing| routing.experts);
@@ -182,10 +188,10 @@ fn parse_architecture(
         && !experts.is_multiple_of(groups.max(1))
     {
         let expected = format_args!("a number that divides {experts} experts");
-        return Err(field.refuse(groups, expected));
+        return Err(field.invalid_value_error(groups, expected));
     }
     let chosen_groups = match root.get("groups_per_token") {
-        Some(field) => field.between(1, groups.max(1))?,
+        Some(field) => field.read_integer_between(1, groups.max(1))?,
         None => groups,
     };
     Ok(TransformerArchitecture {
@@ -199,8 +205,8 @@ fn parse_architecture(
         router: RouterForm {
             bias: flag_or(root, "router_bias", false)?,
             correction: flag_or(root, "correction_bias", false)?,
-            sigmoid: root.or("scores", false, |field| {
-                field.choice(&[(false, "softmax"), (true, "sigmoid")])
+            sigmoid: root.read_or_default("scores", false, |field| {
+                field.read_choice(&[(false, "softmax"), (true, "sigmoid")])
             })?,
             groups,
             chosen_groups,
@@ -220,12 +226,12 @@ fn parse_latent_attention(root: &ConfigTable<'_>) -> Result<Option<LatentAttenti
     };
     for key in ["kv_heads", "head_width", "qkv_biases", "qk_norm"] {
         if let Some(field) = root.get(key) {
-            return Err(field.refuse("this key", "no such key with `kv_rank`"));
+            return Err(field.invalid_value_error("this key", "no such key with `kv_rank`"));
         }
     }
     Ok(Some(LatentAttention {
         query_rank: size_or(root, "query_rank", 1, 0)?,
-        kv_rank: kv_rank.between(1, super::MOST)?,
+        kv_rank: kv_rank.read_integer_between(1, super::MOST)?,
         plain: parse_size(root, "plain_width")?,
         turned: parse_size(root, "turned_width")?,
         values: parse_size(root, "value_width")?,
@@ -238,7 +244,7 @@ fn parse_block(
     norm_after: bool,
 ) -> Result<TransformerBlock, ConfigError> {
     let (heads, kv_heads, head_width) = parse_heads(root, hidden)?;
-    let (function, gated) = root.choice("activation", &ACTIVATIONS)?;
+    let (function, gated) = root.read_choice("activation", &ACTIVATIONS)?;
     Ok(TransformerBlock {
         tokens,
         hidden,
@@ -248,9 +254,9 @@ fn parse_block(
         ffn: size_or(root, "ffn", 1, hidden.saturating_mul(4))?,
         function,
         gated,
-        norm_bias: root.choice("norm", &NORMS)?,
+        norm_bias: root.read_choice("norm", &NORMS)?,
         norm_after,
-        biases: root.need("biases", "true or false")?.flag()?,
+        biases: root.require_field("biases", "true or false")?.read_flag()?,
         causal: flag_or(root, "causal", true)?,
         dropout: flag_or(root, "dropout", false)?,
         rotary: false,
@@ -263,14 +269,16 @@ fn parse_block(
 fn parse_experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
     let Some(field) = root.get("experts") else {
         return match root.get("experts_per_token") {
-            Some(field) => Err(field.refuse("experts of a token", "none without `experts`")),
+            Some(field) => {
+                Err(field.invalid_value_error("experts of a token", "none without `experts`"))
+            }
             None => Ok(None),
         };
     };
-    let experts = field.between(2, super::MOST)?;
+    let experts = field.read_integer_between(2, super::MOST)?;
     let chosen = root
-        .need("experts_per_token", "experts that each token is sent to")?
-        .between(1, experts)?;
+        .require_field("experts_per_token", "experts that each token is sent to")?
+        .read_integer_between(1, experts)?;
     Ok(Some(ExpertRouting { experts, chosen }))
 }
 
@@ -285,7 +293,7 @@ pub(super) fn parse_heads(
     if let Some(field) = root.get("kv_heads")
         && !heads.is_multiple_of(kv_heads)
     {
-        return Err(field.refuse(
+        return Err(field.invalid_value_error(
             kv_heads,
             format_args!("a number that divides {heads} heads"),
         ));
@@ -295,10 +303,10 @@ pub(super) fn parse_heads(
         return Ok((heads, heads, 1));
     }
     if let Some(field) = root.get("head_width") {
-        return Ok((heads, kv_heads, field.between(1, super::MOST)?));
+        return Ok((heads, kv_heads, field.read_integer_between(1, super::MOST)?));
     }
     if !hidden.is_multiple_of(heads) {
-        return Err(root.need("heads", "heads")?.refuse(
+        return Err(root.require_field("heads", "heads")?.invalid_value_error(
             heads,
             format_args!("a number that divides `hidden` = {hidden}, or `head_width` as well"),
         ));
@@ -312,16 +320,18 @@ fn parse_output_head(root: &ConfigTable<'_>) -> Result<OutputHead, ConfigError> 
         ("masked", "masked"),
         ("pooler", "pooler"),
     ];
-    let head = root.or("head", "logits", |field| field.choice(&heads))?;
+    let head = root.read_or_default("head", "logits", |field| field.read_choice(&heads))?;
     match (head, root.get("tied")) {
         ("logits", _) => {
-            let tied = root.need(
+            let tied = root.require_field(
                 "tied",
                 "true if logits use the embedding's weights, otherwise false",
             )?;
-            Ok(OutputHead::Logits { tied: tied.flag()? })
+            Ok(OutputHead::Logits {
+                tied: tied.read_flag()?,
+            })
         }
-        (_, Some(field)) => Err(field.refuse(
+        (_, Some(field)) => Err(field.invalid_value_error(
             "a key for logits",
             format_args!("no such key, because the head is {head:?}"),
         )),

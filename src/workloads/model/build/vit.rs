@@ -16,13 +16,15 @@ pub(super) fn parse_layers(
     no_sequence(root, sizes.tokens)?;
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;
-    let image = parse_area(&root.need("image", "pixels of a side, or [height, width]")?)?;
+    let image = parse_area(&root.require_field("image", "pixels of a side, or [height, width]")?)?;
     let patch = parse_size(root, "patch")?;
     if let Some(side) = image.into_iter().find(|side| !side.is_multiple_of(patch)) {
-        return Err(root.need("patch", "pixels of a side")?.refuse(
-            format_args!("patches of {patch} pixels in an image with a side of {side}"),
-            "a number that divides the image's height and width",
-        ));
+        return Err(root
+            .require_field("patch", "pixels of a side")?
+            .invalid_value_error(
+                format_args!("patches of {patch} pixels in an image with a side of {side}"),
+                "a number that divides the image's height and width",
+            ));
     }
     let (heads, _, head_width) = transformer::parse_heads(root, hidden)?;
     let vit = VisionTransformer {
@@ -37,5 +39,5 @@ pub(super) fn parse_layers(
         classes: parse_size(root, "classes")?,
         dropout: flag_or(root, "dropout", false)?,
     };
-    Ok((vit.tokens(), Some(hidden), vit.layers()))
+    Ok((vit.token_count(), Some(hidden), vit.expand_layers()))
 }

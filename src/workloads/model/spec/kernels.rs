@@ -22,7 +22,7 @@
 //! precision (`d + 4`), maximum (4), difference (8), exponential (8), sum (4), quotient (8). Backward:
 //! product (8), conversion to the logits' format (`4 + d`).
 
-use chakram_trace::format::MovingKernel::{
+use chakram_trace::format::MemoryBoundKernel::{
     self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
 };
 
@@ -40,7 +40,7 @@ pub struct ElementBytes {
 impl ElementBytes {
     /// Returns the bytes per element, with `number` bytes per number and `gradient` bytes per
     /// weight gradient.
-    pub fn count(self, number: u64, gradient: u64) -> u128 {
+    pub fn byte_count(self, number: u64, gradient: u64) -> u128 {
         let [numbers, gradients, fixed] =
             [self.numbers, self.gradients, self.fixed].map(u128::from);
         numbers * u128::from(number) + gradients * u128::from(gradient) + fixed
@@ -49,11 +49,11 @@ impl ElementBytes {
 
 /// A kernel that moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MovingSpec {
+pub struct MemoryBoundSpec {
     /// Suffix that is appended to the operator's name, including its dot.
     pub suffix: &'static str,
     /// Class of the kernel, which determines its memory bandwidth.
-    pub class: MovingKernel,
+    pub class: MemoryBoundKernel,
     /// Axes of the tensor that the kernel reads, and bytes per element.
     pub reads: (&'static str, ElementBytes),
     /// Axes of the tensor that the kernel writes, and bytes per element.
@@ -62,11 +62,11 @@ pub struct MovingSpec {
 
 /// Byte-moving kernels of the forward and the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MovingKernels {
+pub struct MemoryBoundKernels {
     /// Kernels of the forward pass, in execution order.
-    pub forward: &'static [MovingSpec],
+    pub forward: &'static [MemoryBoundSpec],
     /// Kernels of the backward pass, in execution order.
-    pub backward: &'static [MovingSpec],
+    pub backward: &'static [MemoryBoundSpec],
 }
 
 /// Kernels of an operator, which may be alternatives. The plan chooses one of them, because
@@ -99,10 +99,10 @@ pub enum KernelSpec {
     /// Kernels that move bytes.
     Moving {
         /// Kernels with fused operations, as few as possible.
-        fused: MovingKernels,
+        fused: MemoryBoundKernels,
         /// Kernels if each framework operation is a kernel; `None` if these are the same as
         /// `fused`.
-        one_by_one: Option<MovingKernels>,
+        one_by_one: Option<MemoryBoundKernels>,
     },
 }
 
@@ -125,20 +125,20 @@ const fn fixed_bytes(count: u8) -> ElementBytes {
 /// Creates a kernel that reads and writes each element of `mn`.
 const fn elementwise_kernel(
     suffix: &'static str,
-    class: MovingKernel,
+    class: MemoryBoundKernel,
     reads: ElementBytes,
     writes: ElementBytes,
-) -> MovingSpec {
+) -> MemoryBoundSpec {
     moving_kernel(suffix, class, ("mn", reads), ("mn", writes))
 }
 
 const fn moving_kernel(
     suffix: &'static str,
-    class: MovingKernel,
+    class: MemoryBoundKernel,
     reads: (&'static str, ElementBytes),
     writes: (&'static str, ElementBytes),
-) -> MovingSpec {
-    MovingSpec {
+) -> MemoryBoundSpec {
+    MemoryBoundSpec {
         suffix,
         class,
         reads,
@@ -147,22 +147,25 @@ const fn moving_kernel(
 }
 
 impl KernelSpec {
-    const fn from_moving(forward: &'static [MovingSpec], backward: &'static [MovingSpec]) -> Self {
+    const fn from_moving(
+        forward: &'static [MemoryBoundSpec],
+        backward: &'static [MemoryBoundSpec],
+    ) -> Self {
         Self::Moving {
-            fused: MovingKernels { forward, backward },
+            fused: MemoryBoundKernels { forward, backward },
             one_by_one: None,
         }
     }
 
     const fn or_moving(
         self,
-        forward: &'static [MovingSpec],
-        backward: &'static [MovingSpec],
+        forward: &'static [MemoryBoundSpec],
+        backward: &'static [MemoryBoundSpec],
     ) -> Self {
         match self {
             Self::Moving { fused, .. } => Self::Moving {
                 fused,
-                one_by_one: Some(MovingKernels { forward, backward }),
+                one_by_one: Some(MemoryBoundKernels { forward, backward }),
             },
             other => other,
         }

@@ -1,8 +1,8 @@
 //! The description of each operator as data ([`OperatorSpec`]).
 
 use super::{
-    AxisCut, AxisSpec, ChainRole, ExpertExchange, KeptTensor, KeptWith, KernelSpec, OperatorAxis,
-    OperatorSpec, ProductSpec, WeightSpec, WindowSpec, saturate_to_u64, window_count,
+    AxisCut, AxisSpec, ChainInput, ExpertExchange, KeptByKernels, KeptTensor, KernelSpec,
+    OperatorAxis, OperatorSpec, ProductSpec, WeightSpec, WindowSpec, saturate_to_u64, window_count,
 };
 use crate::model::{ActivationFunction, OperatorKind};
 
@@ -29,7 +29,7 @@ impl OperatorSpec {
             kept: Vec::new(),
             rows,
             windows: None,
-            role: ChainRole::Next,
+            role: ChainInput::Next,
             kernels: KernelSpec::Products,
             exchange: None,
         }
@@ -51,18 +51,18 @@ impl OperatorSpec {
         self
     }
 
-    fn with_kept(mut self, axes: &'static str, bytes: Option<u64>, with: KeptWith) -> Self {
+    fn with_kept(mut self, axes: &'static str, bytes: Option<u64>, with: KeptByKernels) -> Self {
         self.kept.push(KeptTensor { axes, bytes, with });
         self
     }
 
     fn keeps_inputs(self) -> Self {
         let inputs = self.inputs.clone();
-        let keep = |spec: Self, axes| spec.with_kept(axes, None, KeptWith::Any);
+        let keep = |spec: Self, axes| spec.with_kept(axes, None, KeptByKernels::Any);
         inputs.into_iter().fold(self, keep)
     }
 
-    fn with_role(self, role: ChainRole) -> Self {
+    fn with_role(self, role: ChainInput) -> Self {
         Self { role, ..self }
     }
 
@@ -117,7 +117,7 @@ fn masked_pairs(tokens: u64, queries: u64) -> u64 {
 
 impl OperatorKind {
     /// Returns the operator as data.
-    pub fn spec(&self) -> OperatorSpec {
+    pub fn to_spec(&self) -> OperatorSpec {
         use OperatorAxis::{K, M, N};
         match *self {
             Self::Linear {
@@ -185,19 +185,19 @@ impl OperatorKind {
                 if qk_norm {
                     let [queries, keys] = ["mnw", "mgw"];
                     spec = spec.with_weights("w").with_weights("w");
-                    spec = spec.with_kept(queries, None, KeptWith::Any);
-                    spec = spec.with_kept(keys, None, KeptWith::Any);
+                    spec = spec.with_kept(queries, None, KeptByKernels::Any);
+                    spec = spec.with_kept(keys, None, KeptByKernels::Any);
                 }
                 // The backward pass needs the softmax's output and, with dropout, the mask and the
                 // masked output.
                 spec = spec
                     .keeps_inputs()
-                    .with_kept("nm", Some(FULL), KeptWith::Fused)
-                    .with_kept("nmt", None, KeptWith::Unfused);
+                    .with_kept("nm", Some(FULL), KeptByKernels::Fused)
+                    .with_kept("nmt", None, KeptByKernels::Unfused);
                 if dropout {
                     spec = spec
-                        .with_kept("nmt", Some(MASK), KeptWith::Unfused)
-                        .with_kept("nmt", None, KeptWith::Unfused);
+                        .with_kept("nmt", Some(MASK), KeptByKernels::Unfused)
+                        .with_kept("nmt", None, KeptByKernels::Unfused);
                 }
                 spec
             }
@@ -254,20 +254,20 @@ impl OperatorKind {
                 }
                 if qk_norm {
                     spec = spec.with_weights("w").with_weights("w");
-                    spec = spec.with_kept("mnw", None, KeptWith::Any);
-                    spec = spec.with_kept("mgw", None, KeptWith::Any);
+                    spec = spec.with_kept("mnw", None, KeptByKernels::Any);
+                    spec = spec.with_kept("mgw", None, KeptByKernels::Any);
                 }
                 if sinks {
                     spec = spec.with_weights("n");
                 }
                 spec = spec
                     .keeps_inputs()
-                    .with_kept("nm", Some(FULL), KeptWith::Fused)
-                    .with_kept("nmt", None, KeptWith::Unfused);
+                    .with_kept("nm", Some(FULL), KeptByKernels::Fused)
+                    .with_kept("nmt", None, KeptByKernels::Unfused);
                 if dropout {
                     spec = spec
-                        .with_kept("nmt", Some(MASK), KeptWith::Unfused)
-                        .with_kept("nmt", None, KeptWith::Unfused);
+                        .with_kept("nmt", Some(MASK), KeptByKernels::Unfused)
+                        .with_kept("nmt", None, KeptByKernels::Unfused);
                 }
                 spec
             }
@@ -320,7 +320,7 @@ impl OperatorKind {
                 spec.with_weights("ne")
                     .with_product("me", "n")
                     .keeps_inputs()
-                    .with_kept("me", Some(FULL), KeptWith::Any)
+                    .with_kept("me", Some(FULL), KeptByKernels::Any)
                     .with_kernels(KernelSpec::Router {
                         sigmoid: form.sigmoid,
                         biased: form.bias || form.correction,
@@ -415,9 +415,9 @@ impl OperatorKind {
             } => {
                 let spec =
                     OperatorSpec::new("residual", element_axes(rows, width), &["mn"], &["mn"], "m");
-                let spec = spec.with_role(ChainRole::Join);
+                let spec = spec.with_role(ChainInput::Join);
                 if dropout {
-                    spec.with_kept("mn", Some(MASK), KeptWith::Any)
+                    spec.with_kept("mn", Some(MASK), KeptByKernels::Any)
                         .with_kernels(KernelSpec::DROPPED_RESIDUAL)
                 } else {
                     spec.with_kernels(KernelSpec::RESIDUAL)
@@ -435,7 +435,7 @@ impl OperatorKind {
                 ];
                 let spec = OperatorSpec::new("embedding", axes, &["m"], &["mn"], "m");
                 let spec = spec.with_kernels(KernelSpec::EMBEDDING);
-                spec.with_weights("kn").with_role(ChainRole::Table)
+                spec.with_weights("kn").with_role(ChainInput::Table)
             }
             Self::Loss { rows, classes } => {
                 let axes = vec![
@@ -449,7 +449,7 @@ impl OperatorKind {
                 ];
                 // Logits are always saved in single precision.
                 OperatorSpec::new("loss", axes, &["mn"], &["m"], "m")
-                    .with_kept("mn", Some(FULL), KeptWith::Any)
+                    .with_kept("mn", Some(FULL), KeptByKernels::Any)
                     .with_kernels(KernelSpec::LOSS)
             }
             Self::Convolution {
@@ -526,7 +526,7 @@ impl OperatorKind {
                 ];
                 let spec = OperatorSpec::new("embedding_bag", axes, &["l"], &["n"], "");
                 let spec = spec.with_kernels(KernelSpec::EMBEDDING_BAG);
-                spec.with_weights("kn").with_role(ChainRole::Beside)
+                spec.with_weights("kn").with_role(ChainInput::Beside)
             }
             Self::Interaction { vectors, width } => {
                 let axes = vec![
@@ -541,7 +541,7 @@ impl OperatorKind {
                 ];
                 let spec = OperatorSpec::new("interaction", axes, &["vu"], &["p", "u"], "");
                 let spec = spec.with_product("p", "u").keeps_inputs();
-                spec.with_role(ChainRole::Collect)
+                spec.with_role(ChainInput::Collect)
             }
         }
     }

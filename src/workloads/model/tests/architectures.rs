@@ -24,7 +24,7 @@ fn released_models_have_their_published_counts() {
         ("llama4-maverick", 400_711_848_960, 17_184_691_200, 196_608),
     ] {
         let model = preset(name);
-        assert_eq!(model.parameters(), parameters, "{name}");
+        assert_eq!(model.parameter_count(), parameters, "{name}");
         assert_eq!(model.active_parameters(), active, "{name}");
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
     }
@@ -32,7 +32,7 @@ fn released_models_have_their_published_counts() {
     // the perceptron, and 2 h of norms. The weights outside the blocks are V h of words and h of
     // the last norm. With h = 2560 and f = 9728: 36 (26,214,400 + 256 + 74,711,040 + 5,120) +
     // 388,956,160 + 2,560.
-    assert_eq!(preset("qwen3-4b").parameters(), 4_022_468_096);
+    assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);
     // The Qwen3 models below use the same formula. The vocabulary grows from 32000 to 32768, which
     // adds 2 x 768 x 6144 weights.
     for (name, h, l, heads, f, copies) in [
@@ -42,9 +42,10 @@ fn released_models_have_their_published_counts() {
     ] {
         let block = 2 * h * heads * 128 + 2 * h * 1024 + 256 + 3 * h * f + 2 * h;
         let expected = l * block + copies * 151_936 * h + h;
-        assert_eq!(preset(name).parameters(), expected, "{name}");
+        assert_eq!(preset(name).parameter_count(), expected, "{name}");
     }
-    let more = preset("mixtral-8x22b-v0.3").parameters() - preset("mixtral-8x22b").parameters();
+    let more =
+        preset("mixtral-8x22b-v0.3").parameter_count() - preset("mixtral-8x22b").parameter_count();
     assert_eq!(more, 2 * 768 * 6144);
 }
 
@@ -56,7 +57,7 @@ fn operators<'m>(model: &'m Model, layer: &str) -> &'m [crate::model::LayerOpera
 fn sum(model: &Model, layer: &str, prefix: &str) -> u64 {
     let operators = operators(model, layer).iter();
     let own = operators.filter(|one| one.name.starts_with(prefix));
-    own.map(|one| one.parameters()).sum()
+    own.map(|one| one.parameter_count()).sum()
 }
 
 /// Latent attention has h q + q + q A (n + r) + h (c + r) + c + c A (n + v) + A v h weights.
@@ -92,10 +93,13 @@ fn latent_attention_has_the_weights_of_its_formula() {
         .text;
     let more = ModelDefinition::parse(&format!("{text}\nmore_predictions = 1\n"), "m.toml", None);
     let more = more.unwrap().model;
-    assert_eq!(more.parameters() - v3.parameters(), 11_610_068_224);
+    assert_eq!(
+        more.parameter_count() - v3.parameter_count(),
+        11_610_068_224
+    );
     assert_eq!(more.layers.len(), v3.layers.len() + 1);
     // Logits and loss are computed for both tokens with one matrix, so multiplications double.
-    let logits = |model: &Model| model.layers.last().unwrap().multiplications();
+    let logits = |model: &Model| model.layers.last().unwrap().multiplication_count();
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
@@ -117,13 +121,13 @@ fn multiplications_are_those_of_active_weights_and_scores() {
             .iter()
             .flat_map(|layer| &layer.operators)
             .map(|one| {
-                let spec = one.work.spec();
+                let spec = one.work.to_spec();
                 match one.work {
                     // Gains, biases and tables are not factors of matrix products.
                     OperatorKind::Norm { .. } | OperatorKind::Embedding { .. } => 0,
                     OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. } => 0,
                     OperatorKind::ExpertLinear { rows, experts, .. } => {
-                        one.parameters() / experts * (rows / s)
+                        one.parameter_count() / experts * (rows / s)
                     }
                     OperatorKind::ExpertDispatch { width, experts, .. } => width * experts,
                     OperatorKind::Linear {
@@ -131,14 +135,14 @@ fn multiplications_are_those_of_active_weights_and_scores() {
                     } => inputs * outputs,
                     _ => {
                         assert!(spec.weights.is_empty() || spec.name == "latent_up");
-                        one.parameters()
+                        one.parameter_count()
                     }
                 }
             })
             .sum();
         let blocks = model.layers.len() as u64 - 2;
         let pairs = s * (s + 1) / 2;
-        let found = model.multiplications() - model.skippable_multiplications();
+        let found = model.multiplication_count() - model.skippable_multiplications();
         assert_eq!(found, s * weights + blocks * pairs * heads * both, "{name}");
     }
 }
@@ -187,10 +191,10 @@ fn windows_and_pieces_leave_pairs_out() {
     let model = preset("gpt-oss-20b");
     let found = |layer: &str| {
         let all = operators(&model, layer).iter();
-        let attention = all.filter(|one| one.work.spec().attends());
+        let attention = all.filter(|one| one.work.to_spec().is_attention());
         let counts = attention.map(|one| {
             let work = &one.work;
-            work.multiplications() - work.skippable_multiplications()
+            work.multiplication_count() - work.skippable_multiplications()
         });
         counts.sum::<u64>()
     };

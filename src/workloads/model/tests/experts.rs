@@ -27,7 +27,7 @@ fn mixtrals_are_those_that_were_released() {
         ),
     ] {
         assert_eq!(formula, released, "{name}");
-        assert_eq!(preset(name).parameters(), released, "{name}");
+        assert_eq!(preset(name).parameter_count(), released, "{name}");
     }
 }
 
@@ -64,7 +64,7 @@ fn qwens_are_those_that_were_released() {
         ),
     ] {
         assert_eq!(formula, released, "{name}");
-        assert_eq!(preset(name).parameters(), released, "{name}");
+        assert_eq!(preset(name).parameter_count(), released, "{name}");
     }
 }
 
@@ -78,7 +78,7 @@ fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;
     assert_eq!(active, 12_879_925_248);
     let of_token = active - 32_000 * h - 65 * h + 32 * 2 * 32 * 128 * s;
-    assert_eq!(preset("mixtral-8x7b").multiplications(), s * of_token);
+    assert_eq!(preset("mixtral-8x7b").multiplication_count(), s * of_token);
 }
 
 #[test]
@@ -162,10 +162,13 @@ operators = [
     };
     let model = layers(2).unwrap();
     let block = &model.layers[1];
-    assert_eq!(block.parameters(), 4 * 3 + 3 * (4 * 6 + 6) + 3 * (3 * 4));
+    assert_eq!(
+        block.parameter_count(),
+        4 * 3 + 3 * (4 * 6 + 6) + 3 * (3 * 4)
+    );
     // The router multiplies 5 tokens by 4 x 3 weights, and the experts 10 copies by 4 x 6 and by 3
     // x 4.
-    assert_eq!(block.multiplications(), 5 * 12 + 10 * 24 + 10 * 12);
+    assert_eq!(block.multiplication_count(), 5 * 12 + 10 * 24 + 10 * 12);
     let up = OperatorKind::ExpertLinear {
         rows: 10,
         experts: 3,

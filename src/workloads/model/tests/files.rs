@@ -135,7 +135,7 @@ fn tokens_fit_the_positions() {
     let model = ModelDefinition::parse(&text, "m", Some(2000))
         .unwrap()
         .model;
-    assert_eq!(model.parameters(), 124_439_808 + 1024 * 768);
+    assert_eq!(model.parameter_count(), 124_439_808 + 1024 * 768);
     assert_eq!(model.sequence, 2000);
 }
 
@@ -185,7 +185,7 @@ operators = [
 #[test]
 fn operators_by_hand_make_the_same_model() {
     let mine = parse(BLOCK).unwrap();
-    let known = Model::named("gpt2-xl").unwrap();
+    let known = Model::load_named("gpt2-xl").unwrap();
     assert_eq!(mine.layers, known.layers);
     assert_eq!(mine.sequence, 1024);
     let short = ModelDefinition::parse(BLOCK, "m", Some(77)).unwrap().model;
@@ -266,7 +266,7 @@ fn chains_are_refused_where_sizes_do_not_fit() {
 
 #[test]
 fn what_goes_around_may_change_its_size() {
-    let model = Model::named("resnet-50").unwrap();
+    let model = Model::load_named("resnet-50").unwrap();
     let names: Vec<_> = model
         .layers
         .iter()

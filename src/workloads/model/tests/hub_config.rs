@@ -63,20 +63,20 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(v3.sequence, 163_840);
     // The file declares that the model predicts a second token.
     assert_eq!(
-        v3.parameters(),
-        preset("deepseek-v3").parameters() + 11_610_068_224
+        v3.parameter_count(),
+        preset("deepseek-v3").parameter_count() + 11_610_068_224
     );
     let oss = read(GPT_OSS);
     let layers = |model: &Model| {
         let all = model.layers.iter();
-        all.map(|layer| (layer.name.clone(), layer.parameters()))
+        all.map(|layer| (layer.name.clone(), layer.parameter_count()))
             .collect::<Vec<_>>()
     };
     assert_eq!(layers(&oss), layers(&preset("gpt-oss-20b")));
     assert_eq!(layers(&read(QWEN3)), layers(&preset("qwen3-235b-a22b")));
     assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
     // In Qwen2.5-7B, only the products before attention have biases.
-    assert_eq!(read(QWEN2).parameters(), 7_615_616_512);
+    assert_eq!(read(QWEN2).parameter_count(), 7_615_616_512);
     // With samples of another length, the file still gives the preset's operators.
     let at = |tokens| {
         ModelDefinition::parse(GPT_OSS, "config.json", Some(tokens))

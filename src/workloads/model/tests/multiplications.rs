@@ -14,7 +14,7 @@ fn networks_on_images_have_the_published_counts() {
         ("alexnet", 714_188_480),
         ("resnet-18", 1_814_073_344),
     ] {
-        assert_eq!(preset(name).multiplications(), published, "{name}");
+        assert_eq!(preset(name).multiplication_count(), published, "{name}");
     }
     // VGG-11 by hand: each convolution has 9 c k multiplications per pixel, and the last three layers
     // 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
@@ -40,12 +40,15 @@ fn networks_on_images_have_the_published_counts() {
 fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     // l (12 h^2 s + 2 s^2 h) + V h s = 1,671,010,713,600 + 82,341,068,800.
     let model = preset("gpt2-xl");
-    assert_eq!(model.multiplications(), 1_671_010_713_600 + 82_341_068_800);
+    assert_eq!(
+        model.multiplication_count(),
+        1_671_010_713_600 + 82_341_068_800
+    );
     // The published count is (V + 1024) h = 82,049,600 higher, as if each table weight were one
     // multiplication.
     assert_eq!(model.table_weights(), (50_257 + 1_024) * 1_600);
     assert_eq!(
-        model.multiplications() + model.table_weights(),
+        model.multiplication_count() + model.table_weights(),
         1_753_433_832_000
     );
     // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. With 2 h l for the token's
@@ -53,8 +56,8 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     let model = Model::with_sequence("gpt2-xl", 1).unwrap();
     let attention = over(&model, LayerRole::Block, core);
     assert_eq!(attention, 2 * 48 * 1_600);
-    assert_eq!(model.multiplications() - attention, 1_554_971_200);
-    assert_eq!(model.multiplications() + 1_024 * 1_600, 1_556_763_200);
+    assert_eq!(model.multiplication_count() - attention, 1_554_971_200);
+    assert_eq!(model.multiplication_count() + 1_024 * 1_600, 1_556_763_200);
 }
 
 /// Returns the multiplications of queries with keys and of scores with values.
@@ -63,7 +66,7 @@ fn core(layer: &ModelLayer) -> u64 {
         .operators
         .iter()
         .filter(|o| matches!(o.work, OperatorKind::Attention { .. }));
-    cores.map(|core| core.multiplications()).sum()
+    cores.map(|core| core.multiplication_count()).sum()
 }
 
 #[test]
@@ -72,18 +75,18 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
     // published count has 29,056 h more, as if each weight of the table of cased words were one
     // multiplication, and it omits the operators after the blocks.
     let model = preset("megatron-bert");
-    let blocks = over(&model, LayerRole::Block, ModelLayer::multiplications);
+    let blocks = over(&model, LayerRole::Block, ModelLayer::multiplication_count);
     assert_eq!(blocks, 167_503_724_544);
     let words = model.layers[0].operators[0].work.table_weights();
     assert_eq!(blocks + words, 167_533_477_888);
     // The head has s h^2 multiplications, and the logits s V h.
     assert_eq!(
-        model.multiplications() - blocks,
+        model.multiplication_count() - blocks,
         512 * (1024 * 1024 + 29_056 * 1024)
     );
     // BERT large with a pooler has the same blocks, but only one product of h^2 after them.
     assert_eq!(
-        preset("bert-large").multiplications(),
+        preset("bert-large").multiplication_count(),
         167_503_724_544 + 1_048_576
     );
 }
@@ -96,7 +99,7 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
     let model = crate::model::ModelDefinition::parse(&text, "x.toml", Some(1))
         .unwrap()
         .model;
-    let blocks = |layer: &ModelLayer| layer.multiplications() - core(layer);
+    let blocks = |layer: &ModelLayer| layer.multiplication_count() - core(layer);
     assert_eq!(over(&model, LayerRole::Block, blocks), 176_640_000_000);
 }
 
@@ -105,7 +108,7 @@ fn dlrm_counts_its_perceptrons_and_pairs() {
     // DLRM has 154,112 + 605,952 multiplications in perceptrons, and 351 pairs of vectors of 64
     // numbers. The source counts every table weight, but no pairs.
     let model = preset("dlrm");
-    assert_eq!(model.multiplications(), 760_064 + 351 * 64);
+    assert_eq!(model.multiplication_count(), 760_064 + 351 * 64);
     assert_eq!(model.table_weights() + 760_064, 2_505_926_848);
 }
 
@@ -115,7 +118,10 @@ fn megatron_s_flops_follow() {
     // h^2 (1 + s / (6 h) + V / (12 l h)) FLOPs, two per multiplication.
     let (l, h, s, v) = (40, 6144, 2048, 51_200);
     let equation: u64 = 24 * s * l * h * h + 4 * s * s * l * h + 2 * s * v * h;
-    assert_eq!(2 * preset("megatron-18.4b").multiplications(), equation);
+    assert_eq!(
+        2 * preset("megatron-18.4b").multiplication_count(),
+        equation
+    );
     // Kernels for causal attention skip s (s - 1) / 2 of s^2 pairs.
     let skipped = preset("megatron-18.4b").skippable_multiplications();
     assert_eq!(skipped, l * 2 * h * (s * (s - 1) / 2));
@@ -131,15 +137,15 @@ fn other_sequences_change_tokens_and_keep_weights() {
     for s in [1, 1000, 8192, 131_072] {
         let model = Model::with_sequence("llama3-8b", s).unwrap();
         assert_eq!(model.sequence, s);
-        assert_eq!(model.parameters(), 8_030_261_248);
+        assert_eq!(model.parameter_count(), 8_030_261_248);
         assert_eq!(
-            model.multiplications(),
+            model.multiplication_count(),
             s * weights + 2 * l * s * s * h,
             "{s}"
         );
     }
     // The position table keeps its number of rows if sequences get shorter.
     let short = Model::with_sequence("gpt2-small", 10).unwrap();
-    assert_eq!(short.parameters(), 124_439_808);
+    assert_eq!(short.parameter_count(), 124_439_808);
     assert_eq!(short.layers[0].input_elements(), 10);
 }

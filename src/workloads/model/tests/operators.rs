@@ -43,11 +43,11 @@ fn windows_are_where_they_fit() {
                 // Each of the 4 outputs uses 3 of 6 channels.
                 let each = rows * columns * 4 * 3 * kernel * 3;
                 assert_eq!(
-                    work.multiplications(),
+                    work.multiplication_count(),
                     each,
                     "{side} {kernel} {stride} {padding}"
                 );
-                assert_eq!(work.parameters(), 4 * 3 * kernel * 3 + 4);
+                assert_eq!(work.parameter_count(), 4 * 3 * kernel * 3 + 4);
                 let pool = OperatorKind::Pool {
                     channels: 4,
                     size: [side, 7],
@@ -87,7 +87,7 @@ fn attention_multiplies_what_the_loops_do() {
         qk_norm: false,
     };
     for causal in [false, true] {
-        assert_eq!(work(causal).multiplications(), all);
+        assert_eq!(work(causal).multiplication_count(), all);
         assert_eq!(
             work(causal).skippable_multiplications(),
             if causal { later } else { 0 }
@@ -112,8 +112,8 @@ fn tied_weights_multiply_and_are_not_counted() {
         (false, true, 0),
         (true, true, 7),
     ] {
-        assert_eq!(work(bias, tied).parameters(), parameters);
-        assert_eq!(work(bias, tied).multiplications(), 105);
+        assert_eq!(work(bias, tied).parameter_count(), parameters);
+        assert_eq!(work(bias, tied).multiplication_count(), 105);
     }
 }
 
@@ -164,10 +164,10 @@ fn counts_stop_at_the_largest_number() {
         assert_eq!(work.input_elements(), most);
         assert_eq!(work.saved_bytes(2, false), most);
         let operator = LayerOperator::new("all", work, TensorSplit::Replicated);
-        assert!([0, most].contains(&operator.parameters()));
-        assert!(operator.work.skippable_multiplications() <= operator.multiplications());
+        assert!([0, most].contains(&operator.parameter_count()));
+        assert!(operator.work.skippable_multiplications() <= operator.multiplication_count());
     }
     // A product with a size of zero has no multiplications, whatever the other sizes are.
     let nothing = convolution([0, 0], [1, 1], 1, 0);
-    assert_eq!(nothing.multiplications(), 0);
+    assert_eq!(nothing.multiplication_count(), 0);
 }

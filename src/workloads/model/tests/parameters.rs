@@ -4,7 +4,7 @@ use super::preset;
 use crate::model::PRESETS;
 
 fn found(name: &str) -> u64 {
-    preset(name).parameters()
+    preset(name).parameter_count()
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
     // 109,482,240 - 590,592 + 590,592 + 1,536 + 30,522.
     let text = super::files::text("bert-base").replace("\"pooler\"", "\"masked\"");
     let masked = super::files::parse(&text).unwrap();
-    assert_eq!(masked.parameters(), 109_514_298);
+    assert_eq!(masked.parameter_count(), 109_514_298);
     // Megatron's BERT has 29,056 words, a last norm in place of the embedding norm, and h^2 + h + 2
     // h + 29,056 weights in the head.
     let h = 1024;

@@ -5,19 +5,19 @@
 //! Packets come in rounds: a number of packets without reduction, then the same number of packets that may be
 //! reduced. They are reduced in a reduce-scatter, and in every other round of an all-reduce.
 
-use super::super::algorithms::Style;
-use super::super::config::Kind;
-use super::halving::Halving;
-use super::{Act, Input, Move, Peers};
+use super::super::algorithms::AlgorithmStyle;
+use super::super::config::CollectiveOperation;
+use super::halving::HalvingWalk;
+use super::{AlgorithmAction, AlgorithmInput, MemoryMove, RingPeers};
 use std::collections::VecDeque;
 
 /// The state machine.
 #[derive(Debug)]
-pub struct Credits {
-    kind: Kind,
-    peers: Peers,
+pub struct CreditAlgorithm {
+    kind: CollectiveOperation,
+    peers: RingPeers,
     clockwise: bool,
-    route: Route,
+    route: PeerSequence,
     pub final_size: u64,
     /// Size of the next packet.
     size: u64,
@@ -38,37 +38,43 @@ pub struct Credits {
 
 /// How the peers and sizes of successive packets are chosen.
 #[derive(Debug)]
-enum Route {
+enum PeerSequence {
     Neighbours,
     EveryPeer,
-    Partners(Halving),
+    Partners(HalvingWalk),
 }
 
-impl Credits {
+impl CreditAlgorithm {
     /// Creates the state machine. Returns `None` for an all-to-all by halving-doubling, which ASTRA-sim does
     /// not have.
-    pub fn new(kind: Kind, style: Style, peers: Peers, clockwise: bool, size: u64) -> Option<Self> {
+    pub fn new(
+        kind: CollectiveOperation,
+        style: AlgorithmStyle,
+        peers: RingPeers,
+        clockwise: bool,
+        size: u64,
+    ) -> Option<Self> {
         let n = peers.ids.len();
         let parts = n as u64;
         let rounds = match kind {
-            Kind::AllReduce => 2,
+            CollectiveOperation::AllReduce => 2,
             _ => 1,
         };
         let mut this = Self {
             kind,
             clockwise,
-            route: Route::Neighbours,
+            route: PeerSequence::Neighbours,
             final_size: match kind {
-                Kind::AllReduce | Kind::AllToAll => size,
-                Kind::AllGather => size * parts,
-                Kind::ReduceScatter => size / parts,
+                CollectiveOperation::AllReduce | CollectiveOperation::AllToAll => size,
+                CollectiveOperation::AllGather => size * parts,
+                CollectiveOperation::ReduceScatter => size / parts,
             },
             size: match kind {
-                Kind::AllGather => size,
+                CollectiveOperation::AllGather => size,
                 _ => size / parts,
             },
-            dst: peers.walk(peers.me, 1, clockwise),
-            src: peers.walk(peers.me, 1, !clockwise),
+            dst: peers.walk_ring(peers.me, 1, clockwise),
+            src: peers.walk_ring(peers.me, 1, !clockwise),
             packets: VecDeque::new(),
             sends_left: rounds * (n - 1),
             credits: 0,
@@ -81,86 +87,86 @@ impl Credits {
             peers,
         };
         match style {
-            Style::Direct(window) => {
-                this.route = Route::EveryPeer;
+            AlgorithmStyle::Direct(window) => {
+                this.route = PeerSequence::EveryPeer;
                 this.window = window.unwrap_or(n - 1).min(n - 1);
                 this.reducible = match this.peers.group {
                     true => (n - 1) * this.window,
                     false => this.window,
                 };
             }
-            Style::HalvingDoubling => {
-                let halving = Halving::new(kind, n)?;
+            AlgorithmStyle::HalvingDoubling => {
+                let halving = HalvingWalk::new(kind, n)?;
                 this.size = halving.first_size(size);
-                this.sends_left = halving.sends(rounds);
-                this.reducible = halving.steps() - 1;
-                this.dst = halving.partner(&this.peers);
+                this.sends_left = halving.message_count(rounds);
+                this.reducible = halving.step_count() - 1;
+                this.dst = halving.current_partner(&this.peers);
                 this.src = this.dst;
-                this.route = Route::Partners(halving);
+                this.route = PeerSequence::Partners(halving);
             }
-            _ if kind == Kind::AllToAll => this.sends_left = n * (n - 1) / 2,
+            _ if kind == CollectiveOperation::AllToAll => this.sends_left = n * (n - 1) / 2,
             _ => {}
         }
         Some(this)
     }
 
-    pub fn step(&mut self, input: Input) -> Vec<Act> {
+    pub fn take_input(&mut self, input: AlgorithmInput) -> Vec<AlgorithmAction> {
         match input {
-            Input::Start => (0..self.window).map(|_| self.prepare()).collect(),
-            Input::Received => {
+            AlgorithmInput::Start => (0..self.window).map(|_| self.prepare_packet()).collect(),
+            AlgorithmInput::Received => {
                 self.received += 1;
-                vec![self.prepare()]
+                vec![self.prepare_packet()]
             }
-            Input::Ready | Input::Ended(_) => self.ready(),
+            AlgorithmInput::Ready | AlgorithmInput::Ended(_) => self.spend_if_ready(),
         }
     }
 
-    fn ready(&mut self) -> Vec<Act> {
+    fn spend_if_ready(&mut self) -> Vec<AlgorithmAction> {
         self.credits += 1;
         let mut acts = Vec::new();
         let half = self.peers.ids.len() - 1;
-        let direct = matches!(self.route, Route::EveryPeer);
-        if direct && self.kind == Kind::AllReduce && self.sends_left <= half {
+        let direct = matches!(self.route, PeerSequence::EveryPeer);
+        if direct && self.kind == CollectiveOperation::AllReduce && self.sends_left <= half {
             // As soon as the first half of an all-reduce has arrived, all credits start the second half
             // at once.
             if self.received < half {
                 return acts;
             }
             for _ in 0..self.window {
-                self.spend(&mut acts);
+                self.spend_credit(&mut acts);
             }
         } else {
-            self.spend(&mut acts);
+            self.spend_credit(&mut acts);
         }
         if self.sends_left == 0 && self.credits == self.window {
-            acts.push(Act::Over);
+            acts.push(AlgorithmAction::Over);
         }
         acts
     }
 
     /// Sends the oldest packet, and receives a packet of the same size.
-    fn spend(&mut self, acts: &mut Vec<Act>) {
+    fn spend_credit(&mut self, acts: &mut Vec<AlgorithmAction>) {
         if self.sends_left == 0 || self.credits == 0 {
             return;
         }
         if let Some((dst, src, bytes)) = self.packets.pop_front() {
             let (dst, src) = (self.peers.ids[dst], self.peers.ids[src]);
-            acts.push(Act::Send { dst, bytes });
-            acts.push(Act::Receive { src, bytes });
+            acts.push(AlgorithmAction::Send { dst, bytes });
+            acts.push(AlgorithmAction::Receive { src, bytes });
             self.sends_left -= 1;
             self.credits -= 1;
         }
     }
 
     /// Prepares a packet, and moves its data over the bus.
-    fn prepare(&mut self) -> Act {
+    fn prepare_packet(&mut self) -> AlgorithmAction {
         if self.plain_left == 0 && self.reducible_left == 0 {
             self.plain_left = self.window;
             self.reducible_left = self.reducible;
             self.odd_round = !self.odd_round;
         }
         self.packets.push_back((self.dst, self.src, self.size));
-        let mut how = Move {
+        let mut how = MemoryMove {
             bytes: self.size,
             reduce: false,
             to_memory: true,
@@ -173,37 +179,37 @@ impl Credits {
             how.to_memory = false;
             how.send_back = self.reducible_left > self.window;
             how.reduce = match self.kind {
-                Kind::ReduceScatter => true,
-                Kind::AllReduce => self.odd_round,
+                CollectiveOperation::ReduceScatter => true,
+                CollectiveOperation::AllReduce => self.odd_round,
                 _ => false,
             };
             self.reducible_left -= 1;
         }
-        self.turn();
-        Act::Move(how)
+        self.rotate_peers();
+        AlgorithmAction::Move(how)
     }
 
     /// Sets the peers and the size of the next packet.
-    fn turn(&mut self) {
+    fn rotate_peers(&mut self) {
         let me = self.peers.me;
         let peers = &self.peers;
         let next = |index, clockwise| {
-            let next = peers.walk(index, 1, clockwise);
+            let next = peers.walk_ring(index, 1, clockwise);
             match next == me {
-                true => peers.walk(next, 1, clockwise),
+                true => peers.walk_ring(next, 1, clockwise),
                 false => next,
             }
         };
         match &mut self.route {
-            Route::Neighbours => {}
-            Route::EveryPeer => {
+            PeerSequence::Neighbours => {}
+            PeerSequence::EveryPeer => {
                 self.dst = next(self.dst, self.clockwise);
                 self.src = next(self.src, !self.clockwise);
             }
-            Route::Partners(halving) => {
-                self.size = halving.turn(self.size);
-                self.dst = halving.partner(peers);
-                if halving.moves() {
+            PeerSequence::Partners(halving) => {
+                self.size = halving.next_distance(self.size);
+                self.dst = halving.current_partner(peers);
+                if halving.has_distance() {
                     self.src = self.dst;
                 }
             }

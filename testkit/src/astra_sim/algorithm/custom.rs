@@ -1,24 +1,24 @@
 //! A custom algorithm, given as one trace per position. Every node is issued as soon as its dependencies end,
 //! whatever else is in flight. The size of the collective does not matter.
 
-use super::super::config::{Node, Work};
-use super::super::post::native;
-use super::super::workload::recorded;
-use super::{Act, Input};
+use super::super::config::{NodeWork, TraceNode};
+use super::super::post::encode_native_tag;
+use super::super::workload::recorded_ns;
+use super::{AlgorithmAction, AlgorithmInput};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A custom algorithm in progress.
 #[derive(Debug)]
-pub struct Custom {
-    nodes: BTreeMap<u64, Node>,
+pub struct CustomRun {
+    nodes: BTreeMap<u64, TraceNode>,
     ended: BTreeSet<u64>,
     issued: BTreeSet<u64>,
     /// NPUs by their numbers in the trace; empty if these numbers are NPUs already.
     members: Vec<usize>,
 }
 
-impl Custom {
-    pub fn new(trace: &[Node], members: Option<&Vec<usize>>) -> Self {
+impl CustomRun {
+    pub fn new(trace: &[TraceNode], members: Option<&Vec<usize>>) -> Self {
         Self {
             nodes: trace.iter().map(|n| (n.id, n.clone())).collect(),
             ended: BTreeSet::new(),
@@ -27,45 +27,45 @@ impl Custom {
         }
     }
 
-    fn npu(&self, position: usize) -> usize {
+    fn npu_at_position(&self, position: usize) -> usize {
         self.members.get(position).copied().unwrap_or(position)
     }
 
-    pub fn step(&mut self, input: Input) -> Vec<Act> {
-        if let Input::Ended(node) = input {
+    pub fn take_input(&mut self, input: AlgorithmInput) -> Vec<AlgorithmAction> {
+        if let AlgorithmInput::Ended(node) = input {
             self.ended.insert(node);
         }
-        let free = |node: &&Node| {
+        let free = |node: &&TraceNode| {
             !self.issued.contains(&node.id) && node.deps.iter().all(|d| self.ended.contains(d))
         };
-        let free: Vec<Node> = self.nodes.values().filter(free).cloned().collect();
+        let free: Vec<TraceNode> = self.nodes.values().filter(free).cloned().collect();
         let mut acts = Vec::new();
         for node in free {
             self.issued.insert(node.id);
-            acts.extend(self.act(&node));
+            acts.extend(self.start_node(&node));
         }
         if acts.is_empty() && self.issued.len() == self.ended.len() {
-            acts.push(Act::Over);
+            acts.push(AlgorithmAction::Over);
         }
         acts
     }
 
-    fn act(&self, node: &Node) -> Option<Act> {
-        let (id, ns) = (node.id, recorded(node));
+    fn start_node(&self, node: &TraceNode) -> Option<AlgorithmAction> {
+        let (id, ns) = (node.id, recorded_ns(node));
         match node.work {
-            Work::Send { dst, bytes, tag } => Some(Act::SendNode {
+            NodeWork::Send { dst, bytes, tag } => Some(AlgorithmAction::SendNode {
                 node: id,
-                dst: self.npu(dst),
+                dst: self.npu_at_position(dst),
                 bytes,
-                tag: native(tag),
+                tag: encode_native_tag(tag),
             }),
-            Work::Receive { src, bytes, tag } => Some(Act::ReceiveNode {
+            NodeWork::Receive { src, bytes, tag } => Some(AlgorithmAction::ReceiveNode {
                 node: id,
-                src: self.npu(src),
+                src: self.npu_at_position(src),
                 bytes,
-                tag: native(tag),
+                tag: encode_native_tag(tag),
             }),
-            Work::Compute { .. } => Some(Act::ComputeNode { node: id, ns }),
+            NodeWork::Compute { .. } => Some(AlgorithmAction::ComputeNode { node: id, ns }),
             _ => None,
         }
     }

@@ -1,25 +1,25 @@
 //! The order of partners in halving-doubling: the distance grows 1, 2, 4, … while sizes are halved, or
 //! the reverse.
 
-use super::super::config::Kind;
-use super::Peers;
+use super::super::config::CollectiveOperation;
+use super::RingPeers;
 
 /// Current position in the order of partners.
 #[derive(Debug)]
-pub struct Halving {
-    kind: Kind,
+pub struct HalvingWalk {
+    kind: CollectiveOperation,
     n: usize,
     distance: usize,
     /// `true` while distances grow and sizes shrink.
     outwards: bool,
 }
 
-impl Halving {
-    pub fn new(kind: Kind, n: usize) -> Option<Self> {
+impl HalvingWalk {
+    pub fn new(kind: CollectiveOperation, n: usize) -> Option<Self> {
         let outwards = match kind {
-            Kind::AllReduce | Kind::ReduceScatter => true,
-            Kind::AllGather => false,
-            Kind::AllToAll => return None,
+            CollectiveOperation::AllReduce | CollectiveOperation::ReduceScatter => true,
+            CollectiveOperation::AllGather => false,
+            CollectiveOperation::AllToAll => return None,
         };
         let distance = if outwards { 1 } else { n / 2 };
         Some(Self {
@@ -36,38 +36,38 @@ impl Halving {
 
     /// Returns the number of messages, trunc(rounds · log2 n). It is a number of complete rounds only if n is a
     /// power of two.
-    pub fn sends(&self, rounds: usize) -> usize {
+    pub fn message_count(&self, rounds: usize) -> usize {
         (rounds as f64 * (self.n as f64).log2()) as usize
     }
 
-    pub fn steps(&self) -> usize {
-        self.sends(1)
+    pub fn step_count(&self) -> usize {
+        self.message_count(1)
     }
 
     /// Returns `true` while there is a next message, that is, the distance is not 0.
-    pub fn moves(&self) -> bool {
+    pub fn has_distance(&self) -> bool {
         self.distance > 0
     }
 
     /// Returns the peer at the current distance. Peers exchange data in pairs.
-    pub fn partner(&self, peers: &Peers) -> usize {
+    pub fn current_partner(&self, peers: &RingPeers) -> usize {
         let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
-        peers.walk(peers.me, self.distance, clockwise)
+        peers.walk_ring(peers.me, self.distance, clockwise)
     }
 
     /// Moves to the next distance, and returns the next size. An all-reduce turns back at the largest
     /// distance.
-    pub fn turn(&mut self, mut size: u64) -> u64 {
-        (self.distance, size) = step(self.outwards, self.distance, size);
-        if self.distance == self.n && self.kind == Kind::AllReduce {
+    pub fn next_distance(&mut self, mut size: u64) -> u64 {
+        (self.distance, size) = next_distance_and_size(self.outwards, self.distance, size);
+        if self.distance == self.n && self.kind == CollectiveOperation::AllReduce {
             self.outwards = false;
-            (self.distance, size) = step(false, self.distance, size);
+            (self.distance, size) = next_distance_and_size(false, self.distance, size);
         }
         size
     }
 }
 
-fn step(outwards: bool, distance: usize, size: u64) -> (usize, u64) {
+fn next_distance_and_size(outwards: bool, distance: usize, size: u64) -> (usize, u64) {
     match outwards {
         true => (distance.saturating_mul(2), size / 2),
         false => (distance / 2, size.saturating_mul(2)),

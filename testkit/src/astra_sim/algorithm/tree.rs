@@ -4,21 +4,21 @@
 //! numbered in this order: left subtree, node, right subtree. The root is the first NPU in one tree and the last
 //! NPU in the other. Chunks alternate between the trees.
 
-use super::{Act, Input, Move};
+use super::{AlgorithmAction, AlgorithmInput, MemoryMove};
 
 /// A node of the tree, and its state.
 #[derive(Debug)]
-pub struct Tree {
+pub struct TreeAlgorithm {
     pub bytes: u64,
     parent: Option<usize>,
     children: Vec<usize>,
-    state: State,
+    state: TreeState,
     /// Number of children whose data has been reduced.
     reduced: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TreeState {
     Start,
     /// The data of this many children has not arrived.
     Children(usize),
@@ -29,7 +29,7 @@ enum State {
     Over,
 }
 
-impl Tree {
+impl TreeAlgorithm {
     /// Creates the node of an NPU. Returns `None` if the NPU has no position in the tree, which can happen if the
     /// number of NPUs is not a power of two.
     pub fn new(
@@ -48,7 +48,7 @@ impl Tree {
             bytes,
             parent: None,
             children: Vec::new(),
-            state: State::Start,
+            state: TreeState::Start,
             reduced: 0,
         };
         if position == root {
@@ -78,16 +78,16 @@ impl Tree {
         }
     }
 
-    pub fn step(&mut self, input: Input) -> Vec<Act> {
+    pub fn take_input(&mut self, input: AlgorithmInput) -> Vec<AlgorithmAction> {
         match (self.parent, self.children.len()) {
-            (Some(parent), 0) => self.leaf(parent),
-            (Some(parent), _) => self.inner(parent, input),
-            (None, _) => self.root(),
+            (Some(parent), 0) => self.step_leaf(parent),
+            (Some(parent), _) => self.step_inner(parent, input),
+            (None, _) => self.step_root(),
         }
     }
 
-    fn over_bus(&self, reduce: bool, to_memory: bool, send_back: bool) -> Act {
-        Act::Move(Move {
+    fn over_bus(&self, reduce: bool, to_memory: bool, send_back: bool) -> AlgorithmAction {
+        AlgorithmAction::Move(MemoryMove {
             bytes: self.bytes,
             reduce,
             to_memory,
@@ -96,86 +96,86 @@ impl Tree {
         })
     }
 
-    fn exchange(&self, parent: usize) -> Vec<Act> {
+    fn exchange_with_parent(&self, parent: usize) -> Vec<AlgorithmAction> {
         let bytes = self.bytes;
         vec![
-            Act::Send { dst: parent, bytes },
-            Act::Receive { src: parent, bytes },
+            AlgorithmAction::Send { dst: parent, bytes },
+            AlgorithmAction::Receive { src: parent, bytes },
         ]
     }
 
-    fn receive_from_children(&self) -> Vec<Act> {
+    fn receive_from_children(&self) -> Vec<AlgorithmAction> {
         let bytes = self.bytes;
-        let receive = |&src: &usize| Act::Receive { src, bytes };
+        let receive = |&src: &usize| AlgorithmAction::Receive { src, bytes };
         self.children.iter().map(receive).collect()
     }
 
-    fn send_to_children(&self) -> Vec<Act> {
+    fn send_to_children(&self) -> Vec<AlgorithmAction> {
         let bytes = self.bytes;
-        let send = |&dst: &usize| Act::Send { dst, bytes };
-        let mut acts: Vec<Act> = self.children.iter().map(send).collect();
-        acts.push(Act::Over);
+        let send = |&dst: &usize| AlgorithmAction::Send { dst, bytes };
+        let mut acts: Vec<AlgorithmAction> = self.children.iter().map(send).collect();
+        acts.push(AlgorithmAction::Over);
         acts
     }
 
-    fn leaf(&mut self, parent: usize) -> Vec<Act> {
+    fn step_leaf(&mut self, parent: usize) -> Vec<AlgorithmAction> {
         match self.state {
-            State::Start => {
-                self.state = State::Up;
+            TreeState::Start => {
+                self.state = TreeState::Up;
                 vec![self.over_bus(false, true, false)]
             }
-            State::Up => {
-                self.state = State::Parent;
-                self.exchange(parent)
+            TreeState::Up => {
+                self.state = TreeState::Parent;
+                self.exchange_with_parent(parent)
             }
-            State::Parent => {
-                self.state = State::Over;
+            TreeState::Parent => {
+                self.state = TreeState::Over;
                 vec![self.over_bus(false, false, false)]
             }
-            _ => vec![Act::Over],
+            _ => vec![AlgorithmAction::Over],
         }
     }
 
-    fn inner(&mut self, parent: usize, input: Input) -> Vec<Act> {
+    fn step_inner(&mut self, parent: usize, input: AlgorithmInput) -> Vec<AlgorithmAction> {
         match (self.state, input) {
-            (State::Start, _) => {
-                self.state = State::Children(2);
+            (TreeState::Start, _) => {
+                self.state = TreeState::Children(2);
                 self.receive_from_children()
             }
-            (State::Children(left), Input::Received) => {
+            (TreeState::Children(left), AlgorithmInput::Received) => {
                 let last = left == 1;
                 self.state = if last {
-                    State::Up
+                    TreeState::Up
                 } else {
-                    State::Children(left - 1)
+                    TreeState::Children(left - 1)
                 };
                 vec![self.over_bus(true, false, last)]
             }
-            (_, Input::Ready) if self.reduced < 1 => {
+            (_, AlgorithmInput::Ready) if self.reduced < 1 => {
                 self.reduced += 1;
                 Vec::new()
             }
-            (State::Up, _) => {
-                self.state = State::Parent;
-                self.exchange(parent)
+            (TreeState::Up, _) => {
+                self.state = TreeState::Parent;
+                self.exchange_with_parent(parent)
             }
-            (State::Parent, Input::Received) => {
-                self.state = State::Down;
+            (TreeState::Parent, AlgorithmInput::Received) => {
+                self.state = TreeState::Down;
                 vec![self.over_bus(true, false, true)]
             }
-            (State::Down, _) => self.send_to_children(),
+            (TreeState::Down, _) => self.send_to_children(),
             _ => Vec::new(),
         }
     }
 
-    fn root(&mut self) -> Vec<Act> {
+    fn step_root(&mut self) -> Vec<AlgorithmAction> {
         match self.state {
-            State::Start => {
-                self.state = State::Children(1);
+            TreeState::Start => {
+                self.state = TreeState::Children(1);
                 self.receive_from_children()
             }
-            State::Children(_) => {
-                self.state = State::Down;
+            TreeState::Children(_) => {
+                self.state = TreeState::Down;
                 vec![self.over_bus(true, false, true)]
             }
             _ => self.send_to_children(),

@@ -1,10 +1,10 @@
 //! Divides a collective into chunks, and plans each chunk's path through dimensions and queues.
 
-use super::super::config::Kind;
+use super::super::config::CollectiveOperation;
 
 /// Which of a dimension's queues a phase may use.
 #[derive(Clone, Copy)]
-pub enum Turn {
+pub enum QueuePart {
     /// All queues. Rings run anticlockwise in the second half of them.
     Any,
     /// The first half of the queues, in which rings run clockwise.
@@ -15,29 +15,29 @@ pub enum Turn {
 
 /// The next queue for each choice of queues.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rotation {
+pub struct PartRotation {
     any: usize,
     first: usize,
     last: usize,
 }
 
-impl Rotation {
+impl PartRotation {
     /// Returns the next of `queues` queues, and `true` if rings run clockwise in it. A single queue belongs to both
     /// halves.
-    pub fn next(&mut self, queues: usize, turn: Turn) -> (usize, bool) {
+    pub fn next(&mut self, queues: usize, turn: QueuePart) -> (usize, bool) {
         let half = queues / 2;
         match turn {
-            Turn::Any => {
+            QueuePart::Any => {
                 let index = self.any;
                 self.any = (index + 1) % queues;
                 (index, queues == 1 || index < half)
             }
-            Turn::First => {
+            QueuePart::First => {
                 let index = self.first;
                 self.first = (index + 1) % half.max(1);
                 (index, true)
             }
-            Turn::Last => {
+            QueuePart::Last => {
                 let index = self.last;
                 self.last = (index + 1) % (queues - half);
                 (half + index, false)
@@ -48,10 +48,10 @@ impl Rotation {
 
 /// Returns the padded size, and the size of a chunk, which is at least a byte per NPU except in an
 /// all-gather.
-pub fn chunks(splits: u64, npus: usize, kind: Kind, bytes: u64) -> (u64, u64) {
+pub fn chunk_sizes(splits: u64, npus: usize, kind: CollectiveOperation, bytes: u64) -> (u64, u64) {
     let chunk = bytes / splits.max(1);
     let least = npus as u64;
-    if kind != Kind::AllGather && chunk < least {
+    if kind != CollectiveOperation::AllGather && chunk < least {
         (splits * least, least)
     } else {
         (bytes, chunk)
@@ -60,16 +60,21 @@ pub fn chunks(splits: u64, npus: usize, kind: Kind, bytes: u64) -> (u64, u64) {
 
 /// Returns the phases of a chunk over the dimensions that take part. Each has a dimension, an operation, and a
 /// choice of queues.
-pub fn plan(kind: Kind, dims: &[usize], local_bw_aware: bool) -> Vec<(usize, Kind, Turn)> {
-    let any = |&dim: &usize| (dim, kind, Turn::Any);
+pub fn plan_phases(
+    kind: CollectiveOperation,
+    dims: &[usize],
+    local_bw_aware: bool,
+) -> Vec<(usize, CollectiveOperation, QueuePart)> {
+    let any = |&dim: &usize| (dim, kind, QueuePart::Any);
     match kind {
-        Kind::AllGather => dims.iter().rev().map(any).collect(),
-        Kind::AllReduce if local_bw_aware => {
+        CollectiveOperation::AllGather => dims.iter().rev().map(any).collect(),
+        CollectiveOperation::AllReduce if local_bw_aware => {
             let (last, before) = dims.split_last().expect("not empty");
-            let scatter = |&dim: &usize| (dim, Kind::ReduceScatter, Turn::First);
-            let gather = |&dim: &usize| (dim, Kind::AllGather, Turn::Last);
+            let scatter =
+                |&dim: &usize| (dim, CollectiveOperation::ReduceScatter, QueuePart::First);
+            let gather = |&dim: &usize| (dim, CollectiveOperation::AllGather, QueuePart::Last);
             let mut plan: Vec<_> = before.iter().map(scatter).collect();
-            plan.push((*last, Kind::AllReduce, Turn::First));
+            plan.push((*last, CollectiveOperation::AllReduce, QueuePart::First));
             plan.extend(before.iter().rev().map(gather));
             plan
         }

@@ -2,30 +2,30 @@
 //! messages and have a queue each. A link that starts at t delivers at t + trunc(latency + bytes / bandwidth), and
 //! is free at t + trunc(bytes / bandwidth). The arrival is scheduled before the end of sending.
 
-use super::super::agenda::{Agenda, Event};
-use super::super::config::{Config, Shape};
-use super::super::post::Key;
-use super::{Transfer, bytes_per_ns};
+use super::super::agenda::{AgendaEvent, EventAgenda};
+use super::super::config::{NetworkShape, SimulationConfig};
+use super::super::post::MessageKey;
+use super::{TransitMessage, bytes_per_ns};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The network; a link is created on first use.
 #[derive(Debug)]
-pub struct Aware {
-    shape: Shape,
+pub struct CongestionAwareNetwork {
+    shape: NetworkShape,
     n: usize,
     bytes_per_ns: f64,
     latency: f64,
-    links: BTreeMap<(usize, usize), Link>,
+    links: BTreeMap<(usize, usize), LinkQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Link {
+struct LinkQueue {
     busy: bool,
-    waiting: VecDeque<Transfer>,
+    waiting: VecDeque<TransitMessage>,
 }
 
-impl Aware {
-    pub fn new(config: &Config) -> Self {
+impl CongestionAwareNetwork {
+    pub fn new(config: &SimulationConfig) -> Self {
         let dim = &config.dims[0];
         Self {
             shape: dim.shape,
@@ -38,11 +38,11 @@ impl Aware {
 
     /// Returns all devices from source to destination. On a ring, the path takes the shorter direction, or
     /// runs clockwise if both are equally long.
-    fn route(&self, src: usize, dst: usize) -> VecDeque<usize> {
+    fn route_between(&self, src: usize, dst: usize) -> VecDeque<usize> {
         match self.shape {
-            Shape::FullyConnected => VecDeque::from([src, dst]),
-            Shape::Switch => VecDeque::from([src, self.n, dst]),
-            Shape::Ring => {
+            NetworkShape::FullyConnected => VecDeque::from([src, dst]),
+            NetworkShape::Switch => VecDeque::from([src, self.n, dst]),
+            NetworkShape::Ring => {
                 let forward = (dst + self.n - src) % self.n;
                 let step = if self.n - forward < forward {
                     self.n - 1
@@ -60,37 +60,40 @@ impl Aware {
         }
     }
 
-    pub fn send(&mut self, key: Key, agenda: &mut Agenda) {
+    pub fn send_message(&mut self, key: MessageKey, agenda: &mut EventAgenda) {
         if key.src != key.dst {
-            let route = self.route(key.src, key.dst);
-            self.forward(Transfer { key, route }, agenda);
+            let route = self.route_between(key.src, key.dst);
+            self.forward_transfer(TransitMessage { key, route }, agenda);
         }
     }
 
     /// Puts a message on the link to its next device, or into this link's queue.
-    pub fn forward(&mut self, transfer: Transfer, agenda: &mut Agenda) {
+    pub fn forward_transfer(&mut self, transfer: TransitMessage, agenda: &mut EventAgenda) {
         let ends = (transfer.route[0], transfer.route[1]);
         let link = self.links.entry(ends).or_default();
         if link.busy {
             link.waiting.push_back(transfer);
         } else {
-            self.start(transfer, agenda);
+            self.start_transfer(transfer, agenda);
         }
     }
 
-    fn start(&mut self, transfer: Transfer, agenda: &mut Agenda) {
+    fn start_transfer(&mut self, transfer: TransitMessage, agenda: &mut EventAgenda) {
         let ends = (transfer.route[0], transfer.route[1]);
         self.links.entry(ends).or_default().busy = true;
         let serial = transfer.key.bytes as f64 / self.bytes_per_ns;
-        agenda.event((self.latency + serial) as u64, Event::Arrival(transfer));
-        agenda.event(serial as u64, Event::LinkFree(ends.0, ends.1));
+        agenda.add_event(
+            (self.latency + serial) as u64,
+            AgendaEvent::Arrival(transfer),
+        );
+        agenda.add_event(serial as u64, AgendaEvent::LinkFree(ends.0, ends.1));
     }
 
-    pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut Agenda) {
+    pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut EventAgenda) {
         let link = self.links.entry((from, to)).or_default();
         link.busy = false;
         if let Some(next) = link.waiting.pop_front() {
-            self.start(next, agenda);
+            self.start_transfer(next, agenda);
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Collectives of some NPUs: overlapping groups, and sets of dimensions in only one part of which a
 //! collective runs.
 
-use super::super::algorithms::Style;
-use super::super::config::{Kind, Work};
-use super::Dice;
-use super::job::Job;
+use super::super::algorithms::AlgorithmStyle;
+use super::super::config::{CollectiveOperation, NodeWork};
+use super::RandomGenerator;
+use super::job::RandomWorkload;
 
 /// Returns `true` if the partners of a halving-doubling all-gather are mutual at each distance n/2, n/4, …,
 /// 1.
-fn mutual(n: usize) -> bool {
+fn are_partners_mutual(n: usize) -> bool {
     let partner = |i: usize, distance: usize| match (i / distance).is_multiple_of(2) {
         true => (i + distance) % n,
         false => (i + n - distance) % n,
@@ -17,37 +17,39 @@ fn mutual(n: usize) -> bool {
     distances.all(|distance| (0..n).all(|i| partner(partner(i, distance), distance) == i))
 }
 
-impl Job<'_> {
+impl RandomWorkload<'_> {
     /// Adds one collective for each of several groups with random members, one after another.
-    pub fn some(&mut self, dice: &mut Dice) {
+    pub fn add_random_groups(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
-        let kind = Self::kind(dice);
+        let kind = Self::draw_kind(dice);
         let style = match self.config.system.algorithms[&kind][..] {
             [only] => only.style,
-            _ => Style::Ring,
+            _ => AlgorithmStyle::Ring,
         };
         let legal = |&size: &usize| match style {
-            Style::DoubleBinaryTree => false,
-            Style::HalvingDoubling if kind == Kind::AllGather => mutual(size),
-            Style::HalvingDoubling => size.is_power_of_two(),
+            AlgorithmStyle::DoubleBinaryTree => false,
+            AlgorithmStyle::HalvingDoubling if kind == CollectiveOperation::AllGather => {
+                are_partners_mutual(size)
+            }
+            AlgorithmStyle::HalvingDoubling => size.is_power_of_two(),
             _ => true,
         };
         let sizes: Vec<usize> = (2..npus).filter(legal).collect();
         if sizes.is_empty() {
-            return self.everywhere(dice);
+            return self.add_for_all_npus(dice);
         }
-        for _ in 0..dice.between(1, 3) {
+        for _ in 0..dice.draw_between(1, 3) {
             let mut order: Vec<usize> = (0..npus).collect();
-            order.sort_by_cached_key(|_| dice.between(0, 1 << 40));
-            let members = order[..dice.pick(&sizes)].to_vec();
-            let group = self.group(&members, dice);
-            let bytes = self.bytes(kind, dice).min(1 << 20);
-            let work = Work::Collective {
+            order.sort_by_cached_key(|_| dice.draw_between(0, 1 << 40));
+            let members = order[..dice.pick_from(&sizes)].to_vec();
+            let group = self.find_or_add_group(&members, dice);
+            let bytes = self.draw_bytes(kind, dice).min(1 << 20);
+            let work = NodeWork::Collective {
                 kind,
                 bytes,
                 group,
                 dims: None,
-                priority: dice.between(0, 3) as i64,
+                priority: dice.draw_between(0, 3) as i64,
             };
             for &npu in &members {
                 self.next(npu, work.clone(), dice);
@@ -56,15 +58,15 @@ impl Job<'_> {
     }
 
     /// Adds a collective along some dimensions, only among NPUs with the same coordinates in the other dimensions.
-    pub fn part(&mut self, dice: &mut Dice) {
-        let kind = Self::kind(dice);
+    pub fn add_partial_dimensions(&mut self, dice: &mut RandomGenerator) {
+        let kind = Self::draw_kind(dice);
         let list = &self.config.system.algorithms[&kind];
         let (count, dims) = (list.len(), self.config.dims.len());
         if dims == 1 || list.iter().any(|a| a.one) {
-            return self.everywhere(dice);
+            return self.add_for_all_npus(dice);
         }
-        let mask = dice.between(1, (1 << count) - 1);
-        let bytes = self.bytes(kind, dice).min(1 << 20);
+        let mask = dice.draw_between(1, (1 << count) - 1);
+        let bytes = self.draw_bytes(kind, dice).min(1 << 20);
         let sizes: Vec<usize> = self.config.dims.iter().map(|dim| dim.n).collect();
         let place = |mut npu: usize| {
             let mut place = Vec::new();
@@ -75,8 +77,8 @@ impl Job<'_> {
             place
         };
         let npus = self.last.len();
-        let chosen = place(dice.between(0, npus as u64 - 1) as usize);
-        let work = Work::Collective {
+        let chosen = place(dice.draw_between(0, npus as u64 - 1) as usize);
+        let work = NodeWork::Collective {
             kind,
             bytes,
             group: 0,
@@ -90,19 +92,31 @@ impl Job<'_> {
 
     /// Adds two independent collectives of all NPUs, each preceded by its own kernels, so that NPUs may issue
     /// them in different orders. Their messages may be identical, for example on a ring.
-    pub fn unordered(&mut self, dice: &mut Dice) {
+    pub fn add_unordered_pair(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
-        let whole = self.config.system.splits * npus as u64 * dice.size(1, 1 << 12);
+        let whole = self.config.system.splits * npus as u64 * dice.draw_size(1, 1 << 12);
         let pairs = [
-            (Kind::AllGather, Kind::ReduceScatter),
-            (Kind::ReduceScatter, Kind::AllToAll),
-            (Kind::AllGather, Kind::AllToAll),
-            (Kind::AllReduce, Kind::AllToAll),
+            (
+                CollectiveOperation::AllGather,
+                CollectiveOperation::ReduceScatter,
+            ),
+            (
+                CollectiveOperation::ReduceScatter,
+                CollectiveOperation::AllToAll,
+            ),
+            (
+                CollectiveOperation::AllGather,
+                CollectiveOperation::AllToAll,
+            ),
+            (
+                CollectiveOperation::AllReduce,
+                CollectiveOperation::AllToAll,
+            ),
         ];
-        let (first, second) = dice.pick(&pairs);
+        let (first, second) = dice.pick_from(&pairs);
         // Usually give both collectives the same algorithm.
         if !dice.one_in(4) {
-            let list = self.config.system.algorithms[&Kind::AllToAll].clone();
+            let list = self.config.system.algorithms[&CollectiveOperation::AllToAll].clone();
             self.config.system.algorithms.insert(first, list.clone());
             self.config.system.algorithms.insert(second, list);
         }
@@ -112,20 +126,20 @@ impl Job<'_> {
             for kind in [first, second] {
                 let mut deps = before.clone();
                 if dice.one_in(2) {
-                    deps.push(self.kernel(npu, dice));
+                    deps.push(self.add_kernel(npu, dice));
                 }
                 let bytes = match kind {
-                    Kind::AllGather => whole / npus as u64,
+                    CollectiveOperation::AllGather => whole / npus as u64,
                     _ => whole,
                 };
-                let work = Work::Collective {
+                let work = NodeWork::Collective {
                     kind,
                     bytes,
                     group: 0,
                     dims: None,
                     priority: 0,
                 };
-                ends.push(self.add(npu, deps, work, dice));
+                ends.push(self.add_node(npu, deps, work, dice));
             }
             self.last[npu] = ends;
         }
@@ -133,13 +147,13 @@ impl Job<'_> {
 
     /// Adds a collective of all NPUs. If it runs over all NPUs as one line, leaving out other dimensions than the
     /// first has no effect.
-    pub fn everywhere(&mut self, dice: &mut Dice) {
-        let kind = Self::kind(dice);
-        let bytes = self.bytes(kind, dice).min(1 << 20);
+    pub fn add_for_all_npus(&mut self, dice: &mut RandomGenerator) {
+        let kind = Self::draw_kind(dice);
+        let bytes = self.draw_bytes(kind, dice).min(1 << 20);
         let one = self.config.system.algorithms[&kind][0].one;
         let mut mask = vec![true];
         mask.extend((1..4).map(|_| dice.one_in(2)));
-        let work = Work::Collective {
+        let work = NodeWork::Collective {
             kind,
             bytes,
             group: 0,

@@ -4,12 +4,12 @@
 use super::*;
 
 /// Makes the collective one of two groups, the first and the second half of the NPUs.
-pub fn halves(config: &mut Config) {
-    let npus = config.npus();
+pub fn halves(config: &mut SimulationConfig) {
+    let npus = config.npu_count();
     for (group, first) in [(1, 0), (2, npus / 2)] {
         let members: Vec<usize> = (first..first + npus / 2).collect();
         for &npu in &members {
-            if let Work::Collective { group: of, .. } = &mut config.ranks[npu][0].work {
+            if let NodeWork::Collective { group: of, .. } = &mut config.ranks[npu][0].work {
                 *of = group;
             }
         }
@@ -36,7 +36,7 @@ fn a_dimension_keeps_its_algorithm() {
     let names = ["direct", "halvingDoubling"];
     let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
     for rank in &mut config.ranks {
-        if let Work::Collective { dims, .. } = &mut rank[0].work {
+        if let NodeWork::Collective { dims, .. } = &mut rank[0].work {
             *dims = Some(vec![true, false]);
         }
     }
@@ -92,7 +92,7 @@ fn one_ring_takes_everybody() {
     let mut config = one(Unaware, &dims, AllReduce, &["oneRing"], MIB);
     let mut masked = |mask: &[bool]| {
         for rank in &mut config.ranks {
-            if let Work::Collective { dims, .. } = &mut rank[0].work {
+            if let NodeWork::Collective { dims, .. } = &mut rank[0].work {
                 *dims = Some(mask.to_vec());
             }
         }
@@ -116,7 +116,7 @@ fn independent_collectives_take_turns() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
     for rank in &mut config.ranks {
-        let second = Node {
+        let second = TraceNode {
             id: 2,
             ..rank[0].clone()
         };
@@ -132,16 +132,16 @@ fn what_follows_a_node_that_does_nothing() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
     let rank = &mut config.ranks[0];
-    let work = Work::Compute { ops: 1, bytes: 1 };
-    rank[0].work = Work::Nothing;
-    rank.push(Node {
+    let work = NodeWork::Compute { ops: 1, bytes: 1 };
+    rank[0].work = NodeWork::Nothing;
+    rank.push(TraceNode {
         id: 2,
         deps: vec![1],
         work,
         ..rank[0].clone()
     });
     for rank in &mut config.ranks[1..] {
-        rank[0].work = Work::Nothing;
+        rank[0].work = NodeWork::Nothing;
     }
     let answer = oracle::run(&config);
     assert_eq!(answer.finish, [None, Some(0), Some(0), Some(0)]);
@@ -157,7 +157,7 @@ fn a_collective_of_nobody_is_over() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
     for rank in &mut config.ranks {
-        if let Work::Collective { dims, .. } = &mut rank[0].work {
+        if let NodeWork::Collective { dims, .. } = &mut rank[0].work {
             *dims = Some(vec![false]);
         }
     }
@@ -175,11 +175,11 @@ fn an_algorithm_as_traces() {
     let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
     config.system.splits = 1;
     let bytes = MIB / 8;
-    let trace = |npu: usize| -> Vec<Node> {
+    let trace = |npu: usize| -> Vec<TraceNode> {
         let mut nodes = Vec::new();
         let mut add = |id, deps: &[u64], work| {
             let deps = deps.to_vec();
-            nodes.push(Node {
+            nodes.push(TraceNode {
                 id,
                 deps,
                 cpu: false,
@@ -191,11 +191,11 @@ fn an_algorithm_as_traces() {
         let mut before = Vec::new();
         for step in 0..14 {
             let (id, tag) = (3 * step + 1, 0);
-            add(id, &before, Work::Send { dst, bytes, tag });
-            add(id + 1, &before, Work::Receive { src, bytes, tag });
+            add(id, &before, NodeWork::Send { dst, bytes, tag });
+            add(id + 1, &before, NodeWork::Receive { src, bytes, tag });
             before = vec![id + 1];
             if step < 7 {
-                add(id + 2, &before, Work::Compute { ops: 0, bytes: 0 });
+                add(id + 2, &before, NodeWork::Compute { ops: 0, bytes: 0 });
                 before = vec![id + 2];
             }
         }

@@ -7,7 +7,7 @@ use super::*;
 type Ends = [(u64, u64); 4];
 
 #[rustfmt::skip]
-pub const ONE_DIMENSION: &[(Kind, Shape, &str, Ends)] = &[
+pub const ONE_DIMENSION: &[(CollectiveOperation, NetworkShape, &str, Ends)] = &[
     (AllReduce, Ring, "ring", [(117780, 117780), (29445, 29445), (117780, 117780), (39195, 39195)]),
     (AllReduce, Ring, "direct", [(24860, 24860), (6215, 6215), (57900, 57900), (49965, 49965)]),
     (AllReduce, Ring, "direct2", [(67600, 67600), (16900, 16900), (94080, 94080), (54035, 54035)]),

@@ -4,10 +4,10 @@ use super::*;
 use crate::astra_sim::product;
 use crate::corpus::one_of_each;
 use std::sync::Mutex;
-use testkit::astra_sim::{self as oracle, config::Config};
+use testkit::astra_sim::{self as oracle, config::SimulationConfig};
 
 /// Returns the change of each row of the table, in ps, by corrected quirk.
-fn changes(config: &Config) -> Vec<(String, Option<i64>)> {
+fn changes(config: &SimulationConfig) -> Vec<(String, Option<i64>)> {
     let report = report(config, &["--explain-quirks"]);
     let replays = report["replays"].as_array().expect("a list");
     let row = |row: &Value| {
@@ -28,7 +28,12 @@ const TOGETHER: [(&str, &str); 2] = [
 ];
 
 /// Returns a collective with sizes that are powers of 2 with reductions at 64 bytes per ns.
-fn even(network: Network, dims: &[(Shape, usize)], kind: Kind, names: &[&str]) -> Config {
+fn even(
+    network: NetworkModel,
+    dims: &[(NetworkShape, usize)],
+    kind: CollectiveOperation,
+    names: &[&str],
+) -> SimulationConfig {
     let dims: Vec<_> = dims
         .iter()
         .map(|&(shape, n)| (shape, n, GBPS, 500.0))
@@ -38,12 +43,12 @@ fn even(network: Network, dims: &[(Shape, usize)], kind: Kind, names: &[&str]) -
     config
 }
 
-fn cases() -> Vec<(&'static str, Config)> {
+fn cases() -> Vec<(&'static str, SimulationConfig)> {
     let ring = [(Ring, 4)];
     let two = [(Ring, 4), (Switch, 2)];
     let mut padding = even(Unaware, &ring, AllReduce, &["ring"]);
     for rank in &mut padding.ranks {
-        if let Work::Collective { bytes, .. } = &mut rank[0].work {
+        if let NodeWork::Collective { bytes, .. } = &mut rank[0].work {
             *bytes += 3;
         }
     }
@@ -55,14 +60,14 @@ fn cases() -> Vec<(&'static str, Config)> {
     let mut twice = even(Unaware, &[(Switch, 8)], AllReduce, &["direct1"]);
     halves(&mut twice);
     let mut overlap = even(Unaware, &ring, AllReduce, &["ring"]);
-    overlap.memory.attachment = Attachment::PerNpu;
+    overlap.memory.attachment = ServerAttachment::PerNpu;
     (overlap.memory.latency, overlap.memory.bw) = (100, 32);
     for rank in &mut overlap.ranks {
-        let work = Work::Memory {
+        let work = NodeWork::Memory {
             store: false,
             bytes: MIB,
         };
-        rank.push(Node {
+        rank.push(TraceNode {
             id: 2,
             work,
             ..rank[0].clone()
@@ -135,18 +140,18 @@ fn closed_forms_hold_whatever_is_corrected() {
     let seeds = one_of_each(4, 0..100);
     let few = seeds.len() as u64 / 20;
     product::each(seeds.into_iter(), |seed| {
-        let config = random(seed);
+        let config = create_random_config(seed);
         for quirks in ["none,+free-ports,+store-and-forward", "none"] {
             let [a, b] = [&[][..], &["--stepwise"]].map(|more| {
                 let folder = tempfile::tempdir().expect("a folder");
-                config.write(folder.path()).expect("it is written");
+                config.write_case(folder.path()).expect("it is written");
                 let more = [&["--quirks", quirks, "--format=json"], more].concat();
                 let folder = folder.path();
                 let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
                     .current_dir(folder)
                     .arg("astra-sim")
-                    .arg(format!("--network-model={}", config.args()[0]))
-                    .args(&config.args()[1..])
+                    .arg(format!("--network-model={}", config.command_args()[0]))
+                    .args(&config.command_args()[1..])
                     .args(more)
                     .output()
                     .expect("the program was built");
@@ -177,7 +182,7 @@ fn closed_forms_hold_whatever_is_corrected() {
 /// configuration; with a queue for each direction they cannot.
 #[test]
 fn queues_of_their_own_end_what_waits_for_ever() {
-    let config = random(1980);
+    let config = create_random_config(1980);
     let finish = oracle::run(&config).finish;
     assert!(finish.iter().any(Option::is_none), "{finish:?}");
     assert_eq!(product::run_config(&config).code, Some(1));

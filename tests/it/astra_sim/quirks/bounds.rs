@@ -3,12 +3,12 @@
 
 use super::*;
 use crate::astra_sim::product;
-use testkit::astra_sim::random::Dice;
+use testkit::astra_sim::random::RandomGenerator;
 
 /// Returns the lower bound on the bytes that each NPU sends into each dimension. Of S bytes among
 /// n_0 n_1 … NPUs, a scatter sends at least (n_d - 1) / n_d of the bytes that the inner dimensions
 /// have left.
-fn sent(kind: Kind, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
+fn sent(kind: CollectiveOperation, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
     let share = |n: usize| (n - 1) as f64 / n as f64;
     let mut sent = Vec::new();
     for (d, &n) in sizes.iter().enumerate() {
@@ -23,35 +23,45 @@ fn sent(kind: Kind, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
                 let outside: usize = sizes[d + 1..].iter().product();
                 (n - 1) as f64 * bytes * outside as f64
             }
-            Kind::AllToAll => share(n) * bytes,
+            CollectiveOperation::AllToAll => share(n) * bytes,
         });
     }
     sent
 }
 
 /// Returns a few independent collectives on up to three dimensions, and the lower bound in ns.
-fn several(seed: u64) -> (Config, f64) {
-    let mut dice = Dice::new(seed);
+fn several(seed: u64) -> (SimulationConfig, f64) {
+    let mut dice = RandomGenerator::new(seed);
     let shapes = [Ring, FullyConnected, Switch];
-    let dims: Vec<_> = (0..dice.between(1, 3))
+    let dims: Vec<_> = (0..dice.draw_between(1, 3))
         .map(|_| {
-            let size = dice.pick(&[2, 4]);
-            (dice.pick(&shapes), size, dice.between(1, 100) as f64, 100.0)
+            let size = dice.pick_from(&[2, 4]);
+            (
+                dice.pick_from(&shapes),
+                size,
+                dice.draw_between(1, 100) as f64,
+                100.0,
+            )
         })
         .collect();
-    let kind = dice.pick(&[AllReduce, AllGather, ReduceScatter, Kind::AllToAll]);
+    let kind = dice.pick_from(&[
+        AllReduce,
+        AllGather,
+        ReduceScatter,
+        CollectiveOperation::AllToAll,
+    ]);
     let names = ["ring", "direct", "direct2"];
-    let names: Vec<&str> = dims.iter().map(|_| dice.pick(&names)).collect();
-    let bytes = dice.size(1, 1 << 22);
-    let network = dice.pick(&[Aware, Unaware]);
+    let names: Vec<&str> = dims.iter().map(|_| dice.pick_from(&names)).collect();
+    let bytes = dice.draw_size(1, 1 << 22);
+    let network = dice.pick_from(&[Aware, Unaware]);
     let mut config = without_reductions(one(network, &dims, kind, &names, bytes));
     config.system.local_bw_aware = dice.one_in(2);
-    config.system.active_chunks = dice.between(1, 8);
-    config.system.splits = dice.between(1, 8);
-    let count = dice.between(1, 3);
+    config.system.active_chunks = dice.draw_between(1, 8);
+    config.system.splits = dice.draw_between(1, 8);
+    let count = dice.draw_between(1, 3);
     for rank in &mut config.ranks {
         for id in 2..=count {
-            rank.push(Node {
+            rank.push(TraceNode {
                 id,
                 ..rank[0].clone()
             });

@@ -8,7 +8,7 @@ use chakram::machine::ChunkPipeline;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
-use testkit::port_chunks::{self, Access, Job, Message};
+use testkit::port_chunks::{self, MemoryAccess, PortMessage, TransferJob};
 
 /// Returns rates in ps per byte that correspond to whole bytes per second.
 fn rates() -> impl Strategy<Value = u64> {
@@ -41,8 +41,8 @@ proptest! {
             1 => vec![sides[npu as usize]],
             _ => pattern.clone(),
         };
-        let all: Vec<Access> = (0..npus)
-            .flat_map(|npu| ways(npu).into_iter().map(move |store| Access { npu: npu as usize, store }))
+        let all: Vec<MemoryAccess> = (0..npus)
+            .flat_map(|npu| ways(npu).into_iter().map(move |store| MemoryAccess { npu: npu as usize, store }))
             .collect();
         // A chunk of every access: all groups send `chunk` bytes to all NPUs over each of their links.
         let piece = chunk * 1000 * groups * switches;
@@ -61,14 +61,14 @@ proptest! {
             rate(memory), rate(node), chunk * 1000 * npus
         );
         let machine = machine(npus as u32, ("switch", port, link_ns), &text);
-        let messages: Vec<Message> = messages
+        let messages: Vec<PortMessage> = messages
             .into_iter()
             .map(|(at, ends, kb)| {
                 let from = ends % npus;
                 let to = (from + 1 + ends / npus % (npus - 1)) % npus;
                 // Messages often start at the same time as a chunk.
                 let at = at * 1000 * if ends & 1 << 40 > 0 { (apart / 3000).max(1) } else { 1 };
-                Message { at, from: from as usize, to: to as usize, takes: kb * 100 * port }
+                PortMessage { at, from: from as usize, to: to as usize, takes: kb * 100 * port }
             })
             .collect();
         let mut ranks = vec![Vec::new(); npus as usize];
@@ -95,7 +95,7 @@ proptest! {
         prop_assert_eq!(run(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
         for network in SHARED {
             prop_assert_eq!(run(&quiet, &machine, network).ps(), formula, "{}", network);
-            let expected = port_chunks::ends(&Job {
+            let expected = port_chunks::end_times(&TransferJob {
                 npus: npus as usize,
                 latency: link_ns * 1000,
                 last_link_first: network == NetworkModel::Ports,

@@ -86,7 +86,14 @@ fn one_at_a_time_is_a_queue_with_constant_service() {
              [[class]]\nname = \"a\"\ninput = 5\noutput = 3\n"
         );
         let (report, _) = llm_served(&text);
-        let wait = report.all().unwrap().queue.mean.unwrap().value.seconds();
+        let wait = report
+            .row_of_all_classes()
+            .unwrap()
+            .queue
+            .mean
+            .unwrap()
+            .value
+            .as_seconds();
         let expected = rho * 3e-6 / (2.0 * (1.0 - rho));
         assert!(
             (wait / expected - 1.0).abs() < within,
@@ -113,11 +120,11 @@ fn constant_steps_without_limits_serve_any_load_alike() {
              [[class]]\nname = \"a\"\ninput = 3\noutput = 40\n[measure]\nwarmup = 100\n"
         );
         let (report, _) = llm_served(&text);
-        let all = report.all().unwrap();
-        let mean = all.e2e.mean.unwrap().value.seconds();
+        let all = report.row_of_all_classes().unwrap();
+        let mean = all.e2e.mean.unwrap().value.as_seconds();
         assert!((mean / 40.5e-6 - 1.0).abs() < 0.005, "{mean}");
-        waits.push(all.ttft.mean.unwrap().value.seconds());
-        assert!((all.tpot.mean.unwrap().value.seconds() / 1e-6 - 1.0).abs() < 1e-9);
+        waits.push(all.ttft.mean.unwrap().value.as_seconds());
+        assert!((all.tpot.mean.unwrap().value.as_seconds() / 1e-6 - 1.0).abs() < 1e-9);
     }
     assert!((waits[0] / waits[1] - 1.0).abs() < 0.02, "{waits:?}");
 }
@@ -188,8 +195,8 @@ fn users_are_always_served() {
     );
     let (report, log) = llm_served(&text);
     assert_eq!(log.running, 16);
-    let all = report.all().unwrap();
-    let users = report.throughput.requests_per_s * all.e2e.mean.unwrap().value.seconds();
+    let all = report.row_of_all_classes().unwrap();
+    let users = report.throughput.requests_per_s * all.e2e.mean.unwrap().value.as_seconds();
     assert!((users / 16.0 - 1.0).abs() < 0.01, "{users}");
 }
 

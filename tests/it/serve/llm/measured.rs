@@ -1,12 +1,12 @@
 //! Compares results with runs of vLLM, with operations measured on the same GPU.
 
 use super::{LlmReport, StepLog, llm_scenario};
-use chakram::serve::llm::{TimeSummary, serve};
-use testkit::corpus::corpus;
+use chakram::serve::llm::{TimeSummary, serve_llm};
+use testkit::corpus::corpus_path;
 
 /// Serves the 300 requests on a GPU with its measured operations and this many blocks.
 fn run(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmReport> {
-    let folder = corpus("validation")?;
+    let folder = corpus_path("validation")?;
     let file = |name: &str| folder.join(name).display().to_string();
     let text = format!(
         "name = \"{gpu}\"\n[engine]\nblocks = {blocks}\nmax_num_batched_tokens = 2048\nmax_num_seqs = {seqs}\n\
@@ -15,12 +15,12 @@ fn run(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmReport> {
         file("serving_vllm_op_profiles.csv.gz"),
         file("requests_sharegpt300.csv") + ":tokenizer=llama-3.1-8b",
     );
-    let report = serve(&llm_scenario(&text), None, &mut StepLog::default());
+    let report = serve_llm(&llm_scenario(&text), None, &mut StepLog::default());
     Some(report.unwrap_or_else(|error| panic!("{error}\n{text}")))
 }
 
 fn off_by(times: &TimeSummary, measured_ms: f64) -> f64 {
-    let mean = times.mean.unwrap().value.seconds() * 1e3;
+    let mean = times.mean.unwrap().value.as_seconds() * 1e3;
     100.0 * (mean / measured_ms - 1.0)
 }
 
@@ -31,7 +31,7 @@ fn measured_operations_give_the_times_of_measured_runs() {
     let Some(report) = run("RTX4090", 2588, 256) else {
         return;
     };
-    let all = report.all().unwrap();
+    let all = report.row_of_all_classes().unwrap();
     let off = [
         off_by(&all.ttft, 65_456.574),
         off_by(&all.tpot, 32.447),
@@ -49,7 +49,7 @@ fn measured_operations_give_the_times_of_measured_runs() {
     let Some(report) = run("RTXPRO6000", 30_000, 128) else {
         return;
     };
-    let all = report.all().unwrap();
+    let all = report.row_of_all_classes().unwrap();
     let off = [
         off_by(&all.ttft, 7_097.157),
         off_by(&all.tpot, 32.458),

@@ -3,7 +3,7 @@
 use super::event::{Event, line};
 use super::{CAPTURED, OLDER};
 use crate::convert::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, text};
-use crate::corpus::corpus;
+use crate::corpus::corpus_path;
 use chakram::convert::HostTrace;
 
 /// Returns the lines of a converted rank, with the FLOPs that the converter computes for each.
@@ -35,7 +35,7 @@ fn converted(trace: &Trace) -> Vec<(String, u64)> {
 
 #[test]
 fn the_capture_is_what_is_noted_of_it() {
-    let Some(folder) = corpus("captures/pytorch/ddp_gpt") else {
+    let Some(folder) = corpus_path("captures/pytorch/ddp_gpt") else {
         return;
     };
     let job = rig::convert(&folder);
@@ -71,16 +71,16 @@ fn the_capture_is_what_is_noted_of_it() {
 /// in one of these files.
 #[test]
 fn the_older_capture_differs_in_its_buckets_alone() {
-    let Some(folder) = corpus("captures/pytorch/t231_ddp_gpt") else {
+    let Some(folder) = corpus_path("captures/pytorch/t231_ddp_gpt") else {
         return;
     };
     for rank in 0..4 {
-        let host = HostTrace::read(&folder.join(format!("host.{rank}.json.zst"))).unwrap();
+        let host = HostTrace::read_file(&folder.join(format!("host.{rank}.json.zst"))).unwrap();
         let mut nodes: Vec<_> = host.nodes.iter().zip(&host.records).collect();
         nodes.sort_by_key(|(_, record)| record.id);
         let (mut lines, mut reduced) = (Vec::new(), Vec::new());
         for (node, _) in nodes {
-            let (name, shapes) = (host.texts.get(node.name), host.form(node).shapes_in);
+            let (name, shapes) = (host.texts.get(node.name), host.form_of_node(node).shapes_in);
             let inputs = host.texts.get(shapes);
             if name.starts_with("c10d::") {
                 assert_eq!(name, "c10d::allreduce_");

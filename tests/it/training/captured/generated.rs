@@ -16,7 +16,7 @@ pub struct Node {
 pub struct Nodes(pub Vec<Node>);
 
 impl Sink for Nodes {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         let mut flops = 0;
         let event = match node.op {
             Op::Compute { flops: own, .. } if own > 0 => {

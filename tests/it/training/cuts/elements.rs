@@ -247,7 +247,7 @@ fn alike(all: &[Member], of: &Member, axes: &[usize]) -> Vec<u32> {
 }
 
 /// Returns `true` if the `needs` of the members of `group` are equal, disjoint shares of `whole`.
-fn shares(group: &[u32], whole: &Elements, needs: impl Fn(u32) -> Elements) -> bool {
+fn expert_shares(group: &[u32], whole: &Elements, needs: impl Fn(u32) -> Elements) -> bool {
     let all: Vec<Elements> = group.iter().map(|&one| needs(one)).collect();
     let together = all.iter().fold(Elements::default(), |sum, one| sum.or(one));
     let count: u64 = all.iter().map(Elements::count).sum();
@@ -262,7 +262,7 @@ pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> 
     let scatters = |axis: usize, of: fn(&Member) -> [Elements; 2]| {
         all.iter().all(|one| {
             let group = alike(&all, one, &[axis]);
-            shares(&group, &of(one)[0], |other| of(&all[other as usize])[1])
+            expert_shares(&group, &of(one)[0], |other| of(&all[other as usize])[1])
         })
     };
     let scatters = [

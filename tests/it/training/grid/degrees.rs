@@ -37,7 +37,7 @@ fn transformer(name: &str, block: TransformerBlock, head: OutputHead, segments: 
         name: name.to_owned(),
         source: String::new(),
         sequence: block.tokens,
-        layers: transformer.layers(),
+        layers: transformer.expand_layers(),
     }
 }
 
@@ -73,7 +73,7 @@ fn models() -> Vec<Model> {
         transformer("bert", bert, OutputHead::Masked, 2),
     ];
     for name in ["vgg-11", "resnet-18", "vit-b-16", "dlrm"] {
-        models.push(Model::named(name).unwrap());
+        models.push(Model::load_named(name).unwrap());
     }
     models
 }
@@ -123,7 +123,7 @@ struct ByOperator<'m> {
 }
 
 impl Sink for ByOperator<'_> {
-    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+    fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
         if let (Op::Compute { flops, .. }, Some(layer)) = (node.op, node.labels.layer) {
             let rest = node.name.rsplit_once('/').unwrap().1;
             let operators = &self.model.layers[layer as usize].operators;
@@ -136,7 +136,7 @@ impl Sink for ByOperator<'_> {
             let key = (layer, name.unwrap().clone());
             *self.flops.entry(key).or_default() += u128::from(flops);
         }
-        self.sums.node(node, data)
+        self.sums.receive_node(node, data)
     }
 }
 
@@ -160,7 +160,7 @@ fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
     let about = format!("{}: {plan:?}", model.name);
     let mut ranks = Vec::new();
     let mut flops: BTreeMap<(u32, String), u128> = BTreeMap::new();
-    for rank in 0..job.ranks() {
+    for rank in 0..job.rank_count() {
         let sums = Sums {
             rank,
             ..Sums::default()
@@ -170,7 +170,7 @@ fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
             sums,
             flops: BTreeMap::new(),
         };
-        job.nodes(rank, &mut by).unwrap();
+        job.emit_nodes(rank, &mut by).unwrap();
         for (key, more) in by.flops {
             *flops.entry(key).or_default() += more;
         }
@@ -272,7 +272,7 @@ fn throw(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
 /// operators at once, each in a random valid way. By default one in four of these combined splits
 /// is checked.
 fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
-    let machine = Machine::preset("dgx-a100x2").unwrap();
+    let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let mut told = String::new();
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     let deep = model.name != "dlrm";

@@ -1,6 +1,6 @@
 //! Searches a text for paths and host names.
 
-use super::{LeakKind, TextLeak, before, is_word};
+use super::{LeakKind, TextLeak, byte_before, is_word};
 
 /// First components of absolute paths. A path that begins with one of them is recognised even without a second
 /// component.
@@ -58,11 +58,11 @@ fn is_part(part: &str) -> bool {
     !part.is_empty() && part.bytes().all(plain)
 }
 
-pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
+pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |kind, text: &'a str| found.push(TextLeak { kind, text });
     let lettered = |part: &&str| part.bytes().any(|b| b.is_ascii_alphabetic() || b >= 0x80);
     for (at, c) in token.char_indices() {
-        let starts = before(token, at).is_none_or(|b| b":@!".contains(&b));
+        let starts = byte_before(token, at).is_none_or(|b| b":@!".contains(&b));
         if !starts || !matches!(c, '/' | '~' | '.') {
             continue;
         }
@@ -144,7 +144,7 @@ const MACHINES: [&str; 17] = [
     "head", "pod", "hpc", "blade", "vm", "instance",
 ];
 
-pub(super) fn hosts<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
+pub(super) fn find_hosts<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
         found.push(TextLeak {
             kind: LeakKind::Host,

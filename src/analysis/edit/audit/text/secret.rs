@@ -43,7 +43,7 @@ const BEGINNINGS: [(&str, &str, usize); 18] = [
     ("-----BEGIN", " -", 5),
 ];
 
-pub(super) fn find<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let bytes = text.as_bytes();
     for (start, others, least) in BEGINNINGS {
         for (at, _) in text.match_indices(start) {
@@ -63,14 +63,14 @@ pub(super) fn find<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     while at < bytes.len() {
         let length = bytes[at..].iter().take_while(|&&b| part(b)).count();
         if length >= SHORTEST {
-            look(&text[at..at + length], found);
+            search_run(&text[at..at + length], found);
         }
         at += length.max(1);
     }
 }
 
 /// Searches a run of characters of either base64 alphabet.
-fn look<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn search_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
         found.push(TextLeak {
             kind: LeakKind::Secret,
@@ -97,7 +97,7 @@ fn look<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
             && one_case
             && digits >= 3
             && letters >= 8
-            && score(word) > THRESHOLD
+            && score_randomness(word) > THRESHOLD
         {
             add(word);
         }
@@ -110,10 +110,10 @@ fn is_random(run: &str) -> bool {
     let lower = count(u8::is_ascii_lowercase);
     let upper = count(u8::is_ascii_uppercase);
     let joined = count(|b| *b == b'_' || *b == b'-');
-    lower >= 3 && upper >= 3 && joined <= run.len() / 8 && score(run) > THRESHOLD
+    lower >= 3 && upper >= 3 && joined <= run.len() / 8 && score_randomness(run) > THRESHOLD
 }
 
-fn score(run: &str) -> i32 {
+fn score_randomness(run: &str) -> i32 {
     let mut score = 0;
     let mut last = b' ';
     for b in run.bytes() {

@@ -10,7 +10,7 @@ pub(super) struct CallTime {
 /// Fits a line through `points` of work and time, by least squares of relative errors, and returns the line's time at
 /// zero work. The result is at least 0 and at most nine tenths of the shortest time. Returns `None` if the largest work
 /// is less than twice the smallest.
-pub(super) fn intercept(points: &[(f64, f64)]) -> Option<f64> {
+pub(super) fn fit_intercept(points: &[(f64, f64)]) -> Option<f64> {
     let works = points.iter().map(|point| point.0);
     let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));
     if points.len() < 2 || most < 2.0 * least {
@@ -38,15 +38,15 @@ mod tests {
     /// The points are on the line t = 10 + 2 w: 14 at 2, 18 at 4, 30 at 10.
     #[test]
     fn a_line_through_exact_points_has_their_intercept() {
-        let fixed = intercept(&[(2.0, 14.0), (4.0, 18.0), (10.0, 30.0)]).unwrap();
+        let fixed = fit_intercept(&[(2.0, 14.0), (4.0, 18.0), (10.0, 30.0)]).unwrap();
         assert!((fixed - 10.0).abs() < 1e-9, "{fixed}");
         assert_eq!(
-            intercept(&[(2.0, 14.0), (3.0, 18.0)]),
+            fit_intercept(&[(2.0, 14.0), (3.0, 18.0)]),
             None,
             "works differ too little"
         );
         // If times fall with work, the intercept is limited to 0.9 of the shortest time.
-        let falling = intercept(&[(1.0, 20.0), (4.0, 10.0)]).unwrap();
+        let falling = fit_intercept(&[(1.0, 20.0), (4.0, 10.0)]).unwrap();
         assert!((falling - 9.0).abs() < 1e-9, "{falling}");
     }
 }

@@ -18,8 +18,8 @@ pub(super) fn scale_transfer(
 ) {
     let node = program.items[item as usize].node;
     let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
-    let view = *program.view(node);
-    let old = |name: &str, now: u64| unedited.count(name).unwrap_or(now);
+    let view = *program.view_of_node(node);
+    let old = |name: &str, now: u64| unedited.unedited_count(name).unwrap_or(now);
     let times = |value: u64| (value as f64 * growth).round() as u64;
     let mut new = vec![(
         "comm_size",
@@ -27,7 +27,7 @@ pub(super) fn scale_transfer(
     )];
     let mut sides = Vec::new();
     // Decoding cannot fail, because the record was decoded before.
-    let _ = crate::edit::attributes(program.raw.nodes[node as usize].record, |attr| {
+    let _ = crate::edit::for_each_attribute(program.raw.nodes[node as usize].record, |attr| {
         for name in ["in_bytes", "out_bytes"] {
             if attr.name == name.as_bytes() {
                 sides.push((name, attr.as_u64()?));
@@ -40,7 +40,7 @@ pub(super) fn scale_transfer(
     }
     for (name, now) in view
         .memory
-        .named()
+        .named_changes()
         .filter(|(name, _)| name.ends_with(".temporary"))
     {
         let all = old(name, now);
@@ -69,7 +69,7 @@ pub(super) fn change_values(
     let kept = program.facts[node as usize].unedited;
     let mut changes = BTreeMap::new();
     if restores {
-        for (name, value) in UneditedValues::parse(kept).entries() {
+        for (name, value) in UneditedValues::parse(kept).iter_edited() {
             if let Some((known, _)) = new.iter().find(|(known, _)| *known == name) {
                 changes.insert(*known, value);
             }
@@ -82,14 +82,17 @@ pub(super) fn change_values(
         if kept.is_none() {
             let mut values: BTreeMap<&str, String> = BTreeMap::new();
             // Decoding cannot fail, because the record was decoded before.
-            let _ = crate::edit::attributes(program.raw.nodes[node as usize].record, |attr| {
-                if let Some((name, _)) = new.iter().find(|(name, _)| name.as_bytes() == attr.name) {
-                    let count = attr.as_u64().map(|count| count.to_string());
-                    let text = attr.as_str().ok().flatten().map(str::to_owned);
-                    values.insert(name, text.or(count.ok()).unwrap_or_default());
-                }
-                Ok(())
-            });
+            let _ =
+                crate::edit::for_each_attribute(program.raw.nodes[node as usize].record, |attr| {
+                    if let Some((name, _)) =
+                        new.iter().find(|(name, _)| name.as_bytes() == attr.name)
+                    {
+                        let count = attr.as_u64().map(|count| count.to_string());
+                        let text = attr.as_str().ok().flatten().map(str::to_owned);
+                        values.insert(name, text.or(count.ok()).unwrap_or_default());
+                    }
+                    Ok(())
+                });
             let of = |name: &str| values.get(name).map_or("-", |value| value.as_str());
             let parts = new.iter().map(|(name, _)| format!("{name}={}", of(name)));
             text = parts.collect::<Vec<_>>().join(";");

@@ -10,13 +10,16 @@ use std::collections::BTreeMap;
 pub(super) fn whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     let mut waiting: Vec<(u32, u64)> = Vec::new();
-    for node in program.raw.all() {
-        let (view, facts) = (program.view(node), &program.facts[node as usize]);
+    for node in program.raw.node_indices() {
+        let (view, facts) = (program.view_of_node(node), &program.facts[node as usize]);
         let unedited = UneditedValues::parse(facts.unedited);
         let bytes_of = |wanted: &str| {
-            let mut named = view.memory.named().filter(|(name, _)| *name == wanted);
+            let mut named = view
+                .memory
+                .named_changes()
+                .filter(|(name, _)| *name == wanted);
             let now = named.next()?.1;
-            Some(unedited.count(wanted).unwrap_or(now)).filter(|&bytes| bytes > 0)
+            Some(unedited.unedited_count(wanted).unwrap_or(now)).filter(|&bytes| bytes > 0)
         };
         match (view.op, facts.phase) {
             (Op::Compute { .. }, StepPhase::Backward) => {

@@ -46,8 +46,8 @@ pub(super) struct LayerBuckets {
     shard: f64,
 }
 
-fn unknown() -> TraceError {
-    super::super::refused(
+fn refuse_unknown_buckets() -> TraceError {
+    super::super::refuse_edit(
         "the job does not reduce the gradients of the parameters whose hooks are captured, so the \
          reductions of more layers are unknown",
         "edit a job without reductions, or one of DistributedDataParallel that was captured with shapes",
@@ -57,7 +57,7 @@ fn unknown() -> TraceError {
 impl GradientBuckets {
     /// Finds the buckets of a step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` are the
     /// bytes of a layer's weights in matrix multiplications, if known.
-    pub fn find(
+    pub fn find_buckets(
         program: &RankProgram<'_>,
         step: u32,
         reductions: &GradientReductions,
@@ -72,23 +72,24 @@ impl GradientBuckets {
         let all = reductions.sum_bytes(program);
         if elements > 0 && all.is_multiple_of(elements) {
             return Ok(Self::Hooks {
-                limit: BucketSizes::noted(program.earlier.as_deref())
+                limit: BucketSizes::from_edit_notes(program.earlier.as_deref())
                     .map(|noted| noted.limit)
-                    .or(reductions.limit(program))
+                    .or(reductions.largest_bucket_bytes(program))
                     .unwrap_or(u64::MAX),
                 each: all / elements,
                 elements,
             });
         }
         if repeated.is_empty() {
-            return Err(unknown());
+            return Err(refuse_unknown_buckets());
         }
-        let found = LayerBuckets::find(program, step, reductions, passes, repeated, layer_bytes);
+        let found =
+            LayerBuckets::find_buckets(program, step, reductions, passes, repeated, layer_bytes);
         found.map(Self::Layers)
     }
 
     /// Returns the bucket sizes, which the trace may no longer show after layers are removed.
-    pub fn sizes(&self) -> Option<BucketSizes> {
+    pub fn bucket_sizes(&self) -> Option<BucketSizes> {
         match self {
             Self::None { .. } => None,
             Self::Hooks { limit, .. } => Some(BucketSizes {
@@ -103,7 +104,7 @@ impl GradientBuckets {
     }
 
     /// Divides the gradients of the edited step into buckets.
-    pub fn regroup(
+    pub fn regroup_buckets(
         &self,
         program: &mut RankProgram<'_>,
         step: u32,
@@ -117,15 +118,19 @@ impl GradientBuckets {
                 let found = gradients::regroup_step(program, step, *limit, rates, Some(*each))?;
                 counts.notes.extend(found.notes);
             }
-            Self::Layers(layers) => layers.regroup(program, step, editor, rates, counts)?,
+            Self::Layers(layers) => layers.regroup_buckets(program, step, editor, rates, counts)?,
         }
         Ok(())
     }
 
     /// Returns the factor by which the parameters of a step grew, and the last hook, if there is one. Returns `None` if
     /// the factor is unknown.
-    pub fn growth(&self, program: &RankProgram<'_>, step: u32) -> Option<(f64, Option<u32>)> {
-        let now = GradientReductions::find(program, step).of_buckets(program);
+    pub fn parameter_growth(
+        &self,
+        program: &RankProgram<'_>,
+        step: u32,
+    ) -> Option<(f64, Option<u32>)> {
+        let now = GradientReductions::find_reductions(program, step).of_buckets(program);
         let hook = now.hooks.last().map(|hook| hook.0);
         let elements = now.count_elements();
         match self {
@@ -153,7 +158,7 @@ pub(in super::super) struct BucketSizes {
 
 impl BucketSizes {
     /// Parses the sizes that an earlier edit of layers stored.
-    fn noted(edits: Option<&str>) -> Option<Self> {
+    fn from_edit_notes(edits: Option<&str>) -> Option<Self> {
         let mut words = edits.unwrap_or_default().split_ascii_whitespace();
         let word = words.find_map(|word| word.strip_prefix(BUCKETS))?;
         let (limit, layer) = word.split_once(',')?;
@@ -175,7 +180,7 @@ impl fmt::Display for BucketSizes {
 }
 
 impl LayerBuckets {
-    fn find(
+    fn find_buckets(
         program: &RankProgram<'_>,
         step: u32,
         reductions: &GradientReductions,
@@ -226,18 +231,18 @@ impl LayerBuckets {
                 let found: BTreeSet<u32> =
                     made.filter_map(|&on| program.facts_of(on).layer).collect();
                 if copies && found.len() > 1 {
-                    return Err(super::super::refused(
+                    return Err(super::super::refuse_edit(
                         "the job copies the gradients of several layers into one bucket, so the buckets of more layers are unknown",
                         "generate the job with the number of layers that you want",
                     ));
                 }
                 layers.extend(found);
             }
-            let pass = pass.ok_or_else(unknown)?;
+            let pass = pass.ok_or_else(refuse_unknown_buckets)?;
             of_pass.entry(pass).or_default().push((item, bytes, layers));
         }
         let is_repeated = |layer: &u32| repeated.iter().any(|(a, b)| (*a..=*b).contains(layer));
-        let noted = BucketSizes::noted(program.earlier.as_deref());
+        let noted = BucketSizes::from_edit_notes(program.earlier.as_deref());
         for buckets in of_pass.values() {
             if let Some(noted) = noted {
                 this.limit = noted.limit;
@@ -254,7 +259,10 @@ impl LayerBuckets {
             Some((_, bytes, layers)) => Some(bytes / layers.len() as u64),
             None => noted.and_then(|noted| noted.layer),
         };
-        let layer = this.layer.or(layer_bytes).ok_or_else(unknown)?;
+        let layer = this
+            .layer
+            .or(layer_bytes)
+            .ok_or_else(refuse_unknown_buckets)?;
         for buckets in of_pass.values() {
             let mut sizes: BTreeMap<u32, u64> = BTreeMap::new();
             for (_, bytes, layers) in buckets {
@@ -262,16 +270,16 @@ impl LayerBuckets {
                 sizes.extend(alike.iter().map(|&own| (own, layer)));
                 let rest = bytes
                     .checked_sub(alike.len() as u64 * layer)
-                    .ok_or_else(unknown)?;
+                    .ok_or_else(refuse_unknown_buckets)?;
                 match layers.iter().find(|layer| !is_repeated(layer)) {
                     Some(other) => *sizes.entry(*other).or_default() += rest,
-                    None if rest > 0 => return Err(unknown()),
+                    None if rest > 0 => return Err(refuse_unknown_buckets()),
                     None => {}
                 }
             }
             this.sizes.extend(sizes);
         }
-        let places = program.places();
+        let places = program.item_positions();
         for (pass, buckets) in &of_pass {
             let items: BTreeSet<u32> = passes.backward[*pass].items.iter().copied().collect();
             let last = items.iter().map(|&item| places[item as usize]).max();
@@ -286,7 +294,7 @@ impl LayerBuckets {
             this.passes.push((collectives, items));
         }
         if this.at_end && this.passes.len() > 1 {
-            return Err(super::super::refused(
+            return Err(super::super::refuse_edit(
                 "the job reduces gradients after each of several passes, and their order with more layers is unknown",
                 "generate the job with the number of layers that you want",
             ));
@@ -330,7 +338,7 @@ impl LayerBuckets {
         });
         let last = self.passes.last().and_then(|(all, _)| all.last());
         let (Some(&last), false) = (last, waits) else {
-            return Err(super::super::refused(
+            return Err(super::super::refuse_edit(
                 "the job gathers updated parameters during the next forward pass, in buckets that more layers would change",
                 "generate the job with the number of layers that you want",
             ));
@@ -340,7 +348,7 @@ impl LayerBuckets {
         Ok(())
     }
 
-    fn regroup(
+    fn regroup_buckets(
         &self,
         program: &mut RankProgram<'_>,
         step: u32,
@@ -389,7 +397,7 @@ impl LayerBuckets {
         if self.at_end {
             gradients::reduce_at_end(program);
         }
-        let now = GradientReductions::find(program, step).of_buckets(program);
+        let now = GradientReductions::find_reductions(program, step).of_buckets(program);
         let complete = now
             .collectives
             .last()
@@ -410,7 +418,7 @@ impl LayerBuckets {
         };
         let mut all = Vec::new();
         for &reduction in reduced.iter().rev() {
-            let gather = program.copy(&[template], &|_| false)[0];
+            let gather = program.copy_items(&[template], &|_| false)[0];
             let bytes = gradients::bytes_of(program, reduction) as f64 * self.shard;
             let own = program.items[reduction as usize].name.clone();
             let own = own.unwrap_or_else(|| program.view_of(reduction).name.to_owned());

@@ -16,7 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// Key of a part of a layer; the same part has the same key in different layers. The key consists of a hash of the name
 /// without numbers, the number of layers by which the node is ahead of the running layer, and an index among the nodes
 /// for which these two are equal.
-type ItemKey = (u64, i64, u32);
+type LayerItemKey = (u64, i64, u32);
 
 /// A pass with its layers.
 pub(super) struct LayerRun {
@@ -30,10 +30,10 @@ pub(super) struct LayerRun {
 
 /// Place of a node in a layer: the run, the position of the layer in the run, and the part of the layer.
 #[derive(Clone, Copy)]
-struct LayerPlace {
+struct LayerItemPosition {
     run: usize,
     position: i64,
-    key: ItemKey,
+    key: LayerItemKey,
 }
 
 /// Position of a node's layer in its run before and after the edit. For a copy, the position before the edit is the
@@ -50,8 +50,8 @@ pub(super) struct LayerEditor {
     runs: Vec<LayerRun>,
     by: i64,
     /// Nodes by key, for each layer of each run.
-    keyed: Vec<Vec<BTreeMap<ItemKey, u32>>>,
-    places: BTreeMap<u32, LayerPlace>,
+    keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
+    places: BTreeMap<u32, LayerItemPosition>,
     /// Nodes to copy, by run, if they are only a part of the template's nodes.
     template_items: BTreeMap<usize, Vec<u32>>,
     /// For each run and each new layer, the copied nodes in the order of the template's nodes.
@@ -85,7 +85,7 @@ impl LayerEditor {
                     let key = (name, ahead, *count);
                     *count += 1;
                     of_layer.insert(key, item);
-                    let place = LayerPlace { run, position, key };
+                    let place = LayerItemPosition { run, position, key };
                     this.places.insert(item, place);
                 }
                 keyed.push(of_layer);
@@ -95,7 +95,7 @@ impl LayerEditor {
         this
     }
 
-    fn count(&self, run: usize) -> i64 {
+    fn layer_count(&self, run: usize) -> i64 {
         self.runs[run].layers.len() as i64
     }
 
@@ -104,14 +104,14 @@ impl LayerEditor {
         self.template_items.get(&run).unwrap_or(all)
     }
 
-    fn template(&self, run: usize) -> i64 {
+    fn template_layer(&self, run: usize) -> i64 {
         self.runs[run].template as i64
     }
 
     /// Returns the new position of the layer at the old position `old`, or `None` if the edit removes the
     /// layer.
     fn new_position(&self, run: usize, old: i64) -> Option<i64> {
-        let template = self.template(run);
+        let template = self.template_layer(run);
         if old <= template {
             Some(old)
         } else if old <= template - self.by {
@@ -123,7 +123,7 @@ impl LayerEditor {
 
     /// Returns the number of the layer at a position in a run of `count` layers. A backward pass is counted from its
     /// end, because its first layers may be missing.
-    fn layer(&self, run: usize, position: i64, count: i64) -> i64 {
+    fn layer_at_position(&self, run: usize, position: i64, count: i64) -> i64 {
         match self.runs[run].backward {
             true => count - 1 - position,
             false => position,
@@ -131,8 +131,8 @@ impl LayerEditor {
     }
 
     /// Returns the node with this key in the layer that is at `position` after the edit.
-    fn item_at(&self, run: usize, position: i64, key: ItemKey) -> Option<u32> {
-        let template = self.template(run);
+    fn item_at(&self, run: usize, position: i64, key: LayerItemKey) -> Option<u32> {
+        let template = self.template_layer(run);
         let old = match position {
             _ if position <= template => position,
             _ if position <= template + self.by => {
@@ -150,7 +150,7 @@ impl LayerEditor {
 
     /// A node at the old position `old` of `run` depends on `target`. Returns the corresponding dependency of a node in
     /// the layer at the new position `new`.
-    fn moved(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
+    fn find_moved_target(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
         let Some(of) = self.places.get(&target) else {
             return Some(target);
         };
@@ -159,17 +159,18 @@ impl LayerEditor {
         let position = if own_pass {
             new - (old - of.position)
         } else {
-            let (count, of_count) = (self.count(run), self.count(of.run));
-            let ahead = self.layer(run, old, count) - self.layer(of.run, of.position, of_count);
+            let (count, of_count) = (self.layer_count(run), self.layer_count(of.run));
+            let ahead = self.layer_at_position(run, old, count)
+                - self.layer_at_position(of.run, of.position, of_count);
             if ahead == 0 || crosses && ahead.abs() == 1 {
-                let layer = self.layer(run, new, count + self.by) - ahead;
+                let layer = self.layer_at_position(run, new, count + self.by) - ahead;
                 match self.runs[of.run].backward {
                     true => of_count + self.by - 1 - layer,
                     false => layer,
                 }
             } else {
                 self.new_position(of.run, of.position)
-                    .unwrap_or_else(|| self.template(of.run))
+                    .unwrap_or_else(|| self.template_layer(of.run))
             }
         };
         self.item_at(of.run, position, of.key)
@@ -178,7 +179,7 @@ impl LayerEditor {
     /// If the template is the first layer, only the last of its gathers of parameters is copied, because the gathers of
     /// several layers run before the first layer.
     fn trim_template(&mut self, program: &RankProgram<'_>, run: usize) {
-        if self.template(run) > 0 || self.by <= 0 {
+        if self.template_layer(run) > 0 || self.by <= 0 {
             return;
         }
         let gathers = |item: u32| {
@@ -196,14 +197,14 @@ impl LayerEditor {
     }
 
     /// Applies the edit to `program`.
-    pub fn apply(&mut self, program: &mut RankProgram<'_>, counts: &mut EditCounts) {
+    pub fn apply_edit(&mut self, program: &mut RankProgram<'_>, counts: &mut EditCounts) {
         let mut gone = BTreeSet::new();
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for run in 0..self.runs.len() {
             self.trim_template(program, run);
             let template = self.copied_items(run).to_vec();
             for _ in 0..self.by.max(0) {
-                let copies = program.copy(&template, &|_| false);
+                let copies = program.copy_items(&template, &|_| false);
                 counts.added += copies.len() as u64;
                 self.copies[run].push(copies);
             }
@@ -213,7 +214,7 @@ impl LayerEditor {
                     .or_default()
                     .extend(self.copies[run].iter().flatten());
             }
-            for position in 0..self.count(run) {
+            for position in 0..self.layer_count(run) {
                 let items = &self.runs[run].layers[position as usize];
                 match self.new_position(run, position) {
                     Some(new) => {
@@ -234,7 +235,7 @@ impl LayerEditor {
         self.link_layers(program, &gone);
         self.link_others(program, &gone);
         if !gone.is_empty() {
-            program.remove(&|item| gone.contains(&item));
+            program.remove_items(&|item| gone.contains(&item));
         }
         let mut order = Vec::with_capacity(program.order.len());
         for item in std::mem::take(&mut program.order) {
@@ -277,10 +278,10 @@ impl LayerEditor {
 
     fn link_copies(&mut self, program: &mut RankProgram<'_>) {
         for run in 0..self.runs.len() {
-            let template = self.template(run);
+            let template = self.template_layer(run);
             // The first layer waits for nodes outside layers, so the second layer of a pass shows how a layer depends
             // on the previous layer.
-            let model = match self.count(run) {
+            let model = match self.layer_count(run) {
                 0 | 1 => template,
                 _ => template.max(1),
             };
@@ -309,12 +310,16 @@ impl LayerEditor {
                     };
                     let mut deps = program.items[shown as usize].deps.clone();
                     for dep in &mut deps {
-                        dep.on = self.moved(run, old, new, dep.on).unwrap_or(dep.on);
+                        dep.on = self
+                            .find_moved_target(run, old, new, dep.on)
+                            .unwrap_or(dep.on);
                     }
                     program.items[own as usize].deps = deps;
                     let caller = program.items[item as usize].caller;
-                    program.items[own as usize].caller = caller
-                        .map(|caller| self.moved(run, template, new, caller).unwrap_or(caller));
+                    program.items[own as usize].caller = caller.map(|caller| {
+                        self.find_moved_target(run, template, new, caller)
+                            .unwrap_or(caller)
+                    });
                 }
             }
         }
@@ -328,13 +333,13 @@ impl LayerEditor {
             let mut deps = std::mem::take(&mut program.items[item as usize].deps);
             for dep in deps.iter_mut().filter(|dep| !dep.in_turn) {
                 dep.on = self
-                    .moved(place.run, place.position, new, dep.on)
+                    .find_moved_target(place.run, place.position, new, dep.on)
                     .unwrap_or(dep.on);
             }
             program.items[item as usize].deps = deps;
             let caller = program.items[item as usize].caller;
             program.items[item as usize].caller = caller.map(|caller| {
-                let moved = self.moved(place.run, place.position, new, caller);
+                let moved = self.find_moved_target(place.run, place.position, new, caller);
                 moved.filter(|on| !gone.contains(on)).unwrap_or(caller)
             });
         }
@@ -347,7 +352,7 @@ impl LayerEditor {
             if self.places.contains_key(&item) || gradients::is_bucket(program, item) {
                 continue;
             }
-            let mut named: BTreeMap<(usize, ItemKey), Vec<ItemDependency>> = BTreeMap::new();
+            let mut named: BTreeMap<(usize, LayerItemKey), Vec<ItemDependency>> = BTreeMap::new();
             for dep in &program.items[item as usize].deps {
                 if let Some(of) = self.places.get(&dep.on).filter(|_| !dep.in_turn) {
                     named.entry((of.run, of.key)).or_default().push(*dep);
@@ -358,7 +363,7 @@ impl LayerEditor {
                 let own = &mut program.items[item as usize].deps;
                 if collects {
                     own.retain(|dep| dep.in_turn || !gone.contains(&dep.on));
-                    let template = self.template(run);
+                    let template = self.template_layer(run);
                     let new =
                         (1..=self.by).filter_map(|copy| self.item_at(run, template + copy, key));
                     own.extend(new.map(|on| ItemDependency { on, ..deps[0] }));
@@ -391,7 +396,7 @@ impl LayerEditor {
     }
 
     /// Returns the runs of the step, with the layers before the edit.
-    pub fn runs(&self) -> &[LayerRun] {
+    pub fn edited_runs(&self) -> &[LayerRun] {
         &self.runs
     }
 }

@@ -11,15 +11,21 @@ pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);
 
 impl LayerLabels {
     /// Returns the number of layers that are added before the layer `label`.
-    fn shift(&self, label: u32) -> i64 {
+    fn label_shift(&self, label: u32) -> i64 {
         let below = self.0.iter().filter(|((_, last), _)| *last < label);
         below.map(|(_, by)| by).sum()
     }
 
     /// Renumbers the layers of a step.
-    pub fn relabel(&self, program: &mut RankProgram<'_>, step: u32, editor: &LayerEditor, by: i64) {
-        let base = |run: usize| label_of(program, editor.runs()[run].layers.first()?);
-        let bases: Vec<Option<u32>> = (0..editor.runs().len()).map(base).collect();
+    pub fn relabel_step(
+        &self,
+        program: &mut RankProgram<'_>,
+        step: u32,
+        editor: &LayerEditor,
+        by: i64,
+    ) {
+        let base = |run: usize| label_of(program, editor.edited_runs()[run].layers.first()?);
+        let bases: Vec<Option<u32>> = (0..editor.edited_runs().len()).map(base).collect();
         // A gather before all layers belongs to the layer that waits for it.
         let mut fetched: BTreeMap<u32, LayerMove> = BTreeMap::new();
         for (&item, moved) in &editor.moves {
@@ -40,19 +46,19 @@ impl LayerLabels {
             let moved = editor.moves.get(&item).or(fetched.get(&item));
             let new = match moved.and_then(|moved| Some((moved, bases[moved.run]?))) {
                 Some((moved, base)) => {
-                    let backward = editor.runs()[moved.run].backward;
+                    let backward = editor.edited_runs()[moved.run].backward;
                     let more = match backward {
                         true => by - (moved.new - moved.old),
                         false => moved.new - moved.old,
                     };
-                    label + more + self.shift(base)
+                    label + more + self.label_shift(base)
                 }
-                None => label + self.shift(label as u32),
+                None => label + self.label_shift(label as u32),
             };
             if new == label {
                 continue;
             }
-            let name = renamed(program.view_of(item).name, new - label);
+            let name = rename_layer(program.view_of(item).name, new - label);
             let own = &mut program.items[item as usize];
             own.name = name;
             let new = AttributeChange::Count(new.max(0) as u64);
@@ -70,7 +76,7 @@ pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
         let Some(label) = program.facts_of(item).layer else {
             continue;
         };
-        let name = renamed(program.view_of(item).name, by);
+        let name = rename_layer(program.view_of(item).name, by);
         let own = &mut program.items[item as usize];
         own.name = name;
         let new = (i64::from(label) + by).max(0) as u64;
@@ -79,7 +85,7 @@ pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
 }
 
 /// Returns a name of a generated job, such as `mb0/layer11/fwd/norm1`, with `by` added to the layer's number.
-fn renamed(name: &str, by: i64) -> Option<String> {
+fn rename_layer(name: &str, by: i64) -> Option<String> {
     let (before, after) = match name.strip_prefix("layer") {
         Some(after) => ("layer", after),
         None => {

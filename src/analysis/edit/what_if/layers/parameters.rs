@@ -2,7 +2,7 @@
 
 use super::super::EditCounts;
 use super::super::program::{AttributeChange, RankProgram, StepPhase};
-use super::super::shapes::{elements, parse_shapes};
+use super::super::shapes::{count_elements, parse_shapes};
 use super::passes::StepPasses;
 use super::repetition::RepeatedPart;
 use chakram_base::kernel_shape::KernelShape;
@@ -23,7 +23,7 @@ pub(super) fn stated_weights(
         .map(|node| node.view.memory.allocates[weights])
         .sum();
     let (pass, found) = backward.first()?;
-    let part = passes.backward[*pass].part(*found, 0);
+    let part = passes.backward[*pass].items_of_part(*found, 0);
     let mut layer = 0;
     for &item in part {
         let view = program.view_of(item);
@@ -42,7 +42,7 @@ pub(super) fn stated_weights(
             && one[0] == k
             && other[0] == k
         {
-            layer += elements(result).saturating_mul(dtype.element_bytes() as u64);
+            layer += count_elements(result).saturating_mul(dtype.element_bytes() as u64);
         }
     }
     (all > 0 && layer > 0).then_some((all, layer))
@@ -55,7 +55,7 @@ pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
         if view.op != Op::NoOp {
             continue;
         }
-        for (name, bytes) in view.memory.named() {
+        for (name, bytes) in view.memory.named_changes() {
             let bytes = (bytes as f64 * ratio).round() as u64;
             program.items[item as usize]
                 .changes
@@ -74,7 +74,7 @@ pub(super) fn stretch_parameters(
     optimizer: bool,
     counts: &mut EditCounts,
 ) {
-    let places = program.places();
+    let places = program.item_positions();
     let from = last_hook.map_or(0, |hook| {
         places.get(hook as usize).copied().unwrap_or(u32::MAX)
     });

@@ -32,7 +32,7 @@ impl PassItems {
         self.signatures.push(hasher.finish());
     }
 
-    pub fn part(&self, repetition: RepeatedPart, index: usize) -> &[u32] {
+    pub fn items_of_part(&self, repetition: RepeatedPart, index: usize) -> &[u32] {
         let from = repetition.start + index * repetition.period;
         &self.items[from..from + repetition.period]
     }
@@ -46,7 +46,11 @@ pub(super) struct StepPasses {
 }
 
 impl StepPasses {
-    pub fn find(program: &RankProgram<'_>, step: u32, reductions: &GradientReductions) -> Self {
+    pub fn find_passes(
+        program: &RankProgram<'_>,
+        step: u32,
+        reductions: &GradientReductions,
+    ) -> Self {
         let launches: BTreeSet<u32> = reductions.launches.iter().flatten().copied().collect();
         let mut this = Self {
             forward: Vec::new(),
@@ -68,9 +72,9 @@ impl StepPasses {
             );
             if !launches.contains(&item) && !transfers {
                 let mark = program
-                    .callers(program.items[item as usize].node)
+                    .callers_of(program.items[item as usize].node)
                     .find_map(|caller| {
-                        pass_of_mark(program.view(caller).name).map(|(number, _)| number)
+                        pass_of_mark(program.view_of_node(caller).name).map(|(number, _)| number)
                     });
                 let micro_batch = facts.micro_batch.or(mark);
                 let pass = match facts.phase {
@@ -111,8 +115,8 @@ impl StepPasses {
 fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
     let node = program.items[item as usize].node;
     program
-        .callers(node)
-        .any(|caller| program.view(caller).name.contains("AccumulateGrad"))
+        .callers_of(node)
+        .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
 /// Nodes of each layer of a backward pass, in execution order. The layers may differ in single nodes, for example
@@ -125,7 +129,7 @@ pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
     match longest_repetition(one, None) {
-        Some(inner) if inner.covered() * 10 >= outer.period * 7 => Some(RepeatedPart {
+        Some(inner) if inner.covered_count() * 10 >= outer.period * 7 => Some(RepeatedPart {
             start: outer.start + inner.start,
             ..inner
         }),
@@ -177,7 +181,7 @@ impl StepPasses {
         let mut layer_of: BTreeMap<u64, usize> = BTreeMap::new();
         for (pass, found) in forward {
             for index in 0..found.times {
-                for &item in self.forward[*pass].part(*found, index) {
+                for &item in self.forward[*pass].items_of_part(*found, index) {
                     if let Some(number) = program.facts_of(item).sequence {
                         layer_of.entry(number).or_insert(index);
                     }
@@ -200,9 +204,9 @@ impl StepPasses {
             });
             let mut of_function: BTreeMap<u32, usize> = BTreeMap::new();
             for (item, layer) in functions {
-                for caller in program.callers(program.items[item as usize].node) {
+                for caller in program.callers_of(program.items[item as usize].node) {
                     if program
-                        .view(caller)
+                        .view_of_node(caller)
                         .name
                         .starts_with("autograd::engine::evaluate_function")
                     {
@@ -214,7 +218,7 @@ impl StepPasses {
             let mut layers = vec![Vec::new(); times];
             let mut current = None;
             for &item in &pass.items {
-                let mut callers = program.callers(program.items[item as usize].node);
+                let mut callers = program.callers_of(program.items[item as usize].node);
                 let own = callers.find_map(|caller| of_function.get(&caller).copied());
                 // Functions of operators before the first layer, such as an embedding, belong to no layer.
                 let other = own.is_none() && program.facts_of(item).phase == StepPhase::Backward;

@@ -14,7 +14,7 @@ pub(super) struct RepeatedPart {
 }
 
 impl RepeatedPart {
-    pub fn covered(&self) -> usize {
+    pub fn covered_count(&self) -> usize {
         self.period * self.times
     }
 }
@@ -23,7 +23,7 @@ impl RepeatedPart {
 /// count. Among repetitions that cover the same length, returns the one with the shortest period.
 pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
     let mut best: Option<RepeatedPart> = None;
-    for period in periods(signatures) {
+    for period in find_candidate_periods(signatures) {
         let mut run = 0;
         for at in period..=signatures.len() {
             if at < signatures.len() && signatures[at] == signatures[at - period] {
@@ -37,7 +37,7 @@ pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Op
             };
             run = 0;
             let fits = found.times >= 2 && times.is_none_or(|times| times == found.times);
-            let more = best.is_none_or(|best| found.covered() > best.covered());
+            let more = best.is_none_or(|best| found.covered_count() > best.covered_count());
             if fits && more {
                 best = Some(found);
             }
@@ -47,7 +47,7 @@ pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Op
 }
 
 /// Returns the distances between equal signatures that explain most of the list, shortest first.
-fn periods(signatures: &[u64]) -> Vec<usize> {
+fn find_candidate_periods(signatures: &[u64]) -> Vec<usize> {
     let mut last: BTreeMap<u64, usize> = BTreeMap::new();
     let mut distances: BTreeMap<usize, usize> = BTreeMap::new();
     for (at, &signature) in signatures.iter().enumerate() {

@@ -1,15 +1,15 @@
 //! Checks that the messages and collectives of a completed job match.
 
-use super::Traces;
+use super::RankTraces;
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
 use chakram_trace::format::scan;
 use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::format::{Op, TraceError, escape};
+use chakram_trace::format::{Op, TraceError, escape_name};
 use std::collections::BTreeMap;
 
 /// Fails if a send has no receive, a receive has no send, or members of a group make different numbers of calls.
 pub(super) fn check_exchanges(
-    traces: &Traces,
+    traces: &RankTraces,
     declared: &DeclaredGroups,
     world: u32,
 ) -> Result<(), TraceError> {
@@ -23,7 +23,7 @@ pub(super) fn check_exchanges(
             if record.number == 0 {
                 continue;
             }
-            let view = scan::node(record, &mut scan::IgnoreDependencies)?;
+            let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
             if let Some(values) = view.groups {
                 own.extend(parse_metadata(view.id, values)?);
             }
@@ -61,7 +61,7 @@ pub(super) fn check_exchanges(
         }
     }
     let unequal = |found: String| {
-        crate::edit::what_if::refused(
+        crate::edit::what_if::refuse_edit(
             format!(
                 "the sends, receives and collectives of the completed job do not match: {found}"
             ),
@@ -86,7 +86,7 @@ pub(super) fn check_exchanges(
         if let Some(odd) = odd {
             return Err(unequal(format!(
                 "rank {odd} calls collectives of group `{}` {} times, other members {} times",
-                escape(name),
+                escape_name(name),
                 counts.get(odd).copied().unwrap_or(0),
                 first.copied().unwrap_or(0)
             )));

@@ -1,6 +1,6 @@
 //! Grid of ranks, used to find the peers and groups of a rank from the peers and groups of its model.
 
-use super::{CapturedRank, StagePlace, missing};
+use super::{CapturedRank, StageKind, refuse_missing_role};
 use chakram_trace::format::TraceError;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ struct GridDimension {
 }
 
 impl GridDimension {
-    fn coordinate(self, rank: u32) -> u32 {
+    fn coordinate_of(self, rank: u32) -> u32 {
         rank / self.stride % self.size
     }
 }
@@ -27,7 +27,7 @@ pub(super) struct RoleGrid {
 }
 
 /// Returns the distance between members and their number, if the members are equally spaced.
-pub(super) fn progression(members: &[u32]) -> Option<(u32, u32)> {
+pub(super) fn find_progression(members: &[u32]) -> Option<(u32, u32)> {
     let (first, second) = (members.first()?, members.get(1)?);
     let stride = second.checked_sub(*first).filter(|stride| *stride > 0)?;
     let even = members
@@ -38,9 +38,9 @@ pub(super) fn progression(members: &[u32]) -> Option<(u32, u32)> {
 
 impl RoleGrid {
     /// Finds the grid of `world` ranks from the messages and reductions of the captured ranks.
-    pub(super) fn find(captured: &[CapturedRank], world: u32) -> Result<Self, TraceError> {
+    pub(super) fn find_grid(captured: &[CapturedRank], world: u32) -> Result<Self, TraceError> {
         let unknown = |why: &str| {
-            crate::edit::what_if::refused(
+            crate::edit::what_if::refuse_edit(
                 format!("the roles of the job's ranks are unknown: {why}"),
                 "capture all ranks, or generate the job",
             )
@@ -88,9 +88,9 @@ impl RoleGrid {
                 "messages skip stages, as in schedules with several chunks per stage",
             ));
         }
-        let last = captured.iter().find(|one| one.place == StagePlace::Last);
+        let last = captured.iter().find(|one| one.place == StageKind::Last);
         if step.is_none() && last.is_some() {
-            return Err(missing(StagePlace::First));
+            return Err(refuse_missing_role(StageKind::First));
         }
         if let Some(stride) = step
             && known.insert(stride, (None, true)).is_some()
@@ -121,7 +121,7 @@ impl RoleGrid {
             let size = match (size, last) {
                 (Some(size), _) => size,
                 (None, Some(last)) => last.rank / stride % (outer / stride).max(1) + 1,
-                (None, None) => return Err(missing(StagePlace::Last)),
+                (None, None) => return Err(refuse_missing_role(StageKind::Last)),
             };
             let index = this.dimensions.len();
             if is_stages {
@@ -143,29 +143,29 @@ impl RoleGrid {
             });
         }
         for one in captured {
-            if this.place(one.rank) != one.place {
+            if this.place_of_stage(one.rank) != one.place {
                 return Err(unknown(&format!(
                     "rank {} is of the {} stage by its index among {world} ranks, but communicates like the {} stage",
                     one.rank,
-                    this.place(one.rank).name(),
-                    one.place.name()
+                    this.place_of_stage(one.rank).name_of_place(),
+                    one.place.name_of_place()
                 )));
             }
         }
         Ok(this)
     }
 
-    pub(super) fn stage(&self, rank: u32) -> u32 {
+    pub(super) fn stage_of(&self, rank: u32) -> u32 {
         self.stages
-            .map_or(0, |at| self.dimensions[at].coordinate(rank))
+            .map_or(0, |at| self.dimensions[at].coordinate_of(rank))
     }
 
     pub(super) fn stage_count(&self) -> u32 {
         self.stages.map_or(1, |at| self.dimensions[at].size)
     }
 
-    pub(super) fn place(&self, rank: u32) -> StagePlace {
-        StagePlace::of(self.stage(rank), self.stage_count())
+    pub(super) fn place_of_stage(&self, rank: u32) -> StageKind {
+        StageKind::from_stage(self.stage_of(rank), self.stage_count())
     }
 
     /// Returns the grid with another number of stages, or `None` if there are no stages, or if the number of
@@ -196,7 +196,7 @@ impl RoleGrid {
         let offsets = dimensions.map(|(at, (own, of_other))| {
             let x = match self.stages == Some(at) {
                 true => stage,
-                false => of_other.coordinate(rank),
+                false => of_other.coordinate_of(rank),
             };
             x * own.stride
         });
@@ -207,7 +207,7 @@ impl RoleGrid {
     pub(super) fn has_same_position(&self, a: u32, b: u32) -> bool {
         self.dimensions.iter().enumerate().all(|(at, dimension)| {
             [self.stages, self.replicas].contains(&Some(at))
-                || dimension.coordinate(a) == dimension.coordinate(b)
+                || dimension.coordinate_of(a) == dimension.coordinate_of(b)
         })
     }
 
@@ -217,9 +217,9 @@ impl RoleGrid {
         let mut moved = 0;
         let dimensions = self.dimensions.iter().zip(&target.dimensions);
         for (at, (dimension, new)) in dimensions.enumerate() {
-            let [peer, from] = [peer, from].map(|rank| i64::from(dimension.coordinate(rank)));
+            let [peer, from] = [peer, from].map(|rank| i64::from(dimension.coordinate_of(rank)));
             let size = i64::from(new.size);
-            let x = i64::from(new.coordinate(to)) + peer - from;
+            let x = i64::from(new.coordinate_of(to)) + peer - from;
             let x = match self.stages == Some(at) {
                 true => Some(x).filter(|x| (0..size).contains(x))?,
                 false => x.rem_euclid(size),
@@ -243,21 +243,21 @@ impl RoleGrid {
         for (at, (dimension, target)) in dimensions.enumerate() {
             let xs: BTreeSet<u32> = members
                 .iter()
-                .map(|&rank| dimension.coordinate(rank))
+                .map(|&rank| dimension.coordinate_of(rank))
                 .collect();
-            let (old, new) = (dimension.coordinate(from), target.coordinate(to));
+            let (old, new) = (dimension.coordinate_of(from), target.coordinate_of(to));
             let all: Vec<u32> = xs.iter().copied().collect();
             let is_restaged = self.stages == Some(at) && dimension.size != target.size;
             let (first, last) = (0, dimension.size - 1);
             let block = |x: u32| -> Option<u32> {
-                let (stride, count) = progression(&all)?;
+                let (stride, count) = find_progression(&all)?;
                 let length = stride.checked_mul(count)?;
                 let is_aligned = x / length == old / length && x % stride == old % stride;
                 let moved = new / length * length + x / stride % count * stride + new % stride;
                 (is_aligned && moved < dimension.size).then_some(moved)
             };
             for (rank, &member) in moved.iter_mut().zip(members) {
-                let x = dimension.coordinate(member);
+                let x = dimension.coordinate_of(member);
                 let x = match all[..] {
                     [_] => new,
                     // The first and the last stage share weights, and so form a group.
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn more_stages_keep_the_other_coordinates() {
         let (grid, more) = (grid(), grid().with_stages(6).unwrap());
-        assert_eq!((more.rank_count(), more.stage(47)), (48, 5));
+        assert_eq!((more.rank_count(), more.stage_of(47)), (48, 5));
         // Rank 47 is shard 3 of replica 1 of the last stage, as rank 31 is with four stages.
         assert_eq!(grid.rank_at(3, &more, 47), 31);
         assert_eq!(grid.moved_peer(23, 31, 47, &more), Some(39));

@@ -3,8 +3,8 @@
 use super::CapturedRank;
 use super::grid::RoleGrid;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::{TraceError, escape};
-use chakram_trace::workload::shortened;
+use chakram_trace::format::{TraceError, escape_name};
+use chakram_trace::workload::format_shortened;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names of groups, including the groups of added ranks.
@@ -54,7 +54,7 @@ impl<'g> GroupTable<'g> {
 
     /// Returns the name and the members of a group of rank `to` in the second grid: the group that corresponds to the
     /// group `name` of the captured rank `from` in the first grid.
-    pub(super) fn moved(
+    pub(super) fn move_group(
         &mut self,
         [grid, target]: [&RoleGrid; 2],
         name: &str,
@@ -66,11 +66,11 @@ impl<'g> GroupTable<'g> {
             return Ok((name.to_owned(), Vec::new()));
         }
         let Some(moved) = grid.moved_group(members, from, to, target) else {
-            return Err(crate::edit::what_if::refused(
+            return Err(crate::edit::what_if::refuse_edit(
                 format!(
                     "group `{}` of rank {from} cannot be inferred for rank {to}: ranks {} are not a sub-grid",
-                    escape(name),
-                    shortened(members.iter().copied())
+                    escape_name(name),
+                    format_shortened(members.iter().copied())
                 ),
                 "capture all ranks of such groups",
             ));
@@ -105,7 +105,7 @@ impl<'g> GroupTable<'g> {
 
     /// Returns the members of the group that a captured rank calls `name`, and whether the group is declared outside
     /// the traces.
-    pub(super) fn members(&self, captured: usize, name: &str) -> Option<(Vec<u32>, bool)> {
+    pub(super) fn members_of(&self, captured: usize, name: &str) -> Option<(Vec<u32>, bool)> {
         if let Some(members) = self.declared.get(name) {
             return Some((members.clone(), true));
         }

@@ -2,7 +2,7 @@
 
 use super::grid::RoleGrid;
 use super::group_table::GroupTable;
-use crate::edit::attributes;
+use crate::edit::for_each_attribute;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::groups::change_metadata;
@@ -10,14 +10,14 @@ use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::scan;
 use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
-use chakram_trace::format::{Op, TraceError, escape, roles, work_amounts};
+use chakram_trace::format::{Op, TraceError, escape_name, roles, work_amounts};
 
 /// Returns whether a metadata record states the number of ranks.
 fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
     let mut fields = WireCursor::new(record.bytes, record.offset);
     while !fields.is_empty() {
-        if let (2, WireValue::Bytes(message, at)) = fields.field()?
-            && AttrView::scan(message, at)?.name == scan::WORLD_SIZE.as_bytes()
+        if let (2, WireValue::Bytes(message, at)) = fields.read_field()?
+            && AttrView::scan_attribute(message, at)?.name == scan::WORLD_SIZE.as_bytes()
         {
             return Ok(true);
         }
@@ -34,19 +34,19 @@ pub(super) fn tag_steps(
 ) -> Result<[i64; 2], TraceError> {
     // Smallest tags of the messages down and up the pipeline, exchanged with the previous and with the next stage.
     let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
-    let own = grid.stage(rank);
+    let own = grid.stage_of(rank);
     let mut frames = FrameCursor::new(contents);
     while let Some(record) = frames.next_record()? {
         if record.number == 0 {
             continue;
         }
-        let view = scan::node(record, &mut scan::IgnoreDependencies)?;
+        let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
         if let Op::Message {
             receive, peer, tag, ..
         } = view.op
-            && grid.stage(peer) != own
+            && grid.stage_of(peer) != own
         {
-            let behind = grid.stage(peer) > own;
+            let behind = grid.stage_of(peer) > own;
             let known = &mut least[usize::from(behind == receive)][usize::from(behind)];
             *known = Some(known.map_or(i64::from(tag), |least| least.min(i64::from(tag))));
         }
@@ -72,8 +72,9 @@ pub(super) struct RoleWriter<'w, 'g> {
 }
 
 impl RoleWriter<'_, '_> {
-    pub(super) fn write(&mut self, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
-        let stages = i64::from(self.target.stage(self.to)) - i64::from(self.grid.stage(self.from));
+    pub(super) fn write_trace(&mut self, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
+        let stages =
+            i64::from(self.target.stage_of(self.to)) - i64::from(self.grid.stage_of(self.from));
         let mut out = Vec::with_capacity(contents.len());
         let mut message = MessageEncoder::default();
         let mut frames = FrameCursor::new(contents);
@@ -94,15 +95,15 @@ impl RoleWriter<'_, '_> {
                     attributes: &sets,
                     ..RecordEdit::default()
                 };
-                edit.frame(record, &mut message, &mut out)?;
+                edit.append_framed(record, &mut message, &mut out)?;
                 continue;
             }
-            let view = scan::node(record, &mut scan::IgnoreDependencies)?;
+            let view = scan::scan_node(record, &mut scan::IgnoreDependencies)?;
             let values = match view.groups {
                 None => None,
                 Some(values) => Some(change_metadata(view.id, values, |name, members| {
                     self.table
-                        .moved([self.grid, self.target], name, members, self.from, self.to)
+                        .move_group([self.grid, self.target], name, members, self.from, self.to)
                         .map(Some)
                 })?),
             };
@@ -114,14 +115,14 @@ impl RoleWriter<'_, '_> {
                     sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
                     let (mut old_members, mut members) = (Vec::new(), Vec::new());
                     if let Some(name) = group.to_text() {
-                        let Some((known, is_declared)) = self.table.members(self.model, &name)
+                        let Some((known, is_declared)) = self.table.members_of(self.model, &name)
                         else {
-                            return Err(crate::edit::what_if::refused(
-                                format!("group `{}` is not declared", escape(&name)),
+                            return Err(crate::edit::what_if::refuse_edit(
+                                format!("group `{}` is not declared", escape_name(&name)),
                                 "pass the groups of the job",
                             ));
                         };
-                        let (moved_name, moved) = self.table.moved(
+                        let (moved_name, moved) = self.table.move_group(
                             [self.grid, self.target],
                             &name,
                             &known,
@@ -153,7 +154,7 @@ impl RoleWriter<'_, '_> {
                 Op::Message {
                     receive, peer, tag, ..
                 } => {
-                    let behind = self.grid.stage(peer) > self.grid.stage(self.from);
+                    let behind = self.grid.stage_of(peer) > self.grid.stage_of(self.from);
                     let tag =
                         i64::from(tag) + stages * self.tag_steps[usize::from(behind == receive)];
                     if let Some(tag) = u64::try_from(tag).ok().filter(|_| stages != 0) {
@@ -161,7 +162,7 @@ impl RoleWriter<'_, '_> {
                     }
                     let Some(moved) = self.grid.moved_peer(peer, self.from, self.to, self.target)
                     else {
-                        return Err(crate::edit::what_if::refused(
+                        return Err(crate::edit::what_if::refuse_edit(
                             format!(
                                 "rank {} would exchange messages beyond the ends of the pipeline if it copied those of rank {} with rank {peer}",
                                 self.to, self.from
@@ -182,13 +183,13 @@ impl RoleWriter<'_, '_> {
             if stages != 0 {
                 sets.push((
                     "stage",
-                    AttributeEdit::Count(self.target.stage(self.to).into()),
+                    AttributeEdit::Count(self.target.stage_of(self.to).into()),
                 ));
             }
             // Attributes that the node lacks are not added.
             let mut there = Vec::new();
             if !sets.is_empty() {
-                attributes(record, |attr: &AttrView<'_>| {
+                for_each_attribute(record, |attr: &AttrView<'_>| {
                     if let Some(set) = sets.iter().find(|(name, _)| name.as_bytes() == attr.name)
                         && attr.is_set()
                         && !there.contains(set)
@@ -203,7 +204,7 @@ impl RoleWriter<'_, '_> {
                 attributes: &there,
                 ..RecordEdit::default()
             };
-            edit.frame(record, &mut message, &mut out)?;
+            edit.append_framed(record, &mut message, &mut out)?;
         }
         Ok(out)
     }

@@ -7,12 +7,13 @@
 
 use super::super::layers::shift_labels;
 use super::{
-    CapturedRank, GroupTable, RoleGrid, RoleModel, RoleWriter, StagePlace, Traces, check_exchanges,
-    check_memory, complete, missing, share_equal_traces, tag_steps,
+    CapturedRank, GroupTable, RankTraces, RoleGrid, RoleModel, RoleWriter, StageKind,
+    check_exchanges, check_memory, derive_missing_ranks, refuse_missing_role, share_equal_traces,
+    tag_steps,
 };
 use crate::edit::what_if::grammar::{JobEdit, PassOrder};
 use crate::edit::what_if::program::RankProgram;
-use crate::edit::what_if::{EditCounts, note_edit, refused, repeat};
+use crate::edit::what_if::{EditCounts, note_edit, refuse_edit, repeat};
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -21,23 +22,23 @@ use std::sync::Arc;
 
 /// Returns which of `captured` stages is copied for stage `stage` of a pipeline with `stages` stages.
 fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
-    match StagePlace::of(stage, stages) {
-        StagePlace::Only | StagePlace::First => 0,
-        StagePlace::Last => captured - 1,
-        StagePlace::Middle => 1 + (stage - 1) % (captured - 2).max(1),
+    match StageKind::from_stage(stage, stages) {
+        StageKind::Only | StageKind::First => 0,
+        StageKind::Last => captured - 1,
+        StageKind::Middle => 1 + (stage - 1) % (captured - 2).max(1),
     }
 }
 
 /// Changes the pipeline of a job to `stages` stages.
 pub(in super::super) fn change_stages(
-    traces: Traces,
+    traces: RankTraces,
     groups: &DeclaredGroups,
     stages: u32,
     choice: RoleModel,
     counts: &mut EditCounts,
-) -> Result<(Traces, DeclaredGroups), TraceError> {
+) -> Result<(RankTraces, DeclaredGroups), TraceError> {
     let mut completed = EditCounts::default();
-    let (traces, groups) = complete(traces, groups, None, choice, &mut completed)?;
+    let (traces, groups) = derive_missing_ranks(traces, groups, None, choice, &mut completed)?;
     counts.completed += completed.completed;
     if completed.changed > 0 {
         counts.notes.extend(completed.notes);
@@ -49,12 +50,12 @@ pub(in super::super) fn change_stages(
     }
     let mut captured = Vec::with_capacity(traces.len());
     for (rank, trace) in &traces {
-        captured.push(CapturedRank::read(*rank, trace, &groups)?);
+        captured.push(CapturedRank::read_capture(*rank, trace, &groups)?);
     }
-    let grid = RoleGrid::find(&captured, traces.len() as u32)?;
+    let grid = RoleGrid::find_grid(&captured, traces.len() as u32)?;
     let old = grid.stage_count();
     if old < 2 || stages < 2 {
-        return Err(refused(
+        return Err(refuse_edit(
             format!(
                 "pipeline={stages}: the job has {old} stages; without messages between stages the work of a stage is unknown"
             ),
@@ -62,12 +63,12 @@ pub(in super::super) fn change_stages(
         ));
     }
     if stages > 2 && old < 3 {
-        return Err(missing(StagePlace::Middle));
+        return Err(refuse_missing_role(StageKind::Middle));
     }
     let target = grid.with_stages(stages);
     let target = target.filter(|target| target.rank_count() <= MAX_NPUS);
     let target = target.ok_or_else(|| {
-        refused(
+        refuse_edit(
             format!("pipeline={stages}: the job would have too many ranks"),
             "fewer stages",
         )
@@ -81,7 +82,7 @@ pub(in super::super) fn change_stages(
     // The last stage is used, because only its order of passes differs between 1F1B and GPipe for every number of
     // micro-batches.
     let last = (grid.rank_count() - 1) as usize;
-    let order = repeat::warm_up_of_passes(&RankProgram::read(&traces[last].1)?);
+    let order = repeat::warm_up_of_passes(&RankProgram::read_program(&traces[last].1)?);
     let reorders = match order {
         Some(Some((_, 1))) => true,
         Some(Some((micro_batches, warm_up))) if warm_up != micro_batches => {
@@ -91,7 +92,7 @@ pub(in super::super) fn change_stages(
         _ => false,
     };
     // Tags are taken from a middle stage, because only a middle stage exchanges messages with both sides.
-    let middle = captured.iter().find(|one| one.place == StagePlace::Middle);
+    let middle = captured.iter().find(|one| one.place == StageKind::Middle);
     let tags = match middle {
         Some(one) => tag_steps(&grid, one.rank, &traces[one.rank as usize].1)?,
         None => [0; 2],
@@ -99,19 +100,19 @@ pub(in super::super) fn change_stages(
     let labels = labels_of_stages(&grid, &traces)?;
     let mut table = GroupTable::new(&captured, &groups);
     let mut prepared: BTreeMap<(u32, u32), Arc<Vec<u8>>> = BTreeMap::new();
-    let mut all = Traces::with_capacity(ranks as usize);
+    let mut all = RankTraces::with_capacity(ranks as usize);
     for rank in 0..ranks {
-        let stage = target.stage(rank);
+        let stage = target.stage_of(rank);
         let of = model_stage(stage, stages, old);
         let model = grid.rank_at(of, &target, rank);
         counts.changed += u64::from(of != stage || model != rank);
         let trace = match prepared.get(&(model, stage)) {
             Some(trace) => Arc::clone(trace),
             None => {
-                let mut program = RankProgram::read(&traces[model as usize].1)?;
+                let mut program = RankProgram::read_program(&traces[model as usize].1)?;
                 if reorders {
                     let order = PassOrder::OneForwardOneBackward;
-                    repeat::reorder(&mut program, order, stages - stage)?;
+                    repeat::reorder_passes(&mut program, order, stages - stage)?;
                 }
                 let before = |stages: &mut dyn Iterator<Item = u32>| -> i64 {
                     stages.map(|stage| labels[stage as usize]).sum()
@@ -119,7 +120,7 @@ pub(in super::super) fn change_stages(
                 let new = before(&mut (0..stage).map(|stage| model_stage(stage, stages, old)));
                 shift_labels(&mut program, new - before(&mut (0..of)));
                 note_edit(&mut program, &JobEdit::Pipeline(stages));
-                let trace = Arc::new(program.write()?);
+                let trace = Arc::new(program.write_trace()?);
                 prepared.insert((model, stage), Arc::clone(&trace));
                 trace
             }
@@ -133,7 +134,7 @@ pub(in super::super) fn change_stages(
             to: rank,
             tag_steps: tags,
         };
-        let written = writer.write(&trace)?;
+        let written = writer.write_trace(&trace)?;
         all.push((rank, Arc::new(written)));
     }
     let mut declared = table.declared;
@@ -150,19 +151,19 @@ pub(in super::super) fn change_stages(
 }
 
 fn unknown_order(stages: u32) -> TraceError {
-    refused(
+    refuse_edit(
         format!("pipeline={stages}: the micro-batches are neither in GPipe nor in 1F1B order"),
         "edit a schedule with one stage per rank",
     )
 }
 
 /// Returns, for each stage, the number of different layer labels on its ranks.
-fn labels_of_stages(grid: &RoleGrid, traces: &Traces) -> Result<Vec<i64>, TraceError> {
+fn labels_of_stages(grid: &RoleGrid, traces: &RankTraces) -> Result<Vec<i64>, TraceError> {
     let mut labels = vec![BTreeSet::new(); grid.stage_count() as usize];
     for (rank, trace) in traces {
-        let own = &mut labels[grid.stage(*rank) as usize];
+        let own = &mut labels[grid.stage_of(*rank) as usize];
         if own.is_empty() {
-            let program = RankProgram::read(trace)?;
+            let program = RankProgram::read_program(trace)?;
             own.extend(program.facts.iter().filter_map(|facts| facts.layer));
         }
     }

@@ -269,11 +269,11 @@ pub struct Found {
 
 pub fn compare(first: &[Node], second: &[Node]) -> Found {
     let files = [file(first), file(second)];
-    let outlines = [0, 1].map(|i| RawTrace::read(&files[i]));
+    let outlines = [0, 1].map(|i| RawTrace::read_trace(&files[i]));
     for outline in &outlines {
         assert!(outline.faults.is_empty(), "{:?}", outline.faults);
     }
-    let found: TraceDiff = diff::traces(&outlines[0], &outlines[1]);
+    let found: TraceDiff = diff::compare_traces(&outlines[0], &outlines[1]);
     let id = |which: usize, node: u32| outlines[which].nodes[node as usize].view.id;
     Found {
         removed: found.removed.iter().map(|&node| id(0, node)).collect(),

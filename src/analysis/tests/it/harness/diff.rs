@@ -13,12 +13,12 @@ pub fn run(data: &[u8]) {
     let [low, high, rest @ ..] = data else { return };
     let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
     let (first, second) = rest.split_at(length);
-    let outlines = [first, second].map(RawTrace::read);
+    let outlines = [first, second].map(RawTrace::read_trace);
     let [a, b] = &outlines;
     for outline in &outlines {
-        assert!(diff::traces(outline, outline).is_empty());
+        assert!(diff::compare_traces(outline, outline).is_empty());
     }
-    let found = diff::traces(a, b);
+    let found = diff::compare_traces(a, b);
     check(a, b, &found);
     let rendered = |found: &TraceDiff| {
         let keep = DiffTallyOptions::default();
@@ -32,27 +32,27 @@ pub fn run(data: &[u8]) {
                 ..TextStyle::default()
             },
         };
-        let verdict = DiffThresholds::default().check(&tally);
-        let text = text::render(&tally, &titles);
+        let verdict = DiffThresholds::default().evaluate_tally(&tally);
+        let text = text::render_text(&tally, &titles);
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),
             "{text}"
         );
-        let json = serde_json::to_string(&json::render(&tally, &titles, &verdict)).unwrap();
-        format!("{text}{json}{}", csv::render(&tally, &titles))
+        let json = serde_json::to_string(&json::render_json(&tally, &titles, &verdict)).unwrap();
+        format!("{text}{json}{}", csv::render_csv(&tally, &titles))
     };
-    assert_eq!(rendered(&found), rendered(&diff::traces(a, b)));
+    assert_eq!(rendered(&found), rendered(&diff::compare_traces(a, b)));
 }
 
 /// Checks that every node is paired, removed or added. Also checks that the dependencies between pairs in the second
 /// trace equal those in the first trace, minus the removed and plus the added dependencies.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
-    for node in a.all() {
+    for node in a.node_indices() {
         let removed = found.removed.contains(&node);
-        match found.pairs.of(0, node) {
+        match found.pairs.partner_of_node(0, node) {
             Some(partner) => {
-                assert!(!removed && found.pairs.of(1, partner) == Some(node));
+                assert!(!removed && found.pairs.partner_of_node(1, partner) == Some(node));
                 pairs += 1;
             }
             None => assert!(removed),
@@ -62,20 +62,20 @@ fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     assert_eq!(pairs + found.added.len(), b.nodes.len());
     for changed in &found.changed {
         let [x, y] = changed.nodes;
-        assert_eq!(found.pairs.of(0, x), Some(y));
+        assert_eq!(found.pairs.partner_of_node(0, x), Some(y));
         for field in &changed.fields {
-            assert!(field.before != field.after || field.before.amount().is_none());
+            assert!(field.before != field.after || field.before.as_number().is_none());
         }
     }
-    for node in a.all() {
-        let Some(partner) = found.pairs.of(0, node) else {
+    for node in a.node_indices() {
+        let Some(partner) = found.pairs.partner_of_node(0, node) else {
             continue;
         };
         // Dependencies in terms of nodes of the first trace, or `None` for a missing node.
         let mut before: Vec<(Option<u32>, bool)> = Vec::new();
-        for dep in a.deps(node) {
+        for dep in a.dependencies_of(node) {
             match dep.target() {
-                Some(target) if found.pairs.of(0, target).is_none() => {}
+                Some(target) if found.pairs.partner_of_node(0, target).is_none() => {}
                 target => before.push((target, dep.control)),
             }
         }
@@ -93,11 +93,11 @@ fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
             }
         }
         let mut after: Vec<(Option<u32>, bool)> = Vec::new();
-        for dep in b.deps(partner) {
+        for dep in b.dependencies_of(partner) {
             match dep.target() {
                 None => after.push((None, dep.control)),
                 Some(target) => {
-                    let known = found.pairs.of(1, target);
+                    let known = found.pairs.partner_of_node(1, target);
                     after.extend(known.map(|known| (Some(known), dep.control)));
                 }
             }

@@ -13,12 +13,12 @@ fn the_published_tutorial_of_timeloop_is_met() {
         levels: vec![
             MemoryLevel {
                 energy: 0.42564,
-                ..level("registers", [true; 3], LevelCapacity::Shared(64))
+                ..cut_level("registers", [true; 3], LevelCapacity::Shared(64))
             },
-            level("buffer", [true; 3], LevelCapacity::Shared(262_144)),
+            cut_level("buffer", [true; 3], LevelCapacity::Shared(262_144)),
             MemoryLevel {
                 energy: 64.0,
-                ..level("memory", [true; 3], LevelCapacity::Unbounded)
+                ..cut_level("memory", [true; 3], LevelCapacity::Unbounded)
             },
         ],
         own_levels: 2,
@@ -105,7 +105,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
             spatial,
             keeps,
         };
-        let cost = accelerator.cost(&layer, &mapping).unwrap();
+        let cost = accelerator.evaluate_mapping(&layer, &mapping).unwrap();
         assert_eq!(cost.cycles, cycles);
         for (level, of_level) in expected.iter().enumerate() {
             for (tensor, words) in of_level.iter().enumerate() {
@@ -118,7 +118,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 );
             }
         }
-        assert_eq!(cost.multiplications, layer.macs());
+        assert_eq!(cost.multiplications, layer.mac_count());
     }
     // Exercise 03: 1,297.92 pJ for multiplications, 694.64 + 776.37 + 1,089.64 pJ for registers.
     let mapping = LoopMapping {
@@ -129,7 +129,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
     let mut free = tutorial(1);
     free.levels[1].energy = 0.0;
     free.levels[2].energy = 0.0;
-    let energy = free.cost(&alone, &mapping).unwrap().energy;
+    let energy = free.evaluate_mapping(&alone, &mapping).unwrap().energy;
     assert!(
         (energy - (1297.92 + 694.64 + 776.37 + 1089.64)).abs() < 0.05,
         "{energy}"

@@ -1,9 +1,9 @@
 //! The `tiles.dram` table: memory ports at the edges of dies, or of the whole grid.
 
-use super::super::{BANDWIDTH, LATENCY, capacity};
+use super::super::{BANDWIDTH, LATENCY, parse_capacity};
 use crate::memory::{MemoryAttachment, MemoryPorts, RemoteMemory};
 use crate::topology::Topology;
-use chakram_base::config::{ConfigError, ConfigField, quoted};
+use chakram_base::config::{ConfigError, ConfigField, quote_for_message};
 use chakram_base::ids::Npu;
 use std::collections::BTreeSet;
 
@@ -20,20 +20,20 @@ const DRAM: &[&str] = &[
 ];
 
 /// Parses the ports at the edges, and their memory.
-pub(super) fn dram(
+pub(super) fn parse_dram(
     field: &ConfigField<'_>,
     topology: &Topology,
 ) -> Result<RemoteMemory, ConfigError> {
-    let table = field.table(Some(DRAM))?;
-    let tiles = topology.tiles().expect("they are being built");
+    let table = field.read_table(Some(DRAM))?;
+    let tiles = topology.tile_grid().expect("they are being built");
     let around = [(true, "die"), (false, "grid")];
-    let each_die = table.or("around", true, |field| field.choice(&around))?;
+    let each_die = table.read_or_default("around", true, |field| field.read_choice(&around))?;
     // Ports are at the edges of each die or of the whole grid. `count` is the number of such units, and `size` their
     // cores along x and y.
     let (count, size) = if each_die {
         (tiles.dies, tiles.cores)
     } else {
-        ([1, 1], [tiles.size(0), tiles.size(1)])
+        ([1, 1], [tiles.core_count(0), tiles.core_count(1)])
     };
     let mut edges: Vec<[u32; 2]> = Vec::new();
     for (key, along, at) in [
@@ -49,14 +49,14 @@ pub(super) fn dram(
             "cores along the edge from 0 to {} such as \"1-2\"",
             size[along] - 1
         );
-        for index in rows(&field, &expected, size[along])? {
+        for index in parse_row_list(&field, &expected, size[along])? {
             let mut place = [at; 2];
             place[along] = index;
             edges.push(place);
         }
     }
     if edges.is_empty() {
-        return Err(table.refuse(
+        return Err(table.invalid_table_error(
             "no port",
             "cores at left, right, top or bottom such as \"1-2\"",
         ));
@@ -65,26 +65,30 @@ pub(super) fn dram(
     for y in 0..count[1] {
         for x in 0..count[0] {
             let corner = [x * size[0], y * size[1]];
-            let core = |[x, y]: &[u32; 2]| Npu(tiles.core([corner[0] + x, corner[1] + y]));
+            let core = |[x, y]: &[u32; 2]| Npu(tiles.core_at([corner[0] + x, corner[1] + y]));
             cores.extend(edges.iter().map(core));
         }
     }
     let ports = MemoryPorts::new(cores, topology);
     Ok(RemoteMemory {
         attachment: MemoryAttachment::Ports(ports),
-        bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
-        latency: table.quantity("latency", LATENCY)?,
-        capacity: Some(capacity(&table, "capacity")?),
+        bandwidth: table.read_quantity("bandwidth", BANDWIDTH)?,
+        latency: table.read_quantity("latency", LATENCY)?,
+        capacity: Some(parse_capacity(&table, "capacity")?),
         whole_ns: false,
         through: None,
     })
 }
 
 /// Parses `"1-2,5"` as distinct ascending numbers below `size`.
-fn rows(field: &ConfigField<'_>, expected: &str, size: u32) -> Result<Vec<u32>, ConfigError> {
-    let text = field.text(expected)?;
-    let ranges = super::super::class_assignment::ranges(text, 0, size)
-        .map_err(|piece| field.refuse(quoted(piece), expected))?;
+fn parse_row_list(
+    field: &ConfigField<'_>,
+    expected: &str,
+    size: u32,
+) -> Result<Vec<u32>, ConfigError> {
+    let text = field.read_text(expected)?;
+    let ranges = super::super::class_assignment::parse_ranges(text, 0, size)
+        .map_err(|piece| field.invalid_value_error(quote_for_message(piece), expected))?;
     let all: BTreeSet<u32> = ranges
         .iter()
         .flat_map(|range| range.first..=range.last)

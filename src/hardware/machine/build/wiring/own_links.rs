@@ -4,35 +4,38 @@ use super::{DimensionWiring, ROUTES};
 use crate::topology::Topology;
 use crate::topology::chip_graph::ChipGraph;
 use crate::topology::link_graph::{ClosFabric, ClosLevels, DimensionLinks, RoutePolicy};
-use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 
 /// Parses the explicit links of dimension `d`: a Clos network or a graph.
-pub(super) fn own_links(
+pub(super) fn parse_own_links(
     table: &ConfigTable<'_>,
     (wiring, d): (DimensionWiring, usize),
     topology: &Topology,
 ) -> Result<DimensionLinks, ConfigError> {
-    let routes = routes(table, wiring)?;
+    let routes = parse_route_policy(table, wiring)?;
     if wiring != DimensionWiring::Clos {
         let size = topology.dimensions()[d].size;
-        let chips = chips_of(table, size)?;
+        let chips = parse_graph_of(table, size)?;
         return Ok(DimensionLinks::Chips { chips, routes });
     }
     let fabric = match table.get("fabric") {
         Some(field) if d == 0 => {
             let expected = "`fabric` only on a dimension that has inner dimensions";
-            return Err(field.refuse("`fabric` of the innermost dimension", expected));
+            return Err(field.invalid_value_error("`fabric` of the innermost dimension", expected));
         }
-        Some(field) => field.choice(&ClosFabric::ALL)?,
+        Some(field) => field.read_choice(&ClosFabric::ALL)?,
         None => ClosFabric::default(),
     };
-    let (levels, npus) = (levels(table)?, fabric.npus(topology, d));
-    if levels.npus() != Some(npus) {
-        let found = match levels.npus() {
+    let (levels, npus) = (
+        parse_clos_levels(table)?,
+        fabric.npus_per_network(topology, d),
+    );
+    if levels.npu_count() != Some(npus) {
+        let found = match levels.npu_count() {
             Some(other) => format!("levels for {other} NPUs"),
             None => "levels for too many NPUs".to_owned(),
         };
-        let all = ClosFabric::TopOfRack.npus(topology, d);
+        let all = ClosFabric::TopOfRack.npus_per_network(topology, d);
         let expected = match fabric {
             ClosFabric::RailOnly if all > npus => format!(
                 "levels whose product is the size, {npus}, for each rail; or {all} if `fabric` is \
@@ -41,8 +44,8 @@ pub(super) fn own_links(
             ClosFabric::RailOnly => format!("levels whose product is the size, {npus}"),
             _ => format!("levels whose product is the number of NPUs of all rails, {npus}"),
         };
-        let field = table.need("levels", "the sizes of levels")?;
-        return Err(field.refuse(found, expected));
+        let field = table.require_field("levels", "the sizes of levels")?;
+        return Err(field.invalid_value_error(found, expected));
     }
     Ok(DimensionLinks::Clos {
         levels,
@@ -52,42 +55,46 @@ pub(super) fn own_links(
 }
 
 /// Parses the selection among shortest paths.
-fn routes(table: &ConfigTable<'_>, wiring: DimensionWiring) -> Result<RoutePolicy, ConfigError> {
+fn parse_route_policy(
+    table: &ConfigTable<'_>,
+    wiring: DimensionWiring,
+) -> Result<RoutePolicy, ConfigError> {
     let usual = match wiring {
         DimensionWiring::Clos => RoutePolicy::Sprayed,
         _ => RoutePolicy::First,
     };
-    let policy = table.or("routes", usual, |field| field.choice(&ROUTES))?;
+    let policy = table.read_or_default("routes", usual, |field| field.read_choice(&ROUTES))?;
     let Some(field) = table.get("seed") else {
         return Ok(policy);
     };
-    let seed = field.between(0, u64::from(u32::MAX))?;
+    let seed = field.read_integer_between(0, u64::from(u32::MAX))?;
     match policy {
         RoutePolicy::Hashed(_) => Ok(RoutePolicy::Hashed(seed)),
-        _ => Err(field.refuse("a seed", "`seed` only with hashed routes")),
+        _ => Err(field.invalid_value_error("a seed", "`seed` only with hashed routes")),
     }
 }
 
 /// Parses `levels = "2x2x4"` and `oversubscription`: one number for all levels, or a list with a number for each level
 /// except the highest.
-fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
+fn parse_clos_levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
     let expected = "the number of NPUs or switches below a switch of each level, lowest level first, such as \"4x4\"";
-    let field = table.need("levels", expected)?;
-    let text = field.text(expected)?;
+    let field = table.require_field("levels", expected)?;
+    let text = field.read_text(expected)?;
     let sizes = text.split('x').map(|part| {
         let size = part.trim().parse::<u32>().ok();
         size.filter(|size| *size > 0)
     });
     let children = sizes.collect::<Option<Vec<_>>>();
-    let children = children.ok_or_else(|| field.refuse(quoted(text), expected))?;
+    let children =
+        children.ok_or_else(|| field.invalid_value_error(quote_for_message(text), expected))?;
     let mut uplinks = Vec::new();
-    let over = table.or("oversubscription", 1.0, |field| field.positive(1e6))?;
+    let over = table.read_or_default("oversubscription", 1.0, |field| field.read_positive(1e6))?;
     for &below in &children[..children.len() - 1] {
         let up = f64::from(below) / over;
         if up < 1.0 || up.fract() != 0.0 {
             let field = table.get("oversubscription").unwrap_or(field);
             let found = format!("{up} uplinks of a switch with {below} links below");
-            return Err(field.refuse(found, "a whole number of uplinks"));
+            return Err(field.invalid_value_error(found, "a whole number of uplinks"));
         }
         uplinks.push(up as u32);
     }
@@ -95,13 +102,13 @@ fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
 }
 
 /// Parses the graph of a dimension of `npus` NPUs.
-pub(super) fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, ConfigError> {
+pub(super) fn parse_graph_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, ConfigError> {
     let expected = "links such as \"0-1,1-2,2-0\", or a graph such as \"torus:2x4\"";
-    let field = table.need("links", expected)?;
-    let chips = chips(&field, npus, expected)?;
-    if chips.chips() != npus {
-        let found = format!("a graph with {} NPUs", chips.chips());
-        return Err(field.refuse(
+    let field = table.require_field("links", expected)?;
+    let chips = parse_chip_graph(&field, npus, expected)?;
+    if chips.chip_count() != npus {
+        let found = format!("a graph with {} NPUs", chips.chip_count());
+        return Err(field.invalid_value_error(
             found,
             format!("a graph with {npus} NPUs, the size of the dimension"),
         ));
@@ -110,10 +117,15 @@ pub(super) fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, 
 }
 
 /// Parses a graph, given by its name or link by link. A link has its length after a colon unless the length is 1.
-fn chips(field: &ConfigField<'_>, npus: u32, expected: &str) -> Result<ChipGraph, ConfigError> {
-    let text = field.text(expected)?;
+fn parse_chip_graph(
+    field: &ConfigField<'_>,
+    npus: u32,
+    expected: &str,
+) -> Result<ChipGraph, ConfigError> {
+    let text = field.read_text(expected)?;
     if text.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        return ChipGraph::named(text).map_err(|error| field.refuse(error, expected));
+        return ChipGraph::parse_named_shape(text)
+            .map_err(|error| field.invalid_value_error(error, expected));
     }
     let mut links = vec![Vec::new(); npus as usize];
     for piece in text.split(',').map(str::trim) {
@@ -130,10 +142,11 @@ fn chips(field: &ConfigField<'_>, npus: u32, expected: &str) -> Result<ChipGraph
             _ => {
                 let expected =
                     format!("two NPUs below {npus} such as 0-1, or with a distance, 0-1:3");
-                return Err(field.refuse(quoted(piece), expected));
+                return Err(field.invalid_value_error(quote_for_message(piece), expected));
             }
         }
     }
     let name = format!("graph of {npus}");
-    ChipGraph::new(name, 1, links).map_err(|error| field.refuse(error, "a connected graph"))
+    ChipGraph::new(name, 1, links)
+        .map_err(|error| field.invalid_value_error(error, "a connected graph"))
 }

@@ -16,12 +16,12 @@ fn strings_come_back_whatever_they_hold() {
     ] {
         let mut out = Vec::new();
         put_string(&mut out, text);
-        assert_eq!(JsonReader::new(&out, (1, 1)).string().unwrap(), text);
+        assert_eq!(JsonReader::new(&out, (1, 1)).parse_string().unwrap(), text);
         // `serde_json` reads the same text.
         assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
     }
     assert_eq!(
-        json(r#""\ud83d\ude00\u00e9""#).string().unwrap(),
+        json(r#""\ud83d\ude00\u00e9""#).parse_string().unwrap(),
         "\u{1f600}é"
     );
     for bad in [
@@ -32,17 +32,17 @@ fn strings_come_back_whatever_they_hold() {
         "\"\n\"",
         "\"abc",
     ] {
-        assert!(json(bad).string().is_err(), "{bad}");
+        assert!(json(bad).parse_string().is_err(), "{bad}");
     }
 }
 
 #[test]
 fn numbers_are_kept_as_they_are_written() {
     for text in ["0", "-0", "18446744073709551616", "1.50", "1e-7", "-2E+30"] {
-        assert_eq!(json(text).scalar().unwrap(), JsonScalar::Number(text));
+        assert_eq!(json(text).parse_scalar().unwrap(), JsonScalar::Number(text));
     }
     for bad in ["01", "-", "1.", ".5", "1e", "+1", "--1", "Infinity"] {
-        let read = json(bad).scalar();
+        let read = json(bad).parse_scalar();
         assert!(read.is_err(), "{bad}: {read:?}");
     }
 }
@@ -51,7 +51,7 @@ fn numbers_are_kept_as_they_are_written() {
 fn errors_know_their_line_and_column() {
     // Columns count characters. The value of `b` is invalid.
     let mut json = json("{\n  \"é\": 1, \"b\": x }");
-    let error = json.skip().unwrap_err().to_string();
+    let error = json.skip_value().unwrap_err().to_string();
     assert!(
         error.contains("line 2, column 16: found `x`, expected a value"),
         "{error}"
@@ -61,15 +61,15 @@ fn errors_know_their_line_and_column() {
 #[test]
 fn depth_is_bounded_and_not_by_the_stack() {
     let deep = "[".repeat(1_000_000);
-    let error = json(&deep).skip().unwrap_err().to_string();
+    let error = json(&deep).skip_value().unwrap_err().to_string();
     assert!(error.contains("nested more than 200"), "{error}");
     json(&format!("{}{}", "[".repeat(200), "]".repeat(200)))
-        .skip()
+        .skip_value()
         .unwrap();
     json(r#"{"a": [{}, [], {"b": [1, 2]}], "c": {}}"#)
-        .skip()
+        .skip_value()
         .unwrap();
     for bad in ["{\"a\" 1}", "[1,]", "{\"a\":1,}", "[1 2]", "{,}", "[}"] {
-        assert!(json(bad).skip().is_err(), "{bad}");
+        assert!(json(bad).skip_value().is_err(), "{bad}");
     }
 }

@@ -5,7 +5,7 @@ use crate::format::text::SCHEMA;
 use crate::format::text::base64;
 use crate::format::text::json::put_string;
 use crate::format::text::message::NODE_TYPES;
-use crate::format::text::values::{ValueKind, minimal};
+use crate::format::text::values::{ValueKind, read_minimal_varint};
 use crate::format::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
 use prost::encoding::WireType;
 use std::io::Write;
@@ -29,7 +29,7 @@ impl<W: Write> JsonLineWriter<W> {
     /// Writes a record of the current schema; the first is the metadata.
     ///
     /// Fails on invalid messages, on names that are not UTF-8, and if the sink fails.
-    pub fn record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
+    pub fn write_record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
         self.line.clear();
         let put = match record.number {
             0 => put_metadata(&mut self.line, record),
@@ -39,7 +39,7 @@ impl<W: Write> JsonLineWriter<W> {
         self.line.push(b'\n');
         self.out
             .write_all(&self.line)
-            .map_err(|source| TraceError::io("", "write", source))
+            .map_err(|source| TraceError::from_io("", "write", source))
     }
 
     /// Returns the sink. At this point, all data has been written to the sink, but not flushed.
@@ -53,12 +53,12 @@ fn put_metadata(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceErr
     let (mut attributes, mut unknown) = (Vec::new(), Vec::new());
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let at = cursor.offset();
-        match cursor.field()? {
+        let at = cursor.file_offset();
+        match cursor.read_field()? {
             (1, WireValue::Bytes(text, _)) => version = text,
             (2, WireValue::Bytes(attribute, at)) => attributes.push((attribute, at)),
             (1 | 2, _) => return Err(wrong_type(at)),
-            _ => unknown.extend_from_slice(between(record, at, cursor.offset())),
+            _ => unknown.extend_from_slice(bytes_between(record, at, cursor.file_offset())),
         }
     }
     out.extend_from_slice(b"{\"schema\":");
@@ -78,8 +78,8 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
     let (mut attributes, mut unknown) = (Vec::new(), Vec::new());
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
-        let at = cursor.offset();
-        match cursor.field()? {
+        let at = cursor.file_offset();
+        match cursor.read_field()? {
             (1, WireValue::Varint(v)) => id = v,
             (2, WireValue::Bytes(text, _)) => name = text,
             (3, WireValue::Varint(v)) => kind = v,
@@ -96,7 +96,7 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
             }
             (10, WireValue::Bytes(attribute, at)) => attributes.push((attribute, at)),
             (1..=10, _) => return Err(wrong_type(at)),
-            _ => unknown.extend_from_slice(between(record, at, cursor.offset())),
+            _ => unknown.extend_from_slice(bytes_between(record, at, cursor.file_offset())),
         }
     }
     write!(out, "{{\"id\":{id}").expect("a vector grows as needed");
@@ -158,7 +158,7 @@ fn put_tail(
     }
     if !unknown.is_empty() {
         out.extend_from_slice(b",\"unknown\":\"");
-        base64::put(out, unknown);
+        base64::append_base64(out, unknown);
         out.push(b'"');
     }
     out.push(b'}');
@@ -167,7 +167,7 @@ fn put_tail(
 
 fn put_raw(out: &mut Vec<u8>, key: &str, message: &[u8]) {
     write!(out, "{{\"{key}\":\"").expect("a vector grows as needed");
-    base64::put(out, message);
+    base64::append_base64(out, message);
     out.extend_from_slice(b"\"}");
 }
 
@@ -177,7 +177,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
     let mut last = 0;
     out.push(b'{');
     while !cursor.is_empty() {
-        let Some(key) = minimal(&mut cursor)? else {
+        let Some(key) = read_minimal_varint(&mut cursor)? else {
             return Ok(false);
         };
         let (number, wire) = ((key >> 3) as u32, key & 7);
@@ -193,7 +193,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             _ => None,
         };
         if let Some(key) = text {
-            let Some(text) = part(&mut cursor, wire)? else {
+            let Some(text) = read_length_delimited(&mut cursor, wire)? else {
                 return Ok(false);
             };
             let Ok(text) = std::str::from_utf8(text) else {
@@ -212,17 +212,17 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
         let end = if list { "list" } else { "val" };
         write!(out, "\"{}_{end}\":", kind.name()).expect("a vector grows as needed");
         let sound = if list {
-            match part(&mut cursor, wire)? {
+            match read_length_delimited(&mut cursor, wire)? {
                 Some(list) => put_list(out, kind, list)?,
                 None => false,
             }
         } else if wire != kind.wire_type() as u64 {
             false
         } else if wire == WireType::LengthDelimited as u64 {
-            part(&mut cursor, wire)?
+            read_length_delimited(&mut cursor, wire)?
                 .is_some_and(|bytes| kind.put_json(out, WireValue::Bytes(bytes, 0)))
         } else {
-            kind.packed(&mut cursor)?
+            kind.next_packed(&mut cursor)?
                 .is_some_and(|raw| kind.put_json(out, raw))
         };
         if !sound {
@@ -235,12 +235,15 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
 
 /// Returns the bytes of a length-delimited field, or `None` for other wire types, or if its length is not
 /// minimally encoded.
-fn part<'a>(cursor: &mut WireCursor<'a>, wire: u64) -> Result<Option<&'a [u8]>, TraceError> {
+fn read_length_delimited<'a>(
+    cursor: &mut WireCursor<'a>,
+    wire: u64,
+) -> Result<Option<&'a [u8]>, TraceError> {
     if wire != WireType::LengthDelimited as u64 {
         return Ok(None);
     }
-    match minimal(cursor)? {
-        Some(length) => Ok(Some(cursor.take(length)?)),
+    match read_minimal_varint(cursor)? {
+        Some(length) => Ok(Some(cursor.take_bytes(length)?)),
         None => Ok(None),
     }
 }
@@ -252,10 +255,10 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
     let apart = kind.wire_type() == WireType::LengthDelimited;
     let mut first = true;
     while !cursor.is_empty() {
-        if minimal(&mut cursor)? != Some(VALUES) || !(first || apart) {
+        if read_minimal_varint(&mut cursor)? != Some(VALUES) || !(first || apart) {
             return Ok(false);
         }
-        let Some(values) = part(&mut cursor, VALUES & 7)? else {
+        let Some(values) = read_length_delimited(&mut cursor, VALUES & 7)? else {
             return Ok(false);
         };
         if apart {
@@ -273,7 +276,7 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
         while !values.is_empty() {
             out.extend_from_slice(if first { b"" } else { b"," });
             first = false;
-            match kind.packed(&mut values)? {
+            match kind.next_packed(&mut values)? {
                 Some(raw) if kind.put_json(out, raw) => {}
                 _ => return Ok(false),
             }
@@ -290,9 +293,9 @@ fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let mut last = 0;
     out.push(b'{');
     while !cursor.is_empty() {
-        let key = minimal(&mut cursor)?;
+        let key = read_minimal_varint(&mut cursor)?;
         let text = match key {
-            Some(key) if key > last => part(&mut cursor, key & 7)?,
+            Some(key) if key > last => read_length_delimited(&mut cursor, key & 7)?,
             _ => None,
         };
         let text = text.filter(|text| !text.is_empty());
@@ -319,17 +322,17 @@ fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     Ok(())
 }
 
-fn between<'a>(record: RawRecord<'a>, from: usize, to: usize) -> &'a [u8] {
+fn bytes_between<'a>(record: RawRecord<'a>, from: usize, to: usize) -> &'a [u8] {
     &record.bytes[from - record.offset..to - record.offset]
 }
 
 fn wrong_type(at: usize) -> TraceError {
-    TraceError::malformed(at, "a field has the wrong wire type")
+    TraceError::malformed_at(at, "a field has the wrong wire type")
 }
 
 fn put_text(out: &mut Vec<u8>, text: &[u8], offset: usize) -> Result<(), TraceError> {
     let text = std::str::from_utf8(text)
-        .map_err(|_| TraceError::malformed(offset, "a name that is not UTF-8"))?;
+        .map_err(|_| TraceError::malformed_at(offset, "a name that is not UTF-8"))?;
     put_string(out, text);
     Ok(())
 }

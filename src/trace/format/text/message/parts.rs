@@ -1,16 +1,16 @@
 //! Attributes, inputs and outputs.
 
-use super::{coded, is_null, put_part, text};
+use super::{is_null, parse_base64, parse_string, put_part};
 use crate::format::text::json::JsonReader;
 use crate::format::text::values::{ValueKind, put_bytes};
-use crate::format::{TraceError, escape};
+use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// Keys of an attribute.
 const ATTRIBUTE_KEYS: &str = "name, doc_string, raw and the values from double_val to bytes_list";
 
 /// Parses an attribute and appends it as field `number`.
-pub(super) fn attribute(
+pub(super) fn append_attribute(
     json: &mut JsonReader<'_>,
     number: u32,
     out: &mut Vec<u8>,
@@ -20,34 +20,33 @@ pub(super) fn attribute(
     let mut raw = None;
     let mut has_value = false;
     scratch.clear();
-    json.object(|json, key| {
+    json.parse_object(|json, key| {
         if is_null(json)? {
             return Ok(());
         }
         match key {
-            "name" => name = text(json)?.into_owned(),
-            "doc_string" | "docString" => doc = text(json)?.into_owned(),
-            "raw" => raw = Some(coded(json)?),
+            "name" => name = parse_string(json)?.into_owned(),
+            "doc_string" | "docString" => doc = parse_string(json)?.into_owned(),
+            "raw" => raw = Some(parse_base64(json)?),
             _ => {
                 let Some((kind, list)) = ValueKind::of_key(key) else {
-                    return Err(json.error(format!(
+                    return Err(json.error_here(format!(
                         "`{}` is not a field of an attribute; expected one of {ATTRIBUTE_KEYS}",
-                        escape(key)
+                        escape_name(key)
                     )));
                 };
                 if std::mem::replace(&mut has_value, true) {
-                    return Err(json.error("found a second value of one attribute"));
+                    return Err(json.error_here("found a second value of one attribute"));
                 }
-                value(json, kind, list, scratch)?;
+                append_value(json, kind, list, scratch)?;
             }
         }
         Ok(())
     })?;
     if let Some(raw) = raw {
         if has_value || !name.is_empty() || !doc.is_empty() {
-            return Err(
-                json.error("found other fields in an attribute with `raw`, which must be alone")
-            );
+            return Err(json
+                .error_here("found other fields in an attribute with `raw`, which must be alone"));
         }
         put_part(out, number, &raw);
         return Ok(());
@@ -69,37 +68,37 @@ pub(super) fn attribute(
 }
 
 /// Parses the value of an attribute and appends it with its key.
-fn value(
+fn append_value(
     json: &mut JsonReader<'_>,
     kind: ValueKind,
     list: bool,
     out: &mut Vec<u8>,
 ) -> Result<(), TraceError> {
     if !list {
-        kind.put_key(out, kind.field());
-        return kind.read(json, out);
+        kind.put_key(out, kind.scalar_field());
+        return kind.append_parsed(json, out);
     }
     let mut values = Vec::new();
     let apart = kind.wire_type() == WireType::LengthDelimited;
     let mut read = |json: &mut JsonReader<'_>| {
-        json.array(|json| {
+        json.parse_array(|json| {
             if apart {
                 kind.put_key(&mut values, 1);
             }
-            kind.read(json, &mut values)
+            kind.append_parsed(json, &mut values)
         })
     };
-    match json.peek() {
+    match json.peek_byte() {
         Some(b'[') => read(json)?,
-        _ => json.object(|json, key| match key {
+        _ => json.parse_object(|json, key| match key {
             "values" => read(json),
-            _ => Err(json.error(format!(
+            _ => Err(json.error_here(format!(
                 "`{}` is not a field of a list; expected values",
-                escape(key)
+                escape_name(key)
             ))),
         })?,
     }
-    encode_key(kind.field() + 1, WireType::LengthDelimited, out);
+    encode_key(kind.scalar_field() + 1, WireType::LengthDelimited, out);
     if apart || values.is_empty() {
         put_bytes(out, &values);
     } else {
@@ -111,27 +110,31 @@ fn value(
 }
 
 /// Parses inputs or outputs.
-pub(super) fn io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
+pub(super) fn parse_io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
     let mut texts: [Option<String>; 3] = Default::default();
     let mut raw = None;
-    json.object(|json, key| {
+    json.parse_object(|json, key| {
         let index = match key {
             "values" => 0,
             "shapes" => 1,
             "types" => 2,
             "raw" => {
-                raw = Some(coded(json)?);
+                raw = Some(parse_base64(json)?);
                 return Ok(());
             }
             _ => {
-                return Err(json.error(format!(
+                return Err(json.error_here(format!(
                     "`{}` is not a field of arguments; expected one of values, shapes, types",
-                    escape(key)
+                    escape_name(key)
                 )));
             }
         };
-        if !is_null(json)? && texts[index].replace(text(json)?.into_owned()).is_some() {
-            return Err(json.error(format!("a second `{key}`")));
+        if !is_null(json)?
+            && texts[index]
+                .replace(parse_string(json)?.into_owned())
+                .is_some()
+        {
+            return Err(json.error_here(format!("a second `{key}`")));
         }
         Ok(())
     })?;
@@ -139,7 +142,7 @@ pub(super) fn io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
         return if texts.iter().all(Option::is_none) {
             Ok(raw)
         } else {
-            Err(json.error("found other fields in arguments with `raw`, which must be alone"))
+            Err(json.error_here("found other fields in arguments with `raw`, which must be alone"))
         };
     }
     let mut out = Vec::new();

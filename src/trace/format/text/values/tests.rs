@@ -6,8 +6,14 @@ use super::*;
 fn kinds_have_their_fields_and_keys() {
     for (i, (kind, name)) in ALL.iter().enumerate() {
         assert_eq!(*kind as usize, i);
-        assert_eq!(ValueKind::of_field(kind.field()), Some((*kind, false)));
-        assert_eq!(ValueKind::of_field(kind.field() + 1), Some((*kind, true)));
+        assert_eq!(
+            ValueKind::of_field(kind.scalar_field()),
+            Some((*kind, false))
+        );
+        assert_eq!(
+            ValueKind::of_field(kind.scalar_field() + 1),
+            Some((*kind, true))
+        );
         for (end, list) in [
             ("_val", false),
             ("Val", false),
@@ -45,7 +51,7 @@ fn reals_keep_every_bit() {
         assert!(ValueKind::Double.put_json(&mut out, WireValue::Fixed64(bits)));
         let mut back = Vec::new();
         ValueKind::Double
-            .read(&mut JsonReader::new(&out, (1, 1)), &mut back)
+            .append_parsed(&mut JsonReader::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
             back,
@@ -68,7 +74,7 @@ fn reals_keep_every_bit() {
         assert!(ValueKind::Float.put_json(&mut out, WireValue::Fixed32(bits)));
         let mut back = Vec::new();
         ValueKind::Float
-            .read(&mut JsonReader::new(&out, (1, 1)), &mut back)
+            .append_parsed(&mut JsonReader::new(&out, (1, 1)), &mut back)
             .unwrap();
         assert_eq!(
             back,
@@ -96,7 +102,7 @@ fn what_a_type_cannot_hold_is_refused() {
         (ValueKind::Bytes, "\"*\""),
         (ValueKind::Int64, "[]"),
     ] {
-        let read = kind.read(
+        let read = kind.append_parsed(
             &mut JsonReader::new(bad.as_bytes(), (1, 1)),
             &mut Vec::new(),
         );
@@ -106,7 +112,7 @@ fn what_a_type_cannot_hold_is_refused() {
     // Whole numbers may be written as reals if this is exact.
     let mut out = Vec::new();
     ValueKind::Int64
-        .read(&mut JsonReader::new(b"1e3", (1, 1)), &mut out)
+        .append_parsed(&mut JsonReader::new(b"1e3", (1, 1)), &mut out)
         .unwrap();
     assert_eq!(out, [0xe8, 7]);
 }

@@ -2,18 +2,18 @@
 
 use super::decoded;
 use super::lines::to_lines;
-use chakram_trace::format::file::decompressed_partly;
+use chakram_trace::format::file::decompress_partly;
 use chakram_trace::format::old_schemas::SchemaGeneration;
 use chakram_trace::format::proto::{
     AttributeProto, GlobalMetadata, IoInfo, Node, attribute_proto::Value,
 };
-use chakram_trace::format::salvage::{SalvageOptions, SalvageReport, salvage};
+use chakram_trace::format::salvage::{SalvageOptions, SalvageReport, salvage_trace};
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use prost::Message;
 use std::io::Write;
 use std::ops::Range;
-use testkit::wire::{Wire, file};
+use testkit::wire::{WireMessage, encode_file};
 
 /// Returns a node as in captures; its content is a function of its id.
 fn node(id: u64) -> Node {
@@ -80,7 +80,7 @@ fn keep() -> SalvageOptions {
 }
 
 fn salvaged(contents: &[u8], options: SalvageOptions) -> (Vec<u8>, SalvageReport) {
-    salvage(contents, options).expect("something is sound")
+    salvage_trace(contents, options).expect("something is sound")
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_cut_loses_the_record_that_it_is_in() {
     let places = places(&contents);
     for cut in 1..contents.len() {
         let whole = places.iter().filter(|place| place.end <= cut).count();
-        let Ok((bytes, report)) = salvage(&contents[..cut], SalvageOptions::default()) else {
+        let Ok((bytes, report)) = salvage_trace(&contents[..cut], SalvageOptions::default()) else {
             assert_eq!(whole, 0, "cut at {cut}");
             continue;
         };
@@ -168,11 +168,11 @@ fn lost_nodes_take_dependencies_with_them_or_not() {
         node.data_deps.clone()
     };
     assert_eq!(deps(106, &nodes), [105]);
-    Graph::read(&bytes, 0, DependencyPolicy::Auto).unwrap();
+    Graph::read_graph(&bytes, 0, DependencyPolicy::Auto).unwrap();
     let (bytes, report) = salvaged(&damaged, keep());
     assert!(report.dangling_kept);
     assert_eq!(deps(106, &decoded(&bytes).1), [105, 102]);
-    assert!(Graph::read(&bytes, 0, DependencyPolicy::Auto).is_err());
+    assert!(Graph::read_graph(&bytes, 0, DependencyPolicy::Auto).is_err());
 }
 
 #[test]
@@ -230,14 +230,14 @@ fn fields_of_the_future_are_sound() {
 #[test]
 fn old_files_are_salvaged_in_their_own_terms() {
     let old = |id: u64| {
-        Wire::default()
-            .number(1, id)
-            .bytes(2, format!("op_{id}"))
-            .number(3, 3)
-            .number(7, id * 2)
-            .number(12, id * 1000)
+        WireMessage::default()
+            .with_number(1, id)
+            .with_bytes(2, format!("op_{id}"))
+            .with_number(3, 3)
+            .with_number(7, id * 2)
+            .with_number(12, id * 1000)
     };
-    let contents = file((100..120).map(old));
+    let contents = encode_file((100..120).map(old));
     let whole = salvaged(&contents, SalvageOptions::default());
     assert_eq!(
         (whole.1.generation, whole.1.nodes),
@@ -276,7 +276,9 @@ fn lines_that_are_none_are_left_out() {
     let cut = &text[..text.len() - 10];
     let (_, report) = salvaged(cut.as_bytes(), keep());
     assert_eq!((report.nodes, report.lost[0].line), (9, Some(11)));
-    let error = salvage(b"{\"nodes\": []}", keep()).unwrap_err().to_string();
+    let error = salvage_trace(b"{\"nodes\": []}", keep())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("try: use `salvage` with"), "{error}");
 }
 
@@ -287,9 +289,9 @@ fn streams_that_are_cut_give_what_they_hold() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&contents).unwrap();
     for packed in [zstd, gzip.finish().unwrap()] {
-        let (all, wrong) = decompressed_partly(&packed).unwrap();
+        let (all, wrong) = decompress_partly(&packed).unwrap();
         assert!(all == contents && wrong.is_none());
-        let (part, wrong) = decompressed_partly(&packed[..packed.len() * 3 / 4]).unwrap();
+        let (part, wrong) = decompress_partly(&packed[..packed.len() * 3 / 4]).unwrap();
         assert!(wrong.is_some());
         assert!(
             contents.starts_with(&part) && part.len() > contents.len() / 3,
@@ -303,7 +305,7 @@ fn streams_that_are_cut_give_what_they_hold() {
             (100..3000).map(node).take(report.nodes).collect::<Vec<_>>()
         );
     }
-    assert!(decompressed_partly(&contents).is_none());
+    assert!(decompress_partly(&contents).is_none());
 }
 
 /// Pseudo-random numbers that are equal in every run.
@@ -358,7 +360,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
             }
         };
         let label = format!("round {round}: kind {what}, {touched:?}");
-        let Ok((bytes, report)) = salvage(&damaged, keep()) else {
+        let Ok((bytes, report)) = salvage_trace(&damaged, keep()) else {
             assert!(what == 0 && at < places[1].end, "{label}");
             continue;
         };
@@ -397,7 +399,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
         // invalid attribute.
         let (bytes, _) = salvaged(&damaged, SalvageOptions::default());
         if before == found.len() {
-            Graph::read(&bytes, 0, DependencyPolicy::Auto).expect(&label);
+            Graph::read_graph(&bytes, 0, DependencyPolicy::Auto).expect(&label);
         }
     }
     println!("{lost} of 1000 lost something");

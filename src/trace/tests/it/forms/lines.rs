@@ -21,7 +21,7 @@ fn try_lines(contents: &[u8]) -> Result<String, TraceError> {
     let mut writer = JsonLineWriter::new(Vec::new());
     let mut frames = FrameCursor::new(contents);
     while let Some(record) = frames.next_record()? {
-        writer.record(record)?;
+        writer.write_record(record)?;
     }
     Ok(String::from_utf8(writer.into_inner()).expect("it is text"))
 }
@@ -34,7 +34,7 @@ pub fn through(contents: &[u8]) -> Result<Vec<u8>, String> {
 /// Converts a text to a trace file. The text is read as a whole and also line by line, and both results must be
 /// equal.
 pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
-    let whole = text::read(text.as_bytes(), TextFormat::JsonLines);
+    let whole = text::parse_text_trace(text.as_bytes(), TextFormat::JsonLines);
     let mut reader = JsonLineReader::new(text.as_bytes());
     let mut streamed = Vec::new();
     let mut record = Vec::new();
@@ -115,9 +115,9 @@ fn unknown_fields(message: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     let mut cursor = WireCursor::new(message, 0);
     while !cursor.is_empty() {
-        let start = cursor.offset();
-        if cursor.field().expect("it is sound").0 > 10 {
-            found.push(&message[start..cursor.offset()]);
+        let start = cursor.file_offset();
+        if cursor.read_field().expect("it is sound").0 > 10 {
+            found.push(&message[start..cursor.file_offset()]);
         }
     }
     found
@@ -273,7 +273,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
 /// Round trips preserve traces of other tools byte for byte.
 #[test]
 fn every_trace_of_the_corpus_comes_back() {
-    let Some(cases) = testkit::corpus::cases() else {
+    let Some(cases) = testkit::corpus::unpack_cases() else {
         return;
     };
     let mut files = 0;

@@ -3,21 +3,23 @@
 
 use super::decoded;
 use chakram_trace::format::file::TraceContents;
-use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
+use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{self, AttributeProto, Node, attribute_proto::Value};
 use chakram_trace::graph::{DependencyPolicy, Graph};
-use testkit::wire::{Wire, file};
+use testkit::wire::{WireMessage, encode_file};
 
 mod attributes;
 
 use attributes::{ATTRIBUTES, telling};
 
 fn upgraded(contents: &[u8], generation: SchemaGeneration) -> Vec<u8> {
-    let found = upgrade(contents, None).expect("it is sound");
+    let found = upgrade_contents(contents, None).expect("it is sound");
     let found = found.expect("it is old");
     assert_eq!(found.generation, generation);
     // The result is the same whether the generation is given or detected.
-    let said = upgrade(contents, Some(generation)).unwrap().unwrap();
+    let said = upgrade_contents(contents, Some(generation))
+        .unwrap()
+        .unwrap();
     assert_eq!(said.bytes, found.bytes);
     found.bytes
 }
@@ -30,12 +32,12 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-fn head(id: u64, name: &str, kind: u64, parents: &[u64]) -> Wire {
-    Wire::default()
-        .number(1, id)
-        .bytes(2, name)
-        .number(3, kind)
-        .numbers(4, parents)
+fn head(id: u64, name: &str, kind: u64, parents: &[u64]) -> WireMessage {
+    WireMessage::default()
+        .with_number(1, id)
+        .with_bytes(2, name)
+        .with_number(3, kind)
+        .with_numbers(4, parents)
 }
 
 /// The numbers of node types since 0.0.3, by their earlier numbers.
@@ -45,23 +47,23 @@ const TYPES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
     // Every field has a distinct value; types and collectives take all their values.
     let all = head(7, "all", 3, &[3, 5])
-        .numbers(5, &[1])
-        .number(6, 1 << 40)
-        .number(7, 55)
-        .number(8, 2)
-        .number(9, 11)
-        .number(10, 1)
-        .number(11, 12)
-        .number(12, 1 << 33)
-        .number(13, 0)
-        .numbers(14, &[1, 0, 1])
-        .number(15, 4)
-        .number(16, 0)
-        .number(17, 6)
-        .number(18, 1 << 34)
-        .number(19, 9)
-        .number(20, 2);
-    let (metadata, nodes) = decoded(&upgraded(&file([all]), SchemaGeneration::V001));
+        .with_numbers(5, &[1])
+        .with_number(6, 1 << 40)
+        .with_number(7, 55)
+        .with_number(8, 2)
+        .with_number(9, 11)
+        .with_number(10, 1)
+        .with_number(11, 12)
+        .with_number(12, 1 << 33)
+        .with_number(13, 0)
+        .with_numbers(14, &[1, 0, 1])
+        .with_number(15, 4)
+        .with_number(16, 0)
+        .with_number(17, 6)
+        .with_number(18, 1 << 34)
+        .with_number(19, 9)
+        .with_number(20, 2);
+    let (metadata, nodes) = decoded(&upgraded(&encode_file([all]), SchemaGeneration::V001));
     assert_eq!(
         (metadata.version.as_str(), metadata.attr.len()),
         ("0.0.4", 0)
@@ -98,21 +100,29 @@ fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
 
 #[test]
 fn types_and_collectives_of_0_0_1_are_renumbered() {
-    let types = (0..7).map(|kind| head(kind, "n", kind, &[]).number(13, 1).number(6, 1));
-    let (_, nodes) = decoded(&upgraded(&file(types), SchemaGeneration::V001));
+    let types = (0..7).map(|kind| {
+        head(kind, "n", kind, &[])
+            .with_number(13, 1)
+            .with_number(6, 1)
+    });
+    let (_, nodes) = decoded(&upgraded(&encode_file(types), SchemaGeneration::V001));
     let found: Vec<i32> = nodes.iter().map(|node| node.r#type).collect();
     assert_eq!(found, TYPES);
     // The collectives are all-reduce, all-to-all, all-gather and reduce-scatter.
-    let collectives = (1..5).map(|kind| head(kind, "c", 6, &[]).number(13, kind).number(18, 8));
-    let (_, nodes) = decoded(&upgraded(&file(collectives), SchemaGeneration::V001));
+    let collectives = (1..5).map(|kind| {
+        head(kind, "c", 6, &[])
+            .with_number(13, kind)
+            .with_number(18, 8)
+    });
+    let (_, nodes) = decoded(&upgraded(&encode_file(collectives), SchemaGeneration::V001));
     let found: Vec<_> = nodes
         .iter()
         .map(|node| node.attr[0].value.clone())
         .collect();
     let expected = [0, 6, 2, 7].map(|kind| Some(Value::Int64Val(kind)));
     assert_eq!(found, expected);
-    let none = file([head(1, "c", 6, &[]).number(13, 0).number(18, 8)]);
-    let error = upgrade(&none, None).unwrap_err().to_string();
+    let none = encode_file([head(1, "c", 6, &[]).with_number(13, 0).with_number(18, 8)]);
+    let error = upgrade_contents(&none, None).unwrap_err().to_string();
     assert!(
         error.contains("record 0, byte 1, node 1: collective 0"),
         "{error}"
@@ -121,13 +131,17 @@ fn types_and_collectives_of_0_0_1_are_renumbered() {
 
 #[test]
 fn memory_of_0_0_1_takes_what_it_moves_from_where_it_stands() {
-    let contents = file([
-        head(1, "load", 1, &[]).number(8, 2).number(9, 100),
-        head(2, "store", 2, &[1]).number(10, 1).number(11, 200),
+    let contents = encode_file([
+        head(1, "load", 1, &[])
+            .with_number(8, 2)
+            .with_number(9, 100),
+        head(2, "store", 2, &[1])
+            .with_number(10, 1)
+            .with_number(11, 200),
         head(3, "load", 1, &[2])
-            .number(5, 1)
-            .number(6, 300)
-            .number(9, 1),
+            .with_number(5, 1)
+            .with_number(6, 300)
+            .with_number(9, 1),
     ]);
     let (_, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V001));
     let moved = [(2, 100), (1, 200), (1, 300)];
@@ -141,28 +155,36 @@ fn memory_of_0_0_1_takes_what_it_moves_from_where_it_stands() {
             attribute("tensor_size", Value::Uint64Val(bytes))
         );
     }
-    let graph = Graph::read(
+    let graph = Graph::read_graph(
         &upgraded(&contents, SchemaGeneration::V001),
         0,
         DependencyPolicy::Auto,
     );
-    assert_eq!(graph.unwrap().0.edges(), 2);
+    assert_eq!(graph.unwrap().0.edge_count(), 2);
 }
 
 #[test]
 fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
     for of in &ATTRIBUTES[1..] {
         let text = of.fields[4].expect("all have it");
-        let metadata = Wire::default().part(1, of.named("schema", text).bytes(text, "1.0.1"));
-        let contents = file([metadata, telling(of, 1, 4)]);
+        let metadata = WireMessage::default()
+            .with_message(1, of.named("schema", text).with_bytes(text, "1.0.1"));
+        let contents = encode_file([metadata, telling(of, 1, 4)]);
         let (metadata, nodes) = decoded(&upgraded(&contents, of.generation));
         let schema = attribute("schema", Value::StringVal("1.0.1".to_owned()));
         assert_eq!((metadata.attr, nodes.len()), (vec![schema], 1));
     }
     // Attributes of 0.0.4 in field 1 of the metadata, as in the first days of this version.
-    let schema = Wire::default().bytes(1, "schema").bytes(29, "x");
-    let node = head(1, "n", 4, &[]).part(10, Wire::default().bytes(1, "num_ops").number(9, 5));
-    let contents = file([Wire::default().part(1, schema), node.clone()]);
+    let schema = WireMessage::default()
+        .with_bytes(1, "schema")
+        .with_bytes(29, "x");
+    let node = head(1, "n", 4, &[]).with_message(
+        10,
+        WireMessage::default()
+            .with_bytes(1, "num_ops")
+            .with_number(9, 5),
+    );
+    let contents = encode_file([WireMessage::default().with_message(1, schema), node.clone()]);
     let (metadata, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V004));
     assert_eq!(
         metadata.attr,
@@ -170,54 +192,64 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
     );
     assert_eq!(nodes[0].attr, [attribute("num_ops", Value::Int64Val(5))]);
     // No metadata at all: the first node is not lost.
-    let contents = file([node]);
+    let contents = encode_file([node]);
     let (_, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V004));
     assert_eq!((nodes.len(), nodes[0].id), (1, 1));
 }
 
 #[test]
 fn what_is_current_is_left_alone() {
-    let metadata = Wire::default().bytes(1, "0.0.4");
-    let attribute = Wire::default().bytes(1, "schema").bytes(29, "x");
+    let metadata = WireMessage::default().with_bytes(1, "0.0.4");
+    let attribute = WireMessage::default()
+        .with_bytes(1, "schema")
+        .with_bytes(29, "x");
     let node = head(1, "n", 4, &[]);
     for first in [
         metadata.clone(),
-        Wire::default().part(2, attribute.clone()),
-        metadata.clone().part(2, attribute),
+        WireMessage::default().with_message(2, attribute.clone()),
+        metadata.clone().with_message(2, attribute),
         // Records with unknown fields, and an empty record.
-        metadata.number(99, 1),
-        Wire::default(),
+        metadata.with_number(99, 1),
+        WireMessage::default(),
     ] {
-        let contents = file([first, node.clone()]);
-        assert!(upgrade(&contents, None).unwrap().is_none());
+        let contents = encode_file([first, node.clone()]);
+        assert!(upgrade_contents(&contents, None).unwrap().is_none());
         assert!(
-            upgrade(&contents, Some(SchemaGeneration::V004))
+            upgrade_contents(&contents, Some(SchemaGeneration::V004))
                 .unwrap()
                 .is_none()
         );
     }
     for garbage in [&b""[..], b"\x05hello", b"\xff\xff\xff\xff\xff\xff"] {
-        assert!(upgrade(garbage, None).unwrap().is_none());
+        assert!(upgrade_contents(garbage, None).unwrap().is_none());
     }
 }
 
 #[test]
 fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     // Type 3 was a compute node in old generations, and is a store in the current one.
-    let plain = file([head(1, "n", 0, &[]), head(2, "n", 3, &[])]);
-    let error = upgrade(&plain, None).unwrap_err().to_string();
+    let plain = encode_file([head(1, "n", 0, &[]), head(2, "n", 3, &[])]);
+    let error = upgrade_contents(&plain, None).unwrap_err().to_string();
     assert!(error.contains("record 1, byte "), "{error}");
     assert!(
         error.contains("0.0.1 or 0.0.2 or 0.0.3a or 0.0.3b"),
         "{error}"
     );
     assert!(error.contains("with `generation`"), "{error}");
-    let said = |generation| decoded(&upgrade(&plain, Some(generation)).unwrap().unwrap().bytes).1;
+    let said = |generation| {
+        decoded(
+            &upgrade_contents(&plain, Some(generation))
+                .unwrap()
+                .unwrap()
+                .bytes,
+        )
+        .1
+    };
     assert_eq!(said(SchemaGeneration::V002)[1].r#type, 4);
     assert_eq!(said(SchemaGeneration::V003A)[1].r#type, 3);
     // Nodes that are equal in all generations are accepted.
     assert!(
-        upgrade(&file([head(1, "n", 0, &[])]), None)
+        upgrade_contents(&encode_file([head(1, "n", 0, &[])]), None)
             .unwrap()
             .is_some()
     );
@@ -226,23 +258,32 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     let of = &ATTRIBUTES[1];
     let bool = of.fields[0].expect("it has it");
     let node = head(1, "n", 7, &[])
-        .part(11, of.named("b", bool).number(bool, 1))
-        .part(11, of.int("comm_size", 8));
-    assert!(upgrade(&file([node.clone()]), None).unwrap().is_some());
-    let negative = node.part(11, of.int("comm_tag", u64::MAX));
-    let error = upgrade(&file([negative]), None).unwrap_err().to_string();
+        .with_message(11, of.named("b", bool).with_number(bool, 1))
+        .with_message(11, of.int("comm_size", 8));
+    assert!(
+        upgrade_contents(&encode_file([node.clone()]), None)
+            .unwrap()
+            .is_some()
+    );
+    let negative = node.with_message(11, of.int("comm_tag", u64::MAX));
+    let error = upgrade_contents(&encode_file([negative]), None)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("0.0.3a or 0.0.3b"), "{error}");
     // The file has two records, each valid in only one of two generations.
-    let mixed = file([telling(&ATTRIBUTES[0], 1, 3), telling(&ATTRIBUTES[2], 2, 4)]);
-    let error = upgrade(&mixed, None).unwrap_err().to_string();
+    let mixed = encode_file([telling(&ATTRIBUTES[0], 1, 3), telling(&ATTRIBUTES[2], 2, 4)]);
+    let error = upgrade_contents(&mixed, None).unwrap_err().to_string();
     assert!(
         error.contains("record 1, byte ")
             && error.contains("before this one are of generation 0.0.2"),
         "{error}"
     );
     // The last record has an unknown field, so it rules out all remaining generations.
-    let strange = file([head(1, "n", 3, &[]), head(2, "n", 3, &[]).number(40, 1)]);
-    let error = upgrade(&strange, None).unwrap_err().to_string();
+    let strange = encode_file([
+        head(1, "n", 3, &[]),
+        head(2, "n", 3, &[]).with_number(40, 1),
+    ]);
+    let error = upgrade_contents(&strange, None).unwrap_err().to_string();
     assert!(
         error.contains("record 1, byte ") && error.contains("contradict"),
         "{error}"
@@ -257,25 +298,25 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
 fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job.0.eg");
-    let contents = file([
-        head(10, "a", 3, &[]).number(7, 5).number(12, 1),
-        head(11, "b", 3, &[10]).number(7, 6),
-        head(12, "c", 6, &[11]).number(13, 1),
+    let contents = encode_file([
+        head(10, "a", 3, &[]).with_number(7, 5).with_number(12, 1),
+        head(11, "b", 3, &[10]).with_number(7, 6),
+        head(12, "c", 6, &[11]).with_number(13, 1),
     ]);
     std::fs::write(&path, zstd::encode_all(&contents[..], 3).unwrap()).unwrap();
-    let opened = TraceContents::open(&path).unwrap();
+    let opened = TraceContents::open_current_schema(&path).unwrap();
     // The last node is a collective without a size. The node is record 2, and its message starts at byte `start`.
-    let error = Graph::read(opened.as_slice(), 0, DependencyPolicy::Auto).unwrap_err();
-    let start = contents.len() - head(12, "c", 6, &[11]).number(13, 1).0.len();
+    let error = Graph::read_graph(opened.as_slice(), 0, DependencyPolicy::Auto).unwrap_err();
+    let start = contents.len() - head(12, "c", 6, &[11]).with_number(13, 1).0.len();
     let error = opened.with_source(error).to_string();
     let expected = format!("job.0.eg, record 2, byte {start}, node 12");
     assert!(error.contains(&expected), "{error} but {expected}");
-    let fine = file([
-        head(10, "a", 3, &[]).number(7, 5),
-        head(11, "b", 3, &[10]).number(7, 6),
+    let fine = encode_file([
+        head(10, "a", 3, &[]).with_number(7, 5),
+        head(11, "b", 3, &[10]).with_number(7, 6),
     ]);
     std::fs::write(&path, fine).unwrap();
-    let opened = TraceContents::open(&path).unwrap();
-    let (graph, _) = Graph::read(opened.as_slice(), 0, DependencyPolicy::Data).unwrap();
-    assert_eq!((graph.len(), graph.edges()), (2, 1));
+    let opened = TraceContents::open_current_schema(&path).unwrap();
+    let (graph, _) = Graph::read_graph(opened.as_slice(), 0, DependencyPolicy::Data).unwrap();
+    assert_eq!((graph.len(), graph.edge_count()), (2, 1));
 }

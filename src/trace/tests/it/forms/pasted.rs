@@ -3,16 +3,16 @@
 use super::decoded;
 use chakram_trace::format::file::TraceContents;
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
-use chakram_trace::format::text::{TextFormat, read};
+use chakram_trace::format::text::{TextFormat, parse_text_trace};
 use std::path::Path;
-use testkit::corpus::corpus;
+use testkit::corpus::corpus_path;
 
 /// Reads a text from a file, like every command.
 fn opened(text: &str) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("any.name");
     std::fs::write(&path, text).unwrap();
-    let contents = TraceContents::open(&path).map_err(|e| e.to_string())?;
+    let contents = TraceContents::open_current_schema(&path).map_err(|e| e.to_string())?;
     Ok(contents.as_slice().to_vec())
 }
 
@@ -338,12 +338,16 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
 /// their lengths are compared.
 #[test]
 fn both_forms_of_a_real_trace_agree() {
-    let Some(et) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
+    let Some(et) = corpus_path("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
-    let json = corpus("captures/gpu/chakra_json/chakra.0.json.zst").expect("beside it");
-    let (_, et) = decoded(TraceContents::open(&et).unwrap().as_slice());
-    let (_, json) = decoded(TraceContents::open(&json).unwrap().as_slice());
+    let json = corpus_path("captures/gpu/chakra_json/chakra.0.json.zst").expect("beside it");
+    let (_, et) = decoded(TraceContents::open_current_schema(&et).unwrap().as_slice());
+    let (_, json) = decoded(
+        TraceContents::open_current_schema(&json)
+            .unwrap()
+            .as_slice(),
+    );
     assert_eq!((et.len(), json.len()), (3664, 3664));
     let mut edges = 0;
     for (a, b) in et.iter().zip(&json) {
@@ -358,23 +362,30 @@ fn both_forms_of_a_real_trace_agree() {
         edges += b.data_deps.len();
     }
     assert_eq!(edges, 181_878);
-    let small = corpus("captures/gpu/chakra_json/small_chakra.0.json.zst").expect("beside it");
-    let (metadata, nodes) = decoded(TraceContents::open(&small).unwrap().as_slice());
+    let small = corpus_path("captures/gpu/chakra_json/small_chakra.0.json.zst").expect("beside it");
+    let (metadata, nodes) = decoded(
+        TraceContents::open_current_schema(&small)
+            .unwrap()
+            .as_slice(),
+    );
     assert_eq!((metadata.attr.len(), nodes.len()), (3, 7));
-    let host = corpus("captures/gpu/chakra_json/1.0.2-chakra.0.0.4.json.zst").expect("beside it");
-    let error = TraceContents::open(&host).unwrap_err().to_string();
+    let host =
+        corpus_path("captures/gpu/chakra_json/1.0.2-chakra.0.0.4.json.zst").expect("beside it");
+    let error = TraceContents::open_current_schema(&host)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("a host trace of PyTorch"), "{error}");
 }
 
 #[test]
 fn no_capture_is_taken_for_a_trace() {
-    let Some(captures) = corpus("captures/pytorch") else {
+    let Some(captures) = corpus_path("captures/pytorch") else {
         return;
     };
     let mut seen = 0;
     for folder in std::fs::read_dir(&captures).unwrap() {
         let folder = folder.unwrap().path();
-        let found = chakram_trace::format::file::discover(&folder);
+        let found = chakram_trace::format::file::discover_traces(&folder);
         if folder.is_dir() && !holds_et(&folder) {
             let error = found.unwrap_err().to_string();
             assert!(
@@ -410,6 +421,6 @@ fn deep_nesting_and_long_numbers_end_with_an_error() {
     ] {
         assert!(opened(&text).is_err());
     }
-    let read = read(b"{\"nodes\": []}", TextFormat::Nodes).unwrap();
+    let read = parse_text_trace(b"{\"nodes\": []}", TextFormat::Nodes).unwrap();
     assert_eq!(decoded(&read.bytes).1.len(), 0);
 }

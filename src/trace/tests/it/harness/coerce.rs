@@ -92,7 +92,7 @@ pub fn group(value: &Value) -> Option<GroupName<'_>> {
 }
 
 /// Converts a list to a mask; inner `None` if every entry is set.
-pub fn mask(value: &Value) -> Option<Option<u32>> {
+pub fn read_byte_mask(value: &Value) -> Option<Option<u32>> {
     let entries: Vec<bool> = match value {
         Value::BoolList(list) => list.values.clone(),
         Value::Int32List(list) => list.values.iter().map(|v| *v != 0).collect(),

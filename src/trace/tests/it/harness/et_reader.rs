@@ -2,13 +2,13 @@
 //! types on every record that they can read.
 
 use super::oracle;
-use chakram_trace::format::file::decompressed;
+use chakram_trace::format::file::decompress_bytes;
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 
 /// Runs the target on `data`.
 pub fn run(data: &[u8]) {
-    let unpacked = match decompressed(data) {
+    let unpacked = match decompress_bytes(data) {
         Some(Ok(unpacked)) if unpacked.len() <= 1 << 20 => Some(unpacked),
         Some(_) => return,
         None => None,
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
         DependencyPolicy::Both,
         DependencyPolicy::Data,
     ] {
-        match Graph::read(contents, 0, policy) {
+        match Graph::read_graph(contents, 0, policy) {
             Ok((graph, _)) => check_graph(&graph),
             Err(error) => assert!(!error.to_string().is_empty()),
         }

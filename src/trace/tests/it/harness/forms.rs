@@ -2,11 +2,11 @@
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
-use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
+use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{GlobalMetadata, Node};
-use chakram_trace::format::salvage::{SalvageOptions, salvage};
+use chakram_trace::format::salvage::{SalvageOptions, salvage_trace};
 use chakram_trace::format::source::RecordSource;
-use chakram_trace::format::text::{JsonLineReader, JsonLineWriter, TextFormat, read};
+use chakram_trace::format::text::{JsonLineReader, JsonLineWriter, TextFormat, parse_text_trace};
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use prost::Message;
@@ -29,7 +29,7 @@ fn current(contents: &[u8]) -> usize {
         }
         records += 1;
     }
-    match Graph::read(contents, 0, DependencyPolicy::Auto) {
+    match Graph::read_graph(contents, 0, DependencyPolicy::Auto) {
         Ok((graph, _)) => assert_eq!(graph.len() + 1, records),
         Err(error) => sensible(&error),
     }
@@ -38,8 +38,8 @@ fn current(contents: &[u8]) -> usize {
 
 /// Checks that record-by-record reading of any form gives the same records as the converted file.
 fn streamed(data: &[u8], expected: &[u8]) {
-    let mut source =
-        RecordSource::new(DecompressedStream::of(data).expect("bytes"), None).expect("it was read");
+    let mut source = RecordSource::new(DecompressedStream::from_bytes(data).expect("bytes"), None)
+        .expect("it was read");
     let mut bytes = Vec::new();
     while let Some(record) = source.next_record().expect("it was read") {
         prost::encoding::encode_varint(record.bytes.len() as u64, &mut bytes);
@@ -51,7 +51,7 @@ fn streamed(data: &[u8], expected: &[u8]) {
 /// Reads arbitrary bytes as a file of 2023.
 pub fn older(data: &[u8]) {
     for (generation, _) in SchemaGeneration::ALL {
-        match upgrade(data, Some(generation)) {
+        match upgrade_contents(data, Some(generation)) {
             // Records of 0.0.4 are used unchanged.
             Ok(Some(_)) if generation == SchemaGeneration::V004 => {}
             Ok(Some(upgraded)) => {
@@ -67,9 +67,9 @@ pub fn older(data: &[u8]) {
             Err(error) => sensible(&error),
         }
     }
-    match upgrade(data, None) {
+    match upgrade_contents(data, None) {
         Ok(Some(upgraded)) => {
-            let said = upgrade(data, Some(upgraded.generation)).expect("it was read");
+            let said = upgrade_contents(data, Some(upgraded.generation)).expect("it was read");
             assert!(said.expect("it is old").bytes == upgraded.bytes);
             let compressed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]];
             if !compressed.iter().any(|magic| data.starts_with(magic)) {
@@ -92,7 +92,7 @@ pub fn json_lines(data: &[u8]) {
             Err(error) => sensible(&error),
         }
     }
-    match read(data, TextFormat::JsonLines) {
+    match parse_text_trace(data, TextFormat::JsonLines) {
         Ok(from) => round_trip(&from.bytes),
         Err(error) => sensible(&error),
     }
@@ -109,7 +109,7 @@ fn round_trip(contents: &[u8]) {
             0 => GlobalMetadata::decode(record.bytes).map(|m| format!("{m:?}")),
             _ => Node::decode(record.bytes).map(|n| format!("{n:?}")),
         };
-        match (writer.record(record), decoded) {
+        match (writer.write_record(record), decoded) {
             (Ok(()), Ok(decoded)) => sound.push(decoded),
             // Lines also preserve content that the schema does not name. The generated types reject some of this
             // content.
@@ -119,7 +119,7 @@ fn round_trip(contents: &[u8]) {
     }
     let text = writer.into_inner();
     assert_eq!(text.split(|byte| *byte == b'\n').count(), sound.len() + 1);
-    let back = read(&text, TextFormat::JsonLines)
+    let back = parse_text_trace(&text, TextFormat::JsonLines)
         .expect("what is written can be read")
         .bytes;
     let mut frames = FrameCursor::new(&back);
@@ -146,7 +146,7 @@ pub fn pasted(data: &[u8]) {
         TextFormat::WorkloadGraph,
         TextFormat::Nodes,
     ] {
-        match read(data, form) {
+        match parse_text_trace(data, form) {
             Ok(from) => {
                 // The text may have raw parts of any content, which the generated types may reject.
                 let text = std::str::from_utf8(data).unwrap_or_default();
@@ -157,7 +157,7 @@ pub fn pasted(data: &[u8]) {
             Err(error) => sensible(&error),
         }
     }
-    let Ok(stream) = DecompressedStream::of(data) else {
+    let Ok(stream) = DecompressedStream::from_bytes(data) else {
         return;
     };
     let mut source = match RecordSource::new(stream, None) {
@@ -180,7 +180,7 @@ pub fn salvaged(data: &[u8]) {
             generation: None,
             keep_dangling,
         };
-        let (bytes, report) = match salvage(data, options) {
+        let (bytes, report) = match salvage_trace(data, options) {
             Ok(salvaged) => salvaged,
             Err(error) => return sensible(&error),
         };
@@ -206,7 +206,7 @@ pub fn salvaged(data: &[u8]) {
                 generation: Some(SchemaGeneration::V004),
                 keep_dangling: true,
             };
-            let (same, report) = salvage(&bytes, again).expect("it is whole");
+            let (same, report) = salvage_trace(&bytes, again).expect("it is whole");
             assert!(same == bytes && report.is_whole(), "{report:?}");
         }
     }

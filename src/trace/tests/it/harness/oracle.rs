@@ -1,6 +1,6 @@
 //! Oracle for records, based on the generated types, which shares no code with the fast reader.
 
-use super::coerce::{count, format, group, mask, truth, whole, word};
+use super::coerce::{count, format, group, read_byte_mask, truth, whole, word};
 use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};
 use chakram_trace::format::scan::{self, DependencyVisitor};
 use chakram_trace::format::wire::RawRecord;
@@ -34,11 +34,11 @@ struct Lists {
 }
 
 impl DependencyVisitor for Lists {
-    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
     }
-    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+    fn visit_control(&mut self, id: u64) -> Result<(), TraceError> {
         self.control.push(id);
         Ok(())
     }
@@ -47,7 +47,7 @@ impl DependencyVisitor for Lists {
 /// Reads `record` by the fast reader.
 pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     let mut lists = Lists::default();
-    let node = scan::node(record, &mut lists)?;
+    let node = scan::scan_node(record, &mut lists)?;
     Ok(View {
         id: node.id,
         name: node.name,
@@ -162,7 +162,7 @@ impl<'a> Facts<'a> {
         self.last(&["kernel_shape"], |value| {
             word(value)?.parse::<KernelShape>().ok()
         })?;
-        self.last(&["involved_dim", "involve_dims"], mask)?;
+        self.last(&["involved_dim", "involve_dims"], read_byte_mask)?;
         self.last(&["pg_name", "comm_group"], group).map(drop)
     }
 
@@ -257,7 +257,7 @@ impl<'a> Facts<'a> {
                         .unwrap_or(GroupName::World),
                     root: self.rank("comm_root")?,
                     dimensions: self
-                        .last(&["involved_dim", "involve_dims"], mask)?
+                        .last(&["involved_dim", "involve_dims"], read_byte_mask)?
                         .flatten(),
                     host,
                 }

@@ -15,7 +15,7 @@ fn chain() -> Vec<u8> {
 }
 
 fn read(contents: &[u8]) -> Result<Graph, String> {
-    let read = Graph::read(contents, 0, DependencyPolicy::Auto);
+    let read = Graph::read_graph(contents, 0, DependencyPolicy::Auto);
     read.map(|(graph, _)| graph).map_err(|e| e.to_string())
 }
 
@@ -45,7 +45,9 @@ fn compression_is_known_by_its_bytes_and_not_by_the_name() {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(
-            TraceContents::open(&path).unwrap().as_slice(),
+            TraceContents::open_current_schema(&path)
+                .unwrap()
+                .as_slice(),
             plain,
             "{name}"
         );
@@ -54,7 +56,9 @@ fn compression_is_known_by_its_bytes_and_not_by_the_name() {
         let path = folder.path().join(name);
         for cut in 5..bytes.len() {
             std::fs::write(&path, &bytes[..cut]).unwrap();
-            let error = TraceContents::open(&path).unwrap_err().to_string();
+            let error = TraceContents::open_current_schema(&path)
+                .unwrap_err()
+                .to_string();
             assert!(
                 error.contains(name) && error.contains("decompress"),
                 "{error}"
@@ -71,7 +75,12 @@ fn a_large_file_is_mapped_and_reads_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.0.et");
     std::fs::write(&path, &contents).unwrap();
-    assert_eq!(TraceContents::open(&path).unwrap().as_slice(), contents);
+    assert_eq!(
+        TraceContents::open_current_schema(&path)
+            .unwrap()
+            .as_slice(),
+        contents
+    );
     assert_eq!(read(&contents).unwrap().len(), 80_000);
 }
 

@@ -12,7 +12,7 @@ use chakram_trace::graph::{
 use proptest::prelude::*;
 
 fn read(nodes: &[Node], policy: DependencyPolicy) -> Result<(Graph, SlotBinding), String> {
-    Graph::read(&file(nodes), 0, policy).map_err(|e| e.to_string())
+    Graph::read_graph(&file(nodes), 0, policy).map_err(|e| e.to_string())
 }
 
 fn graph(nodes: &[Node], policy: DependencyPolicy) -> Graph {
@@ -128,7 +128,7 @@ proptest! {
         wanted.dedup();
         let sorted = read(&nodes, DependencyPolicy::Auto).unwrap();
         prop_assert_eq!(edges(&sorted.0), &wanted[..]);
-        prop_assert_eq!(sorted.0.edges(), wanted.len());
+        prop_assert_eq!(sorted.0.edge_count(), wanted.len());
         prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
         // A second order of records: rotated, then partly reversed.
         let turn = order.index(nodes.len());
@@ -176,8 +176,8 @@ fn delays_and_waits_follow_ids() {
         let ns = |of: fn(&Graph, NodeIndex) -> Span| -> Vec<u64> {
             graph.nodes().map(|n| of(&graph, n).0 / 1000).collect()
         };
-        assert_eq!(ns(Graph::delay), [0, 5, 0, 0]);
-        assert_eq!(ns(Graph::wait), [0, 0, 7, 0]);
+        assert_eq!(ns(Graph::launch_delay), [0, 5, 0, 0]);
+        assert_eq!(ns(Graph::recorded_wait), [0, 0, 7, 0]);
         assert!(graph.messages()[0].eager);
     }
 }
@@ -214,13 +214,13 @@ fn the_end_of_the_capture_tells_graphs_apart() {
         let writer =
             TraceWriter::with_metadata(Vec::new(), &[("captured_ns", AttributeValue::Uint(ns))]);
         let file = writer.expect("a vector takes it").into_inner();
-        let (graph, _) = Graph::read(&file, 0, DependencyPolicy::Auto).expect("it is right");
+        let (graph, _) = Graph::read_graph(&file, 0, DependencyPolicy::Auto).expect("it is right");
         graph
     };
-    assert_eq!(at(7).captured(), Some(Span::from_ns(7)));
+    assert_eq!(at(7).captured_end(), Some(Span::from_ns(7)));
     assert_eq!((at(7).fingerprint(), at(7)), (at(7).fingerprint(), at(7)));
     assert_ne!((at(7).fingerprint(), at(7)), (at(8).fingerprint(), at(8)));
-    assert_eq!(graph(&[], DependencyPolicy::Auto).captured(), None);
+    assert_eq!(graph(&[], DependencyPolicy::Auto).captured_end(), None);
 }
 
 #[test]
@@ -328,9 +328,11 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
         }];
         let (graph, binding) = read(&nodes, DependencyPolicy::Auto).unwrap();
         let mut builder = WorkloadBuilder::default();
-        let graph = builder.graph(graph);
-        builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
-        let error = builder.finish(None, absent).unwrap_err();
+        let graph = builder.add_graph(graph);
+        builder
+            .add_rank(Rank(0), graph, binding, Time::ZERO)
+            .unwrap();
+        let error = builder.finish_workload(None, absent).unwrap_err();
         assert_eq!(error, WorkloadError::TooMany(Rank(u32::MAX - 1)));
         assert!(
             error.to_string().contains("at most 4194304 ranks"),
@@ -364,7 +366,9 @@ fn the_profiler_is_left_out_and_put_back() {
     };
     let (kept, left_out) = (read(ProfilerPolicy::Keep), read(ProfilerPolicy::Remove));
     let times = |graph: &Graph| {
-        let of = |node| [graph.delay(node), graph.recorded(node)].map(|span| span.0 / 1000);
+        let of = |node| {
+            [graph.launch_delay(node), graph.recorded_duration(node)].map(|span| span.0 / 1000)
+        };
         graph.nodes().map(of).collect::<Vec<_>>()
     };
     assert_eq!(

@@ -76,17 +76,18 @@ fn read(rank: u32, said: &Said) -> (Graph, SlotBinding) {
         message(4, 5, "comm_dst", said.to),
         message(5, 6, "comm_src", said.from),
     ];
-    Graph::read(&file(&nodes), rank, DependencyPolicy::Both).expect("nothing is wrong with it")
+    Graph::read_graph(&file(&nodes), rank, DependencyPolicy::Both)
+        .expect("nothing is wrong with it")
 }
 
 fn workload(ranks: &[Said]) -> Result<Workload, WorkloadError> {
     let mut builder = WorkloadBuilder::default();
     for (rank, said) in (0..).zip(ranks) {
         let (graph, binding) = read(rank, said);
-        let graph = builder.graph(graph);
-        builder.rank(Rank(rank), graph, binding, Time::ZERO)?;
+        let graph = builder.add_graph(graph);
+        builder.add_rank(Rank(rank), graph, binding, Time::ZERO)?;
     }
-    builder.finish(Some(4), MissingRankPolicy::Refuse)
+    builder.finish_workload(Some(4), MissingRankPolicy::Refuse)
 }
 
 fn graphs(ranks: &[Said]) -> usize {

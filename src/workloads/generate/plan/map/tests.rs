@@ -13,13 +13,13 @@ fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPla
 /// Returns the rank of each (tensor, data, stage), where tensor counts fastest.
 fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     let mut placed = plan.clone();
-    placed.ranks = plan.placed().unwrap();
+    placed.ranks = plan.mapped_ranks().unwrap();
     let placement = RankPlacement::new(&placed);
     let mut all = Vec::new();
     for stage in 0..plan.pipeline {
         for data in 0..plan.data {
             for tensor in 0..plan.tensor {
-                all.push(placement.rank(RankCoordinates {
+                all.push(placement.rank_at(RankCoordinates {
                     tensor,
                     data,
                     stage,
@@ -48,7 +48,7 @@ fn ranks_follow_from_where_axes_lie() {
     assert_eq!(ranks(&turned), ranks(&plan));
     // This mapping gives the default numbering, so the result contains no explicit ranks.
     let plan = self::plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
-    assert_eq!(plan.placed().unwrap(), [0_u32; 0]);
+    assert_eq!(plan.mapped_ranks().unwrap(), [0_u32; 0]);
 }
 
 /// The four replicas are placed in pairs, first along the outer dimension: replica d = a + 2 b is
@@ -59,13 +59,13 @@ fn an_axis_may_lie_along_several_dimensions() {
     let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);
     assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     let mut placed = plan.clone();
-    placed.ranks = plan.placed().unwrap();
+    placed.ranks = plan.mapped_ranks().unwrap();
     let first = RankCoordinates {
         tensor: 0,
         data: 0,
         stage: 0,
     };
-    let group = RankPlacement::new(&placed).group(ParallelGroupKind::Data, first);
+    let group = RankPlacement::new(&placed).members_of_group(ParallelGroupKind::Data, first);
     assert_eq!(group, [0, 4, 2, 6]);
     // A mapping without a number gets the axis's remaining members.
     let open = self::plan(2, 4, 1, &["tp@0", "dp@1", "dp:2@0"]);
@@ -81,13 +81,13 @@ fn a_machine_has_the_last_word() {
     };
     let why = |plan: &ParallelismPlan| on(plan).unwrap_err().to_string();
     let named = plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@infiniband"]);
-    let refused = named.placed().unwrap_err().to_string();
+    let refused = named.mapped_ranks().unwrap_err().to_string();
     assert!(
         refused.contains("names of dimensions need a machine"),
         "{refused}"
     );
     // Half of the outermost dimension may stay empty.
-    assert_eq!(on(&named).unwrap().placed().unwrap().len(), 8);
+    assert_eq!(on(&named).unwrap().mapped_ranks().unwrap().len(), 8);
     assert_eq!(ranks(&on(&named).unwrap()), [0, 1, 4, 5, 2, 3, 6, 7]);
     let short = plan(2, 2, 2, &["tp@0", "pp@1", "dp@1"]);
     let expected = "`place` is tp@0,pp@1,dp@1; expected members along dimension 0 (nvlink) whose product is \
@@ -104,7 +104,7 @@ fn a_machine_has_the_last_word() {
 
 #[test]
 fn stretches_come_to_the_degrees() {
-    let why = |plan: &ParallelismPlan| plan.placed().unwrap_err().to_string();
+    let why = |plan: &ParallelismPlan| plan.mapped_ranks().unwrap_err().to_string();
     for place in [
         &["tp@0"][..],
         &["tp@0", "dp:3@1"],

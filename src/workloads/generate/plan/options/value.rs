@@ -11,7 +11,7 @@ use crate::generate::plan::{
 };
 use crate::generate::schedule::PassOrders;
 use crate::generate::{GenerateError, option_refused};
-use chakram_base::config::{ConfigError, ConfigField, quoted};
+use chakram_base::config::{ConfigError, ConfigField, quote_for_message};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
@@ -39,13 +39,13 @@ pub(super) trait OptionValue: Sized {
     const LIST: &'static str = "";
 
     /// Parses a field of a file.
-    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError>;
+    fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError>;
 
     /// Parses a flag's words: exactly one word, unless the value is a list.
     fn parse(words: &[String]) -> Result<Self, String>;
 
     /// Rejects values of the right type that `option` does not allow.
-    fn check(&self, _option: &PlanOption) -> Result<(), GenerateError> {
+    fn check_for_option(&self, _option: &PlanOption) -> Result<(), GenerateError> {
         Ok(())
     }
 }
@@ -62,15 +62,15 @@ macro_rules! numbers {
             const SYNTAX: ValueSyntax = ValueSyntax::$syntax;
             const LIST: &'static str = $list;
 
-            fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
-                Ok(field.between(option.least, $most as u64)? as $T)
+            fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+                Ok(field.read_integer_between(option.least, $most as u64)? as $T)
             }
 
             fn parse(words: &[String]) -> Result<Self, String> {
                 parse_single_word(words)
             }
 
-            fn check(&self, option: &PlanOption) -> Result<(), GenerateError> {
+            fn check_for_option(&self, option: &PlanOption) -> Result<(), GenerateError> {
                 if u64::from(*self) < option.least {
                     return Err(option_refused(option.key, self, format!("{} or more", option.least)));
                 }
@@ -94,7 +94,7 @@ macro_rules! words {
                 ValueSyntax::Words(|| Self::ALL.iter().map(|(_, word)| *word).collect());
             const LIST: &'static str = $list;
 
-            fn read($field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+            fn parse_field($field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
                 $read
             }
 
@@ -109,34 +109,34 @@ macro_rules! words {
 
 words! {
     // Files give the ZeRO stage as a number.
-    ZeroStage: "", |field| Ok(Self::ALL[field.between(0, 3)? as usize].0);
-    ParallelAxis: "tp, dp and pp in some order, innermost first", |field| field.choice(Self::ALL);
-    ScheduleName: "", |field| field.choice(Self::ALL);
-    RecomputePolicy: "", |field| field.choice(Self::ALL);
-    ResidencyRule: "", |field| field.choice(Self::ALL);
-    BucketPolicy: "", |field| field.choice(Self::ALL);
-    Optimizer: "", |field| field.choice(Self::ALL);
-    AttentionKernel: "", |field| field.choice(Self::ALL);
-    SoftmaxKernel: "", |field| field.choice(Self::ALL);
-    ElementwiseKernels: "", |field| field.choice(Self::ALL);
-    LossKernel: "", |field| field.choice(Self::ALL);
-    ScalingRecipe: "", |field| field.choice(Self::ALL);
-    ContextExchange: "", |field| field.choice(Self::ALL);
-    ExpertProducts: "", |field| field.choice(Self::ALL);
-    ExpertExchangeForm: "", |field| field.choice(Self::ALL);
-    AdapterSums: "", |field| field.choice(Self::ALL);
-    BranchOrder: "", |field| field.choice(Self::ALL);
-    SplitUnit: "", |field| field.choice(Self::ALL);
-    TensorNeighbours: "", |field| field.choice(Self::ALL);
-    AblationEffect: "a list of effects", |field| field.choice(Self::ALL);
-    Dtype: "", |field| field.choice(&Self::ALL);
+    ZeroStage: "", |field| Ok(Self::ALL[field.read_integer_between(0, 3)? as usize].0);
+    ParallelAxis: "tp, dp and pp in some order, innermost first", |field| field.read_choice(Self::ALL);
+    ScheduleName: "", |field| field.read_choice(Self::ALL);
+    RecomputePolicy: "", |field| field.read_choice(Self::ALL);
+    ResidencyRule: "", |field| field.read_choice(Self::ALL);
+    BucketPolicy: "", |field| field.read_choice(Self::ALL);
+    Optimizer: "", |field| field.read_choice(Self::ALL);
+    AttentionKernel: "", |field| field.read_choice(Self::ALL);
+    SoftmaxKernel: "", |field| field.read_choice(Self::ALL);
+    ElementwiseKernels: "", |field| field.read_choice(Self::ALL);
+    LossKernel: "", |field| field.read_choice(Self::ALL);
+    ScalingRecipe: "", |field| field.read_choice(Self::ALL);
+    ContextExchange: "", |field| field.read_choice(Self::ALL);
+    ExpertProducts: "", |field| field.read_choice(Self::ALL);
+    ExpertExchangeForm: "", |field| field.read_choice(Self::ALL);
+    AdapterSums: "", |field| field.read_choice(Self::ALL);
+    BranchOrder: "", |field| field.read_choice(Self::ALL);
+    SplitUnit: "", |field| field.read_choice(Self::ALL);
+    TensorNeighbours: "", |field| field.read_choice(Self::ALL);
+    AblationEffect: "a list of effects", |field| field.read_choice(Self::ALL);
+    Dtype: "", |field| field.read_choice(&Self::ALL);
 }
 
 impl OptionValue for bool {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(|| vec!["true", "false"]);
 
-    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
-        field.flag()
+    fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        field.read_flag()
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -150,8 +150,8 @@ impl OptionValue for Bytes {
         bytes.map(drop).map_err(|error| error.to_string())
     });
 
-    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
-        field.quantity(option.example)
+    fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        field.read_quantity(option.example)
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -159,16 +159,16 @@ impl OptionValue for Bytes {
     }
 }
 
-pub(super) enum PlaceWord {
+pub(super) enum PlacementWord {
     Axis(AxisMapping),
     Tiles(CorePlacement),
 }
 
-/// Syntax of a [`PlaceWord`], for messages.
+/// Syntax of a [`PlacementWord`], for messages.
 const PLACES: &str = "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband; or of tiles \
                       line, s_shape, spiral, or a core x:y for each rank";
 
-impl std::str::FromStr for PlaceWord {
+impl std::str::FromStr for PlacementWord {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -181,14 +181,14 @@ impl std::str::FromStr for PlaceWord {
     }
 }
 
-impl OptionValue for PlaceWord {
+impl OptionValue for PlacementWord {
     const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
     const LIST: &'static str = "a list such as [\"tp@0\", \"dp@1\"] or [\"s_shape\"]";
 
-    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
-        let text = field.text("a text such as \"tp@0\" or \"s_shape\"")?;
+    fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let text = field.read_text("a text such as \"tp@0\" or \"s_shape\"")?;
         text.parse::<Self>()
-            .map_err(|_| field.refuse(quoted(text), PLACES))
+            .map_err(|_| field.invalid_value_error(quote_for_message(text), PLACES))
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -199,10 +199,10 @@ impl OptionValue for PlaceWord {
 impl OptionValue for CorePlacement {
     const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
 
-    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
-        let text = field.text(TILES)?;
+    fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let text = field.read_text(TILES)?;
         text.parse::<Self>()
-            .map_err(|_| field.refuse(quoted(text), TILES))
+            .map_err(|_| field.invalid_value_error(quote_for_message(text), TILES))
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -214,9 +214,12 @@ impl<T: OptionValue> OptionValue for Vec<T> {
     const SYNTAX: ValueSyntax = T::SYNTAX;
     const IS_LIST: bool = true;
 
-    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
-        let items = field.items(T::LIST)?;
-        items.iter().map(|item| T::read(item, option)).collect()
+    fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        let items = field.read_items(T::LIST)?;
+        items
+            .iter()
+            .map(|item| T::parse_field(item, option))
+            .collect()
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -228,17 +231,19 @@ impl OptionValue for [ParallelAxis; 3] {
     const SYNTAX: ValueSyntax = ParallelAxis::SYNTAX;
     const IS_LIST: bool = true;
 
-    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
-        let axes = Vec::<ParallelAxis>::read(field, option)?;
+    fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        let axes = Vec::<ParallelAxis>::parse_field(field, option)?;
         let found = axes.len();
         let axes: Self = axes
             .try_into()
-            .map_err(|_| field.refuse(format!("{found} axes"), ParallelAxis::LIST))?;
+            .map_err(|_| field.invalid_value_error(format!("{found} axes"), ParallelAxis::LIST))?;
         match ParallelAxis::ALL
             .iter()
             .find(|(axis, _)| !axes.contains(axis))
         {
-            Some((_, word)) => Err(field.refuse(format!("no {word}"), ParallelAxis::LIST)),
+            Some((_, word)) => {
+                Err(field.invalid_value_error(format!("no {word}"), ParallelAxis::LIST))
+            }
             None => Ok(axes),
         }
     }
@@ -257,10 +262,10 @@ impl OptionValue for [ParallelAxis; 3] {
 impl OptionValue for RoutingBalance {
     const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
 
-    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
-        let text = field.text(Self::FORM)?;
+    fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let text = field.read_text(Self::FORM)?;
         text.parse()
-            .map_err(|_| field.refuse(quoted(text), Self::FORM))
+            .map_err(|_| field.invalid_value_error(quote_for_message(text), Self::FORM))
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -271,8 +276,8 @@ impl OptionValue for RoutingBalance {
 impl OptionValue for CapacityFactor {
     const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
 
-    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
-        Ok(Self::from_fraction(field.positive(Self::MOST)?))
+    fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        Ok(Self::from_fraction(field.read_positive(Self::MOST)?))
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
@@ -284,11 +289,11 @@ impl OptionValue for CapacityFactor {
 impl OptionValue for PassOrders {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 
-    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+    fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let expected =
             "the steps of each stage, such as [\"0F0,0F1,0B0,0B1\", \"1F0,1B0,1F1,1B1\"]";
-        let items = field.items(expected)?;
-        let lines = items.iter().map(|item| item.text(expected));
+        let items = field.read_items(expected)?;
+        let lines = items.iter().map(|item| item.read_text(expected));
         let lines: Vec<&str> = lines.collect::<Result<_, _>>()?;
         Self::of_lines(&lines).map_err(|error| {
             // The error of the whole list is reported at its last line, or at the field if the list is empty.
@@ -301,7 +306,7 @@ impl OptionValue for PassOrders {
                 Some(cell) => format!("{} as step {cell}", error.found),
                 None => error.found,
             };
-            place.refuse(found, error.expected)
+            place.invalid_value_error(found, error.expected)
         })
     }
 
@@ -314,7 +319,7 @@ impl OptionValue for PassOrders {
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 
-    fn read(_: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+    fn parse_field(_: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         Ok(())
     }
 

@@ -19,15 +19,20 @@ fn orders_are_read_as_they_are_written() {
     ] {
         let text = lines(&schedule, stages, count);
         let orders = PassOrders::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        assert_eq!((orders.stages(), orders.micro_batches()), (stages, count));
+        assert_eq!(
+            (orders.stage_count(), orders.micro_batches()),
+            (stages, count)
+        );
         let listed = PipelineSchedule::Listed(Arc::new(orders));
-        assert_eq!(listed.check(stages, count), Ok(()));
-        assert_eq!(listed.trains(), schedule.trains());
+        assert_eq!(listed.check_size(stages, count), Ok(()));
+        assert_eq!(listed.has_training(), schedule.has_training());
         assert_eq!(lines(&listed, stages, count), text);
         for stage in 0..stages {
-            let of = |one: &PipelineSchedule| one.steps(stage, stages, count).collect::<Vec<_>>();
+            let of = |one: &PipelineSchedule| {
+                one.steps_of_stage(stage, stages, count).collect::<Vec<_>>()
+            };
             assert_eq!(of(&listed), of(&schedule), "{schedule:?}");
-            let stored = |one: &PipelineSchedule| one.stored(stage, stages, count);
+            let stored = |one: &PipelineSchedule| one.max_stored_passes(stage, stages, count);
             assert_eq!(stored(&listed), stored(&schedule));
         }
     }
@@ -116,7 +121,7 @@ fn wrong_orders_are_refused_where_they_are() {
     }
     let orders = PassOrders::parse("0F0,0B0\n1F0,1B0").unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
-    let refusal = |stages, count| listed.check(stages, count).unwrap_err().to_string();
+    let refusal = |stages, count| listed.check_size(stages, count).unwrap_err().to_string();
     assert_eq!(
         refusal(4, 1),
         "`pipeline` is 4; expected 2, the number of stages in the pass orders"

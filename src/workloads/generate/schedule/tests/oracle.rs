@@ -22,10 +22,14 @@ pub(super) fn play(
     micro_batches: u32,
 ) -> Played {
     let count = stages.len() as u32;
-    let last = count * schedule.chunks() - 1;
+    let last = count * schedule.chunk_count() - 1;
     let trains = *schedule != PipelineSchedule::Inference;
     let orders: Vec<Vec<_>> = (0..count)
-        .map(|stage| schedule.passes(stage, count, micro_batches).collect())
+        .map(|stage| {
+            schedule
+                .passes_of_stage(stage, count, micro_batches)
+                .collect()
+        })
         .collect();
     // End time of (micro-batch, place, backward).
     let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();

@@ -47,7 +47,7 @@ fn play_steps(
     // Time at which the result of (micro-batch, part, backward) was sent.
     let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();
     let orders: Vec<Vec<PipelineStep>> = (0..stages)
-        .map(|stage| schedule.steps(stage, stages, count).collect())
+        .map(|stage| schedule.steps_of_stage(stage, stages, count).collect())
         .collect();
     let all = stages as usize;
     let (mut next, mut free, mut busy) = (vec![0; all], vec![0; all], vec![0; all]);
@@ -57,7 +57,7 @@ fn play_steps(
         for stage in 0..all {
             while let Some(step) = orders[stage].get(next[stage]) {
                 let needed: Option<Vec<u64>> = step
-                    .passes()
+                    .iter_passes()
                     .filter_map(|pass| {
                         let part = places[stage][pass.chunk as usize];
                         let key = match pass.kind {
@@ -82,7 +82,7 @@ fn play_steps(
                 };
                 free[stage] = begin + lasts;
                 busy[stage] += lasts;
-                for pass in step.passes() {
+                for pass in step.iter_passes() {
                     let part = places[stage][pass.chunk as usize];
                     let own = (pass.micro_batch, part, false);
                     match pass.kind {
@@ -195,14 +195,14 @@ fn idle_time_is_what_formulas_say() {
                     (PipelineSchedule::DualPipeV, false),
                 ];
                 for (schedule, split) in all {
-                    let is_dual = schedule.chunks() == 2;
+                    let is_dual = schedule.chunk_count() == 2;
                     // For overlapping passes, the formula is exact only if input gradients and
                     // weight gradients take the same time.
                     if is_dual && times[1] != times[2] {
                         continue;
                     }
                     let found = play_steps(&schedule, stages, count, times, split);
-                    let formula = schedule.idle(stages, split, thirds(times)).unwrap();
+                    let formula = schedule.idle_time(stages, split, thirds(times)).unwrap();
                     let most = found.idle.iter().copied().max();
                     let case = format!("{schedule:?} {stages} {count} {times:?} {split}");
                     assert_eq!(most, Some(formula.0), "{case}");
@@ -214,9 +214,9 @@ fn idle_time_is_what_formulas_say() {
     assert!(compared > 200);
     // With passes of equal length, ZB-H1 has (4 - 1) (1 + 1 - 1) / (3 x 8), and DualPipe (8 /
     // 2 - 1) (3 + 1 - 2) / (3 x 20).
-    let h1 = PipelineSchedule::ZeroBubbleH1.bubble(4, 8, false);
+    let h1 = PipelineSchedule::ZeroBubbleH1.bubble_fraction(4, 8, false);
     assert_eq!(h1, Some(3.0 / 24.0));
-    let dual = PipelineSchedule::DualPipe.bubble(8, 20, false);
+    let dual = PipelineSchedule::DualPipe.bubble_fraction(8, 20, false);
     assert_eq!(dual, Some(6.0 / 60.0));
 }
 
@@ -259,7 +259,7 @@ fn schedules_hold_what_their_tables_say() {
             ] {
                 let found = play_steps(&schedule, stages, count, [2, 2, 2, 6], false);
                 let stored: Vec<u64> = (0..stages)
-                    .map(|stage| schedule.stored(stage, stages, count))
+                    .map(|stage| schedule.max_stored_passes(stage, stages, count))
                     .collect();
                 assert_eq!(found.peaks, stored, "{schedule:?} {stages} {count}");
                 let largest = stored.iter().copied().max();
@@ -291,7 +291,7 @@ fn few_micro_batches_pass_all_the_same() {
 #[test]
 fn two_directions_want_even_numbers() {
     let refusal = |schedule: PipelineSchedule, stages, count| {
-        schedule.check(stages, count).unwrap_err().to_string()
+        schedule.check_size(stages, count).unwrap_err().to_string()
     };
     let dual = || PipelineSchedule::DualPipe;
     assert!(refusal(dual(), 3, 8).starts_with("`pipeline` is 3; expected an even number"));
@@ -321,10 +321,10 @@ fn each_result_goes_where_it_is_needed() {
         let (stages, count) = (4, 8);
         let mut ends = 0;
         for stage in 0..stages {
-            for pass in schedule.passes(stage, stages, count) {
-                match schedule.predecessor(pass, stage, stages) {
+            for pass in schedule.passes_of_stage(stage, stages, count) {
+                match schedule.predecessor_of(pass, stage, stages) {
                     Some((other, needed)) => {
-                        let back = schedule.successor(needed, other, stages);
+                        let back = schedule.successor_of(needed, other, stages);
                         assert_eq!(back, Some((stage, pass)), "{schedule:?}");
                     }
                     None if pass.kind != PassKind::WeightGradient => ends += 1,

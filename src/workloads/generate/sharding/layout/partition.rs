@@ -18,10 +18,12 @@ impl MemberPartition {
     ///
     /// # Panics
     /// Panics if `digits` do not belong to one grid of `members`, or share a position in it.
-    pub fn over(digits: &[MeshAxis], members: u32) -> Self {
+    pub fn over_axes(digits: &[MeshAxis], members: u32) -> Self {
         assert!(on_one_grid(digits, members), "{digits:?} of {members}");
         let first = |member: u32| {
-            let parts = digits.iter().map(|digit| digit.part(member) * digit.stride);
+            let parts = digits
+                .iter()
+                .map(|digit| digit.shard_of_member(member) * digit.stride);
             member - parts.sum::<u32>()
         };
         let firsts: Vec<u32> = (0..members).map(first).collect();
@@ -29,14 +31,14 @@ impl MemberPartition {
     }
 
     /// Creates groups of `size` consecutive members; `size` must divide `members`.
-    pub fn runs(members: u32, size: u32) -> Self {
+    pub fn of_consecutive_members(members: u32, size: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member / size).collect();
         Self::by_equal_keys(&keys).expect("all runs have one size")
     }
 
     /// Creates groups in which neighbouring members are `stride` apart; `stride` must divide
     /// `members`.
-    pub fn strided(members: u32, stride: u32) -> Self {
+    pub fn of_strided_members(members: u32, stride: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member % stride).collect();
         Self::by_equal_keys(&keys).expect("all strides have one size")
     }
@@ -67,7 +69,7 @@ impl MemberPartition {
     }
 
     /// Number of members per group.
-    pub fn size(&self) -> u32 {
+    pub fn group_size(&self) -> u32 {
         self.size
     }
 
@@ -77,7 +79,7 @@ impl MemberPartition {
     }
 
     /// Number of groups.
-    pub fn count(&self) -> u32 {
+    pub fn group_count(&self) -> u32 {
         self.group_of.len() as u32 / self.size
     }
 
@@ -94,6 +96,6 @@ impl MemberPartition {
 
     /// Returns true if a single group has all members.
     pub fn is_all(&self) -> bool {
-        self.count() == 1
+        self.group_count() == 1
     }
 }

@@ -81,7 +81,7 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
     if change.senders_per_block() == 1 {
         return Redistribution::Nothing;
     }
-    let share = to.parts();
+    let share = to.shard_count();
     if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
         return Redistribution::AllGather { among, share };
     }
@@ -110,9 +110,12 @@ pub fn reduce_scatter_groups(
     members: u32,
 ) -> Option<MemberPartition> {
     let change = LayoutChange::new(from, to, members);
-    let among = MemberPartition::over(over, members);
+    let among = MemberPartition::over_axes(over, members);
     let slices = change.in_blocks() && change.senders_per_block() == 1;
-    if !slices || among.size() == 1 || change.receivers_per_block() != u64::from(among.size()) {
+    if !slices
+        || among.group_size() == 1
+        || change.receivers_per_block() != u64::from(among.group_size())
+    {
         return None;
     }
     let shares_out = |group| {
@@ -128,7 +131,7 @@ pub fn reduce_scatter_groups(
             .all(|&member| from.shard_indices(member) == has)
             && needs.windows(2).all(|two| two[0] != two[1])
     };
-    (0..among.count()).all(shares_out).then_some(among)
+    (0..among.group_count()).all(shares_out).then_some(among)
 }
 
 /// The layouts of a result before and after a redistribution.
@@ -236,6 +239,6 @@ impl<'a> LayoutChange<'a> {
             *earlier += 1;
         }
         MemberPartition::by_equal_keys(&groups)
-            .filter(|among| u64::from(among.size()) == self.senders_per_block())
+            .filter(|among| u64::from(among.group_size()) == self.senders_per_block())
     }
 }

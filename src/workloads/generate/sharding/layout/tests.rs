@@ -21,7 +21,9 @@ fn columns(parts: u32, stride: u32) -> ShardLayout {
 }
 
 fn groups(among: &MemberPartition) -> Vec<Vec<u32>> {
-    (0..among.count()).map(|g| among.members_of(g)).collect()
+    (0..among.group_count())
+        .map(|g| among.members_of(g))
+        .collect()
 }
 
 fn gathers(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {

@@ -181,7 +181,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
     let case = format!("{windows:?} {:?}", [b, c, i, k]);
     let work = convolution(size, kernel, stride, padding);
     let count = b * c * i * k;
-    let degrees = ShardingDegrees::convolution(b, c, i, k);
+    let degrees = ShardingDegrees::of_convolution(b, c, i, k);
     let sharding = OperatorSharding::new(&work, SAMPLES, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
     // Gradients of other devices' rows, which must be sent to the devices that own the rows:
@@ -228,7 +228,11 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                     let row =
                         size[1] * SAMPLES / u64::from(degrees.b) * INPUTS / u64::from(degrees.k);
                     let halo = used.halo().map(|rows| rows * row);
-                    assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
+                    assert_eq!(
+                        sharding.image_rows_of(device),
+                        Some(used.both()),
+                        "{case}: {device}"
+                    );
                     // A device returns gradients only of rows that it received. If windows leave
                     // gaps between columns, some of these rows have no gradient.
                     let others = gradients
@@ -296,9 +300,13 @@ fn a_pooling_sums_nothing() {
                 stride,
                 padding,
             };
-            let sharding =
-                OperatorSharding::new(&work, SAMPLES, ShardingDegrees::pool(b, c, i), b * c * i)
-                    .unwrap();
+            let sharding = OperatorSharding::new(
+                &work,
+                SAMPLES,
+                ShardingDegrees::of_pooling(b, c, i),
+                b * c * i,
+            )
+            .unwrap();
             let mut device = 0;
             for _ in 0..b * c {
                 for ii in 0..i {
@@ -316,7 +324,11 @@ fn a_pooling_sums_nothing() {
                     // All samples and channels of a device need the same work.
                     let planes = SAMPLES * INPUTS / u64::from(b * c);
                     assert_eq!(sharding.flops, 2 * places * planes, "{case}");
-                    assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
+                    assert_eq!(
+                        sharding.image_rows_of(device),
+                        Some(used.both()),
+                        "{case}: {device}"
+                    );
                     device += 1;
                 }
             }

@@ -26,11 +26,11 @@ fn what_does_not_divide_is_refused_with_what_would() {
         "`b` is 0; expected 1 or more"
     );
     assert_eq!(
-        refusal(&attention(), degrees(1, 1, 1, 2), 2),
+        refusal(&parse_attention(), degrees(1, 1, 1, 2), 2),
         "`k` is 2; expected 1, for a head cannot be split; `n` shards by heads"
     );
     assert_eq!(
-        refusal(&attention(), degrees(1, 1, 8, 1), 8),
+        refusal(&parse_attention(), degrees(1, 1, 8, 1), 8),
         "`n` is 8; expected a divisor of the 8 heads and the 4 heads of keys and values, for parts are equal, \
          such as 4"
     );
@@ -53,12 +53,12 @@ fn images_are_refused_in_the_letters_of_plans() {
     // The output has 4 rows and the input 8, so 8 parts do not divide the output.
     let work = image::work([8, 8], 2, 1);
     assert_eq!(
-        refusal(&work, ShardingDegrees::convolution(1, 1, 8, 1), 8),
+        refusal(&work, ShardingDegrees::of_convolution(1, 1, 8, 1), 8),
         "`m` is 8; expected a divisor of the 4 rows of the output and the 8 rows of the input, for parts are \
          equal, such as 4"
     );
     assert_eq!(
-        refusal(&work, ShardingDegrees::convolution(1, 3, 1, 2), 5),
+        refusal(&work, ShardingDegrees::of_convolution(1, 3, 1, 2), 5),
         "`devices` is 5; expected 6, the product of the degrees b 1, k 3, m 1, n 2"
     );
     let OperatorKind::Convolution {
@@ -85,7 +85,7 @@ fn images_are_refused_in_the_letters_of_plans() {
         bias,
     };
     assert_eq!(
-        refusal(&grouped, ShardingDegrees::convolution(1, 2, 1, 1), 2),
+        refusal(&grouped, ShardingDegrees::of_convolution(1, 2, 1, 1), 2),
         "`k` is 2; expected 1, for the channels of a grouped convolution cannot be split"
     );
     // A window larger than the image has no output, and no degree is valid for zero outputs.
@@ -97,7 +97,7 @@ fn images_are_refused_in_the_letters_of_plans() {
         padding: 0,
     };
     assert_eq!(
-        refusal(&small, ShardingDegrees::pool(1, 1, 1), 1),
+        refusal(&small, ShardingDegrees::of_pooling(1, 1, 1), 1),
         "`m` is 1; expected a divisor of the 0 rows of the output and the 2 rows of the input, for parts are equal"
     );
 }

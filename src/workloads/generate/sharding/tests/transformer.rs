@@ -35,8 +35,8 @@ fn products() -> Vec<(OperatorKind, TensorSplit)> {
         qk_norm: false,
         experts: None,
     };
-    let operators = block.operators().into_iter();
-    let products = operators.filter(|one| one.work.multiplications() > 0);
+    let operators = block.block_operators().into_iter();
+    let products = operators.filter(|one| one.work.multiplication_count() > 0);
     products.map(|one| (one.work, one.cut)).collect()
 }
 
@@ -84,7 +84,7 @@ fn a_transformers_sums_are_eq_6() {
             // Each of the two kinds of products sums in only one pass, because a result without
             // partial sums needs no sum.
             let row = cut == TensorSplit::RowParallel;
-            let linear = work.parameters() > 0;
+            let linear = work.parameter_count() > 0;
             sums[0] += if row { found.forward.elements } else { 0 };
             sums[1] += if linear && !row {
                 found.backward.elements

@@ -25,7 +25,7 @@ use super::{CostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::GenerateError;
 use crate::generate::plan::ElementwiseKernels;
 use crate::model::OperatorSpec;
-use chakram_trace::format::{KernelShape, MovingKernel};
+use chakram_trace::format::{KernelShape, MemoryBoundKernel};
 
 impl CostParameters {
     /// Returns the kernels of attention and of the operations before it.
@@ -36,15 +36,15 @@ impl CostParameters {
         [rotary, qk_norm]: [bool; 2],
     ) -> Result<OperatorKernels, GenerateError> {
         let [queries, tokens, heads, kv_heads, width] =
-            ['m', 't', 'n', 'g', 'w'].map(|axis| spec.extent(axis));
+            ['m', 't', 'n', 'g', 'w'].map(|axis| spec.extent_of_axis(axis));
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
         let [b, d] = [self.samples, self.number].map(u128::from);
         let [m, s, a, v, w] = [queries, tokens, heads, kv_heads, width].map(u128::from);
         // Values may be narrower than keys, and a token may attend to only a part of the other
         // tokens.
-        let is_shaped = spec.has('u');
+        let is_shaped = spec.has_axis('u');
         let u = if is_shaped {
-            spec.extent('u').into()
+            spec.extent_of_axis('u').into()
         } else {
             w
         };
@@ -52,7 +52,7 @@ impl CostParameters {
         // a sequence have equal parts of these pairs.
         let whole = if causal { m * (s + 1) / 2 } else { m * s };
         let pairs = match is_shaped && causal {
-            true => m * s - u128::from(spec.extent('d')).min(m * s),
+            true => m * s - u128::from(spec.extent_of_axis('d')).min(m * s),
             false => whole,
         };
         let q = [b, a, m, w];
@@ -107,10 +107,10 @@ impl CostParameters {
             let w = (w + u).div_ceil(2);
             self.unfused_attention_kernels(dropout, [a, v, w], [b, a, m, w], [b, v, s, w])?
         };
-        let latent = is_shaped && spec.extent('l') > 0;
+        let latent = is_shaped && spec.extent_of_axis('l') > 0;
         let turned = match is_shaped {
             // With latent vectors, all key heads share the rotary columns.
-            true => u128::from(spec.extent('r')) * (a + if latent { 1 } else { v }),
+            true => u128::from(spec.extent_of_axis('r')) * (a + if latent { 1 } else { v }),
             false => (a + v) * w,
         };
         self.before_attention(&mut kernels, rotary, [n, turned], v < a)?;
@@ -124,8 +124,8 @@ impl CostParameters {
     /// are the sizes of the tensor with all these heads.
     fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
-        let (copy, element) = (MovingKernel::Copy, MovingKernel::ElementWise);
-        let (norm, softmax) = (MovingKernel::Normalization, MovingKernel::Softmax);
+        let (copy, element) = (MemoryBoundKernel::Copy, MemoryBoundKernel::ElementWise);
+        let (norm, softmax) = (MemoryBoundKernel::Normalization, MemoryBoundKernel::Softmax);
         let (forward, backward) = if self.elementwise == ElementwiseKernels::Eager {
             (
                 kernel_chain(
@@ -172,13 +172,13 @@ impl CostParameters {
         shares: bool,
     ) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
-        let copy = MovingKernel::Copy;
+        let copy = MemoryBoundKernel::Copy;
         let one_by_one = [
             (".rotary.single", copy, d + 4),
             (".rotary.turn", copy, 8),
             (".rotary.half", copy, 4 + d),
         ];
-        let in_one = [(".rotary", MovingKernel::ElementWise, 2 * d)];
+        let in_one = [(".rotary", MemoryBoundKernel::ElementWise, 2 * d)];
         let mut before = match (rotary, self.elementwise) {
             (false, _) => Vec::new(),
             (true, ElementwiseKernels::Eager) => kernel_chain(x, &one_by_one)?,

@@ -2,7 +2,7 @@
 
 use crate::generate::training::program::OperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
-use chakram_trace::format::{Dtype, KernelShape, MovingKernel};
+use chakram_trace::format::{Dtype, KernelShape, MemoryBoundKernel};
 
 /// A kernel of an operator: its work, and its name in a trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +85,7 @@ impl LoweredKernel {
         Self { shape, ..self }
     }
 
-    pub(super) fn moving_kernel(self, class: MovingKernel) -> Self {
+    pub(super) fn moving_kernel(self, class: MemoryBoundKernel) -> Self {
         self.with_shape(KernelShape::Moving(class))
     }
 }
@@ -101,9 +101,9 @@ pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape 
 /// of bytes that it moves per element of `x`.
 pub(super) fn kernel_chain(
     x: [u128; 2],
-    kernels: &[(&'static str, MovingKernel, u128)],
+    kernels: &[(&'static str, MemoryBoundKernel, u128)],
 ) -> Result<Vec<LoweredKernel>, GenerateError> {
-    let one = |&(name, class, bytes): &(&'static str, MovingKernel, u128)| {
+    let one = |&(name, class, bytes): &(&'static str, MemoryBoundKernel, u128)| {
         Ok(build_kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving_kernel(class))
     };
     kernels.iter().map(one).collect()

@@ -25,7 +25,7 @@ use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_s
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::OperatorSpec;
-use chakram_trace::format::{Dtype, MovingKernel};
+use chakram_trace::format::{Dtype, MemoryBoundKernel};
 
 /// Returns the bytes of two numbers, because a single number may have only 4 bits.
 pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
@@ -101,11 +101,11 @@ impl CostParameters {
         let mut after_weights = Vec::new();
         if megatron && bias {
             let sum = build_kernel(".bgrad", 0, d * n * m, &[&y], &[&[experts * m]])?;
-            after_weights.push(sum.moving_kernel(MovingKernel::ElementWise));
+            after_weights.push(sum.moving_kernel(MemoryBoundKernel::ElementWise));
         }
         if apart {
             let sum = build_kernel(".wgrad.sum", 0, (d + 2 * g) * held, &[w, w], &[w])?;
-            after_weights.push(sum.moving_kernel(MovingKernel::ElementWise));
+            after_weights.push(sum.moving_kernel(MemoryBoundKernel::ElementWise));
         }
         Ok(OperatorKernels {
             forward,
@@ -147,7 +147,7 @@ impl CostParameters {
     /// with `k` columns and the other with `c`.
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
-            ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent(axis)));
+            ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent_of_axis(axis)));
         let mut kernels = self.linear_kernels([self.row_count(m), k, n * i], 1, false)?;
         let mut second = self.linear_kernels([self.row_count(m), c, n * j], 1, false)?;
         let lowered = second.forward.iter_mut().chain(&mut second.backward);
@@ -191,7 +191,7 @@ impl CostParameters {
             moved += 2 * elements.div_ceil(32);
         }
         kernels.push(build_kernel(quantize, 0, moved, &[&x], &[&x, &x])?);
-        let moving = |kernel: LoweredKernel| kernel.moving_kernel(MovingKernel::ElementWise);
+        let moving = |kernel: LoweredKernel| kernel.moving_kernel(MemoryBoundKernel::ElementWise);
         Ok(kernels.into_iter().map(moving).collect())
     }
 }

@@ -2,23 +2,23 @@
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
-use crate::model::{MovingKernels, MovingSpec, OperatorSpec};
+use crate::model::{MemoryBoundKernels, MemoryBoundSpec, OperatorSpec};
 
 impl CostParameters {
     /// Returns the kernels of an operator that has no products.
     pub(super) fn moving_kernels(
         &self,
         spec: &OperatorSpec,
-        kernels: &MovingKernels,
+        kernels: &MemoryBoundKernels,
     ) -> Result<OperatorKernels, GenerateError> {
         // Look-ups in tables and reductions of logits keep their own kernels, even if other kernels
         // are fused.
         let fusible = !spec.looks_up() && !spec.reduces_columns();
-        let lower = |one: &MovingSpec| {
+        let lower = |one: &MemoryBoundSpec| {
             let sides = [one.reads, one.writes];
             let moved = sides.map(|(axes, each)| {
-                let all = self.row_count(spec.volume(axes));
-                all.saturating_mul(each.count(self.number, self.gradient))
+                let all = self.row_count(spec.tensor_volume(axes));
+                all.saturating_mul(each.byte_count(self.number, self.gradient))
             });
             let moved = moved[0].saturating_add(moved[1]);
             let [from, to] = sides.map(|(axes, _)| self.tensor_sizes(spec, axes));

@@ -15,19 +15,24 @@ impl CostParameters {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let counted = spec.products.iter().filter(|one| one.multiplies);
         let multiplied = counted.map(|one| {
-            let over = spec.volume(one.over);
-            self.row_count(spec.volume(one.result)).saturating_mul(over)
+            let over = spec.tensor_volume(one.over);
+            self.row_count(spec.tensor_volume(one.result))
+                .saturating_mul(over)
         });
         let flops = multiplied.fold(0, u128::saturating_add).saturating_mul(2);
         let [input, output] =
-            [&spec.inputs, &spec.outputs].map(|all| self.row_count(spec.volumes(all)));
+            [&spec.inputs, &spec.outputs].map(|all| self.row_count(spec.sum_volumes(all)));
         let sizes = |axes: &&'static str| self.tensor_sizes(spec, axes);
         let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
         let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();
         // Only the filters count as weights, because adding a bias takes no extra time.
         let weights = spec.weights.first().map(|one| one.axes);
-        let held = weights.map_or(0, |axes| spec.volume(axes));
-        let w = weights.map(|axes| axes.chars().map(|axis| spec.extent(axis).into()).collect());
+        let held = weights.map_or(0, |axes| spec.tensor_volume(axes));
+        let w = weights.map(|axes| {
+            axes.chars()
+                .map(|axis| spec.extent_of_axis(axis).into())
+                .collect()
+        });
         let w: Vec<Vec<u128>> = w.into_iter().collect();
         let moved = d.saturating_mul(input.saturating_add(held).saturating_add(output));
         let found = g * if self.sums { 2 } else { 1 };

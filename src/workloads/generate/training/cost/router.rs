@@ -23,7 +23,7 @@
 use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::model::OperatorSpec;
-use chakram_trace::format::MovingKernel;
+use chakram_trace::format::MemoryBoundKernel;
 
 impl CostParameters {
     /// Returns the kernels of a router: scoring, choice of experts, and copies of tokens.
@@ -33,18 +33,18 @@ impl CostParameters {
         [sigmoid, biased, grouped]: [bool; 3],
     ) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
-        let [t, copies] = ['m', 'c'].map(|axis| self.row_count(spec.extent(axis).into()));
-        let [h, x] = ['n', 'e'].map(|axis| u128::from(spec.extent(axis)));
+        let [t, copies] = ['m', 'c'].map(|axis| self.row_count(spec.extent_of_axis(axis).into()));
+        let [h, x] = ['n', 'e'].map(|axis| u128::from(spec.extent_of_axis(axis)));
         let flops = 2 * t * h * x;
         let (tokens, copied, scores, weights) = ([t, h], [copies, h], [t, x], [h, x]);
         let moved = d * (t * h + h * x + t * x);
         let permuted = d * (t + copies) * h;
-        let softmax = MovingKernel::Softmax;
+        let softmax = MemoryBoundKernel::Softmax;
         let over_scores = |suffix, each: u128, class| {
             let kernel = build_kernel(suffix, 0, each * t * x, &[&scores], &[&scores])?;
             Ok::<_, GenerateError>(kernel.moving_kernel(class))
         };
-        let element = MovingKernel::ElementWise;
+        let element = MemoryBoundKernel::ElementWise;
         let mut forward = vec![
             build_kernel(".score", flops, moved, &[&tokens, &weights], &[&scores])?
                 .with_shape(gemm_shape(1, t, x, h)),
@@ -73,12 +73,12 @@ impl CostParameters {
         }
         forward.push(
             build_kernel(".permute", 0, permuted, &[&tokens], &[&copied])?
-                .moving_kernel(MovingKernel::Copy),
+                .moving_kernel(MemoryBoundKernel::Copy),
         );
         let inputs: [&[u128]; 2] = [&scores, &weights];
         let backward = vec![
             build_kernel(".permute", 0, permuted, &[&copied], &[&tokens])?
-                .moving_kernel(MovingKernel::Copy),
+                .moving_kernel(MemoryBoundKernel::Copy),
             build_kernel(
                 ".choose",
                 0,
@@ -90,7 +90,7 @@ impl CostParameters {
             build_kernel(".score.dgrad", flops, moved, &inputs, &[&tokens])?
                 .with_shape(gemm_shape(1, t, h, x)),
             build_kernel(".sum", 0, 3 * d * t * h, &[&tokens, &tokens], &[&tokens])?
-                .moving_kernel(MovingKernel::ElementWise),
+                .moving_kernel(MemoryBoundKernel::ElementWise),
         ];
         let found = g * if self.sums { 2 } else { 1 } * h * x;
         let moved = d * (t * h + t * x) + found;

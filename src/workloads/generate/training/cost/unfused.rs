@@ -4,7 +4,7 @@
 use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
-use chakram_trace::format::MovingKernel;
+use chakram_trace::format::MemoryBoundKernel;
 
 impl CostParameters {
     /// Returns the kernels of unfused attention, which writes its scores to memory. There are `a`
@@ -28,7 +28,7 @@ impl CostParameters {
         // times values.
         let (scores, sums) = (gemm_shape(b * a, m, s, w), gemm_shape(b * a, m, w, s));
         let key_sums = gemm_shape(b * a, s, w, m);
-        let softmax = MovingKernel::Softmax;
+        let softmax = MemoryBoundKernel::Softmax;
         let in_one = match self.softmax {
             SoftmaxKernel::Fused => true,
             SoftmaxKernel::Unfused => false,
@@ -71,7 +71,7 @@ impl CostParameters {
             // Heads are merged for the product after attention, and split again in the backward
             // pass.
             let merge = build_kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
-            let merge = merge.moving_kernel(MovingKernel::Copy);
+            let merge = merge.moving_kernel(MemoryBoundKernel::Copy);
             backward.insert(0, merge.clone());
             forward.push(merge);
         }
@@ -92,7 +92,7 @@ impl CostParameters {
         if megatron {
             let moved = 2 * d * n * (a + 2 * v) * w;
             let split = build_kernel(".split", 0, moved, &[&q, &kv, &kv], &[&q])?;
-            backward.push(split.moving_kernel(MovingKernel::Copy));
+            backward.push(split.moving_kernel(MemoryBoundKernel::Copy));
         }
         Ok(OperatorKernels {
             forward,

@@ -169,7 +169,7 @@ impl RankEmitter<'_, '_> {
             self.emit_last(what, op, lane, TrainingPhase::Synchronize)?;
         }
         let makes = plan.plan.optimizer != Optimizer::None;
-        if makes && !plan.plan.without.has(AblationEffect::Optimizer) {
+        if makes && !plan.plan.without.has_effect(AblationEffect::Optimizer) {
             // Half of the bytes that a step moves are loads, and the other half are stores.
             let moved = plan.step_bytes(self.place.stage);
             self.stream_state(false, moved.div_ceil(2))?;

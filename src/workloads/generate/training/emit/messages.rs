@@ -10,7 +10,7 @@ impl RankEmitter<'_, '_> {
     /// adapters, the peer is the adapter of the share with the same index.
     fn peer_on(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.adapter_share(self.place.stage);
-        self.plan.placement.rank(RankCoordinates {
+        self.plan.placement.rank_at(RankCoordinates {
             tensor: share * self.plan.adapter_share(stage),
             stage,
             ..self.place
@@ -104,8 +104,11 @@ impl RankEmitter<'_, '_> {
         let mut id = id.expect("members that receive nothing are of a share");
         // If the plan leaves out the bubble, no node waits for the message. However, scattered
         // parts must still be gathered.
-        let waits = !plan.plan.without.has(AblationEffect::Bubble);
-        let silent = plan.plan.without.has(AblationEffect::TensorCommunication);
+        let waits = !plan.plan.without.has_effect(AblationEffect::Bubble);
+        let silent = plan
+            .plan
+            .without
+            .has_effect(AblationEffect::TensorCommunication);
         let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;
         if gathers {
             self.data.clear();

@@ -12,14 +12,14 @@ use crate::generate::training::program::{ProgramBuilder, ProgramDependency};
 
 /// For each operator, the nodes that later nodes wait for to use its result, while a program is
 /// written. Empty if operators run one after another.
-pub(super) struct BranchFronts {
+pub(super) struct BranchDependencies {
     parallel: bool,
     /// Nodes on which the program depends.
     entry: Vec<ProgramDependency>,
     ends: Vec<Option<Vec<ProgramDependency>>>,
 }
 
-impl BranchFronts {
+impl BranchDependencies {
     /// Starts at the current end of the chain in `to`, before the first of `count` operators.
     pub fn new(order: BranchOrder, count: usize, to: &ProgramBuilder) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl BranchFronts {
 
     /// Makes operator `i` start after the operators in `before`, or at the start of the program if
     /// there are none.
-    pub fn begin(
+    pub fn begin_operator(
         &self,
         own: &[MemberOperator<'_>],
         i: usize,
@@ -45,7 +45,7 @@ impl BranchFronts {
     }
 
     /// Records the nodes with which operator `i` ends.
-    pub fn end(&mut self, i: usize, to: &mut ProgramBuilder) {
+    pub fn end_operator(&mut self, i: usize, to: &mut ProgramBuilder) {
         if self.parallel {
             self.ends[i] = Some(to.front.clone());
             to.branch = 0;
@@ -54,7 +54,7 @@ impl BranchFronts {
 
     /// Continues the chain after the operators `last`, or at the start of the program if there are
     /// none.
-    pub fn finish(&self, last: impl Iterator<Item = usize>, to: &mut ProgramBuilder) {
+    pub fn continue_chain(&self, last: impl Iterator<Item = usize>, to: &mut ProgramBuilder) {
         if self.parallel {
             to.front = self.join_fronts(last);
         }

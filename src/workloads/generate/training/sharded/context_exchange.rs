@@ -26,7 +26,7 @@ impl MemberProgramWriter<'_> {
                     // Gradients of keys and values have as many bytes as keys and values.
                     held = held.saturating_mul(2);
                 }
-                to.allocate(TensorClass::Temporary, held);
+                to.allocate_bytes(TensorClass::Temporary, held);
                 let kind = CollectiveKind::AllGather;
                 self.context_collective(one, kind, ".all-gather", keys, phase, to);
             }
@@ -55,11 +55,11 @@ impl MemberProgramWriter<'_> {
             None => {}
             Some(ContextExchange::AllGather) => {
                 if back {
-                    to.free(TensorClass::Temporary, gathered_bytes(one));
+                    to.free_bytes(TensorClass::Temporary, gathered_bytes(one));
                     let (kind, bytes) = (CollectiveKind::ReduceScatter, gathered_bytes(one));
                     self.context_collective(one, kind, ".reduce-scatter", bytes, phase, to);
                 }
-                to.free(TensorClass::Temporary, gathered_bytes(one));
+                to.free_bytes(TensorClass::Temporary, gathered_bytes(one));
             }
             Some(ContextExchange::AllToAll) => {
                 let (suffix, bytes) = match back {
@@ -92,7 +92,7 @@ impl MemberProgramWriter<'_> {
 
 /// Returns the bytes of the keys and values of all tokens.
 fn gathered_bytes(one: &MemberOperator<'_>) -> u64 {
-    let [tokens, own] = ['t', 'm'].map(|axis| u128::from(one.spec.extent(axis)));
+    let [tokens, own] = ['t', 'm'].map(|axis| u128::from(one.spec.extent_of_axis(axis)));
     let bytes = u128::from(one.context_bytes[1]) * tokens / own.max(1);
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }

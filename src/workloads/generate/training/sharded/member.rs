@@ -3,7 +3,7 @@
 use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
 use super::super::layer::{kernels_after_weights, node_name, task_and_shapes};
 use super::super::program::{LayerProgram, ProgramBuilder, ProgramDependency, ProgramTask};
-use super::branches::{self, BranchFronts};
+use super::branches::{self, BranchDependencies};
 use super::redistribution::PendingRedistribution;
 use super::redistribution_cache::GroupRedistribution;
 use super::{MemberOperator, MemberProgramWriter};
@@ -11,7 +11,7 @@ use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ParallelGroupKind, RecomputePolicy,
 };
 use crate::generate::training::cost::LoweredKernel;
-use crate::model::{ChainRole, ExpertExchange};
+use crate::model::{ChainInput, ExpertExchange};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
@@ -28,7 +28,7 @@ impl MemberProgramWriter<'_> {
         // Only the layer's input is saved, because the backward pass recomputes all other
         // activations from it.
         if let Some(kept) = full.filter(|_| trains) {
-            forward.allocate(TensorClass::Activations, kept);
+            forward.allocate_bytes(TensorClass::Activations, kept);
         }
         self.build_forward(
             own,
@@ -43,7 +43,7 @@ impl MemberProgramWriter<'_> {
                 self.build_forward(own, end, TrainingPhase::Recompute, true, &mut backward);
             }
             for one in own {
-                backward.allocate(TensorClass::Activations, one.again.dropped);
+                backward.allocate_bytes(TensorClass::Activations, one.again.dropped);
                 let operator = &one.step.operator.name;
                 push_kernels(
                     &one.again.kernels,
@@ -53,16 +53,16 @@ impl MemberProgramWriter<'_> {
                 );
             }
             let order = self.lowering_context().branches;
-            let mut fronts = BranchFronts::new(order, own.len(), &backward);
+            let mut fronts = BranchDependencies::new(order, own.len(), &backward);
             for i in (0..own.len()).rev() {
-                fronts.begin(own, i, branches::consumers_of(own, i), &mut backward);
+                fronts.begin_operator(own, i, branches::consumers_of(own, i), &mut backward);
                 self.build_backward(own, end, i, &mut backward);
-                fronts.end(i, &mut backward);
+                fronts.end_operator(i, &mut backward);
             }
-            fronts.finish(branches::first_operators(own), &mut backward);
-            backward.free(TensorClass::Activations, full.unwrap_or(0));
+            fronts.continue_chain(branches::first_operators(own), &mut backward);
+            backward.free_bytes(TensorClass::Activations, full.unwrap_or(0));
         }
-        (forward.finish(), backward.finish())
+        (forward.finish_program(), backward.finish_program())
     }
 
     fn build_forward(
@@ -73,9 +73,9 @@ impl MemberProgramWriter<'_> {
         keeps: bool,
         to: &mut ProgramBuilder,
     ) {
-        let mut fronts = BranchFronts::new(self.lowering_context().branches, own.len(), to);
+        let mut fronts = BranchDependencies::new(self.lowering_context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
-            fronts.begin(own, i, branches::sources_of(own, i), to);
+            fronts.begin_operator(own, i, branches::sources_of(own, i), to);
             // If an operator of this layer produced the input and left its sum pending, the sum is
             // already emitted.
             for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
@@ -84,7 +84,7 @@ impl MemberProgramWriter<'_> {
             self.exchange_halo(one, false, phase, to);
             if keeps {
                 let kept = self.lowering.kept_bytes(one);
-                to.allocate(TensorClass::Activations, kept);
+                to.allocate_bytes(TensorClass::Activations, kept);
             }
             self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
             self.exchange_before_attention(one, phase, to);
@@ -95,9 +95,9 @@ impl MemberProgramWriter<'_> {
             for (whose, input) in pending_inputs(own, i) {
                 self.redistribute_input(own, whose, input, phase, to);
             }
-            fronts.end(i, to);
+            fronts.end_operator(i, to);
         }
-        fronts.finish(branches::last_operators(own), to);
+        fronts.continue_chain(branches::last_operators(own), to);
         // The output of a layer never has a pending sum.
         if let Some(one) = output_operator(own)
             && let Some(over) = one.step.cutting.partial_axis()
@@ -151,7 +151,7 @@ impl MemberProgramWriter<'_> {
         let outputs = one.step.cutting.outputs;
         let moved = PendingRedistribution {
             from: &input.need,
-            over: (one.spec.sums() && outputs.parts > 1).then_some(outputs),
+            over: (one.spec.sums_partial_results() && outputs.parts > 1).then_some(outputs),
             need: &input.from.layout,
             elements: input.from.elements,
         };
@@ -186,11 +186,11 @@ impl MemberProgramWriter<'_> {
         if !spec.reduces_columns() {
             return;
         }
-        let rows = spec.extent('m');
+        let rows = spec.extent_of_axis('m');
         let silent = self
             .lowering_context()
             .without
-            .has(AblationEffect::TensorCommunication);
+            .has_effect(AblationEffect::TensorCommunication);
         if cutting.outputs.parts == 1 || one.idle || silent {
             return;
         }
@@ -289,7 +289,9 @@ impl MemberProgramWriter<'_> {
                 family,
             };
             let name = node_name(phase, operator, ".all-gather");
-            let silent = context.without.has(AblationEffect::TensorCommunication);
+            let silent = context
+                .without
+                .has_effect(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
                 // Only the weight gradient needs the gathered input. So with split passes, the pass
                 // for weight gradients gathers it.
@@ -305,7 +307,7 @@ impl MemberProgramWriter<'_> {
         });
         self.exchange_before_attention(one, phase, to);
         if context.recompute == RecomputePolicy::Selective && one.kernels.scores > 0 {
-            to.allocate(TensorClass::Activations, one.kernels.scores);
+            to.allocate_bytes(TensorClass::Activations, one.kernels.scores);
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
         // Gradients of the copies return from the experts to which the copies were sent.
@@ -324,7 +326,7 @@ impl MemberProgramWriter<'_> {
                 shapes,
             );
             if weights.is_none() && one.parameters > 0 {
-                to.gradient(item);
+                to.mark_weight_gradient(item);
             }
         }
         self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
@@ -338,7 +340,7 @@ impl MemberProgramWriter<'_> {
             after.extend(gathered.map(ProgramDependency::Node));
             to.of_weights = true;
             let item = to.push_parallel(name, phase, task, after, shapes);
-            to.hold(item, one.output_bytes);
+            to.hold_gradients(item, one.output_bytes);
             to.push_behind(item, kernels_after_weights(&one.kernels, operator), beside);
             to.of_weights = false;
         };
@@ -348,7 +350,7 @@ impl MemberProgramWriter<'_> {
         let overlaps = context.overlap && weights.is_some();
         if !overlaps {
             found(to, before.clone(), false);
-            to.free(TensorClass::Activations, kept);
+            to.free_bytes(TensorClass::Activations, kept);
         }
         self.exchange_halo(one, true, phase, to);
         let inputs = one.step.inputs.iter();
@@ -359,9 +361,9 @@ impl MemberProgramWriter<'_> {
             let beside = to.front != before;
             let after = if beside { entry } else { before };
             found(to, after, beside);
-            to.free(TensorClass::Activations, kept);
+            to.free_bytes(TensorClass::Activations, kept);
         }
-        to.found(one.found, one.of_experts);
+        to.complete_gradients(one.found, one.of_experts);
     }
 }
 
@@ -374,7 +376,7 @@ fn is_pending(input: &OperatorInput) -> bool {
 /// the sum. The gradient is late if `one` has no sum of its input's gradient with which its weight gradient
 /// could overlap.
 fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
-    is_pending(input) && !(one.spec.sums() && one.step.cutting.outputs.parts > 1)
+    is_pending(input) && !(one.spec.sums_partial_results() && one.step.cutting.outputs.parts > 1)
 }
 
 /// Returns the inputs for which operator `i` left a sum pending, each with the operator that needs
@@ -413,5 +415,5 @@ fn push_kernels(
 
 /// Returns true if an operator of this kind can produce the output of its layer.
 fn hands_on(step: &ShardedOperator<'_>) -> bool {
-    !step.operator.around && step.operator.work.spec().role != ChainRole::Beside
+    !step.operator.around && step.operator.work.to_spec().role != ChainInput::Beside
 }

@@ -52,11 +52,15 @@ impl MemberProgramWriter<'_> {
         to: &mut ProgramBuilder,
     ) {
         let context = self.lowering_context();
-        if context.without.has(AblationEffect::TensorCommunication) || what.elements == 0 {
+        if context
+            .without
+            .has_effect(AblationEffect::TensorCommunication)
+            || what.elements == 0
+        {
             return;
         }
         let total = self.sample_bytes(what.elements);
-        let own = total / what.from.parts();
+        let own = total / what.from.shard_count();
         if let Some(over) = what.over {
             if let Some(family) = self.lowering.scatter_groups(what.from, over, what.need) {
                 let name = node_name(phase, whose[0], ".reduce-scatter");
@@ -143,7 +147,7 @@ impl MemberProgramWriter<'_> {
         if self
             .lowering_context()
             .without
-            .has(AblationEffect::TensorCommunication)
+            .has_effect(AblationEffect::TensorCommunication)
             || back && !one.wanted
         {
             return;
@@ -151,7 +155,7 @@ impl MemberProgramWriter<'_> {
         let (cutting, spec) = (&one.step.cutting, &one.spec);
         let columns = cutting.input_layout(spec).columns;
         // Elements of a row: all channels of all its pixels.
-        let row = spec.volumes(&spec.inputs) / u128::from(spec.extent('i').max(1));
+        let row = spec.sum_volumes(&spec.inputs) / u128::from(spec.extent_of_axis('i').max(1));
         let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);
         let digit = cutting.rows;
         let rows: Vec<_> = (0..digit.parts)
@@ -164,7 +168,7 @@ impl MemberProgramWriter<'_> {
             return;
         }
         // Peers differ from this member only in the rows that they have.
-        let part = digit.part(self.member);
+        let part = digit.shard_of_member(self.member);
         let base = self.member - part * digit.stride;
         let common = |needed: &Range<u64>, has: &Range<u64>| {
             let end = needed.end.min(has.end);

@@ -53,7 +53,8 @@ impl ShardedLowering {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
         }
-        let family = self.kind_of_partition(&MemberPartition::over(&[digit], self.member_count()));
+        let family =
+            self.kind_of_partition(&MemberPartition::over_axes(&[digit], self.member_count()));
         self.known.sums.insert(digit, family);
         family
     }
@@ -91,7 +92,7 @@ impl ShardedLowering {
             Redistribution::Nothing => GroupRedistribution::Nothing,
             Redistribution::AllGather { among, share } => GroupRedistribution::Gather {
                 family: self.kind_of_partition(&among),
-                of: share.saturating_mul(among.size().into()),
+                of: share.saturating_mul(among.group_size().into()),
             },
             Redistribution::AllToAll { among, share } => GroupRedistribution::Exchange {
                 family: self.kind_of_partition(&among),

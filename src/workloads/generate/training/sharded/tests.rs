@@ -72,7 +72,7 @@ fn moved(nodes: &[EmittedNode]) -> Vec<String> {
 
 #[test]
 fn megatrons_degrees_spelled_out_are_megatrons() {
-    let model = Model::named("gpt2-small").unwrap();
+    let model = Model::load_named("gpt2-small").unwrap();
     let mut spelled = plan(
         4,
         2,
@@ -116,7 +116,7 @@ fn gathered_tokens_are_gathered_again() {
     // members keep only a quarter; the gradients of their inputs are scattered. After the heads and
     // the perceptron, sums are scattered and their gradients gathered. The logits behave like the
     // products before the heads, and the word table's sums like the sums after the heads.
-    let model = Model::named("gpt2-small").unwrap();
+    let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
     let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
@@ -153,7 +153,7 @@ fn gathered_tokens_are_gathered_again() {
     assert_eq!(behind(["fwd/tokens", "fwd/tokens.reduce-scatter"]), 1);
     assert_eq!(behind(["bwd/positions", "bwd/tokens.all-gather"]), 1);
     // BERT's pooler uses the first token, and one member has the result.
-    let model = Model::named("bert-base").unwrap();
+    let model = Model::load_named("bert-base").unwrap();
     let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
     let pooled: Vec<String> = moved(&nodes)
         .into_iter()
@@ -187,7 +187,10 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         let mut plan = plan.clone();
         plan.operators = operators;
         let model = model.clone();
-        TrainingPattern { model, plan }.summary().unwrap().stages[0]
+        TrainingPattern { model, plan }
+            .summarize_plan()
+            .unwrap()
+            .stages[0]
             .stored
             .1
     };
@@ -310,7 +313,7 @@ fn tables_are_exchanged_for_samples() {
     // by columns. 26 tables with 64 columns each give an output of 26 x 64 x 8 x 2 B = 26,624 B for
     // all samples. A member has a quarter of the columns and exchanges it for a quarter of the
     // samples, by one all-to-all of 6,656 B in each direction.
-    let model = Model::named("dlrm").unwrap();
+    let model = Model::load_named("dlrm").unwrap();
     let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
     let plan = plan(4, 8, operators);
     let ranks = every_rank(pattern(&model, &plan));
@@ -333,13 +336,13 @@ fn tables_are_exchanged_for_samples() {
         model: model.clone(),
         plan,
     }
-    .summary()
+    .summarize_plan()
     .unwrap();
     let tables: u64 = model.table_weights();
-    let others = model.parameters() - tables;
+    let others = model.parameter_count() - tables;
     assert_eq!(summary.stages[0].parameters, tables / 4 + others);
     // The gradients of the 13 input features are not computed.
-    let all = 3 * 2 * 8 * u128::from(model.multiplications());
+    let all = 3 * 2 * 8 * u128::from(model.multiplication_count());
     assert_eq!(summary.flops, all - 2 * 8 * 13 * 512);
     assert_eq!(summary.model_flops, summary.flops);
 }

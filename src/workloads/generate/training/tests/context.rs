@@ -55,7 +55,7 @@ fn model(causal: bool, experts: Option<ExpertRouting>) -> Model {
         name: "context".to_owned(),
         source: String::new(),
         sequence: T,
-        layers: transformer.layers(),
+        layers: transformer.expand_layers(),
     }
 }
 
@@ -77,7 +77,7 @@ fn ranks(plan: &ParallelismPlan) -> Vec<Vec<EmittedNode>> {
 }
 
 fn summary(plan: &ParallelismPlan) -> PlanSummary {
-    pattern(plan).summary().unwrap()
+    pattern(plan).summarize_plan().unwrap()
 }
 
 fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
@@ -134,7 +134,10 @@ fn flops_of_all_ranks_are_those_of_one() {
                 plan.attention = AttentionKernel::Unfused;
             }
             let model = model(causal, None);
-            TrainingPattern { model, plan }.summary().unwrap().flops
+            TrainingPattern { model, plan }
+                .summarize_plan()
+                .unwrap()
+                .flops
         };
         let alone = all(1, ContextExchange::AllGather);
         for exchange in BOTH {
@@ -251,7 +254,8 @@ fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
         assert_eq!(count(&plan), 2 * (one_way[0] + one_way[1]) * 2);
         plan.recompute = RecomputePolicy::Full;
         assert_eq!(count(&plan), 2 * (2 * one_way[0] + one_way[1]) * 2);
-        plan.without.add(AblationEffect::ContextCommunication);
+        plan.without
+            .add_effect(AblationEffect::ContextCommunication);
         assert_eq!(count(&plan), 0);
     }
 }
@@ -281,7 +285,7 @@ fn neighbouring_replicas_have_a_sequence_between_them() {
 /// ranks also shard the state under ZeRO.
 #[test]
 fn all_replicas_sum_gradients_and_share_state() {
-    let weights = pattern(&ParallelismPlan::new()).model.parameters();
+    let weights = pattern(&ParallelismPlan::new()).model.parameter_count();
     for exchange in BOTH {
         let mut plan = shared(exchange);
         plan.zero = ZeroStage::Optimizer;
@@ -401,9 +405,13 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
         "where tokens of a sequence are shared out",
     );
     refused(
-        Model::named("resnet-50").unwrap(),
+        Model::load_named("resnet-50").unwrap(),
         |_| (),
         "`context` is 2; expected 1 for resnet-50, in which no token needs another",
     );
-    refused(Model::named("vit-b-16").unwrap(), |_| (), "`context` is 2");
+    refused(
+        Model::load_named("vit-b-16").unwrap(),
+        |_| (),
+        "`context` is 2",
+    );
 }

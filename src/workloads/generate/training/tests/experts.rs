@@ -57,7 +57,7 @@ fn model() -> Model {
         name: "experts".to_owned(),
         source: String::new(),
         sequence: T,
-        layers: transformer.layers(),
+        layers: transformer.expand_layers(),
     }
 }
 
@@ -153,7 +153,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
         .sum();
     let model = model();
     let attention = 2 * 4 * 4 * T * (T + 1) / 2;
-    let products = 2 * model.multiplications() - 2 * model.skippable_multiplications();
+    let products = 2 * model.multiplication_count() - 2 * model.skippable_multiplications();
     assert_eq!(flops, 3 * products + 2 * 2 * attention / 2);
 }
 
@@ -203,7 +203,7 @@ fn shared() -> ParallelismPlan {
 
 fn summary(plan: &ParallelismPlan) -> PlanSummary {
     let (model, plan) = (model(), plan.clone());
-    TrainingPattern { model, plan }.summary().unwrap()
+    TrainingPattern { model, plan }.summarize_plan().unwrap()
 }
 
 /// Number of weights of a layer's experts. The next constants are the numbers of weights in the
@@ -484,7 +484,9 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     ];
     assert_eq!(kernel(nodes, "mb0/layer1/fwd/experts.up"), expected);
     let mut silent = shared();
-    silent.without.add(AblationEffect::ExpertCommunication);
+    silent
+        .without
+        .add_effect(AblationEffect::ExpertCommunication);
     assert!(
         ranks(silent)[0]
             .iter()
@@ -507,7 +509,7 @@ fn full_recomputation_exchanges_tokens_again() {
 fn ranks_keep_and_step_their_own_experts() {
     let own = OF_EXPERTS / 2;
     let all = OF_ENDS + 2 * (OF_BLOCK + OF_EXPERTS);
-    assert_eq!(model().parameters(), all);
+    assert_eq!(model().parameter_count(), all);
     let common = OF_ENDS + 2 * OF_BLOCK;
     for (zero, replicas) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
         let mut plan = shared();
@@ -708,7 +710,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         "none, selective or full for a model with experts",
     );
     let pattern = TrainingPattern {
-        model: Model::named("gpt2-small").unwrap(),
+        model: Model::load_named("gpt2-small").unwrap(),
         plan: shared(),
     };
     let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));

@@ -7,7 +7,7 @@ use super::super::*;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SplitUnit};
 
 fn nodes(model: &str, plan: ParallelismPlan) -> Vec<EmittedNode> {
-    let model = Model::named(model).unwrap();
+    let model = Model::load_named(model).unwrap();
     let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
     every_rank(pattern).swap_remove(0)
 }
@@ -117,7 +117,7 @@ fn every_other_product_is_done_again() {
             recompute,
             ..plan.clone()
         };
-        let model = Model::named("llama3-8b").unwrap();
+        let model = Model::load_named("llama3-8b").unwrap();
         TrainingPattern { model, plan }
             .prepare_generator()
             .unwrap()
@@ -155,7 +155,7 @@ fn embedding_and_head_can_count_as_layers() {
     plan.split = SplitUnit::Layers;
     (plan.pipeline, plan.batch) = (7, 7);
     let prepare = |plan: &ParallelismPlan| {
-        let model = Model::named("gpt2-small").unwrap();
+        let model = Model::load_named("gpt2-small").unwrap();
         let plan = plan.clone();
         TrainingPattern { model, plan }.prepare_generator()
     };

@@ -126,7 +126,7 @@ fn plans_share_latent_attention_and_shared_experts() {
         let mut plan = ParallelismPlan::new();
         plan.batch = 4;
         change(&mut plan);
-        let trains = plan.trains();
+        let trains = plan.has_training();
         let nodes = ranks(plan);
         for rank in &nodes {
             let (mut allocated, mut freed) = (0, 0);

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, GenerateError> {
     let (model, plan) = (model.clone(), plan.clone());
-    TrainingPattern { model, plan }.summary()
+    TrainingPattern { model, plan }.summarize_plan()
 }
 
 /// Tests gpt2-small on 3 tokens, with 12 blocks of 768 columns and a vocabulary of 50,257. Products
@@ -43,7 +43,7 @@ fn attention_counts_the_pairs_of_its_kernels() {
     assert_eq!(selective.flops, unfused.flops + 4 * 2 * 9 * pair);
     // If logits are left out, neither number includes them.
     plan.recompute = RecomputePolicy::None;
-    plan.without.add(AblationEffect::Logits);
+    plan.without.add_effect(AblationEffect::Logits);
     let headless = summary(&model, &plan).unwrap();
     let logits = 4 * 6 * u128::from(s * v * h);
     assert_eq!(headless.model_flops, unfused.model_flops - logits);
@@ -54,12 +54,12 @@ fn attention_counts_the_pairs_of_its_kernels() {
 /// convolution multiplies 64 x 112 x 112 outputs by 3 x 7 x 7 inputs.
 #[test]
 fn gradients_of_data_count_nowhere() {
-    let model = Model::named("resnet-18").unwrap();
+    let model = Model::load_named("resnet-18").unwrap();
     let mut plan = ParallelismPlan::new();
     plan.batch = 2;
     let found = summary(&model, &plan).unwrap();
     let first = 64 * 112 * 112 * 3 * 7 * 7;
-    let all = u128::from(model.multiplications());
+    let all = u128::from(model.multiplication_count());
     assert_eq!(found.model_flops, 2 * 2 * (3 * all - first));
     assert_eq!(found.flops, found.model_flops);
     assert_eq!(found.attention, None);
@@ -93,7 +93,7 @@ fn models() -> impl Strategy<Value = Model> {
     let with = |(name, tokens)| Model::with_sequence(name, tokens).unwrap();
     let sequences = (prop::sample::select(&SEQUENCES[..]), 1_u64..40).prop_map(with);
     const OTHERS: [&str; 5] = ["vit-b-16", "resnet-18", "alexnet", "lenet-5", "dlrm"];
-    let named = |name| Model::named(name).unwrap();
+    let named = |name| Model::load_named(name).unwrap();
     prop_oneof![2 => sequences, 1 => prop::sample::select(&OTHERS[..]).prop_map(named)]
 }
 
@@ -145,7 +145,7 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
             plan.attention = AttentionKernel::Unfused;
         }
         if headless {
-            plan.without.add(AblationEffect::Logits);
+            plan.without.add_effect(AblationEffect::Logits);
         }
         if by_samples && recompute != RecomputePolicy::Operators {
             plan.micro_batch *= u64::from(tensor);
@@ -174,7 +174,7 @@ proptest! {
         let found = found.unwrap();
         prop_assert!(found.flops >= found.model_flops, "{} below {}", found.flops, found.model_flops);
         let alone = plan.tensor == 1 && found.recompute == RecomputePolicy::None;
-        let fused = plan.attention == AttentionKernel::Flash && plan.trains();
+        let fused = plan.attention == AttentionKernel::Flash && plan.has_training();
         let again = match fused {
             true => 2 * u128::from(plan.batch * u64::from(plan.steps)) * repeated(&model),
             false => 0,

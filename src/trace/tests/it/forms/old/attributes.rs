@@ -1,9 +1,9 @@
 //! Attributes of 0.0.2 and of both kinds of 0.0.3, which distinguish these generations.
 
-use super::{TYPES, attribute, decoded, file, head, upgraded};
-use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
+use super::{TYPES, attribute, decoded, encode_file, head, upgraded};
+use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
-use testkit::wire::Wire;
+use testkit::wire::WireMessage;
 
 /// Differences of 0.0.2 and 0.0.3: their attributes.
 pub struct Attributes {
@@ -33,54 +33,62 @@ pub const ATTRIBUTES: [Attributes; 3] = [
 ];
 
 impl Attributes {
-    pub fn named(&self, name: &str, field: u64) -> Wire {
-        Wire::default().bytes(1, name).number(2, field - 4)
+    pub fn named(&self, name: &str, field: u64) -> WireMessage {
+        WireMessage::default()
+            .with_bytes(1, name)
+            .with_number(2, field - 4)
     }
 
-    pub fn int(&self, name: &str, value: u64) -> Wire {
+    pub fn int(&self, name: &str, value: u64) -> WireMessage {
         let field = self.fields[3].expect("all have it");
-        self.named(name, field).number(field, value)
+        self.named(name, field).with_number(field, value)
     }
 
     /// Returns an attribute of every type, with its expected upgrade.
-    fn all(&self) -> Vec<(Wire, AttributeProto)> {
+    fn all(&self) -> Vec<(WireMessage, AttributeProto)> {
         let mut all = Vec::new();
-        let mut push = |name: &str, field, wire: &dyn Fn(Wire, u64) -> Wire, value| {
-            if let Some(field) = field {
-                let wire = wire(self.named(name, field).bytes(3, "doc"), field);
-                let attribute = AttributeProto {
-                    doc_string: "doc".to_owned(),
-                    ..attribute(name, value)
-                };
-                all.push((wire, attribute));
-            }
-        };
+        let mut push =
+            |name: &str, field, wire: &dyn Fn(WireMessage, u64) -> WireMessage, value| {
+                if let Some(field) = field {
+                    let wire = wire(self.named(name, field).with_bytes(3, "doc"), field);
+                    let attribute = AttributeProto {
+                        doc_string: "doc".to_owned(),
+                        ..attribute(name, value)
+                    };
+                    all.push((wire, attribute));
+                }
+            };
         let [bool, float, uint, int, text] = self.fields;
-        push("b", bool, &|w, f| w.number(f, 1), Value::BoolVal(true));
-        push("f", float, &|w, f| w.float(f, 0.1), Value::FloatVal(0.1));
+        push("b", bool, &|w, f| w.with_number(f, 1), Value::BoolVal(true));
+        push(
+            "f",
+            float,
+            &|w, f| w.with_float(f, 0.1),
+            Value::FloatVal(0.1),
+        );
         push(
             "u",
             uint,
-            &|w, f| w.number(f, u64::MAX),
+            &|w, f| w.with_number(f, u64::MAX),
             Value::Uint64Val(u64::MAX),
         );
         push(
             "i",
             int,
-            &|w, f| w.number(f, -5_i64 as u64),
+            &|w, f| w.with_number(f, -5_i64 as u64),
             Value::Int64Val(-5),
         );
         push(
             "s",
             text,
-            &|w, f| w.bytes(f, "é"),
+            &|w, f| w.with_bytes(f, "é"),
             Value::StringVal("é".to_owned()),
         );
         let bytes = vec![0xff_u8, 0];
         push(
             "x",
             text,
-            &|w, f| w.bytes(f, [0xff, 0]),
+            &|w, f| w.with_bytes(f, [0xff, 0]),
             Value::BytesVal(bytes.clone().into()),
         );
         let list = |field: Option<u64>| field.map(|field| field + self.kinds);
@@ -90,7 +98,7 @@ impl Attributes {
         push(
             "bs",
             list(bool),
-            &|w, f| w.numbers(f, &[1, 0]),
+            &|w, f| w.with_numbers(f, &[1, 0]),
             Value::BoolList(bools),
         );
         let floats = proto::FloatList {
@@ -99,14 +107,14 @@ impl Attributes {
         push(
             "fs",
             list(float),
-            &|w, f| w.float(f, 1.5).float(f, -0.0),
+            &|w, f| w.with_float(f, 1.5).with_float(f, -0.0),
             Value::FloatList(floats),
         );
         let uints = proto::Uint64List { values: vec![3, 4] };
         push(
             "us",
             list(uint),
-            &|w, f| w.numbers(f, &[3, 4]),
+            &|w, f| w.with_numbers(f, &[3, 4]),
             Value::Uint64List(uints),
         );
         let ints = proto::Int64List {
@@ -115,7 +123,7 @@ impl Attributes {
         push(
             "is",
             list(int),
-            &|w, f| w.numbers(f, &[u64::MAX, 300]),
+            &|w, f| w.with_numbers(f, &[u64::MAX, 300]),
             Value::Int64List(ints),
         );
         let texts = proto::StringList {
@@ -124,7 +132,7 @@ impl Attributes {
         push(
             "ss",
             list(text),
-            &|w, f| w.bytes(f, "a").bytes(f, ""),
+            &|w, f| w.with_bytes(f, "a").with_bytes(f, ""),
             Value::StringList(texts),
         );
         let chunks = proto::BytesList {
@@ -133,7 +141,7 @@ impl Attributes {
         push(
             "xs",
             list(text),
-            &|w, f| w.bytes(f, [0xff, 0]).bytes(f, "a"),
+            &|w, f| w.with_bytes(f, [0xff, 0]).with_bytes(f, "a"),
             Value::BytesList(chunks),
         );
         all
@@ -147,11 +155,13 @@ fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
         let texts = [(5, "v"), (6, "s"), (7, "t"), (8, "w"), (10, "u")];
         let node = texts
             .iter()
-            .fold(head(9, "n", 3, &[8, 8]), |w, (f, t)| w.bytes(*f, t));
-        let unset = Wire::default().bytes(1, "unset").number(2, 0);
+            .fold(head(9, "n", 3, &[8, 8]), |w, (f, t)| w.with_bytes(*f, t));
+        let unset = WireMessage::default()
+            .with_bytes(1, "unset")
+            .with_number(2, 0);
         let attributes = pairs.iter().map(|(wire, _)| wire.clone()).chain([unset]);
-        let node = attributes.fold(node, |node, wire| node.part(11, wire));
-        let (_, nodes) = decoded(&upgraded(&file([node]), of.generation));
+        let node = attributes.fold(node, |node, wire| node.with_message(11, wire));
+        let (_, nodes) = decoded(&upgraded(&encode_file([node]), of.generation));
         let io = |values: &str, shapes: &str, types: &str| {
             Some(IoInfo {
                 values: values.to_owned(),
@@ -182,12 +192,12 @@ fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
 }
 
 /// Returns a node that is valid in no other generation.
-pub fn telling(of: &Attributes, id: u64, kind: u64) -> Wire {
+pub fn telling(of: &Attributes, id: u64, kind: u64) -> WireMessage {
     let float = of.fields[1].expect("all have it");
     let text = of.fields[4].expect("all have it");
     head(id, "n", kind, &[])
-        .part(11, of.named("x", float).float(float, 1.0))
-        .part(11, of.named("y", text).bytes(text, "z"))
+        .with_message(11, of.named("x", float).with_float(float, 1.0))
+        .with_message(11, of.named("y", text).with_bytes(text, "z"))
 }
 
 #[test]
@@ -197,19 +207,19 @@ fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
             SchemaGeneration::V002 => &TYPES,
             _ => &[0, 1, 2, 3, 4, 5, 6, 7],
         };
-        let contents = file((0..types.len() as u64).map(|kind| telling(of, kind, kind)));
+        let contents = encode_file((0..types.len() as u64).map(|kind| telling(of, kind, kind)));
         let (_, nodes) = decoded(&upgraded(&contents, of.generation));
         let found: Vec<i32> = nodes.iter().map(|node| node.r#type).collect();
         assert_eq!(found, types, "{}", of.generation);
 
         let collective = types.len() as u64 - 1;
-        let call = |kind| telling(of, kind, collective).part(11, of.int("comm_type", kind));
-        let (_, nodes) = decoded(&upgraded(&file((0..5).map(call)), of.generation));
+        let call = |kind| telling(of, kind, collective).with_message(11, of.int("comm_type", kind));
+        let (_, nodes) = decoded(&upgraded(&encode_file((0..5).map(call)), of.generation));
         // The kinds are all-reduce, all-to-all, all-gather, reduce-scatter and broadcast.
         for (node, kind) in nodes.iter().zip([0, 6, 2, 7, 5]) {
             assert_eq!(node.attr[2], attribute("comm_type", Value::Int64Val(kind)));
         }
-        let error = upgrade(&file([call(0), call(5)]), None)
+        let error = upgrade_contents(&encode_file([call(0), call(5)]), None)
             .unwrap_err()
             .to_string();
         assert!(
@@ -223,9 +233,9 @@ fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
 fn names_of_the_time_become_those_of_today() {
     for of in &ATTRIBUTES {
         let node = telling(of, 1, 4)
-            .part(11, of.int("runtime", 318))
-            .part(11, of.int("is_host_op", 1));
-        let (_, nodes) = decoded(&upgraded(&file([node]), of.generation));
+            .with_message(11, of.int("runtime", 318))
+            .with_message(11, of.int("is_host_op", 1));
+        let (_, nodes) = decoded(&upgraded(&encode_file([node]), of.generation));
         assert_eq!(nodes[0].duration_micros, 318);
         let names: Vec<_> = nodes[0].attr.iter().map(|a| a.name.as_str()).collect();
         assert_eq!(names, ["x", "y", "is_cpu_op"]);

@@ -18,7 +18,7 @@ impl LayoutChange<'_> {
         by_cell.sort_unstable();
         // Each shard is on the same number of members, so the members that have one shard are a
         // slice of the sorted list.
-        let copies = self.members as usize / self.from.parts() as usize;
+        let copies = self.members as usize / self.from.shard_count() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {
             let own = self.from.shard_indices(to);

@@ -100,16 +100,16 @@ pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<
 /// Checks that groups are equally large and ordered by their first members.
 pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     let mut seen = Vec::new();
-    for group in 0..among.count() {
+    for group in 0..among.group_count() {
         let in_it: Vec<u32> = (0..members)
             .filter(|&m| among.group_of(m) == group)
             .collect();
         assert_eq!(among.members_of(group), in_it);
-        assert_eq!(among.size() as usize, in_it.len());
+        assert_eq!(among.group_size() as usize, in_it.len());
         assert!(seen.last() < Some(&in_it[0]), "{seen:?} {in_it:?}");
         seen.push(in_it[0]);
     }
-    assert_eq!(among.size() * among.count(), members);
+    assert_eq!(among.group_size() * among.group_count(), members);
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
@@ -210,14 +210,14 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                 let collective = |among: &MemberPartition, share: u64| {
                     let (after, piece) = take(among, &own, &needed);
                     assert_eq!(after, needed, "{}", what());
-                    assert!(among.size() > 1, "{}", what());
+                    assert!(among.group_size() > 1, "{}", what());
                     assert_eq!(
-                        u64::from(among.size()) * piece * share,
+                        u64::from(among.group_size()) * piece * share,
                         elements,
                         "{}",
                         what()
                     );
-                    let moved = u64::from(members * (among.size() - 1)) * piece;
+                    let moved = u64::from(members * (among.group_size() - 1)) * piece;
                     assert_eq!(moved, least, "{}", what());
                 };
                 assert_eq!(change == Redistribution::Nothing, least == 0, "{}", what());

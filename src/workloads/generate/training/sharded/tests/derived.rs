@@ -30,8 +30,8 @@ fn convolutions_are_cut_in_pairs() {
     }
     // A member has the weights of 4 of the first layer's 8 filters (4 x 4 x 9, and halves of gains and
     // biases), 16 x 4 x 9 weights of the second layer, and 5 columns of 256 weights with their biases.
-    let all = 3 * 2 * 2 * u128::from(model.multiplications());
-    let summary = TrainingPattern { model, plan }.summary().unwrap();
+    let all = 3 * 2 * 2 * u128::from(model.multiplication_count());
+    let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
     let weights = 4 * 4 * 9 + 2 * 4 + 16 * 4 * 9 + 5 * 256 + 5;
     assert_eq!(summary.stages[0].parameters, weights);
     // All matrix products are split, and the image's gradient is not computed.
@@ -87,7 +87,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     // The interaction needs all 64 columns of all 27 vectors. A member has a quarter of 8 x 64 x 2
     // B and of 26 x 8 x 64 x 2 B. In the backward pass, the gradients of inputs of products that
     // are split by outputs are summed: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
-    let model = Model::named("dlrm").unwrap();
+    let model = Model::load_named("dlrm").unwrap();
     let plan = plan(4, 8, Vec::new());
     let expected = [
         "features/fwd/bottom1.all-reduce 4096 B in all",
@@ -107,7 +107,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     let bottom = quarter(14 * 512) + quarter(512 * 256) + 256 + quarter(257 * 64);
     let top = quarter(416 * 512) + quarter(512 * 512) + 512 + quarter(513 * 256) + 256 / 4 + 1;
     let tables = quarter(model.table_weights());
-    let summary = TrainingPattern { model, plan }.summary().unwrap();
+    let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
     assert_eq!(summary.stages[0].parameters, tables + bottom + top);
 }
 
@@ -142,7 +142,7 @@ fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
 fn heads_are_padded_on_request() {
     // On 4 members, 25 heads of 64 columns become 28 heads, which is 7 per member. Products then
     // have 3 x 7 x 64 outputs, 7 x 64 inputs and 1024 tokens.
-    let model = Model::named("gpt2-xl").unwrap();
+    let model = Model::load_named("gpt2-xl").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     let expected =
         "`tensor` is 4; expected a divisor of the 25 heads of attention.core; or pad_heads = true";
@@ -161,7 +161,10 @@ fn heads_are_padded_on_request() {
         model: model.clone(),
         plan: plan.clone(),
     };
-    assert_eq!(own.summary().unwrap().parameters, model.parameters());
+    assert_eq!(
+        own.summarize_plan().unwrap().parameters,
+        model.parameter_count()
+    );
     plan.tensor = 5;
     let padded = every_rank(pattern(&model, &plan));
     plan.pad_heads = false;

@@ -44,7 +44,7 @@ fn norms_behind_a_sum_are_what_goes_around() {
 
 #[test]
 fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
-    let model = Model::named("gpt2-small").unwrap();
+    let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, vec![degrees("mlp.down", [1, 1, 1, 4])]);
     let told = |plan: &_| {
         let nodes = every_rank(pattern(&model, plan)).swap_remove(0);
@@ -58,16 +58,16 @@ fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
             .iter()
             .any(|line| line.contains("fwd/mlp.down.all-reduce"))
     );
-    plan.without.add(AblationEffect::MemoryBound);
+    plan.without.add_effect(AblationEffect::MemoryBound);
     assert_eq!(told(&plan), whole);
-    plan.without.add(AblationEffect::TensorCommunication);
+    plan.without.add_effect(AblationEffect::TensorCommunication);
     assert_eq!(told(&plan), Vec::<String>::new());
 }
 
 #[test]
 fn logits_are_summed_though_no_loss_takes_them() {
     // 2 samples of 1024 tokens, 50,257 words, 2 B each.
-    let model = Model::named("gpt2-small").unwrap();
+    let model = Model::load_named("gpt2-small").unwrap();
     let operators = vec![
         degrees("tokens", [1, 1, 4, 1]),
         degrees("logits", [1, 1, 1, 4]),
@@ -84,7 +84,7 @@ fn logits_are_summed_though_no_loss_takes_them() {
 
 #[test]
 fn weights_of_two_operators_are_cut_alike() {
-    let model = Model::named("gpt2-small").unwrap();
+    let model = Model::load_named("gpt2-small").unwrap();
     let found = refusal_of(pattern(
         &model,
         &plan(2, 2, vec![degrees("logits", [2, 1, 1, 1])]),

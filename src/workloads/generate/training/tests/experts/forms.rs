@@ -174,7 +174,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     let gpt = |change: &dyn Fn(&mut ParallelismPlan)| {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
-        let model = Model::named("gpt2-small").unwrap();
+        let model = Model::load_named("gpt2-small").unwrap();
         refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
             model,
             plan,
