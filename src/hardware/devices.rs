@@ -22,7 +22,8 @@ const MAKERS: [(&str, &[&str]); 5] = [
     ("Huawei", &["huawei", "ascend"]),
 ];
 
-/// Words that a device's name must contain, words that it must not contain, and the preset and NPU class of the device.
+/// Words that a device's name must contain, words that it must not contain, and the preset and the NPU class to which
+/// the device belongs.
 type DevicePreset = (
     &'static [&'static str],
     &'static [&'static str],

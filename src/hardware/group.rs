@@ -3,7 +3,7 @@
 use crate::topology::{DimensionShape, NetworkPath, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
 
-/// The part of a collective's work in one dimension.
+/// The phase of a collective along one dimension of the machine.
 ///
 /// Positions of a group are numbered such that a member's index along this phase is `position / stride % size`. Members
 /// that differ only in this index form a *line*.
@@ -31,7 +31,7 @@ impl GroupPhase {
     }
 }
 
-/// The paths between members of a line along a phase, if they are equal.
+/// Paths between the members of a line along a phase, if all these paths are equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedPaths {
     /// Path from each member to the next, or `None` if these paths differ.
@@ -43,8 +43,8 @@ pub struct SharedPaths {
 /// Placement of a group: its phases, innermost dimension first, and the position of each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupExtent {
-    /// The phases. A group of one has no phase. A group that is no sub-grid has a single phase over all its members in
-    /// group order.
+    /// The phases. A group of one has no phase. A group that does not fill a sub-grid has a single phase over all its
+    /// members in group order.
     pub phases: Vec<GroupPhase>,
     /// The NPU at each position.
     pub npus: Vec<Npu>,
@@ -59,10 +59,10 @@ pub struct GroupExtent {
 impl GroupExtent {
     /// Determines the placement of `npus`, which must be distinct.
     ///
-    /// If the NPUs are all combinations of some coordinates in each dimension, there is a phase for each dimension in
-    /// which they differ. Otherwise the group spans dimensions unevenly and is treated as one line, with the algorithm
-    /// of the outermost dimension that it spans. On tiles every group is one line in the group's own order, because a
-    /// plan places the stages of a model freely and not in sub-grids of dimensions.
+    /// If the NPUs are all combinations of some coordinates in each dimension, the group has a phase for each dimension
+    /// in which the coordinates differ. Otherwise the group spans dimensions unevenly and is treated as one line, with
+    /// the algorithm of the outermost dimension that it spans. On tiles every group is one line in the group's own
+    /// order, because a plan places the stages of a model freely and not in sub-grids of dimensions.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tile_grid().is_some() && npus.len() > 1 {
             return Self::along_dimension(npus, 0);
@@ -86,7 +86,7 @@ impl GroupExtent {
             return Self::along_dimension(npus, spanned.unwrap_or(0));
         }
         let mut phases = Vec::new();
-        // Positions count the innermost phase fastest, as NPU numbers do.
+        // The index along the innermost phase varies fastest, as in NPU numbers.
         let mut stride = 1;
         for (dimension, found) in coordinates.iter().enumerate() {
             if found.len() > 1 {
@@ -158,7 +158,7 @@ impl GroupExtent {
             let npu = self.npus[phase.move_position(Position(0), index).index()];
             topology.coordinate_of(npu, phase.dimension)
         };
-        // Members of a sub-grid are in the order of their coordinates.
+        // In a sub-grid, members are in the order of their coordinates, so the first two determine the spacing.
         let apart = at(1) - at(0);
         apart * phase.size == dimension.size
             && (1..phase.size).all(|index| at(index) - at(index - 1) == apart)
@@ -166,7 +166,7 @@ impl GroupExtent {
 
     /// Returns the path from each member to the next of its line, or `None` if these paths differ.
     pub fn neighbour_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
-        // Explicit links may all differ.
+        // Explicit links may all differ, so no common path is assumed.
         if topology.explicit_links().is_some() {
             return None;
         }
@@ -177,7 +177,7 @@ impl GroupExtent {
         paths.all(|path| path == Some(first)).then_some(first)
     }
 
-    /// Returns the paths between members of a line along `phase`, if they are equal.
+    /// Returns the paths between the members of a line along `phase`, if all these paths are equal.
     pub fn shared_paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
         SharedPaths {
             next: self.neighbour_path(phase, topology),

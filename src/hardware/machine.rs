@@ -87,15 +87,16 @@ impl NpuClass {
         self.memory.map(|memory| memory.bandwidth)
     }
 
-    /// Returns the class as one on which kernels were recorded, or `None` if its memory bandwidth is unknown.
+    /// Returns the class in the form that describes where kernels were recorded, or `None` if its memory bandwidth is
+    /// unknown.
     pub fn as_recording(&self) -> Option<RecordingClass> {
         let memory = self.memory_bandwidth()?;
         Some(RecordingClass::new(&self.peaks, memory).made_by(maker_of(&self.name)))
     }
 }
 
-/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe. The GPU presets have the same
-/// number. Traces with more lanes cause a warning.
+/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe. The GPU presets state the same
+/// number. A trace with more lanes causes a warning.
 const UNKNOWN_LANES: u32 = 32;
 
 /// A simulated system.
@@ -136,8 +137,8 @@ impl Machine {
         )?)
     }
 
-    /// Parses the edited file of `original`. Measured times may name the links or NPUs of their measurement. Otherwise
-    /// the links or NPUs of the original count as those of the measurement.
+    /// Parses the edited file of `original`. Measured times may state the links or NPUs on which they were measured.
+    /// Otherwise they count as measured on the links or NPUs of the original.
     ///
     /// # Errors
     ///
@@ -175,7 +176,7 @@ impl Machine {
     ///
     /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory has a capacity
     /// of zero, and the remote memory fits the number of NPUs. The class may lack peak rates; a model that needs a
-    /// missing peak then reports it.
+    /// missing peak then reports the kernel's format.
     pub fn with_uniform_class(
         name: String,
         topology: Topology,
@@ -216,8 +217,8 @@ impl Machine {
         })
     }
 
-    /// Returns a machine of one NPU for callers that compute the times of all jobs themselves, so its rates are never
-    /// used.
+    /// Returns a machine of one NPU whose rates are never used, for callers that compute the times of all jobs
+    /// themselves.
     pub fn of_answered_jobs(name: &str) -> Self {
         let rate = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
         let topology = Topology::new(vec![TopologyDimension {
@@ -249,12 +250,12 @@ impl Machine {
         Some(self)
     }
 
-    /// Returns the same machine with other chunking of collectives.
+    /// Returns the same machine with `pipeline` as the chunking of collectives.
     pub fn with_pipeline(self, pipeline: ChunkPipeline) -> Self {
         Self { pipeline, ..self }
     }
 
-    /// Returns the same machine with `sends` as the moment at which sends complete.
+    /// Returns the same machine with `sends` as the rule for when sends complete.
     pub fn with_send_completion(mut self, sends: network::SendCompletion) -> Self {
         self.network.send_completion = sends;
         self
@@ -284,7 +285,7 @@ impl Machine {
     /// Maximum price of an NPU for an hour, in dollars.
     pub const MAX_PRICE: f64 = 1e6;
 
-    /// Positions of NPUs and their links.
+    /// Returns the positions of NPUs and their links.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -299,7 +300,7 @@ impl Machine {
         self.network
     }
 
-    /// Returns the moment at which a send between two ranks completes, under every network model.
+    /// Returns the rule for when a send between two ranks completes; the rule is the same under every network model.
     pub fn send_completion(&self) -> network::SendCompletion {
         self.network.send_completion
     }
@@ -350,8 +351,8 @@ impl Machine {
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
-    /// Returns the smallest size of the outermost dimension at which the machine has room for `ranks` ranks. All other
-    /// dimensions keep their sizes.
+    /// Returns the smallest size of the outermost dimension at which the machine has room for `ranks` ranks, if all
+    /// other dimensions keep their sizes.
     pub fn outermost_size_for(&self, ranks: u128) -> u128 {
         let (_, inner) =
             (self.topology.dimensions().split_last()).expect("machines have dimensions");
@@ -405,8 +406,8 @@ impl Machine {
             .shared_capacity(self.topology.npu_count())
     }
 
-    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::npus_with_ports`]. `None` if there are no ports,
-    /// or no route leads to one.
+    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::npus_with_ports`]. `None` if there are
+    /// no ports, or no route leads to one.
     pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
         match &self.remote.as_ref()?.attachment {
             MemoryAttachment::Ports(ports) => ports.nearest_port(npu, &self.topology),
@@ -436,7 +437,7 @@ impl Machine {
         &self.failures
     }
 
-    /// Returns the same machine after `change` has modified its host and the curves of its classes.
+    /// Returns the same machine with the host and the curves of classes as modified by `change`.
     pub fn with_prices(
         &self,
         change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelCurves]),
@@ -468,8 +469,8 @@ impl Machine {
         &self.named_memories
     }
 
-    /// Returns the remote memories, starting with the unnamed memory. Each memory has its first endpoint, which is
-    /// meaningful only if the memory is attached to the network.
+    /// Returns the remote memories, starting with the unnamed memory. With each memory comes its first endpoint, which
+    /// is meaningful only if the memory is attached to the network.
     pub fn all_memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
         let named = self.named_memories.iter().map(|named| Some(&named.memory));
         let mut next = self.topology.npu_count();

@@ -3,15 +3,16 @@
 //! [`LocalMemory`] is an NPU's own memory. Remote memory is outside the NPUs, which reach it in one of two ways.
 //! *Channels* serve one access at a time, first come, first served ([`MemoryAttachment::PerNpu`],
 //! [`MemoryAttachment::Pool`], [`MemoryAttachment::PerNode`]). *Pools that are networks* consist of links that
-//! concurrent accesses share: the designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A
-//! design defines the links and an access's path over them (`memory/pool_layout.rs`); bandwidth sharing is the same for
-//! all designs (`memory/fair_sharing.rs`).
+//! concurrent accesses share. They have the designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file
+//! each. Each design defines its links and an access's path over these links (`memory/pool_layout.rs`). All designs
+//! share bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
-//! Memory may also be attached to the network: [endpoints](MemoryEndpoint) exist in addition to the NPUs. Accesses
-//! reach *ports* at NPUs ([`MemoryPorts`]), for example at the edges of dies, over the links of the network, which
-//! determines the time of the whole access. For channels and pools, the last stage may be the NPU's port into a
-//! dimension ([`NetworkAttachment`]). With a network model that has contention, loads and stores compete at this port
-//! with messages, chunk by chunk (`memory/chunked_access.rs`). Otherwise the port is one more stage.
+//! Memory may also be attached to the network; the network then has [endpoints](MemoryEndpoint) in addition to the
+//! NPUs. Accesses reach *ports* at NPUs ([`MemoryPorts`]), for example at the edges of dies, over the links of the
+//! network, which determines the time of the whole access. For channels and pools, the last stage before the NPU may be
+//! the NPU's port into a dimension ([`NetworkAttachment`]). With a network model that has contention, loads and stores
+//! compete at this port with messages, chunk by chunk (`memory/chunked_access.rs`). Otherwise the port is one more
+//! stage.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
@@ -64,7 +65,7 @@ pub struct RemoteMemoryAccess {
 pub struct AccessEnd {
     /// Number by which the caller identifies the access.
     pub token: u64,
-    /// Arrival time of the access's last byte, not before now.
+    /// Arrival time of the access's last byte, at or after the current time.
     pub at: Time,
 }
 
@@ -122,8 +123,7 @@ impl MemoryAttachment {
         "ports",
     ];
 
-    /// Returns the name in machine files. One further kind of pool exists only for importers, and has no name in
-    /// machine files.
+    /// Returns the name in machine files. One kind of pool, which only importers create, has no name in machine files.
     pub fn name_in_file(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
@@ -166,7 +166,8 @@ impl MemoryAttachment {
         self.npus_per_channel(1).is_some()
     }
 
-    /// Returns true if each NPU reaches the memory through its own port, and this port may belong to the network.
+    /// Returns true if each NPU reaches the memory through a port of its own, which may also be its port into a
+    /// dimension of the network.
     pub fn has_ports(&self) -> bool {
         !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Ports(_))
     }
@@ -192,7 +193,7 @@ impl MemoryAttachment {
         })
     }
 
-    /// Returns true if bytes pass switches, which can gather and reduce them.
+    /// Returns true if bytes pass through switches, which can gather loads and reduce stores.
     pub fn has_switches(&self) -> bool {
         matches!(self, Self::Hierarchical(_) | Self::Switch(_))
     }
@@ -237,8 +238,8 @@ pub struct RemoteMemory {
     pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as ASTRA-sim does.
     pub whole_ns: bool,
-    /// The network ports through which the memory's bytes pass, or `None`. The bandwidth of these ports must equal the
-    /// bandwidth of the NPUs' ports in the design.
+    /// The network ports through which the memory's bytes pass, or `None`. Their bandwidth must equal the bandwidth of
+    /// the NPUs' ports in the pool's design.
     pub through: Option<NetworkAttachment>,
 }
 
@@ -252,8 +253,9 @@ pub struct NamedMemory {
 }
 
 impl RemoteMemory {
-    /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine of `npus` NPUs. A
-    /// memory with a channel per NPU has its capacity once per NPU. `None` for ports and for unknown capacity.
+    /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine of `npus` NPUs. If
+    /// each NPU has its own channel, each also has the whole capacity to itself. `None` for ports and for unknown
+    /// capacity.
     pub fn shared_capacity(&self, npus: u32) -> Option<SharedMemory> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
@@ -275,8 +277,8 @@ impl RemoteMemory {
         }
     }
 
-    /// Returns the memory's endpoints in the network: one per port, or one beyond a dimension's fabric (empty if the
-    /// memory is not attached to the network).
+    /// Returns the memory's endpoints in the network: one for each port, or a single endpoint beyond the switch of a
+    /// dimension (empty if the memory is not attached to the network).
     pub fn list_endpoints(&self) -> Vec<MemoryEndpoint> {
         let port = |npu| MemoryEndpoint {
             site: MemorySite::Npu(npu),
@@ -296,7 +298,7 @@ impl RemoteMemory {
     pub fn fits_topology(&self, topology: &Topology) -> bool {
         let through = |through: &NetworkAttachment| {
             let port = self.attachment.port_bandwidth();
-            // The network's ports serve as the pool's NPU ports, so both descriptions must agree.
+            // The network's ports serve as the NPUs' ports of the pool, so both bandwidths must be equal.
             let same = port.is_none_or(|port| port == through.port_bandwidth());
             self.attachment.has_ports() && same && through.fits_topology(topology)
         };
@@ -310,8 +312,8 @@ impl RemoteMemory {
         let chunk_bytes = match &self.attachment {
             MemoryAttachment::Hierarchical(design) => design.chunk_bytes(npus),
             MemoryAttachment::Switch(design) => design.chunk_bytes(npus),
-            // The attachment states the chunk of channels. Ring and mesh have no network ports, so they never reach
-            // this arm.
+            // Channels: the network attachment states their chunk. Ring and mesh have no network ports, so they never
+            // reach this arm.
             _ => through.chunk_size().0 as f64,
         };
         Some(chunked_access::chunk_count(bytes as f64, chunk_bytes))

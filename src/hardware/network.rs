@@ -1,8 +1,8 @@
 //! Times of transfers: the network models and the interface that they share.
 //!
-//! A model owns its state but no event queue. [`NetworkBackend::submit_message`] accepts a message and schedules its events in
-//! the engine's one agenda. [`NetworkBackend::handle_event`] is called when such an event is due, and returns
-//! [`DeliveryNotice`]s. Messages of an operation leave and enter through [`PortHandle`]s that the operation opened.
+//! A model owns its state but no event queue. [`NetworkBackend::submit_message`] accepts a message and schedules its
+//! events in the engine's one agenda. [`NetworkBackend::handle_event`] is called when such an event is due, and returns
+//! [`DeliveryNotice`]s. An operation opens [`PortHandle`]s, through which its messages leave and enter.
 //!
 //! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and
 //! memories, which NPUs access by loads and stores ([`MemoryTransfer`]).
@@ -44,7 +44,7 @@ pub use traffic::{LinkLoad, LinkPlace, LinkTraffic};
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkKind {
-    /// Messages of different operations do not contend.
+    /// Messages of different operations do not delay one another.
     #[default]
     ContentionFree,
     /// All messages that an NPU sends into a dimension share one port, and all messages that it receives from the
@@ -59,7 +59,7 @@ pub enum NetworkKind {
 }
 
 impl NetworkKind {
-    /// Returns true if the model supports links of different rates along one dimension, as on tiles.
+    /// Returns true if the model supports links with different rates along one dimension, which tiles have.
     pub fn knows_tiles(self) -> bool {
         !matches!(self, Self::Ports | Self::FairSharing)
     }
@@ -139,11 +139,11 @@ pub struct NetworkMessage {
     pub op: OpIndex,
     /// Sender and receiver.
     pub ends: (Npu, Npu),
-    /// Port of the sender.
+    /// Port through which the sender sends.
     pub from: PortHandle,
     /// Port of the receiver.
     pub to: PortHandle,
-    /// Path between the ends if the caller knows it, or `None` to let the model find the path in the topology.
+    /// Path between the ends if the caller knows it. If `None`, the model finds the path in the topology.
     pub path: Option<NetworkPath>,
     /// Size of the message.
     pub amount: BufferShare,
@@ -151,8 +151,8 @@ pub struct NetworkMessage {
     pub tell_injected: bool,
     /// True if all messages that enter through `to` come from one sender, over one path.
     pub sole_sender: bool,
-    /// Priority among messages whose first bytes reach a port at the same instant, lowest first. The priority follows
-    /// from the message's content, because `op` is reused and so has no stable order. Below 2^27.
+    /// Priority among messages whose first bytes reach a port at the same instant, lowest first. Derived from the
+    /// message's content, because indices of ops are reused and therefore have no stable order. Below 2^27.
     pub order: u32,
     /// Place in the receiver's program. Messages of one `strand` that enter one port are received in ascending order of
     /// `step`, so a message that arrives early never delays an earlier step.
@@ -208,7 +208,7 @@ pub enum DeliveryNotice {
     Delivered(OpIndex),
 }
 
-/// Scheduler of network events, which hides the rest of the agenda from models.
+/// Scheduler of network events. Models see only this part of the engine's agenda.
 pub trait EventScheduler {
     /// Schedules a call of [`NetworkBackend::handle_event`] with `event` at `at`.
     fn schedule_event(&mut self, at: Time, event: NetworkEvent);
@@ -241,7 +241,7 @@ pub enum NetworkEvent {
     LinkFree(u32),
 }
 
-/// Links or ports, and their reservations by collectives whose times come from a closed form.
+/// Links or ports that collectives can reserve if their times are computed by a closed form.
 pub trait LinkReservations {
     /// Returns true if the links or ports of `npu` along `dimension` are idle: unreserved, and no message in flight
     /// uses them or will use them.
@@ -250,7 +250,8 @@ pub trait LinkReservations {
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn set_reservation(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
 
-    /// Returns the lowest reservation on the route between `ends` that bytes sent at `now` would disturb, or `None`.
+    /// Returns the owner with the lowest number whose reservation on the route between `ends` would be disturbed by
+    /// bytes sent at `now`, or `None`.
     fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 
@@ -265,10 +266,10 @@ pub struct MovedBytes {
     pub again: f64,
 }
 
-/// Effect of failed links on messages in flight.
+/// Effect of newly failed links on messages in flight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
-    /// Messages that were on the links or still had to pass them.
+    /// Messages that were on the failed links, or would still have used them.
     pub moved: Vec<MovedBytes>,
     /// Number of these messages that have no route left.
     pub cut_off: u64,
@@ -286,7 +287,7 @@ pub trait FailingLinks {
         agenda: &mut dyn EventScheduler,
     ) -> LinkFailureEffect;
 
-    /// Returns the links of the network that are in service.
+    /// Returns the graph of the links that are in service.
     fn links_in_service(&self) -> &Arc<LinkGraph>;
 
     /// Returns the pairs of endpoints whose messages have no route since links failed, in ascending order.
@@ -301,7 +302,7 @@ pub trait NetworkBackend {
     /// True if messages of different operations contend.
     const SHARED: bool;
 
-    /// Opens `count` idle ports. Networks without state per port number the ports from 0.
+    /// Opens `count` idle ports. Networks that keep no state per port number the ports from 0 every time.
     fn open_ports(&mut self, count: u32) -> PortRange {
         PortRange::new(0, count)
     }
@@ -318,8 +319,8 @@ pub trait NetworkBackend {
     );
 
     /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns the end of the
-    /// access, or `None` if later events may still change the end. In this case, the model sends
-    /// [`DeliveryNotice::Delivered`] later. By default accesses contend neither with one another nor with messages.
+    /// access, or `None` if later events may still change the end. In the latter case, the model sends
+    /// [`DeliveryNotice::Delivered`] later. By default, accesses contend neither with one another nor with messages.
     fn serve_access(
         &mut self,
         now: Time,
@@ -336,20 +337,20 @@ pub trait NetworkBackend {
     }
 
     /// Returns the uncontended time of a message, or `None` if the model does not know it. If [`Self::SHARED`] is
-    /// false, other messages of the same operation do not delay the message either.
+    /// false, the time also excludes delays by other messages of the same operation.
     fn uncontended_time(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
         None
     }
 
     /// Returns the time for which a message occupies the link over which its sender sends all messages, or `None` if
-    /// there is no such link. Messages of one sender begin at least this time apart.
+    /// there is no such link. Successive messages of one sender begin at least this time apart.
     fn link_time(&self, _amount: BufferShare) -> Option<Span> {
         None
     }
 
     /// Returns true if messages in this pattern among `members` members of a line along `dimension` delay one another
     /// only by [`Self::link_time`]. Each member then sends at most one message and receives at most one message at a
-    /// time, unless the pattern is staggered.
+    /// time, except with [`LinePattern::Staggered`].
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;
 
     /// Returns the model's links or ports if they can be reserved. If messages contend and links cannot be reserved,
@@ -368,8 +369,8 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the servers of NPUs along dimensions in which NPUs have their own ports. Traffic at an NPU other than
-    /// messages between NPUs uses these servers. `None` if operations do not contend.
+    /// Returns the servers of NPUs along dimensions in which NPUs have their own ports. Traffic other than messages
+    /// between NPUs, such as accesses to remote memory, uses these servers. `None` if operations do not contend.
     fn attachment_servers_mut(&mut self) -> Option<&mut ServerTable> {
         None
     }

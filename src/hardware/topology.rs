@@ -1,6 +1,6 @@
 //! Positions of NPUs and the paths between them, independent of load and time.
 //!
-//! A machine's network is a stack of dimensions, innermost first. In an NPU's number the innermost coordinate counts
+//! A machine's network is a stack of dimensions, innermost first. In NPU numbers, the innermost coordinate varies
 //! fastest: NPU `n` has coordinate `n / stride(d) % size(d)` in dimension `d`. A message crosses every dimension in
 //! which its ends differ, innermost first.
 //!
@@ -42,8 +42,7 @@ pub enum DimensionShape {
     /// Each NPU is wired to its two neighbours, with half of its bandwidth to each; messages take the shorter
     /// direction.
     Ring,
-    /// A line: a ring without the link from its last NPU to its first. Messages go directly towards
-    /// the receiver.
+    /// A line: a ring without the link between its last NPU and its first. Messages go directly towards the receiver.
     Mesh,
     /// Each NPU is wired to every other NPU. The wires are not modelled separately, so a message may use the NPU's
     /// whole bandwidth.
@@ -76,7 +75,8 @@ impl DimensionShape {
 }
 
 impl DimensionShape {
-    /// Returns true if each NPU is attached to a fabric by its own port, and false if it is wired to its neighbours.
+    /// Returns true if each NPU is attached to a switch or fabric by a port of its own, and false if it is wired to its
+    /// neighbours.
     #[inline]
     pub fn has_ports(self) -> bool {
         match self {
@@ -85,7 +85,8 @@ impl DimensionShape {
         }
     }
 
-    /// Returns true if NPUs are wired to their neighbours in an open line, without a link from the last to the first.
+    /// Returns true if NPUs are wired to their neighbours in an open line, without a link between the last and the
+    /// first.
     #[inline]
     pub fn is_open(self) -> bool {
         self == Self::Mesh
@@ -158,9 +159,9 @@ pub struct NetworkPath {
 
 impl NetworkPath {
     /// Returns the time of the first byte: from the start of sending a message of `amount` until the message begins to
-    /// arrive. From then on, the message arrives at the rate of the slowest link. The time is Σα + Σγ, with the latency
-    /// α of every link and the serialization γ of one segment on every link except the slowest. The slowest link's
-    /// segment is the first part of the arriving message.
+    /// arrive. From this time on, the message arrives at the rate of the slowest link. The time is Σα + Σγ, summed over
+    /// the latency α of every link and the serialization γ of one segment on every link except the slowest. (The
+    /// slowest link's segment is already part of the time in which the message arrives.)
     #[inline]
     pub fn first_byte(&self, amount: BufferShare) -> Span {
         if self.others == InverseRate::ZERO {
@@ -208,7 +209,7 @@ impl Topology {
         for dimension in &dimensions {
             strides.push(npus);
             npus = npus.checked_mul(dimension.size)?;
-            // Check after each dimension, so that strides fit u32 as well.
+            // Check after each dimension, so that every stride fits into 32 bits as well.
             if npus == 0 || npus > Self::MAX_NPUS {
                 return None;
             }
@@ -290,8 +291,8 @@ impl Topology {
         self.tile_grid().is_some_and(|tiles| tiles.half_duplex)
     }
 
-    /// Returns the dimension that messages from `a` to `b` cross first. Messages cross dimensions from the innermost
-    /// outwards, except on tiles with faulty links.
+    /// Returns the dimension that messages from `a` to `b` cross first. This is the innermost dimension in which they
+    /// differ, except on tiles with faulty links.
     ///
     /// # Errors
     ///
@@ -338,7 +339,7 @@ impl Topology {
         Self { switching, ..self }
     }
 
-    /// Forwarding mode at devices between links.
+    /// Returns the forwarding mode of devices between links.
     pub fn switching_mode(&self) -> SwitchingMode {
         self.switching
     }
@@ -389,7 +390,7 @@ impl Topology {
         ports.unwrap_or_default()
     }
 
-    /// Coordinate of `npu` along dimension `d`.
+    /// Returns the coordinate of `npu` along dimension `d`.
     #[inline]
     pub fn coordinate_of(&self, npu: Npu, d: usize) -> u32 {
         npu.0 / self.strides[d] % self.dimensions[d].size
@@ -420,7 +421,7 @@ impl Topology {
         if self.switching == SwitchingMode::IDEAL {
             return Some(path);
         }
-        // An exact comparison is safe, because path.bandwidth is one of the compared rates.
+        // An exact comparison of floats is safe, because path.bandwidth is one of the compared rates.
         let mut slowest = Some(path.bandwidth);
         let dimensions = self.dimensions.iter().enumerate();
         let others = dimensions.fold(InverseRate::ZERO, |others, (d, dimension)| {
@@ -478,7 +479,7 @@ impl Topology {
 mod tests {
     use super::*;
 
-    /// Links of 200, 100 and 150 GB/s.
+    /// Returns a topology of three dimensions with links of 200, 100 and 150 GB/s.
     fn stack() -> Topology {
         let dimension = |shape, size, gb: f64, ns| TopologyDimension {
             name: String::new(),
@@ -536,7 +537,7 @@ mod tests {
         }
     }
 
-    /// Messages from and to NPU 0 go up and down in the inner dimensions. The switch has no sides.
+    /// Tests messages from and to NPU 0, up and down in the inner dimensions. Ports into the switch have no sides.
     #[test]
     fn messages_leave_and_enter_on_a_side() {
         let t = stack();
@@ -590,8 +591,8 @@ mod tests {
             time(SwitchingMode::StoreAndForward, 3000),
             (ns(4670), ns(4700))
         );
-        // A message shorter than a segment is one segment. A message of 30 B takes 700 ps on these links, and 300 ps on
-        // the slowest link.
+        // A message that is shorter than a segment counts as one segment. A message of 30 B takes 700 ps on these
+        // links, and 300 ps on the slowest link.
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
         // The route has a single link, so no device waits for a segment.
         let t = stack().with_switching(SwitchingMode::StoreAndForward);

@@ -23,7 +23,7 @@ mod stack_prices;
 mod tiles;
 mod wiring;
 
-/// The allowed keys of tables.
+/// The allowed keys of the file's top level.
 const ROOT: &[&str] = &[
     "name",
     "description",
@@ -106,7 +106,8 @@ pub(super) fn build_machine(
 
 pub(super) use stack_prices::stack_classes;
 
-/// Returns two byte ranges in the text of `document`: the value of `name`, and the size of the outermost dimension.
+/// Returns two byte ranges in the text of `document`: the range of the value of `name`, and the range of the size of
+/// the outermost dimension.
 pub(super) fn scale_spans(document: &ConfigDocument<'_>) -> Option<[std::ops::Range<usize>; 2]> {
     let root = document.root_table(ROOT).ok()?;
     let dimensions = root.get("dimension")?.read_tables(network::KEYS).ok()?;

@@ -2,9 +2,9 @@
 //!
 //! The name may continue with a colon and the rate of a link, and with another colon and the link's latency; the
 //! default latency is zero. If no rate is given, the rates by the number of links of a chip come from DEAP's Table III.
-//! `step` or `log` in place of the rate selects the rule between the table's rows. Otherwise the table covers only the
-//! numbers of links that it lists. The chips are those of the preset `gemmini`, and devices store and forward, as in
-//! DEAP's Eq. 2.
+//! `step` or `log` in place of the rate selects the rule for numbers of links between the table's rows; otherwise, only
+//! the listed numbers of links are valid. The chips are those of the preset `gemmini`, and devices store and forward,
+//! as in DEAP's Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -35,14 +35,14 @@ fn graph_end(name: &str) -> Option<usize> {
         .find(|&end| name[end..].is_empty() || name[end..].starts_with(':'))
 }
 
-/// Returns the machine file for `name`.
+/// Returns the text of a machine file for the graph `name`.
 ///
 /// # Errors
 ///
 /// Fails if the graph is invalid, its file cannot be read, or the rates are invalid.
 pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
-        // Cut an arbitrarily long argument, so that it does not flood the message.
+        // The argument may be arbitrarily long, so cut it for the message.
         name: name.chars().take(80).collect(),
         found: found.chars().take(80).collect(),
         expected: expected.to_owned(),
@@ -116,7 +116,7 @@ pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
     ))
 }
 
-/// Returns the tables of the chips' class.
+/// Returns the `npu` tables of the preset `gemmini`, whose class the chips have.
 fn class_tables_text() -> &'static str {
     let preset = PRESETS.iter().find(|preset| preset.name == "gemmini");
     let text = preset.map_or("", |preset| preset.text);
@@ -153,8 +153,8 @@ mod tests {
     }
 
     /// For three links per chip, DEAP's Table III has 64 GB/s. For two links, the result is interpolated on logarithmic
-    /// scales between 180 GB/s at one link and 64 GB/s at three: 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s. The rate
-    /// of the next larger number is 64 GB/s.
+    /// scales between 180 GB/s at one link and 64 GB/s at three: 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s. With the
+    /// rule `step`, the rate is that of the next larger number of links: 64 GB/s.
     #[test]
     fn rates_are_those_of_the_table() {
         let rate = |name: &str| {

@@ -1,12 +1,12 @@
-//! NPU classes by NPU. Machine files write classes as ranges, and classes are stored as runs, so that the memory does
-//! not depend on the number of NPUs.
+//! NPU classes by NPU. Machine files assign classes to ranges of NPUs. Classes are stored as runs of NPUs, so that
+//! memory does not grow with the number of NPUs.
 
 use chakram_base::ids::Npu;
 
 /// The class of every NPU: runs of NPUs in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClassAssignment {
-    /// Runs as (first NPU after the run, class).
+    /// Runs as (number of the first NPU after the run, class).
     runs: Vec<(u32, u32)>,
 }
 

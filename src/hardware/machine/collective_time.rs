@@ -8,9 +8,9 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
 impl Machine {
-    /// Returns the time of a collective among the first `members` NPUs with a buffer of `bytes`, from measurements or
-    /// from the library's protocols. `None` if the machine has neither for this kind, or if its first dimension has
-    /// fewer than `members` NPUs.
+    /// Returns the time of a collective with a buffer of `bytes` among the first `members` NPUs, by measured curves or
+    /// by the library's protocols. `None` if the machine has neither for this kind, or if its first dimension has fewer
+    /// than `members` NPUs.
     pub fn measured_collective(
         &self,
         kind: CollectiveKind,

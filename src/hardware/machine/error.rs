@@ -20,7 +20,7 @@ pub enum MachineError {
         did_you_mean(*.closest)
     )]
     Unknown {
-        /// The requested name.
+        /// Name that the user requested.
         name: String,
         /// The preset with the most similar name, or `None` if no name is similar enough.
         closest: Option<&'static str>,
@@ -33,7 +33,7 @@ pub enum MachineError {
     Fixed {
         /// The requested name.
         name: String,
-        /// The preset in the name.
+        /// The preset `NAME`.
         preset: &'static str,
     },
     /// Invalid dimensions in the notation of the ASTRA-sim 2.0 paper.

@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub enum FailedPart {
     /// An NPU, and everything that runs on it.
     Npu(Npu),
-    /// The links in both directions between two vertices of the network, written as their names: `0-1`,
+    /// The links in both directions between two vertices of the network, given by the names of the vertices: `0-1`,
     /// `0-nvlink switch at 0`. [`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between)
     /// resolves the names.
     Link(String),
@@ -19,7 +19,7 @@ pub enum FailedPart {
 /// A part that fails, and the time of its failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineFailure {
-    /// The part.
+    /// The NPU or the links that fail.
     pub part: FailedPart,
     /// Time at which the part stops working.
     pub at: Time,

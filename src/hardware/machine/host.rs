@@ -1,4 +1,4 @@
-//! The host: its times to launch work, and the operations at which it waits for its device.
+//! The host: the times that it takes to launch work, and the operations at which it waits for its device.
 
 use chakram_base::units::Span;
 
@@ -8,12 +8,12 @@ pub enum HostWait {
     /// The host never waits: it runs ahead until its queue is full.
     #[default]
     Never,
-    /// The host waits at messages that it receives, but not at those that it sends.
+    /// The host waits at receives, but not at sends.
     Receives,
-    /// The host waits at messages that it sends or receives.
+    /// The host waits at sends and at receives.
     Messages,
-    /// The host waits at messages, and at the begin and end of passes in a stage (the embedding and the loss).
-    /// Frameworks do this if they synchronize to measure each pass, or if they read the loss.
+    /// The host waits at messages, and at the beginning and end of passes (in the stages with the embedding and with
+    /// the loss). Frameworks wait there if they synchronize to measure each pass, or if they read the loss.
     Passes,
 }
 
@@ -32,7 +32,7 @@ impl HostWait {
 pub struct Host {
     /// Time to launch a kernel, including the framework's work per kernel.
     pub launch: Span,
-    /// Time to launch a kernel of a backward pass, without the framework's interpreter.
+    /// Time to launch a kernel of a backward pass, in which the framework's interpreter takes no part.
     pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,
@@ -46,7 +46,7 @@ pub struct Host {
     pub waits: HostWait,
     /// Relative error of these times, one standard deviation.
     pub error: f64,
-    /// Standard deviation of the time at which each host of a group arrives at a collective. The additional wait for
-    /// the group's last host is not predicted; the jitter only widens the interval of a prediction.
+    /// Standard deviation of the time at which each host of a group arrives at a collective. The predicted time does
+    /// not include the wait for the group's last host; the jitter only widens the interval of a prediction.
     pub jitter: Span,
 }

@@ -2,10 +2,10 @@
 //! files.
 //!
 //! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns` lists the dimensions, innermost first; then the bandwidth of an NPU into
-//! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. The NPUs are
-//! unknown, unless the name of a preset or of its NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`; the machine
-//! then has that preset's `npu` tables. If several presets have an NPU with this name, the first in the list is used.
-//! The number of chunks is chosen for each collective, as for every file that does not state it.
+//! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. The rates of the
+//! NPUs are unknown, unless the name of a preset or of its NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`; the
+//! machine then has that preset's `npu` tables. If several presets have an NPU with this name, the first in the list is
+//! used. The number of chunks is chosen for each collective, as for every file that does not state it.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -80,7 +80,7 @@ fn npu_tables(name: &str) -> Option<String> {
     let named = PRESETS.iter().find(|preset| preset.name == name);
     let preset = named.or_else(|| PRESETS.iter().find(|preset| has_npu(preset.text)))?;
     let mut tables = String::new();
-    // Comments and blank lines before a table's header. These lines belong to the table if the table is an NPU's.
+    // Comments and blank lines before a table's header, which are copied with the table if it is an `npu` table.
     let mut between: Vec<&str> = Vec::new();
     let mut inside = false;
     for line in preset.text.lines() {
@@ -99,15 +99,15 @@ fn npu_tables(name: &str) -> Option<String> {
     Some(tables)
 }
 
-/// Returns the machine file for `name`.
+/// Returns the text of a machine file for `name`.
 ///
 /// # Errors
 ///
-/// Fails if no preset has the NPU, if a shape is unknown, if a size is zero, if rates are missing, or if the number of
-/// rates differs from the number of dimensions.
+/// Fails if no preset has the NPU, a shape is unknown, a size is zero, rates are missing, or the number of rates
+/// differs from the number of dimensions.
 pub(super) fn build_machine_text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
-        // Cut an arbitrarily long argument, so that it does not flood the message.
+        // The argument may be arbitrarily long, so cut it for the message.
         name: name.chars().take(80).collect(),
         found: found.chars().take(80).collect(),
         expected: expected.to_owned(),

@@ -11,11 +11,11 @@ pub struct NetworkSettings {
     /// Network model, which a replay may override.
     #[serde(serialize_with = "serialize_word")]
     pub model: NetworkKind,
-    /// Forwarding at devices between links. JSON has the bytes that must arrive before a device forwards them, or null
-    /// for the whole message.
+    /// Rule by which devices between links forward messages. In JSON: the number of bytes that must arrive before a
+    /// device forwards them, or null for the whole message.
     #[serde(rename = "segment_bytes", serialize_with = "serialize_switching")]
     pub switching: SwitchingMode,
-    /// Moment at which a send between two ranks completes, under every network model.
+    /// Rule for when a send between two ranks completes, the same under every network model.
     #[serde(serialize_with = "serialize_word")]
     pub send_completion: SendCompletion,
 }
@@ -50,7 +50,8 @@ impl NetworkSettings {
         text
     }
 
-    /// Names the settings that differ from `other`. The switching mode is excluded, because it belongs to the paths.
+    /// Iterates over the names of the settings that differ from `other`, except the switching mode, which is a property
+    /// of paths.
     pub fn list_differences(self, other: Self) -> impl Iterator<Item = &'static str> {
         [
             (self.model != other.model, "network model"),

@@ -85,7 +85,7 @@ pub fn read_preset_text(name: &str) -> Result<Cow<'static, str>, MachineError> {
             })
         }
         None => Err(MachineError::Unknown {
-            // An arbitrarily long argument must not flood the message.
+            // The argument may be arbitrarily long, so cut it for the message.
             name: name.chars().take(80).collect(),
             closest: find_closest_preset(name),
         }),
@@ -113,8 +113,8 @@ fn scale_preset_text(
     Ok(Some(text))
 }
 
-/// Loads the machine called `name` as [`Machine::load_by_name`] does. If the machine's outermost dimension is scalable, the
-/// dimension gets the smallest size with room for `ranks`.
+/// Loads the machine called `name` as [`Machine::load_by_name`] does. If the machine's outermost dimension is scalable,
+/// the dimension gets the smallest size with room for `ranks`.
 ///
 /// # Errors
 ///
@@ -123,8 +123,8 @@ pub fn load_for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     load_for_ranks_with(name, ranks, &[])
 }
 
-/// Loads the machine called `name` as [`load_for_ranks`] does, with some values replaced. Each value is given by its path in
-/// the file.
+/// Loads the machine called `name` as [`load_for_ranks`] does, with some values replaced. Each value is given by its
+/// path in the file.
 ///
 /// # Errors
 ///
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn pools_have_the_published_figures() {
         use crate::memory::MemoryAttachment;
-        // Table V of the ASTRA-sim 2.0 paper: GB/s of local memory and of a memory group, groups,
+        // Table V of the ASTRA-sim 2.0 paper: GB/s of local memory, GB/s of a memory group, numbers of groups and of
         // switches, GB/s within a node.
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
         for (name, group, in_node) in [("hiermem", 100.0, 256.0), ("hiermem-opt", 500.0, 512.0)] {
@@ -333,13 +333,13 @@ mod tests {
             assert!(near(8.0 * outer * npus, ports * 1e9), "{name}");
             assert!(machine.is_scalable(), "{name}");
         }
-        // 7 links of 64 GB/s, one to each of the 7 other NPUs.
+        // An NPU has 7 links of 64 GB/s, one to each other NPU.
         let machine = Machine::load_preset("mi300x").unwrap();
         let fabric = &machine.topology().dimensions()[0];
         assert_eq!(fabric.shape, DimensionShape::FullyConnected);
         let links = f64::from(fabric.size - 1);
         assert_eq!(fabric.bandwidth.bytes_per_second(), links * 64e9);
-        // 6 links of 50 GB/s, two along each dimension.
+        // An NPU has 6 links of 50 GB/s, two along each of three dimensions.
         let machine = Machine::load_preset("tpu-v4").unwrap();
         for dimension in machine.topology().dimensions() {
             assert_eq!(dimension.link_bandwidth().bytes_per_second(), 50e9);
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn every_number_of_a_preset_has_a_comment() {
         for preset in PRESETS {
-            // A comment on a table's header line counts as the source of all numbers in the table.
+            // A comment on a table's header line states the source of all numbers in the table.
             let mut explained = false;
             for line in preset.text.lines().filter(|line| !line.starts_with('#')) {
                 if line.starts_with('[') {
@@ -364,7 +364,8 @@ mod tests {
                 let Some((key, value)) = line.split_once('=') else {
                     continue;
                 };
-                // Number formats are names, not numbers. The comment above a list of times covers the whole list.
+                // Digits in number formats are parts of names and need no source. The comment above a list of times
+                // covers the whole list.
                 let words = [
                     "name",
                     "description",
@@ -400,7 +401,7 @@ mod tests {
                 .npu_count(),
             32
         );
-        // 72 x 2 NPUs, and then 8 x 4 NPUs of a preset whose name itself ends in x.
+        // 72 x 2 NPUs, and 4 nodes of 8 NPUs of a preset whose name itself ends in x.
         assert_eq!(
             Machine::load_by_name("gb200-nvl72x2")
                 .unwrap()

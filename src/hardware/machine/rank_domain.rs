@@ -2,15 +2,15 @@
 
 use chakram_base::ids::Npu;
 
-/// A dimension in which jobs of several domains leave some NPUs of each domain free. For example, jobs take 64 of the
-/// 72 NPUs of a rack, so that groups whose sizes are powers of two do not cross racks.
+/// A dimension whose domains (such as racks) keep some NPUs free if a job spans several domains. For example, jobs take
+/// 64 of the 72 NPUs of a rack, so that groups whose sizes are powers of two do not cross racks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankDomain {
-    /// Index of the dimension.
+    /// Index of the outermost dimension of a domain.
     pub dimension: usize,
     /// NPUs of a domain: the product of the sizes of this dimension and of all inner dimensions.
     pub npus: u32,
-    /// Number of a domain's NPUs that take ranks if the job needs more than one domain.
+    /// Number of NPUs per domain that take ranks if the job needs more than one domain.
     pub used: u32,
 }
 
@@ -53,7 +53,7 @@ mod tests {
         used: 64,
     };
 
-    /// 72 ranks fill a rack. With 73 ranks, 64 are in the first rack. Rank 64 is the first rank of the second rack, on
+    /// 72 ranks fill a rack. Of 73 ranks, 64 are in the first rack, so rank 64 is the first rank of the second rack, on
     /// NPU 72.
     #[test]
     fn jobs_beyond_one_rack_leave_eight_npus_of_each_free() {

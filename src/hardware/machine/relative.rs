@@ -2,17 +2,18 @@
 //!
 //! The result is the known machine's text with the given numbers in place of its values. A comment after each number
 //! states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so their times scale
-//! with both. Constants of a multiprocessor do not change: H100 and B200, whose peaks differ by a factor of 2.3, have
-//! similar constants (`operands` 300 and 225 GB/s). Curves of collectives state the links of their measurement and are
-//! carried over to the new links. None of the carried-over times was measured, so errors are widened:
+//! with both. The constants of a multiprocessor are kept, because even H100 and B200, whose peaks differ by a factor of
+//! 2.3, have similar constants (`operands` 300 and 225 GB/s). Curves of collectives state the links on which they were
+//! measured, and their times are converted to the new links. None of the converted times was measured, so errors are
+//! increased:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))
 //! ```
 //!
-//! where 0.23 is the error of kernels by roofline. q is the smallest ratio, new ÷ old or old ÷ new, of the rates on
-//! which the curve depends. For matrix products and attention, these rates are the peaks of the curve's number formats
-//! and the memory bandwidth; for kernels that move bytes, only the memory bandwidth.
+//! where 0.23 is the relative error of kernels that are timed by roofline. q is the smallest ratio, new ÷ old or old ÷
+//! new, of the rates on which the curve depends. For matrix products and attention, these rates are the peaks of the
+//! curve's number formats and the memory bandwidth; for kernels that move bytes, only the memory bandwidth.
 
 use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
@@ -26,7 +27,7 @@ use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Relative error of kernels without a measured time (one standard deviation), as of kernels timed by roofline.
+/// Relative error (one standard deviation) of kernels that were not measured: the error of kernels timed by roofline.
 const NOT_MEASURED: f64 = 0.23;
 
 /// Numbers of a datasheet; a missing number keeps the known machine's value.
@@ -131,9 +132,9 @@ struct MachineTextEditor<'a> {
     old: &'a Machine,
     /// Replacements of ranges of the text.
     edits: Vec<(Range<usize>, String)>,
-    /// The given numbers, as text for the description.
+    /// The given numbers, as text for the machine's description.
     given: Vec<String>,
-    /// True if the curves were measured on an NPU with other rates.
+    /// True if the curves were measured on an NPU whose rates differ from this NPU's.
     is_carried: bool,
 }
 
@@ -258,7 +259,7 @@ impl<'a> MachineTextEditor<'a> {
         let end = beside.byte_range().end;
         let rest = self.rest_of_line(end);
         let entry = match rest.trim_start().starts_with([',', '}']) {
-            // The table is on one line.
+            // An inline table is on one line, so the key is added on this line.
             true => (end..end, format!(", {key} = {value}")),
             false => {
                 let end = end + rest.len();
@@ -275,7 +276,7 @@ impl<'a> MachineTextEditor<'a> {
         table: &ConfigTable<'_>,
         sheet: &DatasheetNumbers,
     ) -> Result<(), ConfigError> {
-        // Recorded kernels refer to a class by its name.
+        // Recorded kernels refer to a class by its name, so the name changes too.
         for head in [
             format!("[npu.{class}]"),
             format!("[npu.{class}."),
@@ -339,7 +340,7 @@ impl<'a> MachineTextEditor<'a> {
         self.widen_curve_errors(table, sheet, &ratios, bandwidth_ratio)?;
         let changed = bandwidth_ratio != 1.0 || ratios.iter().any(|ratio| *ratio != 1.0);
         let is_measured = table.get("measured").is_some() || table.get("product").is_some();
-        // Without `measured_at`, measured times would count as measured at the new rates.
+        // Without `measured_at`, measured times would count as measured at the new rates, so add the old rates.
         if changed && is_measured && table.get("measured_at").is_none() {
             let peaks = Dtype::ALL.iter().filter_map(|(dtype, name)| {
                 let peak = old.peaks.get(*dtype)?;
@@ -363,7 +364,7 @@ impl<'a> MachineTextEditor<'a> {
         Ok(())
     }
 
-    /// Widens the errors of curves if the derived NPU has other rates.
+    /// Increases the errors of curves if the derived NPU has other rates.
     fn widen_curve_errors(
         &mut self,
         table: &ConfigTable<'_>,

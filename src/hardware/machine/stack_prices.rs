@@ -12,14 +12,14 @@ pub struct StackPrices {
     classes: Vec<ClassPrices>,
 }
 
-/// A part of a machine's durations that a software stack replaces.
+/// A curve or launch times of the machine that a software stack replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PricedPart {
     /// Class of the NPUs.
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
     pub part: &'static str,
-    /// Number formats, or name of the kernel (empty if the class has only one such part).
+    /// Number formats of the curve, or name of the kernel (empty if the class has only one such part).
     pub what: String,
 }
 
@@ -50,9 +50,9 @@ impl Machine {
     /// replaced parts.
     ///
     /// Classes without a table in the stack keep their curves. Measured shapes and kernels take precedence over the
-    /// stack's curves, as they do over the machine's curves. The machine's power limits and sustained rates also apply
-    /// to the stack's curves. A machine with several NPU classes keeps its host, because the machine has one host for
-    /// all classes.
+    /// stack's curves, as they do over the machine's curves. The machine's power limit and its factors for continuous
+    /// load also apply to the stack's curves. A machine with several NPU classes keeps its host, because the machine
+    /// has one host for all classes.
     pub fn with_stack(&self, prices: &StackPrices) -> (Self, Vec<PricedPart>) {
         let mut machine = self.clone();
         let mut parts = Vec::new();
@@ -90,8 +90,8 @@ fn take_kernels(class: &mut NpuClass, own: &KernelCurves, parts: &mut Vec<Priced
         let Some(curve) = own.gemm[dtype as usize] else {
             continue;
         };
-        // The corrections by measured shapes belong to the curve with which the measurements were compared, so that
-        // curve is kept.
+        // Corrections by measured shapes are valid only for the curve with which the measurements were compared, so
+        // that curve is kept.
         if curves.products[dtype as usize].is_some() {
             continue;
         }

@@ -283,7 +283,7 @@ fn machines_need_dimensions_and_may_leave_npus_unknown() {
         text.starts_with("m.toml:1: key `dimension`: found no dimension"),
         "{text}"
     );
-    // Without an NPU table the NPUs are unknown; an empty table is an error.
+    // Without an `npu` table, the NPUs' rates are unknown; an empty table is an error.
     let text = format!("name = \"x\"\n[[dimension]]{rest}");
     let machine = Machine::parse(&text, "m.toml").unwrap();
     assert_eq!(machine.classes(), [NpuClass::unknown_class()]);
@@ -334,7 +334,8 @@ fn power_slows_products_by_the_root_of_its_ratio() {
     );
     let products = |c: &KernelCurves| c.gemm[bf16].unwrap().efficiency;
     let attention = |c: &KernelCurves| c.attention[bf16].unwrap().compute;
-    // With a quarter of the power, the limit halves the rate, and matrix products keep half of this rate.
+    // A quarter of the power halves the rate (its square root), and matrix products keep half of this rate under
+    // continuous load.
     assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);
     assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);
     for (power, expected) in [
@@ -388,7 +389,7 @@ fn uniform_machines_are_checked() {
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {
-    /// A file with cut, spliced and inserted text never causes a panic.
+    /// A file from which text was cut, and into which text was inserted, never causes a panic.
     #[test]
     fn no_text_panics(at in 0..GOOD.len(), cut in 0..40_usize, put in STRAY) {
         let end = (at + cut).min(GOOD.len());

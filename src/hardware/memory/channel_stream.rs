@@ -1,7 +1,7 @@
 //! Channels whose data reaches the NPUs through network ports.
 //!
-//! A channel sends at the lower of its own bandwidth and the port's bandwidth, so the whole stream is known when it
-//! begins: S(x) = begin + x / bandwidth. The two stages are the channel and the port.
+//! A channel sends at the lower of its own bandwidth and the port's bandwidth, so all times of the stream are known
+//! when it begins: byte x passes at S(x) = begin + x / bandwidth. The two stages are the channel and the port.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::{AccessEnd, NetworkAttachment, RemoteMemoryAccess};
@@ -9,7 +9,7 @@ use chakram_base::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The accesses of all channels, including accesses that wait for their channel.
+/// The accesses of all channels, including accesses that still wait for their channel.
 #[derive(Debug)]
 pub(super) struct ChannelStreams {
     channel: Bandwidth,
@@ -39,7 +39,7 @@ pub(super) fn chunk_times(channel: Bandwidth, through: &NetworkAttachment, bytes
 }
 
 impl ChannelStreams {
-    /// Creates the state without accesses; `latency` is the total of channel and port.
+    /// Creates the state without accesses; `latency` is the sum of the channel's and the port's latencies.
     pub fn new(channel: Bandwidth, through: &NetworkAttachment, latency: Span) -> Self {
         Self {
             channel,
@@ -97,7 +97,7 @@ impl ChannelStreams {
             return;
         }
         while let Some(&Reverse((_, number))) = self.due.peek().filter(|next| next.0.0 <= now)
-            // If too many chunks are in flight, the replay ends, so no further event is needed.
+            // If too many chunks are in flight, the replay fails, so no further event is needed.
             && !self.chunks.is_full()
         {
             self.due.pop();
@@ -107,7 +107,7 @@ impl ChannelStreams {
         self.unsettled = true;
     }
 
-    /// Returns true if too many chunks are in flight for memory ([`ChunkedTransfers::is_full`]).
+    /// Returns true if more chunks are in flight than memory allows ([`ChunkedTransfers::is_full`]).
     pub fn is_full(&self) -> bool {
         self.chunks.is_full()
     }

@@ -1,8 +1,8 @@
 //! Channels: each channel serves one access at a time, in the order of arrival.
 //!
-//! Channels behave like ASTRA-sim's MEMORY_POOL: if four equal accesses begin together over one channel, they end after
-//! 1, 2, 3 and 4 times their duration. Accesses over different channels do not contend. Consecutive NPUs share a
-//! channel ([`MemoryAttachment::npus_per_channel`](super::MemoryAttachment::npus_per_channel)).
+//! Channels behave like ASTRA-sim's MEMORY_POOL: if four equal accesses to one channel begin together, they end after
+//! 1, 2, 3 and 4 times the duration of one access. Accesses to different channels do not contend. Consecutive NPUs
+//! share a channel ([`MemoryAttachment::npus_per_channel`](super::MemoryAttachment::npus_per_channel)).
 
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
@@ -12,7 +12,8 @@ use chakram_base::units::{Span, Time};
 pub(super) struct MemoryChannels {
     /// Number of NPUs that share one channel.
     sharers: u32,
-    /// Time from which each channel is free. Channels beyond the end of the list have never been used.
+    /// Time from which each channel is free. Channels beyond the end of the list have never been used, so they are
+    /// free.
     free: Vec<Time>,
 }
 

@@ -1,38 +1,36 @@
-//! Accesses in chunks, which arrive one by one at an NPU's port. The NPU's messages pass the same port.
+//! Accesses in chunks, which arrive one by one at an NPU's port. The NPU's messages pass through the same port.
 //!
-//! The stages before the port (the memory and its own network) form a stream
-//! (`memory/fair_sharing.rs`, `memory/channel_stream.rs`). S(x) is the time at which the stream has
-//! passed x bytes. The port is also a stage of the stream, so that the stream never exceeds the
-//! rate of an uncontended port. A chunk takes time t[s] in stage s. Let f be the sum of t[s] over
-//! the stages before the port, p the time in the port, and L the longest of all t[s]. An access of
-//! W bytes has chunks of c bytes; the last chunk is the remainder. Chunk k (from 1) has *streamed*
-//! at
+//! The stages before the port (the memory and its own network) form a stream (`memory/fair_sharing.rs`,
+//! `memory/channel_stream.rs`). S(x) is the time at which x bytes of the stream have passed. The port is also a stage
+//! of the stream, so that the stream is never faster than an uncontended port. Let t[s] be the time of a chunk in stage
+//! s, f the sum of t[s] over the stages before the port, p the time in the port, and L the longest of all t[s]. An
+//! access of W bytes has chunks of c bytes; the last chunk is the remainder. Chunk k (from 1) counts as *streamed* at
 //!
 //! ```text
 //! S(k c) + f − L                     if f is L or more
 //! S(k c − c (L − f) / p)             if f is less, so that the port is the longest stage: p = L
 //! ```
 //!
-//! The two forms are equal if the rate is constant, and each gives a time that is known by then. For a smaller last
-//! chunk the same fraction of its own size applies. The times above exclude the latencies of the pool and of the link
-//! to the NPU: a load incurs them before the port, a store after the port.
+//! The two forms are equal if the rate is constant. Each depends only on the stream up to that time. A smaller last
+//! chunk counts as streamed at the same fraction of its own size. The times above exclude the latencies of the pool and
+//! of the link to the NPU: a load incurs them before the port, a store after the port.
 //!
 //! *Loads.* A chunk arrives at the port when it has streamed. The port serves the chunk after earlier arrivals, for the
 //! chunk's bytes / bandwidth. The load ends with its last chunk.
 //!
-//! *Stores.* Chunk k arrives at the port at S((k − 1) c) and waits there for w[k]. The later stages receive the chunk
-//! w[k] later. The longest stage has no slack for chunks that arrive late and together. The store therefore ends when
-//! the last chunk has streamed + max w[k] + (its bytes / bandwidth).
+//! *Stores.* Chunk k arrives at the port at S((k − 1) c) and waits there for w[k], so it reaches the later stages w[k]
+//! later. The longest stage is always busy and cannot catch up with chunks that arrive late. The store therefore ends
+//! when the last chunk has streamed + max w[k] + (its bytes / bandwidth).
 //!
 //! # Alone
 //!
 //! For an access that is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p, so no chunk waits
 //! for an earlier chunk. The same is true of a store. Loads and stores end at W / c x L + f − L + p, which is S(W) +
 //! sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the port, p is
-//! the sum over the accesses of the time of one chunk. The access whose chunk is served last ends at that time, and the
-//! others end one chunk earlier. A smaller last chunk takes only its own time at the port, so the end is earlier by at
-//! most the time of the missing bytes. Times at the port are differences of rounded sums, so rounding errors do not
-//! accumulate.
+//! the sum over the accesses of the time of one chunk. The access whose chunk is served last ends at the time above,
+//! and each other access ends earlier, by one chunk per access served after it. A smaller last chunk takes only its own
+//! time at the port, so the end is earlier by at most the time of the missing bytes. Times at the port are differences
+//! of rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
 //! number of chunks, except for chunks that are still between the stream and the port because of latencies. If too many
@@ -47,7 +45,7 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 mod tests;
 
-/// Fraction of a chunk below which a remainder counts as a rounding error.
+/// Fraction of a chunk below which a remainder is treated as a rounding error.
 const NOTHING: f64 = 1e-9;
 
 /// Maximum number of chunks in flight to ports. A chunk takes 40 bytes.
@@ -79,7 +77,7 @@ pub(super) struct ChunkTimes {
     pub longest: f64,
 }
 
-/// An access with its progress.
+/// An access with its progress through its chunks.
 #[derive(Clone, Copy, Debug)]
 struct ChunkedAccess {
     access: RemoteMemoryAccess,
@@ -90,7 +88,7 @@ struct ChunkedAccess {
     count: u64,
     /// Index of the next chunk.
     next: u64,
-    /// Fraction of a chunk that has not yet streamed when the chunk counts as streamed.
+    /// Fraction of a chunk that has not yet passed when the chunk counts as streamed.
     ahead: f64,
     /// Delay from the end of a chunk's stream until the chunk of a load reaches the port, or until a store ends.
     behind: Span,
@@ -157,7 +155,7 @@ impl ChunkedTransfers {
             behind: Span::from_seconds(behind),
             waited: Span::ZERO,
         };
-        // Reuses slots, so memory is bounded by concurrent accesses.
+        // Reuse a free slot, so that memory grows only with the number of concurrent accesses.
         match self.free.pop() {
             Some(number) => {
                 self.accesses[number as usize] = chunked;
@@ -170,8 +168,8 @@ impl ChunkedTransfers {
         }
     }
 
-    /// Returns the number of streamed bytes of an access at which [`Self::on_streamed`] must be called next, or `None` if
-    /// no further call is needed.
+    /// Returns the number of streamed bytes of an access at which [`Self::on_streamed`] must be called next, or `None`
+    /// if no further call is needed.
     pub fn next_position(&self, number: u32) -> Option<f64> {
         self.accesses[number as usize].next_position()
     }
@@ -195,7 +193,7 @@ impl ChunkedTransfers {
         chunked.next += 1;
     }
 
-    /// Returns true if too many chunks are in flight for memory.
+    /// Returns true if the maximum number of chunks is in flight, which memory limits; the replay then fails.
     pub fn is_full(&self) -> bool {
         self.coming.len() > MOST
     }
@@ -221,7 +219,7 @@ impl ChunkedTransfers {
                 take(AccessEnd { token, at });
                 self.free.push(coming.slot);
             };
-            // The entry after a store's last chunk is the end of its stream.
+            // The entry after a store's last chunk marks the end of the store's stream.
             if coming.number == chunked.count {
                 over(now + chunked.waited + chunked.time_at_port(chunked.count - 1, self.port));
                 continue;
@@ -256,7 +254,7 @@ impl ChunkedAccess {
         }
     }
 
-    /// Returns the number of streamed bytes at which a chunk counts as streamed.
+    /// Returns the number of bytes of an access after whose passage a chunk counts as streamed.
     fn bytes_through_chunk(&self, chunk: u64) -> f64 {
         let (from, to) = (
             self.bytes_before_chunk(chunk),

@@ -2,12 +2,13 @@
 //!
 //! Bytes of an access form a stream that occupies all servers on its path at the same time. At each moment the rates of
 //! the streams are *max-min fair*: all rates rise together until a server saturates. The saturated server fixes the
-//! rates of the streams that pass it; all other rates continue to rise. A rate could then grow only if another rate
-//! that is not higher became lower. Rates change when an access begins or ends, and are constant in between.
+//! rates of the streams that pass it; all other rates continue to rise. In the result, a rate could grow only if
+//! another rate, at most as high, became lower. Rates change when an access begins or ends, and are constant in
+//! between.
 //!
 //! Bytes move in chunks, and a chunk crosses one stage after another, so the first chunk leaves the last stage later
-//! than a stream would. The delay of the first chunk after the stream is the *fill* of the pipeline. If `t[s]` is the
-//! time of one chunk in stage `s`, under the accesses in flight when the access began,
+//! than it would in a stream. This delay is the *fill* of the pipeline. If `t[s]` is the time of one chunk in stage
+//! `s`, under the accesses in flight when the access began,
 //!
 //! ```text
 //! end = begin + latency + (the stream's time) + sum of t[s] - max of t[s]
@@ -16,11 +17,10 @@
 //! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where stages = chunks
 //! per access. The resulting time is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7): sum of t[s] +
 //! (stages - 1) x max t[s]. `stages` need not be whole: the last chunk has the remainder, which streams for its exact
-//! share of time. Only the fill counts a whole chunk. An access smaller than one chunk is a chunk of its own size, so
-//! it takes the sum of t[s].
+//! share of time. Only the fill is computed for a whole chunk. An access smaller than one chunk has a single chunk of
+//! its own size, so it takes the sum of t[s].
 //!
-//! With network ports, streams behave in the same way, and chunks queue at the ports:
-//! `memory/chunked_access.rs`.
+//! With network ports, streams behave in the same way, and chunks also queue at the ports (`memory/chunked_access.rs`).
 //!
 //! The stream's time and the fill are each rounded once, to the nearest picosecond. If accesses begin at one instant,
 //! their order affects only the last bits of sums.
@@ -35,15 +35,15 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 pub(super) mod testing;
 
-/// Relative difference below which rates count as equal. A tolerance is needed because sums in
-/// another order may differ in their last bits, but equal rates must be fixed together.
+/// Relative difference below which rates count as equal. Equal rates must be fixed together, although sums in another
+/// order may differ in their last bits.
 const ALIKE: f64 = 1.0 + 1e-9;
 
-/// An access in flight.
+/// The stream of an access in flight.
 #[derive(Clone, Copy, Debug)]
 struct AccessStream {
     access: RemoteMemoryAccess,
-    /// Bytes that had not passed at `since`.
+    /// Bytes that had not yet passed at `since`.
     left: f64,
     since: Time,
     /// Bytes per second from `since` on, or zero before the first settlement.
@@ -164,7 +164,7 @@ impl FairSharing {
         }
     }
 
-    /// Returns true if too many chunks are in flight for memory ([`ChunkedTransfers::is_full`]).
+    /// Returns true if more chunks are in flight than memory allows ([`ChunkedTransfers::is_full`]).
     pub fn is_full(&self) -> bool {
         self.chunks.as_ref().is_some_and(ChunkedTransfers::is_full)
     }
@@ -196,7 +196,7 @@ impl FairSharing {
 
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         self.unsettled = false;
-        // Invalidates the event of the previous settlement, which is still in the agenda.
+        // A new number invalidates the event of the previous settlement, which is still in the agenda.
         self.settlement = self.settlement.wrapping_add(1);
         if std::mem::take(&mut self.changed) {
             self.share_rates(now);
@@ -247,10 +247,10 @@ impl FairSharing {
         }
     }
 
-    /// Computes the fills of accesses that have just begun.
+    /// Computes the pipeline fills of accesses that have just begun.
     fn fill_servers(&mut self) {
         for stream in &mut self.streams {
-            // Only the load at an access's first settlement determines its fill.
+            // An access's fill depends only on the load at its first settlement, so it is computed once.
             if stream.fill.is_some() {
                 continue;
             }
@@ -320,7 +320,7 @@ impl AccessStream {
             return;
         }
         let gone = self.rate * now.since(self.since).as_seconds();
-        // Rounding of instants may add a fraction of a byte to `gone`, so the result is at least zero.
+        // Rounding of instants may add a fraction of a byte to `gone`, so clamp the result to zero.
         self.left = (self.left - gone).max(0.0);
         (self.since, self.rate) = (now, rate);
         self.passed = now + Span::from_seconds(self.left / rate);

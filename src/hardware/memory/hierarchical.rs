@@ -22,24 +22,25 @@
 //!
 //! `memory/fair_sharing.rs` computes a duration from these times. In this design, the memories together are one server,
 //! each node is one server (its S links always carry equal loads) and each NPU's port is one server. Thus NPUs of
-//! different nodes contend only at the memories. A store takes the same path in reverse and shares it with loads.
+//! different nodes contend only at the memories. A store takes the same path in reverse, and stores and loads share its
+//! bandwidth.
 //!
-//! With in-switch collectives, W is the part that the memory stores for each NPU. Either all n parts reach every node
-//! and every NPU, or the switches form n sums on the way to the memory.
+//! With in-switch collectives, W is the part that the memory stores for each NPU. For loads, all n parts reach every
+//! node and every NPU; for stores, the switches reduce n parts on the way to the memory.
 
 use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
-/// A pool with two levels of switches. NPUs of a node are consecutive.
+/// A pool with two levels of switches. The NPUs of a node have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HierarchicalPool {
-    /// Groups of memories, at least 1.
+    /// Number of groups of memories, at least 1.
     pub groups: u32,
-    /// Out-node switches, at least 1.
+    /// Number of out-node switches, at least 1.
     pub out_switches: u32,
-    /// NPUs of a node, at least 1. The machine's number of NPUs must be a multiple of this number.
+    /// Number of NPUs of a node, at least 1. The machine's number of NPUs must be a multiple of this number.
     pub npus_per_node: u32,
     /// Bytes per second between a node and all out-node switches together.
     #[serde(rename = "node_bandwidth_bytes_per_s")]
@@ -108,8 +109,8 @@ mod tests {
     fn all_together_take_the_pipeline_of_the_paper() {
         // W = 1 MB: 256 W in all, 32 W from each group, 8 W on each of its links: 8 stages of a chunk of 1 MB. Groups
         // 100 GB/s: 25 GB/s per link. TX group→switch = 1 MB / 25 GB/s = 40 us. Nodes 400 GB/s: 100 GB/s per link,
-        // which brings 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10
-        // GB/s) = 12.5 us. 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
+        // which carries 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x
+        // 10 GB/s) = 12.5 us. 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
         let us = 1_000_000;
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(
@@ -129,7 +130,7 @@ mod tests {
             simulate_common_end(&memory, 256, 1_000_000, false),
             590 * us
         );
-        // W = 1.05 MB has 8.4 stages: 40 + 50 + 62.5 + 7.4 x 62.5 = 615 us.
+        // W = 1.05 MB takes 8.4 stages: 40 + 50 + 62.5 + 7.4 x 62.5 = 615 us.
         assert_eq!(
             simulate_common_end(&memory, 256, 1_050_000, false),
             615 * us
@@ -206,7 +207,7 @@ mod tests {
             chunk: Bytes(100),
         };
         let memory = create_pool(MemoryAttachment::Hierarchical(design), 5.0);
-        // Shares of 2 x 5 x 100 / 2 = 500 B take 5 ns in a port and 5 ns in a node.
+        // A chunk's shares of 2 x 5 x 100 / 2 = 500 B take 5 ns in a port and 5 ns in a node.
         let ends = simulate_staggered_ends(&memory, 2, 100_000, 5_000_000);
         assert_eq!(ends, [15_010_000, 20_010_000]);
     }

@@ -29,7 +29,7 @@ mod tests {
             latency: Some(Span::from_ns(500)),
             capacity: Some(Bytes(80_000_000_000)),
         };
-        // 1 MB / 2 TB/s = 0.5 us, + 0.5 us.
+        // 1 MB / 2 TB/s = 0.5 us, plus 0.5 us of latency.
         assert_eq!(memory.time_access(1_000_000), Some(Span(1_000_000)));
     }
 }

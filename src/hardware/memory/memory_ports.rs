@@ -1,4 +1,4 @@
-//! Memory at ports: each port is at an NPU and has its own memory, as at the edges of dies.
+//! Memory at ports: each port is at an NPU and has its own memory, for example at the edges of dies.
 //!
 //! An NPU uses the port with the least latency. If several ports have this latency, the NPU uses the port with the
 //! fewest hops, and then the one with the lowest number. A core uses a port of its own die if the die has any. Ports
@@ -41,8 +41,8 @@ impl MemoryPorts {
         &self.npus
     }
 
-    /// Returns the port that an NPU uses on the machine with this topology. `None` if the routes to all ports have
-    /// faulty links.
+    /// Returns the port that an NPU uses on the machine with this topology. `None` if every port's route has a faulty
+    /// link.
     pub fn nearest_port(&self, npu: Npu, topology: &Topology) -> Option<u32> {
         let own = topology
             .tile_grid()
@@ -61,7 +61,7 @@ impl MemoryPorts {
     ) -> Option<u32> {
         let reached = ports.filter_map(|port| {
             let at = self.npus[port as usize];
-            // Loads need a route from the port, stores a route to the port.
+            // Loads need a route from the port, and stores need a route to the port.
             let open = |a, b| topology.first_dimension(a, b).is_ok();
             let latency = topology
                 .path_between_npus(at, npu)

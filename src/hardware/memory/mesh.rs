@@ -1,12 +1,12 @@
 //! Memories and NPUs on a mesh of two dimensions.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The ASTRA-sim 2.0 paper gives no
-//! formula, so one is derived here. There are a columns and b rows of stations. Each station of the mesh has one memory
-//! and n / (a b) NPUs. Links of `link_bandwidth` each lead to and from its neighbours in its row and its column;
-//! opposite edges are not connected. Bytes travel along the memory's row to the NPU's column, and then along that
-//! column.
+//! formula, so one is derived here. The mesh has a columns and b rows of stations. A station is a vertex of the mesh,
+//! to which one memory and n / (a b) NPUs are attached. Links of `link_bandwidth` each lead to and from its neighbours
+//! in its row and its column; opposite edges are not connected. Bytes travel along the memory's row to the NPU's
+//! column, and then along that column.
 //!
-//! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
+//! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
 //! send to the NPUs on the right, a fraction (a - x - 1) / a of all NPUs. Each memory has 1 / (a b) of the data of each
 //! of the n NPUs:
 //!
@@ -26,8 +26,8 @@
 //! port    = a x b x c / (n x npu_bandwidth)
 //! ```
 //!
-//! Every NPU depends on links of the middle, so if the mesh is the bottleneck, it slows all NPUs equally. Every link is
-//! a server.
+//! Every NPU receives bytes over links in the middle, so if the mesh is the bottleneck, it slows all NPUs equally.
+//! Every link is a server.
 
 use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use chakram_base::units::{Bandwidth, Bytes};
@@ -36,10 +36,10 @@ use serde::Serialize;
 /// A pool on a mesh. Stations are numbered along the rows, and NPUs of one station have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MeshPool {
-    /// Stations along a row, at least 1.
+    /// Number of stations along a row, at least 1.
     pub columns: u32,
-    /// Rows, at least 1. There are at most [`Self::MOST`] stations, and the machine's number of NPUs must be a multiple
-    /// of their number.
+    /// Number of rows, at least 1. There are at most [`Self::MOST`] stations, and the machine's number of NPUs must be
+    /// a multiple of their number.
     pub rows: u32,
     /// Bytes per second of a link, which has one direction.
     #[serde(rename = "link_bandwidth_bytes_per_s")]
@@ -53,8 +53,8 @@ pub struct MeshPool {
 }
 
 impl MeshPool {
-    /// Maximum number of stations. An access uses more than half as many links as there are stations, so the limit
-    /// bounds its links.
+    /// Maximum number of stations. An access uses more than half as many links as there are stations, so the limit also
+    /// bounds the links of an access.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits_npus(&self, npus: u32) -> bool {
@@ -69,7 +69,8 @@ impl MeshPool {
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
-        // Each station of the mesh has links to the right, to the left, up and down. Links beyond the edge are unused.
+        // Each station of the mesh has links to the right, to the left, up and down. Links beyond the mesh's edge have
+        // servers too, which are unused.
         let links = [(); 4].map(|()| layout.add_servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
@@ -90,7 +91,7 @@ impl MeshPool {
                     carry(1, (from, row), columns - from);
                 }
             }
-            // Links of the column carry the bytes of whole rows of memories.
+            // Links of a column carry the bytes of all memories in a row.
             for from in 0..y {
                 carry(2, (x, from), columns * (from + 1));
             }
@@ -125,8 +126,9 @@ mod tests {
 
     #[test]
     fn the_middle_of_the_longer_side_is_busiest() {
-        // 4 x 2 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 0.4 us; mesh 40 kB x 4 / 4 / 10 GB/s = 4
-        // us; port 320 kB / 1,600 GB/s = 0.2 us. In all 0.4 + 4 + 0.2 + 49 x 4. The 2 x 4 mesh takes the same time.
+        // 4 x 2 stations with 2 NPUs each, which load 1 MB each: 50 stages. Memory 0.4 us; mesh 40 kB x 4 / 4 /
+        // 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us. In all 0.4 + 4 + 0.2 + 49 x 4. The 2 x 4 mesh takes the
+        // same time.
         assert_eq!(
             simulate_common_end(&mesh(4, 2), 16, 1_000_000, false),
             200_600_000
@@ -135,8 +137,8 @@ mod tests {
             simulate_common_end(&mesh(2, 4), 16, 1_000_000, false),
             200_600_000
         );
-        // 3 x 3 stations with one NPU each. The middle's links take 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us, in 25
-        // stages. The memory and the port take 0.4 us each.
+        // 3 x 3 stations with one NPU each. The links in the middle take 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us,
+        // in 25 stages. The memory and the port take 0.4 us each.
         let middle = 66_666_667 + 800_000;
         assert_eq!(
             simulate_common_end(&mesh(3, 3), 9, 1_000_000, false),
@@ -147,7 +149,8 @@ mod tests {
     #[test]
     fn one_alone_is_held_by_the_busiest_link_to_it() {
         // NPU 0 is in the corner of 4 x 2. 3 / 8 of its bytes arrive along its row, and half of them along its column:
-        // 1 MB / 2 / 10 GB/s = 50 us. A share of 20 kB takes 0.025 us of 800 GB/s and 0.2 us of the port.
+        // 1 MB / 2 / 10 GB/s = 50 us. A chunk's share of 20 kB takes 0.025 us in the memories at 800 GB/s, and 0.2 us
+        // in the port.
         assert_eq!(simulate_lone_end(&mesh(4, 2), 16, 1_000_000), 50_225_000);
     }
 }

@@ -1,10 +1,10 @@
-//! The network's part of an access to remote memory: the last stage, over the NPU's own port between a switch fabric
-//! and the NPU.
+//! The network's part of an access to remote memory: the stage nearest to the NPU, over the NPU's own port between a
+//! switch and the NPU.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// Maximum number of chunks of one access. The limit bounds the simulation's cost, because a chunk takes one or two
+/// Maximum number of chunks of one access. The limit bounds the cost of a replay, because each chunk takes one or two
 /// events.
 pub const MOST_CHUNKS: u64 = 1 << 20;
 
@@ -33,13 +33,13 @@ impl NetworkAttachment {
         })
     }
 
-    /// Returns true if `topology` has the attachment's dimension with the same properties.
+    /// Returns true if `topology` has the attachment's dimension, with the same bandwidth and latency.
     pub fn fits_topology(&self, topology: &Topology) -> bool {
         let same = Self::new(topology, self.dimension, self.chunk);
         same.as_ref() == Some(self)
     }
 
-    /// Returns the memory's endpoint, on the other side of the dimension's fabric.
+    /// Returns the memory's endpoint, which is beyond the switch of the dimension.
     pub fn memory_endpoint(&self) -> MemoryEndpoint {
         MemoryEndpoint {
             site: MemorySite::Fabric(self.dimension),

@@ -1,8 +1,8 @@
-//! Path of an access through a pool: stages that bytes cross one after another. A stage has servers, each with a rate.
+//! Path of an access through a pool. Bytes cross stages one after another; a stage has servers, each with a rate.
 //!
-//! Every layout has the memories, which serve all NPUs, and the NPUs' own ports. A design adds servers in between.
-//! Bytes of a tensor are spread evenly over all memories, so the memories act as one server with their total rate. A
-//! server is one link, or several links that always carry equal loads.
+//! Every layout contains the memories, which serve all NPUs, and the NPUs' own ports. Each design of a pool adds
+//! servers in between. Bytes of a tensor are spread evenly over all memories, so the memories act as one server with
+//! their total rate. A server is one link, or several links that always carry equal loads.
 
 use super::{RemoteMemoryAccess, SwitchLevel};
 use chakram_base::units::Bandwidth;
@@ -12,7 +12,7 @@ use chakram_base::units::Bandwidth;
 pub(super) struct AccessHop {
     /// Index of the server.
     pub server: u32,
-    /// Stage of the server. Bytes cross all servers of a stage in parallel, and the stages one after another.
+    /// Stage of the server. Bytes cross the servers of one stage in parallel, and the stages one after another.
     pub stage: u32,
     /// Number of bytes that the server carries for each byte of the access.
     pub weight: f64,
@@ -21,7 +21,7 @@ pub(super) struct AccessHop {
 }
 
 impl AccessHop {
-    /// Creates a hop over one of `alike` identical servers in a stage. The server carries every byte of the access.
+    /// Creates a hop over one of `alike` identical servers of a stage, which carries every byte of the access.
     ///
     /// With in-switch gathering, each of the servers carries the bytes of all n NPUs, and not only of the n / `alike`
     /// NPUs behind it. The weight is therefore `alike`, so that each access accounts for its own share of these bytes.
@@ -40,12 +40,13 @@ impl AccessHop {
 pub(super) struct PoolLayout {
     /// Bytes per second of each server.
     rates: Vec<f64>,
-    /// Paths by station. NPUs of a station differ only in their ports. The first NPU of station s is s x `per_station`.
+    /// Path of an access from each station, without the NPU's port. A station is a group of NPUs whose paths differ
+    /// only in their ports, such as the NPUs of a node. The first NPU of station s is s x `per_station`.
     stations: Vec<Vec<AccessHop>>,
     per_station: u32,
     npus: u32,
-    /// First of the servers that stores pass instead of the NPUs' ports. Equal to the first port if there are no such
-    /// servers.
+    /// Index of the first server that stores use in place of the NPUs' ports. Equals the index of the first port if
+    /// stores use the same ports as loads.
     outward: u32,
     stages: u32,
     /// Bytes that one access moves in one round of chunks when all NPUs load together.
@@ -58,7 +59,7 @@ const MEMORIES: u32 = 0;
 pub(super) const PORTS: u32 = 1;
 /// Index of the first port.
 const FIRST_PORT: u32 = 1;
-/// First stage between the memories and the ports. The numbering of stages does not affect the result.
+/// First stage between the memories and the ports. The order in which stages are numbered does not affect the result.
 pub(super) const BETWEEN: u32 = 2;
 
 impl PoolLayout {
@@ -95,7 +96,7 @@ impl PoolLayout {
         self.rates.extend_from_within(first..last);
     }
 
-    /// Adds `leg` to the path of accesses from `station`.
+    /// Adds the server `leg` to the path of accesses from `station`.
     pub fn append_hop(&mut self, station: u32, leg: AccessHop) {
         self.stations[station as usize].push(leg);
         self.stages = self.stages.max(leg.stage + 1);
@@ -118,7 +119,7 @@ impl PoolLayout {
     ) -> impl Iterator<Item = AccessHop> + use<'_> {
         let npu = access.npu.0;
         let station = &self.stations[(npu / self.per_station) as usize];
-        // Without separate servers for stores, `outward` equals FIRST_PORT, and stores share the port with loads.
+        // If stores have no servers of their own, `outward` equals FIRST_PORT, so stores share the ports with loads.
         let first = if access.store {
             self.outward
         } else {
@@ -135,7 +136,7 @@ impl PoolLayout {
             .expect("the port is the last")
     }
 
-    /// Creates a layout with levels of switches between the NPUs and the memories, starting with the NPUs' level.
+    /// Creates a layout with levels of switches between the NPUs and the memories; the first level connects the NPUs.
     pub fn build_switch_tree(
         npus: u32,
         memories: f64,
@@ -148,7 +149,7 @@ impl PoolLayout {
         let mut below = 1;
         for (stage, level) in (BETWEEN..).zip(levels) {
             if stage > BETWEEN {
-                // `stations` already includes the lowest level's fan-in.
+                // The lowest level's fan-in is already included in `stations`.
                 below *= level.fan_in;
             }
             let first = layout.add_servers(stations / below, level.bandwidth);

@@ -15,7 +15,7 @@ pub trait MemoryModel: fmt::Debug {
     fn begin_access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }
 
-/// State of the remote memory of a running machine: its channels or links.
+/// State of a machine's remote memory during a replay: its channels or links.
 #[derive(Debug)]
 pub struct RemoteMemoryModel {
     latency: Span,
@@ -34,10 +34,10 @@ enum AttachmentState {
     Own(Box<dyn MemoryModel>),
 }
 
-/// Stage between a channel and the NPU.
+/// The network port between a channel and the NPU, if there is one.
 #[derive(Debug)]
 enum ChannelPort {
-    /// No stage.
+    /// The channel leads directly to the NPU.
     None,
     /// A network port without contention, and the channel's own bandwidth.
     Alone(NetworkAttachment, Bandwidth),
@@ -103,7 +103,7 @@ impl RemoteMemoryModel {
     pub fn begin_access(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = if self.whole_ns {
             let per_ns = self.bandwidth.bytes_per_second() / 1e9;
-            // Truncation, not rounding: ASTRA-sim casts to whole nanoseconds.
+            // Truncate instead of rounding, because ASTRA-sim casts to whole nanoseconds.
             Span::from_ns((access.bytes as f64 / per_ns) as u64)
         } else {
             self.bandwidth
@@ -122,12 +122,12 @@ impl RemoteMemoryModel {
             ChannelPort::None => Some(free),
             ChannelPort::Alone(through, channel) => {
                 let [front, port] = channel_stream::chunk_times(*channel, through, access.bytes);
-                // Channel and port are a pipeline of two stages. Only one chunk's time in the faster stage adds to the
-                // slower stage's time.
+                // Channel and port are a pipeline of two stages. The total is the slower stage's time plus one chunk's
+                // time in the faster stage.
                 Some(free + through.link_latency() + Span::from_seconds(front.min(port)))
             }
             ChannelPort::Shared(lines) => {
-                // The stream begins when the channel is granted to the access: `span` before the channel is free again.
+                // The stream begins when the access gets the channel: `span` before the channel is free again.
                 lines.begin_stream(Time(free.0.saturating_sub(span.0)), access);
                 None
             }
@@ -144,9 +144,9 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Shares links among the accesses in flight, after all events of `now`, including chunks. Returns the time and the
-    /// settlement number with which to call [`Self::handle_settlement`] next. The caller must drop calls that it
-    /// scheduled earlier.
+    /// Divides the links' bandwidth among the accesses in flight, after all events of `now`, including chunks. Returns
+    /// the time and the settlement number with which to call [`Self::handle_settlement`] next. This call replaces calls
+    /// that the caller scheduled earlier.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),
@@ -164,7 +164,7 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Returns true if too many chunks are in flight to ports for memory. The replay then cannot continue.
+    /// Returns true if more chunks are in flight to ports than memory allows; the replay then fails.
     pub fn is_full(&self) -> bool {
         match (&self.state, &self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.is_full(),
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_pool_serves_one_after_another_and_channels_of_their_own_at_once() {
-        // 1 MiB / 25 GB/s = 41.943,04 us, + 0.1 us = 42,043,040 ps.
+        // 1 MiB / 25 GB/s = 41.94304 us; with a latency of 0.1 us: 42.04304 us.
         let one = 42_043_040;
         assert_eq!(ends(MemoryAttachment::PerNpu), vec![Time(one); 4]);
         let expected: Vec<_> = (1..=4).map(|i| Time(one * i)).collect();

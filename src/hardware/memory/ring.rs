@@ -1,13 +1,13 @@
 //! Memories and NPUs on a ring.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The ASTRA-sim 2.0 paper gives no
-//! formula, so one is derived here. There are k stations. Each station of the ring has one memory and n / k NPUs, and a
+//! formula, so one is derived here. The ring has k stations. A station connects one memory and n / k NPUs, and has a
 //! link to and from each of its two neighbours: 2 k links in all, of `link_bandwidth` each.
 //!
 //! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter direction; if both
 //! directions are equally long, half of the bytes take each direction. A byte from a memory at distance d crosses d
 //! links. The mean distance is k / 4 for even k, and (k² - 1) / (4 k) for odd k. When every NPU loads W bytes, n x W
-//! bytes cross this mean number of links, and by symmetry all 2 k links carry equal loads:
+//! bytes cross this number of links on average. By symmetry, all 2 k links carry equal loads:
 //!
 //! ```text
 //! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)
@@ -26,8 +26,8 @@
 //! For a single active NPU, the limit is the two links into its station, each of which carries (k - 1) / (2 k) of the
 //! NPU's bytes.
 //!
-//! Every link is a server. An access passes the links towards its station. Link j before the station (from 0) carries
-//! the bytes of all memories on its side that are more than j stations away.
+//! Every link is a server. An access passes the links towards its station. The j-th link before the station (from 0)
+//! carries the bytes of all memories on its side that are more than j stations away.
 
 use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use chakram_base::units::{Bandwidth, Bytes};
@@ -51,7 +51,8 @@ pub struct RingPool {
 }
 
 impl RingPool {
-    /// Maximum number of stations. An access uses as many links as there are stations, so the limit bounds its links.
+    /// Maximum number of stations. An access uses as many links as there are stations, so the limit also bounds the
+    /// links of an access.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits_npus(&self, npus: u32) -> bool {
@@ -68,8 +69,8 @@ impl RingPool {
         let up = layout.add_servers(2 * k, self.link_bandwidth);
         let down = up + k;
         for station in 0..k {
-            // Twice the number of memories at distance j + 1 and more on one side: the farthest memory of an even ring
-            // counts half on each side.
+            // Twice the number of memories at distance j + 1 or more on one side. Doubling keeps the number whole,
+            // because the farthest memory of an even ring counts half on each side.
             for j in 0..k / 2 {
                 let twice = k - 1 - 2 * j;
                 let leg = |server| AccessHop {
@@ -108,14 +109,14 @@ mod tests {
 
     #[test]
     fn busiest_links_carry_an_eighth_of_all() {
-        // 8 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 40 kB / 100 GB/s = 0.4 us; ring 40 kB x 8 / 8 /
-        // 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us. 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone would
-        // take 16 MB / 8 / 10 GB/s = 200 us.
+        // 8 stations with 2 NPUs each, which load 1 MB each: 50 stages. Memory 40 kB / 100 GB/s = 0.4 us; ring 40 kB x
+        // 8 / 8 / 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us. 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone
+        // would take 16 MB / 8 / 10 GB/s = 200 us.
         assert_eq!(
             simulate_common_end(&ring(8, 100.0, 10.0), 16, 1_000_000, false),
             200_600_000
         );
-        // Slow memories of 5 GB/s take 8 us: 8 + 4 + 0.2 + 49 x 8.
+        // Memories of 5 GB/s are the slowest stage, with 8 us per chunk: 8 + 4 + 0.2 + 49 x 8.
         assert_eq!(
             simulate_common_end(&ring(8, 5.0, 10.0), 16, 1_000_000, false),
             404_200_000
@@ -131,13 +132,13 @@ mod tests {
     #[test]
     fn one_alone_is_held_by_the_links_to_its_station() {
         // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. The NPU's share of a round is 8 x 40 kB / 16 = 20 kB,
-        // which take 0.025 us of the memories' 800 GB/s and 0.2 us of the port.
+        // which take 0.025 us in the memories at 800 GB/s, and 0.2 us in the port.
         assert_eq!(
             simulate_lone_end(&ring(8, 100.0, 10.0), 16, 1_000_000),
             43_975_000
         );
-        // A single station has no links. An access takes 10 us of the port, plus 0.4 us of 100 GB/s for a share of 40
-        // kB.
+        // A single station has no links. An access takes 10 us in the port, plus 0.4 us for a share of 40 kB in the
+        // memory at 100 GB/s.
         assert_eq!(
             simulate_lone_end(&ring(1, 100.0, 10.0), 1, 1_000_000),
             10_400_000

@@ -9,8 +9,8 @@
 //! n ports ─── n / f1 links ─── n / (f1 x f2) links ─── … ─── G memories
 //! ```
 //!
-//! Every NPU loads W bytes, spread evenly over G memories, each of which sends chunks of c bytes. With n[l] switches at
-//! level l, each above n / n[l] NPUs, the times in seconds are:
+//! Every NPU loads W bytes, spread evenly over G memories, each of which sends chunks of c bytes. If level l has n[l]
+//! switches, each above n / n[l] NPUs, the times in seconds are:
 //!
 //! ```text
 //! stages        = W x n / (G x c)
@@ -30,7 +30,7 @@ use serde::Serialize;
 /// A pool with levels of switches. NPUs of one switch have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SwitchPool {
-    /// Memories, at least 1.
+    /// Number of memories, at least 1.
     pub groups: u32,
     /// Bytes per second between an NPU and its switch.
     #[serde(rename = "npu_bandwidth_bytes_per_s")]
@@ -116,12 +116,12 @@ mod tests {
 
     #[test]
     fn one_alone_is_held_by_its_own_links() {
-        // 150 kB at 10 GB/s take 15 us. A share of 15 kB takes 0.15 us of the memories' 100 GB/s, 0.75 us of level 1,
-        // and 0.5 us of level 2.
+        // 150 kB at 10 GB/s take 15 us. A share of 15 kB takes 0.15 us in the memories at 100 GB/s, 0.75 us in level 1,
+        // and 0.5 us in level 2.
         assert_eq!(simulate_lone_end(&three_levels(), 16, 150_000), 16_400_000);
         // NPUs 0 and 4 share a switch of level 2, but not of level 1; NPU 8 uses other switches. Each of the NPUs 0, 4
-        // and 8 gets its port's full 10 GB/s. A share takes longer in stages that several NPUs use: 1 us in level 2
-        // (NPUs 0 and 4), and 0.45 us in the memories.
+        // and 8 gets its port's full 10 GB/s. A share of 15 kB takes longer in stages that several NPUs use: 1 us in
+        // level 2 (NPUs 0 and 4), and 0.45 us in the memories.
         let ends = simulate_each_end(&three_levels(), 16, &[0, 4, 8], 150_000);
         let two = 15_000_000 + 450_000 + 750_000 + 1_000_000;
         assert_eq!(ends, [two, two, two - 500_000]);

@@ -1,24 +1,24 @@
 //! Networks with contention: messages pass a sequence of servers, each of which carries one message at a time.
 //!
-//! Messages cross dimensions in order, innermost first. The model decides which servers are on a
-//! route ([`ContentionScope`]): the links, or the ports of NPUs. A server serves messages in the
-//! order of arrival. A message passes server i, which takes s = m/B_i, from b to b + s without a
-//! gap. Let α be the latency of the link and γ the serialization of a segment on the link
-//! ([`SwitchingMode`]; zero with ideal cut-through, all of s with store-and-forward). The first
-//! segment reaches the next device, as the *head*, at b + γ + α, and the last byte, the *tail*, at
-//! b + s + α. The message then reaches the next server at ready = max(head, tail − (s − γ)), where s and γ belong to
-//! the slowest link from this server on.
+//! Messages cross dimensions in order, innermost first. The model determines the servers of a route
+//! ([`ContentionScope`]): the links, or the ports of NPUs. A server serves messages in the order of arrival. A message
+//! of m bytes occupies server i, whose rate is B_i, for s = m/B_i, from b to b + s without a gap. Let α be the latency
+//! of the link and γ the serialization of a segment on the link ([`SwitchingMode`]; zero with ideal cut-through, all of
+//! s with store-and-forward). The first segment reaches the next device, as the *head*, at b + γ + α, and the last
+//! byte, the *tail*, at b + s + α. The message then reaches the next server at ready = max(head, tail − (s − γ)), where
+//! s and γ belong to the slowest link from this server on.
 //!
 //! From this time on, the server never has to wait for a segment. If a message arrives more slowly than the server can
-//! forward it, the message is gathered first, so it occupies a fast link only for its own serialization. (If a slower
-//! link follows, gathering would only move the wait to the slower link. Therefore, the message is forwarded as it
-//! arrives, in its place in the queue, and counts as passing without a gap; the slower link compensates for this.)
+//! forward it, the message is gathered before the server, so it occupies a fast link only for its serialization on that
+//! link. (If a slower link follows, gathering would only move the wait to the slower link. Therefore, the message is
+//! forwarded as it arrives, in its place in the queue. It counts as passing without a gap, which the time at the slower
+//! link compensates.)
 //!
 //! # Alone
 //!
-//! If a message is alone, no server is busy, so b = ready. Let δ_i = s_i − γ_i, which grows as links get slower. Let
-//! D_i be the maximum of δ from link i on, and E_i = max(head_i + D_i, tail_i). Because b_i = max(head_i, tail_i − D_i)
-//! = E_i − D_i, and D_i is the larger of δ_i and D_{i+1},
+//! If a message is alone, no server is busy, so b = ready. Let δ_i = s_i − γ_i, which is larger for slower links. Let
+//! D_i be the maximum of δ_j over all links j from link i on, and E_i = max(head_i + D_i, tail_i). Because b_i =
+//! max(head_i, tail_i − D_i) = E_i − D_i, and D_i is the larger of δ_i and D_{i+1},
 //!
 //! E_{i+1} − γ_i − α_i = max(b_i + D_{i+1}, b_i + δ_i) = b_i + D_i = E_i.
 //!
@@ -35,10 +35,10 @@
 //! # When a send completes
 //!
 //! A send completes when its last byte has left: m/B_min after its first byte began to leave, where B_min is the rate
-//! of the slowest link of the whole path. The sender's waiting time is T minus the time of the first byte. Thus the
-//! path exerts back-pressure on the sender, and nothing accumulates after a fast port. The port itself is occupied only
-//! for m/B, so messages over other paths use the port in the meantime. Queues further along exert no back-pressure on
-//! the sender.
+//! of the slowest link of the whole path. The sender's waiting time is T minus the time of the first byte. Thus a slow
+//! path slows the sender down (back-pressure), so no bytes accumulate after a fast port. The port itself, whose rate is
+//! B, is occupied only for m/B, so messages over other paths can use it in the meantime. Queues further along exert no
+//! back-pressure on the sender.
 //!
 //! # Loads and stores
 //!
@@ -50,7 +50,7 @@
 //!
 //! Messages join a server when they are ready, in the order of events. The state of a queue is therefore only the time
 //! until which its server is busy. A message joins its first server on submission. Each further server takes one event,
-//! and so does the arrival. Messages that are ready at the same instant are ordered by their sender's number, then by
+//! and the arrival takes one. Messages that are ready at the same instant are ordered by their sender's number, then by
 //! the order in which they left.
 
 use super::servers::ServerTable;
@@ -71,7 +71,7 @@ mod access;
 mod in_flight;
 pub(super) mod route;
 
-/// Selection of the servers of a contention model.
+/// Choice of the servers for which messages contend.
 pub trait ContentionModel {
     /// Name in machine files and reports.
     const NAME: &'static str;
@@ -141,7 +141,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
             .expect("a message goes from one NPU to another");
         let in_flight = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
         let mut ahead = in_flight.remaining_route();
-        // Announce the message at all later servers, so that they do not count as idle before the message has passed.
+        // Announce the message at all later servers, so that these do not count as idle before the message has passed.
         while let Some(stop) = ahead.next(self.topology) {
             self.servers.expect_message(stop.place);
         }
@@ -149,7 +149,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
             self.servers
                 .serve_message(now, in_flight.next_server(), in_flight.time_at_server());
         if message.tell_injected {
-            // The message leaves at the slowest link's rate, because of the path's back-pressure.
+            // Because of back-pressure, the message leaves at the rate of the path's slowest link.
             let left = begin + path.bandwidth.serialization_time(message.amount);
             agenda.schedule_event(left, NetworkEvent::Injected(message.op));
         }
@@ -177,7 +177,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
-            // With ports, an NPU's egress and ingress along a dimension serve only this NPU.
+            // The ports of an NPU along a dimension carry only messages that this NPU sends or receives.
             _ if D::REACH == ContentionScope::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
             _ if self.topology.is_half_duplex() => false,

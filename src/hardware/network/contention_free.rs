@@ -1,24 +1,26 @@
-//! Contention-free: messages of different operations do not contend; messages of one operation contend for ports.
+//! Contention-free network: messages of one operation contend for ports, and messages of different operations do not
+//! contend.
 //!
 //! A port sends one message of an operation at a time and receives one at a time. An operation opens a port for each
 //! member and dimension, or two ports if the member is wired to neighbours on either side. (In the model
-//! [`ports`](super::PortNetwork), all operations share these ports.) A message leaves through the port of the first
-//! dimension that it crosses and enters through the port of the last dimension. In between, the message contends only
-//! with messages of the same operation between the same two NPUs. Let α be the time from the departure of the first
-//! byte to its arrival, including devices on the path ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)).
-//! Let s be the serialization on the slowest link of the path, s_e on the first link and s_i on the last link. If a
-//! message is submitted at t, its port's egress is free at e and its receiver's ingress is free at i, then the message
+//! [`ports`](super::PortNetwork), all operations share these ports.) A message leaves its sender through the port of
+//! the first dimension that it crosses, and enters its receiver through the port of the last dimension. In between, the
+//! message contends only with messages of the same operation between the same two NPUs. Let α be the time from the
+//! departure of the first byte to its arrival, including devices on the path
+//! ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)). Let s be the serialization on the slowest link of
+//! the path, s_e on the first link and s_i on the last link. If a message is submitted at t, its port's egress is free
+//! at e and its receiver's ingress is free at i, then the message
 //!
 //! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
-//! A message that arrives before its turn ([`MessagePriority`](super::MessagePriority)) does not delay messages that its
-//! receiver takes earlier. If both end links are faster than the slowest link, b + α is at least s later than for the
-//! previous message between the same NPUs. Every model with contention has these servers and further servers, so no
-//! model is faster than this one.
+//! A message that arrives before its turn ([`MessagePriority`](super::MessagePriority)) does not delay messages that
+//! its receiver takes earlier. If the first and the last link are both faster than the slowest link, the first byte
+//! arrives (at b + α) at least s after the first byte of the previous message between the same NPUs. Every model with
+//! contention has at least these servers, so no model is faster than this one.
 //!
-//! The state of a port is two times until which it is busy, so a message takes constant time and needs no queue. The
-//! ingress serves messages in the order in which their first bytes arrive, with ties resolved by
+//! The state of a port is the times until which its two directions are busy, so a message is handled in constant time,
+//! without a queue. The ingress serves messages in the order in which their first bytes arrive, with ties resolved by
 //! [`NetworkMessage::order`]. If all messages that enter a port come from one sender, they arrive in the order of
 //! submission, and the end is known immediately. Otherwise the end is determined when the first byte arrives.
 
@@ -47,7 +49,7 @@ struct PortCalendar {
 struct ArrivingMessage {
     to: u32,
     serialization: Span,
-    /// Time from the end of the serialization at the receiver's port to the arrival of the last byte.
+    /// Time by which the last byte arrives later than the rate of the last link allows, because another link is slower.
     tail: Span,
     turn: MessagePriority,
 }
@@ -62,8 +64,8 @@ pub struct ContentionFreeNetwork<'a> {
     /// Time at which the slowest link becomes free, by the sender's port and the receiver. Stored only if the slowest
     /// link is neither end link.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
-    /// First ports of closed ranges, by the size of the range. Ranges are reused because operations of the same size
-    /// recur.
+    /// First ports of closed ranges, grouped by the size of the range. Ranges are reused because operations of the same
+    /// size recur.
     closed: Vec<(u32, Vec<u32>)>,
 }
 
@@ -132,7 +134,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             .or_else(|| self.topology.path_between_npus(a, b))
             .expect("a message goes from one NPU to another");
         let slowest = path.bandwidth.serialization_time(message.amount);
-        // If a message has a given path, it stays in one dimension, or its operation's messages are all between the
+        // If the path is given, the message stays in one dimension, or all messages of its operation are between the
         // same two NPUs.
         let [out, into] = match message.path {
             Some(_) => [slowest; 2],
@@ -188,7 +190,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             NetworkEvent::FirstByte { op, .. } => {
                 let delivered = self.deliver_message(now, self.arriving[op.index()]);
                 if delivered == now {
-                    // No byte follows the first, so the message needs no further event.
+                    // No byte follows the first, so the message has arrived, and needs no further event.
                     notices.push(DeliveryNotice::Delivered(op));
                 } else {
                     agenda.schedule_event(delivered, NetworkEvent::Delivered(op));
@@ -228,7 +230,7 @@ fn end_links(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
             .end_ports(a, b)
             .map(|(dimension, _)| topology.link_bandwidth(dimension));
     }
-    // Links between dies have another rate than links inside dies.
+    // On tiles, links between dies and links inside dies have different rates, so the route must be followed.
     let mut hops = iter_servers_between(ContentionScope::Links, (a.into(), b.into()), topology);
     let first = hops.next().expect("a message goes from one NPU to another");
     let last = hops.last().unwrap_or(first);
@@ -263,7 +265,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Latency 300 ns, bandwidth 1 GB/s.
+    /// Returns a path with a latency of 300 ns and a bandwidth of 1 GB/s.
     fn path() -> NetworkPath {
         NetworkPath {
             latency: Span::from_ns(300),
@@ -273,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Handles the scheduled events and the events that follow from them, and returns all in order of time.
+    /// Handles the scheduled events, and the events that these schedule, and returns all of them in order of time.
     fn drain(network: &mut ContentionFreeNetwork<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
         let mut notices = Vec::new();
@@ -313,8 +315,8 @@ mod tests {
         // The message from NPU 1 waits for the egress of NPU 0 and leaves from 1 to 2 us. The first byte of the message
         // arrives at 1.3 us.
         send(1, 0, 2, false);
-        // The message from NPU 2 is submitted later, but leaves from 0 to 1 us and arrives from 0.3 to 1.3 us. The
-        // ingress is then free for the other message, from 1.3 to 2.3 us.
+        // The message from NPU 2 is submitted later, but leaves from 0 to 1 us and arrives from 0.3 to 1.3 us. From 1.3
+        // to 2.3 us, the ingress then receives the message from NPU 0.
         send(2, 1, 2, false);
         use NetworkEvent::{Delivered, FirstByte, Injected};
         let first_byte = |op| FirstByte {

@@ -1,19 +1,19 @@
-//! Exclusive: a transfer occupies all links of its route from its start to its end.
+//! Exclusive network: a transfer occupies all links of its route from its start to its end.
 //!
 //! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l). The transfer ends after its
-//! uncontended time ([`NetworkPath::time_message`](crate::topology::NetworkPath::time_message)): hops × latency + bytes ÷ bandwidth,
-//! or, with store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of the route carries another
-//! transfer, and later transfers wait. The times of a transfer are Eq. 2 and 3 of Fang et al., "PALM: A Efficient
-//! Performance Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive resources.
-//! A send completes with its transfer, because its links are occupied until then.
+//! uncontended time ([`NetworkPath::time_message`](crate::topology::NetworkPath::time_message)): hops × latency +
+//! bytes ÷ bandwidth, or, with store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of the route
+//! carries another transfer, and later transfers wait. The times of a transfer are Eq. 2 and 3 of Fang et al., "PALM: A
+//! Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive
+//! resources. A send completes with its transfer, because its links are occupied until then.
 //!
 //! Loads and stores of memories attached to the network also occupy the memory (PALM's Eq. 4 and 5): the memory's link
 //! counts as one more link of the route.
 //!
 //! Transfers take their links in the order of submission, so the state of a link is only the time until which it is
-//! busy, and a transfer takes one event. No transfer waits while it occupies a link, so transfers cannot deadlock. No
-//! closed form of a collective is proved here, so collectives are simulated step by step, or repeat an earlier
-//! simulation on idle links ([`RehearsedLinks`]).
+//! busy, and a transfer takes one event. A transfer that waits does not occupy any link, so transfers cannot deadlock.
+//! No closed form of a collective is proved for this model. Collectives are therefore simulated step by step, or reuse
+//! the result of an earlier simulation on idle links ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
 use super::contended::route::iter_servers_between;
@@ -32,12 +32,12 @@ use chakram_base::units::{BufferShare, Span, Time};
 pub struct ExclusiveNetwork<'a> {
     topology: &'a Topology,
     links: ServerTable,
-    /// Links of the current transfer; kept to reuse its allocation.
+    /// Links of the current transfer; the list is kept so that its allocation is reused.
     way: Vec<ServerId>,
     claims: LinkClaims,
     rehearsal: Option<LinkRehearsal>,
-    /// Links that transfers occupied after an operation that was retracted, and the times until which these links are
-    /// busy.
+    /// Links that other transfers occupied after an operation which was then retracted, and the times until which these
+    /// links are busy.
     displaced: Vec<(ServerId, Time)>,
 }
 
@@ -222,7 +222,8 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     }
 }
 
-/// Only rehearsed collectives reserve links in this network, and they reserve each link separately.
+/// In this network, only rehearsed collectives reserve links, and each link is reserved separately (not by NPU and
+/// dimension).
 impl LinkReservations for ExclusiveNetwork<'_> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false

@@ -1,32 +1,32 @@
-//! Fair sharing: messages in flight share every link of their routes, max-min fairly.
+//! Fair sharing: messages in flight share the bandwidth of each link on their routes by max-min fairness.
 //!
-//! A message is a stream of bytes that occupies all links of its route at the same time
-//! ([`LinkGraph::route_between`]), each link with the part of the message that passes it. At each moment
-//! all rates rise together until a link saturates. The saturated link fixes the rates of the
-//! messages that cross the link; all other rates continue to rise. Rates change when a message
-//! begins or has left, and are constant in between. A message is delivered one latency after its
+//! A message is a stream of bytes that occupies all links of its route at the same time ([`LinkGraph::route_between`]),
+//! and passes a given part of its bytes over each link. At each moment all rates rise together until a link saturates.
+//! The saturated link fixes the rates of the messages that cross the link; all other rates continue to rise. Rates
+//! change when a message begins or has left, and are constant in between. A message is delivered one latency after its
 //! last byte has left. Alone, a message of m bytes takes
 //!
 //! T = Σα + Σγ + m / min(B / part),
 //!
 //! where the minimum is over the links of the route. γ is the serialization of a segment ([`SwitchingMode`]) at the
-//! rate of a link; its sum includes all links except one of the slowest. γ is zero with ideal cut-through, and the
-//! serialization of the whole message if dimensions store and forward. Devices that wait for a segment thus delay a
+//! rate of a link; its sum includes all links except one of the slowest links. γ is zero with ideal cut-through, and
+//! the serialization of the whole message if dimensions store and forward. Devices that wait for a segment thus delay a
 //! message without occupying a link. Flows of a fair transport protocol share links in this way; queues, packets and
 //! acknowledgements are not modelled.
 //!
-//! On explicit links ([`Topology::explicit_links`]) whose devices store and forward, a message passes one link after another and
-//! shares only its current link. A link of length d counts d times. Alone, the message takes
+//! On explicit links ([`Topology::explicit_links`]) whose devices store and forward, a message passes one link after
+//! another and shares only its current link. A link of length d counts d times. Alone, the message takes
 //!
 //! T = Σ (α + d m / B).
 //!
-//! A load or store of a memory at an NPU is also a stream. The memory's link, which loads and
-//! stores share, is one more link of its route.
+//! A load or store of a memory at an NPU is also a stream. Its route includes one more link, the memory's link, which
+//! loads and stores share.
 //!
 //! # Events
 //!
 //! Submissions and departures of an instant are collected, and rates are solved once per round. Only the next departure
-//! is pending as an event. A newer event replaces an older one, which is then ignored because of its outdated number.
+//! is scheduled as an event. A new event has a new number; the previous event is then ignored because its number is
+//! outdated.
 //!
 //! # Failed links
 //!
@@ -35,9 +35,9 @@
 //!
 //! part × r × |[b, e] ∩ [t − c − α, t − c]|
 //!
-//! but at most all bytes that have left; r is the rate at t, or at e if e is earlier. Bytes that have passed the link
-//! arrive. Bytes that have not left, and bytes sent again, take another route. A message without another route never
-//! arrives.
+//! but at most the number of bytes that have left; r is the rate at t, or at e if e is earlier. Bytes that have passed
+//! the link arrive. Bytes that have not left, and bytes sent again, take another route. A message without another route
+//! never arrives.
 
 use super::{
     DeliveryNotice, EventScheduler, FailingLinks, MemoryTransfer, NetworkBackend, NetworkEvent,
@@ -50,8 +50,8 @@ use chakram_base::units::{BufferShare, InverseRate, Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Relative difference below which rates count as equal. A tolerance is needed because sums in
-/// another order may differ in their last bits, but equal rates must be fixed together.
+/// Relative difference below which rates count as equal. Equal rates must be fixed together, although sums in another
+/// order may differ in their last bits.
 const ALIKE: f64 = 1.0 + 1e-9;
 
 /// Half a picosecond, in seconds.
@@ -70,11 +70,11 @@ struct MessageStream {
     size: f64,
     /// Range of the stream's links in [`FairSharingNetwork::ways`].
     way: (u32, u32),
-    /// End of the range of links that the message still has to pass.
+    /// End of the range of links in `ways` that the message still has to pass.
     last: u32,
     /// Latency from the end of these links to the receiver.
     latency: Span,
-    /// Bytes that had not left at the last settlement.
+    /// Bytes that had not left the sender at the last settlement.
     left: f64,
     /// Bytes per second since the last settlement.
     rate: f64,
@@ -90,7 +90,7 @@ struct StreamRoute {
     /// Range in [`FairSharingNetwork::ways`].
     links: (u32, u32),
     latency: Span,
-    /// Inverse rate of the links at which a device waits for a segment.
+    /// Sum of the inverse rates of the links at which a device waits for a segment.
     others: InverseRate,
 }
 
@@ -127,7 +127,7 @@ pub struct FairSharingNetwork<'a> {
     ways: Vec<LinkFraction>,
     way_of: BTreeMap<(EndpointId, EndpointId), StreamRoute>,
     streams: Vec<MessageStream>,
-    /// Instant up to which the streams have been advanced.
+    /// Time up to which the streams' bytes have been counted.
     settled: Time,
     /// Number of the latest settlement event, and its time if it is pending.
     pending: (u32, Option<Time>),
@@ -136,7 +136,7 @@ pub struct FairSharingNetwork<'a> {
     used: Vec<u32>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
-    /// Arrival events to ignore, with the number of times. A part of the message is sent again, so the message arrives
+    /// Arrival events to ignore, and how many of each: a part of the message is sent again, so the message arrives
     /// later.
     overtaken: BTreeMap<(Time, OpIndex), u32>,
     /// Endpoint pairs that failed links have cut off from each other.
@@ -183,7 +183,7 @@ impl<'a> FairSharingNetwork<'a> {
         let way = {
             let first = ways.len() as u32;
             ways.extend(route.links);
-            // Devices on explicit links either cut through without segments or store whole messages.
+            // Devices on explicit links either forward bytes at once or store whole messages, so segments play no role.
             let path = topology.path_between(ends);
             let path = path.filter(|_| topology.explicit_links().is_none());
             StreamRoute {
@@ -227,7 +227,7 @@ impl<'a> FairSharingNetwork<'a> {
             last: way.1,
             latency,
             left: size,
-            // The settlement follows at the same instant, so the stream does not move before the settlement.
+            // The settlement follows at the same instant, so no byte moves before the rate is set.
             rate: 0.0,
             leaves: Time::END,
             fixed: false,
@@ -237,7 +237,7 @@ impl<'a> FairSharingNetwork<'a> {
         } else {
             self.streams.push(stream);
         }
-        // Streams in flight keep their rates until now.
+        // Streams in flight keep their rates until this instant.
         self.settle_at(now, agenda);
     }
 
@@ -337,7 +337,7 @@ impl<'a> FairSharingNetwork<'a> {
             let full = |link: u32| {
                 let share = &shares[link as usize];
                 let rate = links[link as usize].bandwidth.bytes_per_second();
-                // Rounding may make the sum of rates exceed the link's rate, so the rest is at least zero.
+                // Rounding may make the sum of rates exceed the link's rate, so clamp the remaining rate to zero.
                 (share.count > 0).then(|| (rate - share.taken).max(0.0) / share.open)
             };
             let fulls = self.used.iter().filter_map(|&link| full(link));
@@ -405,7 +405,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         if !self.stores {
             return Some(self.topology.path_between_npus(a, b)?.time_message(amount));
         }
-        // The time is rounded link by link, as message times are.
+        // Round the time link by link, as message times are rounded.
         let size = amount.bytes as f64 / amount.parts as f64;
         let route = self.graph.route_between(a, b);
         let links = route.links.iter().map(|(link, _)| {

@@ -1,11 +1,11 @@
-//! Links: every message passes all links of its route, and each link carries one message at a time.
+//! Link network: a message passes all links of its route, and each link carries one message at a time.
 //!
 //! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception: along such a dimension, an NPU
 //! has one server for all messages that it sends, and one for all messages that it receives.
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 
-/// The network of links.
+/// The network in which every link is a server.
 pub type LinkNetwork<'a> = ContendedNetwork<'a, LinkContention>;
 
 /// Messages contend on every link.

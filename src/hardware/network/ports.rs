@@ -1,5 +1,5 @@
-//! Ports: an NPU has one port for each dimension, which all operations share. An NPU that is wired
-//! to its neighbours, on a ring or a mesh, has one port for each side.
+//! Port network: an NPU has one port for each dimension, which all operations share. An NPU that is wired to its
+//! neighbours, on a ring or a mesh, has one port for each side.
 //!
 //! A port sends one message at a time and receives one at a time, first come, first served: its two directions are
 //! servers of [`ContendedNetwork`]. In each dimension that a message crosses, the message passes two servers: the
@@ -9,7 +9,7 @@
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 
-/// The network of ports.
+/// The network in which ports are the servers.
 pub type PortNetwork<'a> = ContendedNetwork<'a, PortContention>;
 
 /// Messages contend at the ports of NPUs.

@@ -6,7 +6,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// Use of a link by a rehearsed collective. Times are relative to the collective's start.
+/// Use of one link by a rehearsed collective. Times are relative to the collective's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RehearsedLink {
     /// The link.
@@ -15,12 +15,12 @@ pub struct RehearsedLink {
     pub last: Span,
     /// Time at which the last transfer over the link ends.
     pub free: Span,
-    /// Time for which the link is busy.
+    /// Total time for which the link is busy.
     pub busy: Span,
 }
 
-/// Links on which operations can be simulated alone in advance (rehearsed). Only networks in which transfers use links
-/// in the order of their submission have such links.
+/// Links on which operations can be simulated alone in advance (rehearsed). Only networks that serve transfers in the
+/// order of submission have such links.
 pub trait RehearsedLinks {
     /// Begins a rehearsal. The state of all other traffic is set aside until [`Self::end_rehearsal`].
     fn begin_rehearsal(&mut self);
@@ -33,8 +33,8 @@ pub trait RehearsedLinks {
     /// from `now` on. Returns true if all links were idle.
     fn repeat_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
-    /// Undoes [`Self::repeat_uses`] at `start`, so that the operation can be simulated again. Removes later transfers on
-    /// links that the operation had already released; [`Self::restore_traffic`] puts these transfers back.
+    /// Undoes [`Self::repeat_uses`] at `start`, so that the operation can be simulated again. Removes later transfers
+    /// on links that the operation had already released; [`Self::restore_traffic`] puts these transfers back.
     fn retract_uses(&mut self, start: Time, uses: &[RehearsedLink], claim: u32);
 
     /// Puts back transfers that [`Self::retract_uses`] removed.
@@ -51,7 +51,7 @@ pub trait RehearsedLinks {
 /// A rehearsal in progress.
 #[derive(Debug)]
 pub(super) struct LinkRehearsal {
-    /// The links of all other traffic.
+    /// The state of the links with all other traffic, which the rehearsal must not see.
     aside: ServerTable,
     /// Time of the last submission on each link, by its dimension, side and core.
     last: BTreeMap<(usize, usize, u32), Time>,
@@ -60,7 +60,7 @@ pub(super) struct LinkRehearsal {
 }
 
 impl LinkRehearsal {
-    /// Begins a rehearsal, with the links of all other traffic set aside.
+    /// Begins a rehearsal; `aside` is the state of the links with all other traffic.
     pub fn new(aside: ServerTable) -> Self {
         Self {
             aside,
@@ -78,8 +78,8 @@ impl LinkRehearsal {
         }
     }
 
-    /// Ends the rehearsal. Returns the links of other traffic, and the use of the links `links` since `start`, or
-    /// `None` if a transfer took no time.
+    /// Ends the rehearsal. Returns the state of the links with other traffic, and the rehearsal's use of `links` since
+    /// `start` (`None` if a transfer took no time).
     pub fn end_rehearsal(
         self,
         start: Time,
@@ -115,7 +115,7 @@ pub(super) struct LinkClaims {
 const SIDES: usize = 2;
 
 impl LinkClaims {
-    /// Returns the owner of a link that will still submit a transfer at `now` or later, or `None`.
+    /// Returns the owner of a link if the owner will still submit a transfer at `now` or later, otherwise `None`.
     #[inline]
     pub fn owner_of_server(&self, now: Time, place: ServerId) -> Option<u32> {
         let row = self.rows.get(SIDES * place.dimension + place.side)?;
@@ -123,7 +123,7 @@ impl LinkClaims {
         (*last >= now && *owner > 0).then(|| owner - 1)
     }
 
-    /// Ends the claim of `owner`, unless another owner has claimed the link since.
+    /// Ends the claim of `owner` on a link, unless another owner has claimed the link since.
     pub fn clear(&mut self, place: ServerId, owner: u32) {
         let row = self.rows.get_mut(SIDES * place.dimension + place.side);
         let claim = row.and_then(|row| row.get_mut(place.npu.index()));

@@ -1,9 +1,9 @@
-//! The moment at which a send between two ranks completes.
+//! The rule for when a send between two ranks completes.
 
 use std::fmt;
 
-/// The moment at which a send between two ranks completes and its dependents may begin. The choice does not change when
-/// the message itself arrives.
+/// The rule for when a send between two ranks completes, so that the nodes that depend on it may begin. The choice does
+/// not change when the message itself arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendCompletion {
     /// The message's last byte has left: the sender's buffer may be reused.

@@ -1,7 +1,7 @@
 //! Resources that carry one message at a time, in the order of arrival: ports and links.
 //!
-//! A server is busy until a given time. Messages are reported to it in order of arrival, so this time is the whole
-//! state of its queue.
+//! A server is busy until a given time. Because messages are reported to the server in order of arrival, this time is
+//! the whole state of its queue.
 
 use crate::topology::{MemorySite, Topology};
 use chakram_base::ids::{EndpointId, Npu};
@@ -10,7 +10,7 @@ use chakram_base::units::{Span, Time};
 /// Marks a server without a claim.
 const NONE: u32 = u32::MAX;
 
-/// Indices of the servers of a port.
+/// Indices of the two servers of a port: egress and ingress.
 pub(super) const OUT: usize = 0;
 pub(super) const IN: usize = 1;
 /// Maximum number of servers of an NPU along a dimension.
@@ -47,8 +47,8 @@ const IDLE: ServerState = ServerState {
 };
 
 impl ServerId {
-    /// Returns the link that connects the memory among two ends to the network: the memory's own link, or the port of
-    /// the NPU at the other end. `None` if both ends are NPUs.
+    /// Returns the server that connects a memory to the network if one of two ends is a memory: the memory's own link,
+    /// or the port of the NPU at the other end. `None` if both ends are NPUs.
     pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
         let (memory, npu, side) = match topology.memory_at(from) {
             Some(_) => (from, to, IN),
@@ -61,7 +61,7 @@ impl ServerId {
                 side,
                 npu: Npu(npu.0),
             },
-            // Loads and stores share one server, because the memory's rate is for both together.
+            // Loads and stores share one server, because the memory's rate is the total of both.
             MemorySite::Npu(_) => Self {
                 dimension: topology.dimensions().len(),
                 side: OUT,
@@ -136,7 +136,7 @@ impl ServerTable {
         self.get(place).free
     }
 
-    /// Makes a server busy for `span` from `begin` on.
+    /// Occupies a server for `span` from `begin` on.
     #[inline]
     pub(super) fn occupy_from(&mut self, place: ServerId, begin: Time, span: Span) {
         let server = self.server_mut(place);
@@ -187,11 +187,11 @@ impl ServerTable {
         server.coming == 0 && server.free <= now && server.claim == NONE
     }
 
-    /// Sets or clears the reservation of a server.
+    /// Reserves a server for the owner `claim`, or clears the reservation (`None`).
     pub(super) fn set_claim(&mut self, place: ServerId, claim: Option<u32>) {
         let server = self.server_mut(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
-        // The count allows messages to skip the reservation check if nothing is reserved.
+        // Thanks to the count, messages skip the reservation check if nothing is reserved.
         self.claimed -= u32::from(before != NONE);
         self.claimed += u32::from(claim.is_some());
     }
@@ -201,7 +201,7 @@ impl ServerTable {
         self.claimed > 0
     }
 
-    /// Returns the reservation of a server, or `None`.
+    /// Returns the owner of a server's reservation, or `None`.
     pub fn claim_of_server(&self, place: ServerId) -> Option<u32> {
         Some(self.get(place).claim).filter(|&claim| claim != NONE)
     }

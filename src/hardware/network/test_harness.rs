@@ -28,7 +28,7 @@ pub(super) fn by_segment(bytes: u64) -> SwitchingMode {
     SwitchingMode::CutThrough { segment }
 }
 
-/// Scheduled events.
+/// Scheduled events in the order in which they are handled.
 #[derive(Default)]
 pub(super) struct PendingEvents(pub BTreeSet<(Time, NetworkEvent)>);
 
@@ -67,8 +67,8 @@ pub(super) fn create_message(op: u32, from: u32, to: u32, bytes: u64) -> Network
     }
 }
 
-/// Returns the times at which each message has left and has arrived. Messages are given as (submitted at, from, to,
-/// bytes), in ascending order of time.
+/// Returns two times for each message: when its last byte left, and when its last byte arrived. Messages are given as
+/// (submitted at, from, to, bytes), in ascending order of time.
 pub(super) fn simulate_delivery_times(
     network: &mut impl NetworkBackend,
     messages: &[(u64, u32, u32, u64)],

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct LinkTraffic<'a> {
     topology: &'a Topology,
     graph: Arc<LinkGraph>,
-    /// Links of the graph, then links of memories.
+    /// Links of the graph, followed by the links of memories.
     links: Vec<DirectedLink>,
     bytes: Vec<f64>,
     ways: BTreeMap<(EndpointId, EndpointId), Vec<LinkFraction>>,
@@ -48,7 +48,7 @@ pub struct LinkLoad {
 }
 
 impl<'a> LinkTraffic<'a> {
-    /// Creates a count without bytes. `None` if the topology has more NPUs than a graph of links supports.
+    /// Creates the counters, all zero. `None` if the topology has more NPUs than a graph of links supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);
@@ -91,7 +91,7 @@ impl<'a> LinkTraffic<'a> {
         }
     }
 
-    /// Returns the load of every link, in the order of dimensions, then of every memory at an NPU.
+    /// Returns the load of every link, in the order of dimensions, and then of the link of every memory at an NPU.
     pub fn collect_link_loads(&self) -> Vec<LinkLoad> {
         let (dimensions, npus) = (self.graph.all_links().len(), self.topology.npu_count());
         let links = self.links.iter().zip(&self.bytes).enumerate();

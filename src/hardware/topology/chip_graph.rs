@@ -11,7 +11,7 @@ mod technology;
 
 pub use technology::{LinkInterpolation, LinkTechnology};
 
-/// Maximum number of chips of a graph, because the time of a summary grows with the square of this number.
+/// Maximum number of chips of a graph, because the time to compute a summary grows with the square of this number.
 pub const MOST_CHIPS: u32 = 4096;
 
 /// Maximum length of a link, in units.
@@ -21,7 +21,7 @@ pub const MOST_DISTANCE: u32 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChipGraph {
     name: String,
-    /// Number of dimensions that the graph's file states.
+    /// Number of dimensions in the header of the graph's file.
     dimensions: u32,
     /// For each chip, the linked chips in ascending order, with the lengths of the links.
     links: Vec<Vec<(u32, u32)>>,

@@ -1,7 +1,8 @@
 //! Endpoints of the network (NPUs and memories, numbered together), and the paths between them.
 //!
 //! NPU n is endpoint n, and memories follow in the machine's order. One link connects a memory to the network. A memory
-//! at an NPU has its own link. A memory beyond the fabric of a dimension uses the port of the NPU at the other end.
+//! at an NPU has its own link. A memory beyond the fabric (switch) of a dimension has no link of its own; an access
+//! uses the port of the NPU at its other end.
 
 use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};
 use super::{NetworkPath, SwitchingMode, Topology};
@@ -17,7 +18,7 @@ pub enum MemorySite {
     Fabric(usize),
 }
 
-/// A memory in the network, with the link that connects it.
+/// A memory in the network, and the link that connects the memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryEndpoint {
     /// Location of the memory in the network.
@@ -54,7 +55,7 @@ impl Topology {
     }
 
     /// Returns the NPUs at which two endpoints are located. One endpoint must be an NPU. A memory beyond a fabric
-    /// counts as located at the other endpoint's NPU.
+    /// counts as located at the NPU of the other endpoint.
     pub fn npus_of_endpoints(&self, (from, to): (EndpointId, EndpointId)) -> (Npu, Npu) {
         let seat = |one: EndpointId, other: EndpointId| match self.memory_at(one).map(|m| m.site) {
             None => Npu(one.0),
@@ -76,7 +77,7 @@ impl Topology {
     }
 
     /// Returns the links of a graph of this topology, then the links of the memories in their order. For a memory
-    /// beyond a fabric the list has a placeholder, because its bytes pass the port of the NPU.
+    /// beyond a fabric the list has a placeholder, because its bytes pass through the port of the NPU.
     pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
         let memories = self.memories.iter().map(|memory| {
             let seat = match memory.site {
@@ -95,10 +96,10 @@ impl Topology {
         graph.all_links().iter().copied().chain(memories).collect()
     }
 
-    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. The route has the links
-    /// of a message between their NPUs, plus a memory's own link, which loads and stores share. Bytes to or from a
-    /// memory beyond a fabric use all the NPU's links into this dimension, in equal parts. `None` if failed links of
-    /// `graph` leave no route.
+    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. The route consists of the
+    /// links of a message between the endpoints' NPUs, plus a memory's own link, which loads and stores share. Bytes to
+    /// or from a memory beyond a fabric use all the NPU's links into this dimension, in equal parts. `None` if failed
+    /// links of `graph` leave no route.
     pub fn route_between(
         &self,
         graph: &LinkGraph,
@@ -215,7 +216,8 @@ mod tests {
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 1)), 580_000);
         // From memory 8 to NPU 3, where the memory is located: only the memory's own link.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 3)), 400_000);
-        // From the memory beyond the switch, through each NPU's own port: 500 ns and 20 ns.
+        // From the memory beyond the switch, data goes through each NPU's own port: 500 ns of latency, and 20 ns for
+        // 4,000 B.
         for npu in [0, 7] {
             assert_eq!(time(SwitchingMode::IDEAL, (npu, 9)), 520_000);
         }

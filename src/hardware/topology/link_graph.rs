@@ -32,13 +32,14 @@ pub const MOST_SWITCHES: u32 = 8 * MOST_NPUS;
 /// Maximum number of links of a graph. Each direction counts as a link.
 pub const MOST_LINKS: usize = 1 << 20;
 
-/// Marks an unreachable vertex in a distance table.
+/// Distance that marks an unreachable vertex.
 const NO_WAY: u16 = u16::MAX;
 
 /// Selection among shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePolicy {
-    /// The first path: at each device, the message takes the first-added link among those on shortest paths.
+    /// The first path: at each device, the message takes the link that was added first among the links on shortest
+    /// paths.
     #[default]
     First,
     /// All messages between two NPUs take the same path, chosen at each device by a hash of the pair and this seed.
@@ -95,7 +96,7 @@ pub struct LinkGraph {
     /// Names of the switches, whose vertex numbers follow the NPUs' numbers.
     switches: Vec<String>,
     links: Vec<DirectedLink>,
-    /// True for each link that has failed and carries nothing.
+    /// True for each link that has failed, and therefore carries nothing.
     failed: Vec<bool>,
     /// Name of each dimension's explicit links, or `None` if the links follow from the dimension's
     /// shape.
@@ -110,7 +111,7 @@ pub struct LinkGraph {
 }
 
 impl LinkGraph {
-    /// Computes distances. If there is no route between some NPUs, returns two of these.
+    /// Computes distances. If some NPUs have no route to each other, returns two such NPUs.
     fn with_distances(mut self) -> Result<Self, (Npu, Npu)> {
         let mut cut_off = None;
         self.measure_distances(|from, to| {
@@ -120,7 +121,7 @@ impl LinkGraph {
     }
 
     /// Computes the links that lead from each vertex, and distances. If a leg should connect two NPUs but no path
-    /// exists, calls `cut_off` with the NPUs.
+    /// exists, calls `cut_off` with these NPUs.
     fn measure_distances(&mut self, mut cut_off: impl FnMut(Npu, Npu)) {
         let (npus, vertices) = (self.npus, self.npus as usize + self.switches.len());
         self.outgoing = vec![Vec::new(); vertices];
@@ -170,7 +171,7 @@ impl LinkGraph {
     }
 
     /// Returns true if devices may forward whole messages: no message is split over paths, and every device is
-    /// modelled. Links that follow from a shape stand for devices that are not modelled individually.
+    /// modelled. Links that follow from a shape represent devices that are not modelled individually.
     pub fn may_store(&self) -> bool {
         let sprayed = self.policies.contains(&RoutePolicy::Sprayed);
         !sprayed && self.labels.iter().all(Option::is_some)

@@ -6,13 +6,13 @@ use std::fmt;
 /// Forwarding mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchingMode {
-    /// Forwards a message when its first segment has arrived, or the whole message if it is shorter. With an empty
-    /// segment, the ideal case, a device adds no delay to the latency of its links.
+    /// A device forwards a message when its first segment has arrived, or the whole message if it is shorter than a
+    /// segment. With an empty segment (the ideal case), a device adds no delay.
     CutThrough {
         /// Bytes that must arrive before a message is forwarded.
         segment: Bytes,
     },
-    /// Forwards a message when the whole message has arrived.
+    /// A device forwards a message when the whole message has arrived.
     StoreAndForward,
 }
 
@@ -38,7 +38,8 @@ impl SwitchingMode {
             })
     }
 
-    /// Returns the segment, and the bytes of the remainder over all parts. `None` if there is no remainder.
+    /// Returns the first segment, and the bytes of the remainder summed over all parts of the share. `None` if there is
+    /// no remainder.
     fn split_into_segments(self, amount: BufferShare) -> Option<(BufferShare, u64)> {
         let Self::CutThrough { segment } = self else {
             return None;
@@ -86,7 +87,7 @@ mod tests {
             cut(SwitchingMode::StoreAndForward, whole(7)),
             (whole(7), (0, 1))
         );
-        // 7/2 = 3.5 B: 3 B and 0.5 B, which is 1/2.
+        // 7/2 = 3.5 B are split into 3 B and 0.5 B, which is (1, 2): 1/2 B.
         assert_eq!(cut(by(3), whole(7).nth_part(2)), (whole(3), (1, 2)));
         assert_eq!(
             cut(by(u64::MAX), whole(7).nth_part(2)),

@@ -1,4 +1,5 @@
-//! Grids of dies, each a grid of cores: the properties that a topology with dimensions x and y has only on tiles.
+//! Grids of dies, each of which is a grid of cores. These types state the properties of a topology with dimensions x
+//! and y that exist only on tiles.
 //!
 //! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies together. A link between
 //! neighbours is either *inside* a die, with the rate and latency of its dimension, or crosses the *border* between two
@@ -25,9 +26,9 @@ pub struct DieBorders {
 /// Dies and cores of a machine whose topology has the dimensions x and y.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TileGrid {
-    /// Dies along x and y.
+    /// Numbers of dies along x and y.
     pub dies: [u32; 2],
-    /// Cores of a die along x and y.
+    /// Numbers of cores of a die along x and y.
     pub cores: [u32; 2],
     /// The links between dies.
     pub borders: DieBorders,
@@ -36,13 +37,13 @@ pub struct TileGrid {
     /// Time from the last arrival at a barrier until all cores continue, if barriers use dedicated wires. `None` if
     /// barriers are messages.
     pub barrier: Option<Span>,
-    /// Cores that run no nodes.
+    /// Numbers of the cores that run no nodes.
     pub faulty_cores: BTreeSet<u32>,
     /// Links that carry nothing in either direction, as (core at the lower end, dimension).
     pub faulty_links: BTreeSet<(u32, usize)>,
 }
 
-/// Links of a route by class.
+/// Numbers of links of a route, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCount {
     /// Number of links inside dies.
@@ -73,13 +74,13 @@ impl TileGrid {
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
-    /// Returns true if the link between coordinates `lower` and `lower + 1` along `dimension` crosses a border.
+    /// Returns true if the link between coordinates `lower` and `lower + 1` along `dimension` connects two dies.
     #[inline]
     pub fn is_border(&self, dimension: usize, lower: u32) -> bool {
         self.dies[dimension] > 1 && (lower + 1).is_multiple_of(self.cores[dimension])
     }
 
-    /// Counts the links from coordinate `from` to `to` along `dimension`, which is wired as `shape`.
+    /// Counts the links by class from coordinate `from` to `to` along `dimension`, which is wired as `shape`.
     #[inline]
     pub(super) fn count_crossed_links(
         &self,
@@ -165,7 +166,8 @@ impl TileGrid {
             .add_links(count.borders, self.borders.bandwidth)
     }
 
-    /// Returns the first faulty link on the route that goes along `first` first, as (lower core, dimension), or `None`.
+    /// Returns the first faulty link on the route that crosses dimension `first` before the other dimension, as (core
+    /// at its lower end, dimension), or `None`.
     fn find_fault_on_route(
         &self,
         dimensions: &[TopologyDimension],

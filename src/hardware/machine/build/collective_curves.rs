@@ -1,4 +1,5 @@
-//! The `curve` and `protocol` tables of a dimension: measured times of collectives, and a library's formula.
+//! The `curve` and `protocol` tables of a dimension: measured times of collectives, and the formulas of a library's
+//! protocols.
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
 use crate::collective::{CollectiveCurve, CollectiveProtocol, LinkRates};
@@ -27,7 +28,7 @@ const KINDS: [(CollectiveKind, &str); 4] = [
     (CollectiveKind::AllToAll, "all-to-all"),
 ];
 
-/// Maximum number of members of a curve, and maximum factor between successive sizes.
+/// Maximum number of members in a curve, and maximum factor between successive sizes of buffers.
 const MOST: u32 = 1 << 20;
 /// Maximum bytes of a buffer: the largest integer in TOML.
 const MOST_BYTES: u64 = i64::MAX as u64;
@@ -90,7 +91,7 @@ pub(super) fn parse_curves(
     Ok(curves)
 }
 
-/// Returns the points of a curve in which each size is `factor` times the previous size.
+/// Returns the points of a curve in which each buffer size is `factor` (a key of the table) times the previous size.
 fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let Bytes(first) = super::parse_size(table, "first", CAPACITY)?;
     let factor = f64::from(table.read_count("factor", MOST)?);
@@ -146,7 +147,7 @@ const MEASURED: &[&str] = &[
 ];
 
 /// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions.
-/// Tables `measured_collective` replace curves of the same kind and number of members.
+/// These tables replace curves of the same kind and number of members.
 pub(super) fn add_measured(
     root: &ConfigTable<'_>,
     dimensions: &[TopologyDimension],

@@ -5,7 +5,7 @@ use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 
 const KEYS: &[&str] = &["gemms", "factor", "error"];
 
-/// Maximum factor, and maximum relative error.
+/// Maximum factor, and maximum relative error, that a file may state.
 const MOST: f64 = 100.0;
 
 /// Parses the corrections in the order of the file.

@@ -76,7 +76,7 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<SustainedRates, ConfigError> {
     })
 }
 
-/// Returns the curve for short runs of matrix products, which excludes the slowdown under continuous load.
+/// Returns the curve that applies to short runs of matrix products, without the slowdown under continuous load.
 pub(super) fn in_short_runs(
     class: &ConfigTable<'_>,
     curve: GemmCurve,
@@ -95,7 +95,8 @@ pub(super) fn in_short_runs(
     })
 }
 
-/// Maximum value of several keys: multiprocessors of an NPU, queries at which a ramp reaches half, watts, and factors.
+/// Maximum value of several keys: the multiprocessors of an NPU, the queries at which attention reaches half of its
+/// rate, watts, and factors.
 const MOST: f64 = 1e6;
 /// Maximum factor by which a collective slows kernels down.
 const MOST_BESIDE: f64 = 10.0;
@@ -119,8 +120,8 @@ pub(super) fn parse_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, Conf
     Ok(curves)
 }
 
-/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class. The factors in [`KernelCurves::kept`]
-/// lower the rates of these curves.
+/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class. The rates of these curves are multiplied
+/// by the factors in [`KernelCurves::kept`].
 pub(super) fn add_kernels(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
@@ -225,7 +226,7 @@ fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
         .collect()
 }
 
-/// Parses one fraction for all classes of kernels, or a table with a fraction for each class.
+/// Parses one fraction for all kernels that move bytes, or a table with a fraction for each kind of such kernels.
 fn parse_fractions(
     table: &ConfigTable<'_>,
 ) -> Result<[f64; MemoryBoundKernel::ALL.len()], ConfigError> {

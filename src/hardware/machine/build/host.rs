@@ -20,7 +20,7 @@ const KEYS: &[&str] = &[
 /// Relative error of launch times if the file states none.
 const UNSTATED_ERROR: f64 = 0.4;
 
-/// Maximum number of launches by which a host may run ahead.
+/// Maximum number of launches that a host may issue ahead of its device.
 const MAX_QUEUE: u32 = 1 << 24;
 
 /// Parses the host, or returns `None` if the file has no such table.

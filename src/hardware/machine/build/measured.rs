@@ -10,7 +10,7 @@ const KEYS: &[&str] = &["name", "format", "times", "error", "between"];
 
 /// Maximum FLOPs and bytes of a kernel: the largest integer in TOML.
 const MOST: u64 = i64::MAX as u64;
-/// Maximum relative error.
+/// Maximum relative error that a file may state.
 const LARGEST_ERROR: f64 = 10.0;
 
 /// Parses the measured kernels in the table of a class.

@@ -47,12 +47,12 @@ pub(super) struct NetworkSection {
     /// Protocols of collectives along each dimension.
     pub protocols: Vec<Vec<CollectiveProtocol>>,
     pub scalable: bool,
-    /// The dimension along which large jobs use only some of the NPUs.
+    /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all.
     pub rank_domain: Option<RankDomain>,
 }
 
-/// Parses and checks all dimensions and the network table. If the file is an edit of another machine, `original` is
-/// that machine.
+/// Parses and checks all `dimension` tables and the `network` table. If the file is an edit of another machine,
+/// `original` is that machine.
 pub(super) fn parse_network(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
@@ -100,7 +100,7 @@ pub(super) fn parse_network(
         }
         if let Some(field) = table.get("scalable") {
             scalable = field.read_flag()?;
-            // `NAMExN` replaces the size of the last table, so only that table can be scalable.
+            // `NAMExN` replaces the size in the last `dimension` table, so only that table can be scalable.
             if scalable && index + 1 < tables.len() {
                 let found = "true on an inner dimension";
                 return Err(field.invalid_value_error(
@@ -129,8 +129,8 @@ pub(super) fn parse_network(
     };
     let settings = parse_network_settings(root, usual)?;
     if let Some(graph) = topology.explicit_links() {
-        // Where several paths of a message meet, devices would store its parts. Devices of links derived from shapes
-        // are not modelled, so neither case can store and forward.
+        // Two cases cannot store and forward. If a message takes several paths, a device where they meet would receive
+        // its parts separately. If links are derived from shapes, their devices are not modelled.
         let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.may_store();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
@@ -153,7 +153,7 @@ pub(super) fn parse_network(
     })
 }
 
-/// Parses the number of a domain's NPUs that take ranks in a job of several domains. A domain has `npus` NPUs, along
+/// Parses the number of NPUs per domain that take ranks if a job spans several domains. A domain has `npus` NPUs, along
 /// dimension `index` and all inner dimensions.
 fn parse_rank_domain(
     field: &ConfigField<'_>,

@@ -12,9 +12,9 @@ const KEYS: &[&str] = &["format", "shapes", "error"];
 
 /// Adds the measured GEMMs in the table of a class to `curves`, the curves of that class.
 ///
-/// The GEMMs were measured one after another and for a short time. The GEMMs are therefore compared with the curve
-/// without the slowdown of continuous load, on NPUs with the rates `measured_at`. If the file is an edit, the curve has
-/// the constants of the class `before` the edit.
+/// The GEMMs were measured one after another in short runs. Their times are therefore compared with the curve without
+/// the slowdown under continuous load, on NPUs with the rates `measured_at`. If the file is an edit, the curve has the
+/// constants of the class `before` the edit.
 pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,

@@ -11,7 +11,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
 use std::collections::BTreeSet;
 
-/// Keys common to all pools that are networks.
+/// Keys that all pools with a network of their own have in common.
 macro_rules! pool_keys {
     ($($own:literal),*) => {
         &["attachment", $($own,)* "group_bandwidth", "chunk", "latency", "capacity", "through"]
@@ -103,7 +103,7 @@ pub(super) fn parse_remote_memory(
     let dimension = table.read_optional("through", |field| {
         parse_attached_dimension(field, chosen, topology)
     })?;
-    // With `through`, the port bandwidth of the design is the network's, so the table must not state it too.
+    // With `through`, the network determines the bandwidth of the NPUs' ports, so the table must not state it too.
     let port = |key| parse_port_bandwidth(&table, key, dimension, topology);
     let attachment = match chosen {
         "hierarchical" => MemoryAttachment::Hierarchical(parse_hierarchical_pool(
@@ -135,7 +135,7 @@ pub(super) fn parse_remote_memory(
         attachment,
         bandwidth: parse_rate(&table, bandwidth)?,
         latency: table.read_quantity("latency", LATENCY)?,
-        // The NPUs share the capacity of ports and of a pool that is a network.
+        // NPUs share the capacity of memory at ports, and of a pool that is a network.
         capacity: match keys == CHANNEL {
             true => parse_optional_capacity(&table, "capacity")?,
             false => Some(parse_capacity(&table, "capacity")?),
@@ -145,7 +145,7 @@ pub(super) fn parse_remote_memory(
     })
 }
 
-/// Returns the dimension whose ports a pool or channel of the attachment `chosen` uses, or `None`.
+/// Returns the dimension through whose ports a pool or channel with the attachment `chosen` is reached, or `None`.
 fn parse_attached_dimension(
     field: &ConfigField<'_>,
     chosen: &str,
@@ -240,7 +240,7 @@ fn parse_switch_pool(
         .require_field("level", expected)?
         .read_tables(&["fan_in", "bandwidth"])?;
     let mut levels = Vec::with_capacity(tables.len());
-    // NPUs or switches that no level has joined yet.
+    // Number of NPUs, or of switches of the previous level, that no switch connects yet.
     let mut below = npus;
     for level in &tables {
         let fan_in = level.read_count("fan_in", below)?;
@@ -287,7 +287,7 @@ fn parse_rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigErr
     table.read_quantity(key, BANDWIDTH)
 }
 
-/// Rejects the value of `key`, a number of `part`, unless `part` divides `all`.
+/// Rejects the value of `key`, which makes `part` parts, unless `part` divides `all`.
 fn check_divides(
     table: &ConfigTable<'_>,
     key: &str,

@@ -35,13 +35,13 @@ const SHAPES: [(DimensionShape, &str); 2] = [
 ];
 const DUPLEX: [(bool, &str); 2] = [(false, "full"), (true, "half")];
 
-/// Parses and checks the table and the network table. The default network model is exclusive.
+/// Parses and checks the `tiles` table and the `network` table. The default network model is exclusive.
 pub(super) fn parse_tiles(
     root: &ConfigTable<'_>,
     field: &ConfigField<'_>,
 ) -> Result<(NetworkSection, Option<RemoteMemory>), ConfigError> {
     for (key, what) in [("dimension", "dimensions"), ("remote_memory", "a pool")] {
-        // The DRAM of a grid is its remote memory, so a second remote memory is an error.
+        // The DRAM of a grid counts as its remote memory, so a second remote memory is an error.
         let allowed = key == "remote_memory" && field.read_table(Some(KEYS))?.get("dram").is_none();
         if let Some(other) = root.get(key).filter(|_| !allowed) {
             let found = format!("both {what} and [tiles]");
@@ -154,7 +154,7 @@ fn parse_grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), Con
     Ok((grid, shape))
 }
 
-/// Parses `N` coordinates, x and y of `N` / 2 cores of the grid.
+/// Parses `N` coordinates: x and y of `N` / 2 cores of the grid.
 fn parse_core_coordinates<const N: usize>(
     field: &ConfigField<'_>,
     grid: &TileGrid,

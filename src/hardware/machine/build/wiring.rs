@@ -14,7 +14,7 @@ use chakram_base::units::Bandwidth;
 
 mod own_links;
 
-/// The allowed keys of a change of links.
+/// The allowed keys of a `link` table, which changes links.
 const LINK: &[&str] = &["npus", "between", "dimension", "bandwidth", "latency"];
 
 /// Wiring of a dimension, as machine files name it.
@@ -56,8 +56,8 @@ const OWN: [(&str, &[DimensionWiring]); 8] = [
     ("seed", &[DimensionWiring::Clos, DimensionWiring::Graph]),
 ];
 
-/// Parses the shape of a dimension. To collectives, a dimension with explicit links is a switch, because an NPU has one
-/// path into it.
+/// Parses the shape of a dimension. Collectives treat a dimension with explicit links as a switch, because an NPU has
+/// one path into it.
 pub(super) fn parse_shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
     let wiring = table.read_choice("shape", &WIRINGS)?;
     for (key, shapes) in OWN {
@@ -74,7 +74,7 @@ pub(super) fn parse_shape(table: &ConfigTable<'_>) -> Result<DimensionShape, Con
     })
 }
 
-/// Rules between the rows of a table of link rates, by name.
+/// Rules for interpolation between the rows of a table of link rates, by name.
 const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
     (LinkInterpolation::None, "none"),
     (LinkInterpolation::Step, "step"),
@@ -82,7 +82,7 @@ const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
 ];
 
 /// Parses the bandwidth of a dimension. A graph may take the bandwidth from a table of rates by the number of links of
-/// an NPU. All links have one technology, so the largest number of links of any NPU counts.
+/// an NPU. All links use one technology, so the NPU with the most links determines the rate of all.
 pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {
@@ -189,7 +189,7 @@ pub(super) fn add_wiring(
     }
 }
 
-/// Parses a change of links.
+/// Parses one `link` table.
 fn parse_link_change(
     table: &ConfigTable<'_>,
     topology: &Topology,

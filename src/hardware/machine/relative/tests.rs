@@ -33,7 +33,7 @@ fn without_numbers_a_relative_is_as_its_machine() {
             "x",
         );
         assert_eq!(renamed.unwrap(), old, "{}", preset.name);
-        // Numbers equal to the machine's own change no error.
+        // Numbers that equal the machine's own numbers leave all errors unchanged.
         let class = &old.classes()[0];
         let same = DatasheetNumbers {
             bandwidth: class.memory_bandwidth(),
@@ -95,8 +95,8 @@ fn given_numbers_are_in_place_of_the_machines() {
     ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    // bf16 is 1.5 times as fast, and the memory 4.8 / 3.35 times, so q = 2 / 3. The error of products was 0.08 or the
-    // preset's value.
+    // bf16 is 1.5 times as fast, and the memory is 4.8 / 3.35 times as fast, so q = 2 / 3. Before, the error of matrix
+    // products was 0.08 or the preset's value.
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()
@@ -109,7 +109,7 @@ fn given_numbers_are_in_place_of_the_machines() {
         "{} for {expected}",
         error(&machine)
     );
-    // Curves of collectives name the old links, and are carried over to the new links.
+    // Curves of collectives state the old links, and their times are converted to the new links.
     let curve = &machine.collective_curves()[0][0];
     assert_eq!(curve.measured_at.unwrap().bandwidth, gb(450.0).unwrap());
 }
@@ -146,7 +146,8 @@ fn what_a_machine_lacks_is_refused() {
     }
 }
 
-/// A machine derived from a derived machine names the machine on which times were measured, and its errors grow again.
+/// A machine that is derived from a derived machine still names the machine on which times were measured, and its
+/// errors increase again.
 #[test]
 fn relatives_have_relatives() {
     let sheet = DatasheetNumbers {
@@ -171,7 +172,7 @@ fn relatives_have_relatives() {
         (once.price_per_npu_hour(), twice.price_per_npu_hour()),
         (Some(2.0), Some(1.0))
     );
-    // The bandwidth is halved and then doubled. Each step adds an error of 0.115.
+    // The bandwidth is halved and then doubled. Each derivation adds an error of 0.115.
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()

@@ -8,8 +8,8 @@ use crate::topology::{MemoryEndpoint, MemorySite};
 use chakram_base::ids::EndpointId;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// Parses the remote memory of `text`, which goes through `outer`, the second dimension of [`GOOD`]: a switch of 2 at
-/// 50 GB/s and 1.5 us.
+/// Parses the remote memory of `text`, which goes through `outer`, the second dimension of [`GOOD`]: a switch with 2
+/// ports at 50 GB/s and 1.5 us.
 fn through_outer(text: &str) -> RemoteMemory {
     let machine = Machine::parse(&with(text), "m.toml").unwrap();
     let remote = machine.first_remote_memory().unwrap().clone();
@@ -37,10 +37,10 @@ fn ports_can_be_those_of_a_dimension() {
     assert_eq!(design.in_node_bandwidth, Bandwidth::new(50e9).unwrap());
     let words = "3 groups of 100 GB/s behind 5 switches, 50 GB/s for each NPU through outer";
     assert_eq!(remote.to_string(), words);
-    // In one round, 8 NPUs receive 3 x 5 x 1 MB, which is 1.875 MB each, so 10 MB are 5 and a third chunks.
+    // In one round, 8 NPUs receive 3 x 5 x 1 MB in all, or 1.875 MB each, so 10 MB take 5 1/3 rounds: 6 chunks.
     assert_eq!(remote.chunk_count(10_000_000, 8), Some(6));
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", through);
-    // In one round, 8 NPUs receive 3 MB, which is 375 kB each.
+    // In one round, 8 NPUs receive 3 MB in all, or 375 kB each: one chunk.
     assert_eq!(through_outer(&text).chunk_count(375_000, 8), Some(1));
     for name in ["per_npu", "pool"] {
         let channel =
@@ -56,7 +56,7 @@ fn importers_cannot_come_through_what_is_no_port() {
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", "through = \"outer\"");
     let machine = Machine::parse(&with(&text), "m.toml").unwrap();
     let topology = machine.topology();
-    // `inner` is a ring; there is no third dimension.
+    // `inner` is a ring, not a switch, and there is no third dimension.
     assert!(NetworkAttachment::new(topology, 0, Bytes(1)).is_none());
     assert!(NetworkAttachment::new(topology, 2, Bytes(1)).is_none());
     assert!(NetworkAttachment::new(topology, 1, Bytes(0)).is_none());

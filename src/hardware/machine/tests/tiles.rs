@@ -53,8 +53,8 @@ fn a_table_of_tiles_is_a_machine() {
     let tiles = topology.tile_grid().unwrap();
     assert!(tiles.half_duplex);
     assert_eq!(tiles.faulty_cores.iter().collect::<Vec<_>>(), [&47]);
-    // The link from (0, 0) upwards, and the link that closes row 2. The closing link starts at core (7, 2), which has
-    // number 23.
+    // The faulty links: from (0, 0) upwards, and the link that closes row 2. The closing link starts at core (7, 2),
+    // which has number 23.
     assert_eq!(
         tiles.faulty_links.iter().collect::<Vec<_>>(),
         [&(0, 0), &(23, 0)]

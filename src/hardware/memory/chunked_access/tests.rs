@@ -76,15 +76,15 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
 
 #[test]
 fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
-    // An access has 10 chunks. A memory of 5 GB/s takes 2 us per chunk, the port 1 us: 10 x 2 + 1 =
-    // 21 us.
+    // An access has 10 chunks. A memory of 5 GB/s takes 2 us per chunk, and the port takes 1 us: 10 x 2 + 1 = 21 us.
     for store in [false, true] {
         assert_eq!(ends(&two(5.0), &[(0, 0, store)], 0), [21_000.0]);
     }
     // The port is busy until 6.5 us, and chunks 1 to 3 of a load have arrived by then. Chunks 1 to 3 leave the port by
     // 9.5 us, chunk 4 (arrived at 8 us) at 10.5 us and chunk 5 (10 us) at 11.5 us. Chunk 6 (12 us) is not delayed.
     assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
-    // A store's first chunk waited for 6.5 us, and the memory has no slack, so the store ends 6.5 us later.
+    // A store's first chunk waits for 6.5 us, and the memory, the slowest stage, cannot catch up, so the store ends
+    // 6.5 us later.
     assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
     // A memory of 20 GB/s takes 0.5 us per chunk, and the port takes 10 us in all. If the port is busy until 6.5 us,
     // the 10 us begin at 6.5 us.
@@ -99,12 +99,14 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
 
 #[test]
 fn ports_go_both_ways_at_once() {
-    // Two accesses share a memory of 10 GB/s. At 5 GB/s each, they take 20 us, and one chunk takes 1 us in the port.
+    // Two accesses share a memory of 10 GB/s. At 5 GB/s each, the 100 kB of an access take 20 us, and the last chunk
+    // takes 1 us more in the port.
     for accesses in [[(0, 0, false), (0, 0, true)], [(0, 0, true), (0, 1, true)]] {
         assert_eq!(ends(&two(10.0), &accesses, 0), [21_000.0; 2]);
     }
     // Two accesses share one port, which passes only 10 of the memory's 20 GB/s. Both therefore take 20 us, plus 0.5 us
-    // per access in the memory. The second access's chunks are 1 us later than the first access's chunks.
+    // per access in the memory. Each chunk of the second access passes through the port 1 us after the same chunk of
+    // the first.
     let both = [(0, 0, false), (0, 0, false)];
     assert_eq!(ends(&two(20.0), &both, 0), [20_000.0, 21_000.0]);
 }
@@ -112,13 +114,13 @@ fn ports_go_both_ways_at_once() {
 #[test]
 fn rates_change_between_chunks() {
     // A memory of 10 GB/s serves NPU 0 alone until 5 us (50 kB), and then each NPU at 5 GB/s. NPU 0's other 50 kB have
-    // streamed at 15 us, and the last chunk enters 1 us later. NPU 1 has received 50 kB by then, and receives the rest
-    // until 20 us.
+    // passed through the memory at 15 us, and its last chunk arrives 1 us later. NPU 1 has received 50 kB by then, and
+    // receives the rest until 20 us.
     let late = [(0, 0, false), (5000, 1, false)];
     assert_eq!(ends(&two(10.0), &late, 0), [16_000.0, 21_000.0]);
     // A memory of 16 GB/s takes 0.625 us per chunk, so a chunk counts as streamed when 3.75 kB of it are left. NPU 0's
-    // port is the limit until 5 us, at 50 kB. Then NPU 0 gets 8 GB/s: 46.25 kB more take 5.78125 us, and the last chunk
-    // takes 1 us in the port. NPU 1 gets 8 GB/s until NPU 0's 50 kB have passed, at 11.25 us, and then its port's 10
-    // GB/s until 16.25 us.
+    // port is the limit until 5 us, when 50 kB have passed. Then NPU 0 gets 8 GB/s: the next 46.25 kB take 5.78125 us,
+    // and the last chunk takes 1 us in the port. NPU 1 gets 8 GB/s until NPU 0's 50 kB have passed, at 11.25 us, and
+    // then its port's 10 GB/s until 16.25 us.
     assert_eq!(ends(&two(16.0), &late, 0), [11_781.25, 17_250.0]);
 }

@@ -85,7 +85,7 @@ pub(in crate::memory) fn simulate_lone_end(memory: &RemoteMemory, npus: u32, byt
     simulate_each_end(memory, npus, &[0], bytes)[0]
 }
 
-/// Returns the end times of two accesses. NPU 0 begins at 0, and NPU 1 begins `later` picoseconds later.
+/// Returns the end times of two accesses. NPU 0's access begins at 0, and NPU 1's begins `later` picoseconds later.
 pub(in crate::memory) fn simulate_staggered_ends(
     memory: &RemoteMemory,
     npus: u32,
@@ -115,7 +115,7 @@ fn latency_comes_on_top_and_nothing_takes_no_time() {
 fn what_one_leaves_another_takes() {
     // Two switches have 3 and 1 of 4 NPUs busy. Each switch has a link of 6 GB/s, and the memories have 10 GB/s. Equal
     // shares of the memories would be 2.5 GB/s each, but the three NPUs get only 2 GB/s each through their link. The
-    // link leaves 4 GB/s for the fourth NPU, so 12 kB take 6 us and 3 us. Chunks are negligibly small.
+    // memories then have 4 GB/s left for the fourth NPU, so 12 kB take 6 us and 3 us. Chunks are negligibly small.
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
     let level = crate::memory::SwitchLevel {
         fan_in: 3,
@@ -128,8 +128,8 @@ fn what_one_leaves_another_takes() {
         chunk: Bytes(6),
     };
     let memory = create_pool(MemoryAttachment::Switch(design), 10.0);
-    // A share of 1 B takes 0.4 ns of the memories, 0.5 ns of the link that three NPUs share, and 0.17 ns of the other
-    // link.
+    // A chunk's share of 1 B takes 0.4 ns in the memories, 0.5 ns on the link that three NPUs share, and 0.17 ns on the
+    // other link.
     let ends = simulate_each_end(&memory, 6, &[0, 1, 2, 3], 12_000);
     assert_eq!(ends, [6_000_400, 6_000_400, 6_000_400, 3_000_167]);
 }

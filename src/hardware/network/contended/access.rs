@@ -1,9 +1,9 @@
-//! Loads and stores of memories in the network: an access joins all links of its route at the same
-//! time, including the memory's link.
+//! Loads and stores of memories in the network. An access joins the queues of all links of its route, including the
+//! memory's link, at the same time.
 //!
-//! The first byte reaches server i of the route at h_i, and server i serves the access from b_i =
-//! max(h_i, free_i) on, for s_i. The first byte reaches the next server at h_{i+1} = b_i + γ_i +
-//! α_i, and the access ends at
+//! The first byte reaches server i of the route at h_i. Server i is free from free_i on, so it serves the access from
+//! b_i = max(h_i, free_i) on, for s_i. The first byte reaches the next server at h_{i+1} = b_i + γ_i + α_i, and the
+//! access ends at
 //!
 //! max_i (b_i + s_i + Σ_{j ≥ i} α_j + Σ_{j > i} γ_j),
 //!
@@ -28,14 +28,15 @@ pub(super) fn serve_access<D: ContentionModel>(
     for hop in iter_servers_between(D::REACH, transfer.ends, topology) {
         let (bandwidth, latency) = link_after_server(hop.place, topology);
         let span = bandwidth.serialization_time(transfer.amount);
-        // Devices wait for a segment: nothing with ideal cut-through, and the whole message with store-and-forward.
+        // Devices wait for the first segment, which is empty with ideal cut-through, and the whole message with
+        // store-and-forward.
         let segment = Span(span.0 - bandwidth.serialization_time(rest).0);
         let waits = |links: u32| segment.times(links.into());
         let between = latency.times(hop.links.into()) + waits(hop.links.saturating_sub(1));
         let begin = head.max(network.servers.busy_until(hop.place));
         network.servers.occupy_from(hop.place, begin, span);
         head = begin + between + waits(hop.last.into());
-        // The wait before the link delays later bytes by the same time as the first byte.
+        // A wait before the link delays all later bytes as much as the first byte.
         end = (end + between + waits(hop.links.min(1))).max(begin + span + between);
     }
     end

@@ -14,22 +14,23 @@ use chakram_base::units::{Bandwidth, InverseRate};
 pub(super) struct InFlightMessage {
     amount: BufferShare,
     sender: Npu,
-    /// Route after `stop`.
+    /// The rest of the route, after `stop`.
     route: RouteCursor,
     stop: RouteHop,
     /// Time at which the message's first segment reaches the device before `stop`.
     head: Time,
     tail: Time,
-    /// Serialization on the link of `stop`: γ for the first segment, δ for the remainder.
+    /// Serialization time on the link of `stop`: γ for the first segment, δ for the remainder.
     segment: Span,
     rest: Span,
     /// Serialization of the first segment on other links between `stop` and the next server.
     transit: Span,
     /// δ of the slowest link from `stop` on, where δ is the serialization of the remainder after the first segment.
     slowest_rest: Span,
-    /// The slowest link of the whole route, or `None` after the first link of this rate.
+    /// Rate of the slowest link of the whole route, or `None` once a link of this rate has been passed.
     slowest: Option<Bandwidth>,
-    /// Inverse rates of all links so far, except one of the slowest. The sum excludes the dimension of `stop`.
+    /// Sum of the inverse rates of all links so far, except one of the slowest links and the links in the dimension of
+    /// `stop`.
     before: InverseRate,
     links: u32,
     passed: Span,
@@ -92,7 +93,7 @@ impl InFlightMessage {
         self.route
     }
 
-    /// Returns the time at which the message's last byte reaches the current device.
+    /// Returns the time at which the message's last byte reaches the device before the next server.
     #[inline]
     pub fn tail_serialization(&self) -> Time {
         self.tail
@@ -110,8 +111,8 @@ impl InFlightMessage {
     pub fn begin_service(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let RouteHop { place, links, last } = self.stop;
         let zero = Span::ZERO;
-        // The latency and the first segment count once for each link. Both count equally, whether the server is at the
-        // start or the end of the link.
+        // The latency and the first segment count once for each link. This is so whether a server is at the start or at
+        // the end of its link.
         let between = match links {
             0 => zero,
             _ => {
@@ -127,7 +128,8 @@ impl InFlightMessage {
             // On tiles, the links along a dimension have two classes: inside dies and between dies.
             self.enter_dimension(&behind, topology);
         } else if self.stop.place.dimension != place.dimension {
-            // Add rates dimension by dimension, as Topology::path_between_npus does, so that both results round identically.
+            // Add rates dimension by dimension, as Topology::path_between_npus does, so that both results round
+            // identically.
             self.before = self
                 .before
                 .add_links(self.links, topology.link_bandwidth(place.dimension));
@@ -141,7 +143,7 @@ impl InFlightMessage {
             // The far end of the link receives bytes as they arrive, without waiting for a segment.
             self.slowest_rest + self.segment
         };
-        // The message continues as soon as it never has to wait for a later segment (see `network/contended.rs`).
+        // The message continues as soon as it will not have to wait for any later segment (see `network/contended.rs`).
         let gathered = Time(self.tail.0.saturating_sub(slack.0));
         Some(self.head.max(gathered))
     }

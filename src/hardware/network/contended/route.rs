@@ -5,8 +5,9 @@ use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span};
 
-/// Sides of an NPU along a dimension. Ring or mesh: the links to the next higher and to the next lower coordinate.
-/// Switch: the links to and from the switch. Fully connected: one egress and one ingress for all peers.
+/// Index of a server among the servers of an NPU along a dimension. With a ring or mesh, `UP` and `DOWN` are the links
+/// to the next higher and to the next lower coordinate. With a switch, they are the links to and from the switch. In a
+/// fully connected dimension, they are the egress and the ingress for all peers.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
 /// Added to the side of a port for the downward direction, if NPUs are wired to their neighbours: the egress downwards,
@@ -27,7 +28,7 @@ pub enum ContentionScope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) struct RouteHop {
     pub place: ServerId,
-    /// Number of links between this server and the next. Zero if the next server is the far end of the same link.
+    /// Number of links from this server to the next. Zero if the next server is the far end of the same link.
     pub links: u32,
     /// True if the next link begins at a device that waits for a segment. False if the next server is the far end of
     /// the same link.
@@ -43,8 +44,8 @@ pub(in crate::network) struct RouteCursor {
     /// Number of dimensions crossed so far; the first of these dimensions is `first`.
     crossed: usize,
     first: usize,
-    /// Side of the second of this dimension's two servers, if only the first has been passed. `at` is then already
-    /// beyond both.
+    /// Side of the second of this dimension's two servers, if only the first has been passed; `at` is then already the
+    /// NPU after both.
     second: Option<u8>,
 }
 
@@ -56,7 +57,7 @@ impl RouteCursor {
             at,
             to,
             crossed: 0,
-            // A route with faults in both orders of dimensions is rejected before a replay.
+            // If both orders of dimensions have faults, the replay was rejected earlier, so any value serves.
             first: topology.first_dimension(at, to).unwrap_or(0),
             second: None,
         }
@@ -88,8 +89,8 @@ impl RouteCursor {
             };
             if let Some(side) = self.second.take() {
                 self.crossed += 1;
-                // With a switch, the second server is the link from the switch. Otherwise it is at the end of the route
-                // in this dimension.
+                // With a switch, the second server is the link from the switch. Otherwise, the second server is at the
+                // end of the route in this dimension.
                 let leads_on =
                     shape == DimensionShape::Switch && self.reach == ContentionScope::Links;
                 return Some(RouteHop {
@@ -99,7 +100,7 @@ impl RouteCursor {
                 });
             }
             let x = topology.coordinate_of(from, d);
-            // Coordinates are computed on demand, so a route needs no memory per hop.
+            // Compute coordinates on demand, so that a route needs no memory per hop.
             let y = topology.coordinate_of(self.to, d);
             if x != y {
                 let up = shape.has_ports() || shape.goes_up(size, x, y);
@@ -123,7 +124,7 @@ impl RouteCursor {
                 };
                 self.at = topology.move_along_dimension(from, d, next);
                 // Both directions of a half-duplex link share one server, at the link's lower end. A ring of two NPUs
-                // has only one link.
+                // has only one link, so its upper NPU has none of its own.
                 let from_above = side == DOWN || (size == 2 && x == 1);
                 let place = if last && from_above && topology.is_half_duplex() {
                     place(UP, self.at)
@@ -192,7 +193,7 @@ pub(in crate::network) fn link_after_server(
     }
 }
 
-/// Returns true if the link crosses a border between two dies.
+/// Returns true if the link connects two dies (of a machine of tiles).
 #[inline]
 pub(super) fn is_border(place: ServerId, topology: &Topology) -> bool {
     let lies = |tiles: &TileGrid| tiles.is_border(place.dimension, lower_end(place, topology));
@@ -213,7 +214,7 @@ pub(super) fn servers_of_npu(
         side,
         npu,
     };
-    // Links that lead to this NPU belong to its neighbours.
+    // Links that lead to this NPU are servers of its neighbours.
     let neighbour = |side, beside: Option<u32>| {
         beside.map(|c| place(side, topology.move_along_dimension(npu, d, c)))
     };
@@ -251,7 +252,7 @@ mod tests {
         Topology::new(dimensions.collect()).unwrap()
     }
 
-    /// Returns the servers between two NPUs as (dimension, side, NPU).
+    /// Returns the servers on the route between two NPUs, as (dimension, side, NPU).
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
         let mut route = RouteCursor::new(ContentionScope::Links, (Npu(a), Npu(b)), topology);
         let stops = std::iter::from_fn(|| route.next(topology));
@@ -279,7 +280,8 @@ mod tests {
         assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
     }
 
-    /// Ports on the route between NPUs 12 and 11 have sides if NPUs are wired to neighbours.
+    /// Tests the route between NPUs 12 and 11. Ports have sides only in dimensions in which NPUs are wired to
+    /// neighbours.
     #[test]
     fn ports_have_sides_where_npus_have_neighbours() {
         let t = topology(&[

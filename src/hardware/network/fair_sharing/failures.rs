@@ -23,7 +23,7 @@ impl FairSharingNetwork<'_> {
     }
 
     /// Returns the bytes of a message that are on the links `failed` at `now`, or `None` if the message's route uses no
-    /// failed link. The last byte that left before `now` left at `left`.
+    /// failed link. `left` is the time at which the last byte before `now` left the sender.
     fn find_lost_bytes(
         &self,
         stream: &MessageStream,
@@ -169,15 +169,15 @@ mod tests {
             let (arrives, effect) = arrival(&ring, 1000, at);
             (arrives, effect.moved.len(), effect.resent.round() as u64)
         };
-        // After 0.5 us no byte has arrived, and all 250 B that left are on the link. The rest takes 0.5 + 2 us, and
-        // three links.
+        // After 0.5 us no byte has arrived, and all 250 B that left are on the link. The remaining and the lost bytes
+        // take 2 us from 0.5 us on, plus 3 us over three links.
         assert_eq!(of(US / 2), (11 * US / 2, 1, 250));
         // After 1.5 us 750 B have left, and the 500 B of the last 1 us are on the link. The remaining 250 B and these
         // 500 B take 1.5 us.
         assert_eq!(of(3 * US / 2), (6 * US, 1, 500));
         // After 2.5 us all bytes have left, and the bytes of the last 0.5 us are on the link.
         assert_eq!(of(5 * US / 2), (6 * US, 1, 250));
-        // After 3 us all bytes have arrived.
+        // After 3 us all bytes have arrived, so the failure has no effect.
         assert_eq!(of(3 * US), (3 * US, 0, 0));
     }
 
@@ -192,8 +192,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a count byte by byte. Each byte leaves 2,000 ps after the previous byte, and is then on the
-        /// link for 1 us.
+        /// Compares lost bytes with a count of single bytes. Each byte leaves 2,000 ps after the previous byte, and is
+        /// then on the link for 1 us.
         #[test]
         fn lost_bytes_are_those_on_the_link(bytes in 1_u64..2000, at in 1..5 * US) {
             let ring = create_topology(&[(DimensionShape::Ring, 4, 2000, US)]);
@@ -211,7 +211,7 @@ mod tests {
                 again => at + 2000 * again + 3 * US,
             };
             let (arrives, effect) = arrival(&ring, bytes, at);
-            // The byte that is just leaving or arriving counts partly.
+            // Allow two bytes of difference: the bytes that are just leaving or arriving count partly.
             prop_assert!(arrives.abs_diff(expected) <= 4001, "{arrives}, expected {expected}");
             prop_assert!((effect.resent - f64::from(lost as u32)).abs() <= 1.001);
         }

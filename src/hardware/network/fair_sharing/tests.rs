@@ -30,7 +30,7 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
     all.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
-/// The path has two links of 50 ps, so one message alone takes 100 ps + 1,000 B x 1,000 ps. Two messages from one NPU
+/// The path has two links of 50 ps, so one message alone takes 100 ps + 1,000 B x 1,000 ps/B. Two messages from one NPU
 /// share that NPU's link, so both take twice the time. A message that begins when half of the other message has left
 /// uses the link alone at the end.
 #[test]
@@ -94,8 +94,8 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
 }
 
 proptest! {
-    /// No message is faster than a message alone, and no link carries more than its rate. The order of submission at
-    /// one instant has no effect.
+    /// No message is faster than it would be alone, and no link carries more than its rate allows. The order of
+    /// submission at one instant has no effect.
     #[test]
     fn no_message_is_faster_than_alone_and_no_link_than_its_rate(
         messages in prop::collection::vec((0_u64..3_000_000, 0_u32..12, 1_u32..12, 1_u64..5000), 1..20)
@@ -116,8 +116,8 @@ proptest! {
             *own = (own.0.min(at), own.1.max(end), own.2 + bytes);
         }
         for (first, last, bytes) in received.into_iter().filter(|own| own.2 > 0) {
-            // Links of a ring have 0.5 GB/s in either direction, and the switch has 1 GB/s, so messages share at most 2
-            // GB/s in all.
+            // Links of a ring have 0.5 GB/s in either direction, and the switch has 1 GB/s, so messages share at most
+            // 2 GB/s in all.
             prop_assert!(last - first + 20 >= bytes * 500, "{bytes} B in {}", last - first);
         }
     }
@@ -163,8 +163,8 @@ mod stored {
     }
 
     proptest! {
-        /// Messages on a path of links share a link only while both are on it, at equal rates. A simple loop over small
-        /// time steps, without settlements, must give the same times to within a step per hop.
+        /// Messages on a path of links share a link only while both are on it, at equal rates. A simple simulation in
+        /// small time steps, without settlements, must give the same times to within one time step per hop.
         #[test]
         fn links_are_queues_with_shared_processors(
             messages in prop::collection::vec((0_u64..3000, 0_u32..4, 1_u32..4, 1_u64..2000), 1..8)
@@ -206,7 +206,7 @@ mod stored {
                     }
                 }
             }
-            // In the simulation by steps, each hop of each message ends up to a step late and delays messages that
+            // In the simulation in time steps, each hop of a message may end one step late, and delays messages that
             // share its link.
             let slack = step * 3.0 * (sorted.len() as f64 + 2.0);
             for (found, plain) in found.iter().zip(&ends) {
@@ -216,15 +216,16 @@ mod stored {
     }
 }
 
-/// Flows between 16 hosts at 100 Gbit/s and 1 us per link. Expected times are from a packet simulator (csg-htsim) with
-/// two protocols: NDP sprays packets over all paths, and RoCE hashes each flow to one path. Bytes are whole packets of
-/// 4,096 B.
+/// Flows between 16 hosts at 100 Gbit/s and 1 us per link. Expected times were computed by a packet simulator
+/// (csg-htsim) with two protocols: NDP sprays packets over all paths, and RoCE hashes each flow to one path. Bytes are
+/// whole packets of 4,096 B.
 mod packets {
     use super::*;
 
     const PERMUTATION: [u32; 16] = [5, 12, 15, 11, 0, 4, 3, 9, 1, 2, 8, 13, 10, 14, 6, 7];
 
-    /// Packets for 1,000,000 B, 2,000,000 B and 125,000 B.
+    /// In this and the next two functions, the sizes 1,000,000 B, 2,000,000 B and 125,000 B are rounded up to whole
+    /// packets.
     fn incast() -> Vec<(u64, u32, u32, u64)> {
         (1..16).map(|from| (0, from, 0, 245 * 4096)).collect()
     }
@@ -285,7 +286,8 @@ mod packets {
             let (least, most) = all.fold((f64::MAX, 0.0_f64), |(least, most), found| {
                 (least.min(found), most.max(found))
             });
-            // No policy can be faster: flows that share no links take the same time as sprayed flows.
+            // No policy can be faster than spraying: even flows that share no links take the same time as sprayed
+            // flows.
             assert!(least >= last(levels, RoutePolicy::Sprayed, &flows) * 0.999);
             assert!(
                 least <= packets && packets <= most,

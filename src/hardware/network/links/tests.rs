@@ -31,8 +31,8 @@ fn one_link_carries_one_train_at_a_time() {
 
 #[test]
 fn a_mesh_goes_straight_where_a_ring_goes_round() {
-    // From 0 to 5 there is one link around the ring. On the mesh there are five, and the link from 2 to 3 is busy until
-    // 1,000.
+    // From NPU 0 to 5 the ring has one link, in the shorter direction. On the mesh there are five, and the link from 2
+    // to 3 is busy until 1,000.
     let messages = [(0, 2, 3, 1000), (0, 0, 5, 1000)];
     assert_eq!(
         arrivals(&create_topology(&[(Ring, 6, 1, 10)]), &messages),
@@ -57,8 +57,7 @@ fn ties_on_a_ring_go_up() {
 
 #[test]
 fn who_passes_through_delays_what_an_npu_sends() {
-    // At instant 5 no message has reached NPU 1 yet; at instant 15, the message from NPU 0 has
-    // reached NPU 1.
+    // At 5 ps no message has reached NPU 1 yet; at 15 ps the message from NPU 0 has.
     let t = create_topology(&[(Ring, 6, 1, 10)]);
     let found = |at| {
         simulate_delivery_times(
@@ -110,7 +109,7 @@ fn routes_share_inner_and_outer_links() {
     assert_eq!(arrivals(&t, &[(0, 1, 2, 1000), long]), [1010, 2030]);
     // If a message 2 → 6 is first, the outer link is free at 1,000, and the message from 0 reaches this link at 20.
     assert_eq!(arrivals(&t, &[(0, 2, 6, 1000), long]), [1020, 2020]);
-    // 5 → 6 is a link of the other ring.
+    // The link 5 → 6 belongs to the other ring, so nothing waits.
     assert_eq!(arrivals(&t, &[(0, 5, 6, 1000), long]), [1010, 1040]);
 }
 
@@ -128,13 +127,13 @@ fn a_fast_train_queues_at_a_slow_link() {
 
 #[test]
 fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
-    // Inner links take 4 ps/B, outer links 1. The whole message is at NPU 1 at 4,010, so it continues from 3,010 to
-    // 4,010.
+    // Inner links take 4 ps/B, outer links 1. The whole message has reached NPU 1 at 4,010, so it occupies the second
+    // link from 3,010 to 4,010.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
     let slow = (0, 0, 3, 1000);
     assert_eq!(arrivals(&t, &[slow]), [4020]);
-    // Until then the link is free for another message, for example for one at 10. If a message began at 3,005, the link
-    // would not be free in time.
+    // Until then, the link can carry another message, for example one that begins at 10. If a message began at 3,005,
+    // the link would not be free in time.
     assert_eq!(arrivals(&t, &[slow, (10, 1, 3, 1000)]), [4020, 1020]);
     assert_eq!(arrivals(&t, &[slow, (3005, 1, 3, 1000)]), [5015, 4015]);
     assert_eq!(arrivals(&t, &[slow, (3015, 1, 3, 1000)]), [4020, 5020]);
@@ -167,7 +166,7 @@ fn devices_wait_for_a_segment_or_for_all() {
         // The route has three links. The message to NPU 3 follows a message that begins at NPU 2 at time 0, so it takes
         // 1,000 + 1,000 + 10.
         (SwitchingMode::IDEAL, 1030, 1010, 2010),
-        // Devices wait for two more segments of 100 B.
+        // Devices wait for two segments of 100 B, which take 200 ps more.
         (by_segment(100), 1230, 1010, 2010),
         (by_segment(1000), 3030, 1010, 3030),
         (SwitchingMode::StoreAndForward, 3030, 1010, 3030),
@@ -183,7 +182,8 @@ fn devices_wait_for_a_segment_or_for_all() {
     let t = create_topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)])
         .with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 1, 1000)]), [1010]);
-    // With a switch after the wire, the message waits for two segments: before the link up and before the link down.
+    // With a switch after the wire, the message waits for two segments: before the link to the switch and before the
+    // link from the switch.
     assert_eq!(arrivals(&t, &[(0, 0, 4, 1000)]), [1230]);
 }
 
@@ -258,7 +258,7 @@ fn claims_are_touched_anywhere_on_the_way() {
     let claimed = |network: &LinkNetwork<'_>, a, b| {
         network.lowest_reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
     };
-    // Links 1 → 2, 2 → 3, 3 → 2 and 2 → 1.
+    // The claim applies to links 1 → 2, 2 → 3, 3 → 2 and 2 → 1.
     assert_eq!(claimed(&network, 0, 3), Some(7));
     assert_eq!(
         (claimed(&network, 0, 1), claimed(&network, 3, 4)),

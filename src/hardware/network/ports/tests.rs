@@ -14,8 +14,9 @@ use chakram_base::units::{BufferShare, Span, Time};
 #[test]
 fn all_that_leaves_takes_turns_and_all_that_enters_too() {
     let t = create_topology(&[(Switch, 4, 2, 50)]);
-    // The message 0 → 1 leaves until 2,000 and arrives 100 later. 0 → 2 leaves until 4,000, and its first byte arrives
-    // at 2,100. 3 → 2 arrived at 150 and enters until 2,150, so 0 → 2 enters until 4,150.
+    // The message 0 → 1 occupies the egress until 2,000 and arrives 100 later. The message 0 → 2 occupies it until
+    // 4,000, and its first byte arrives at 2,100. The message 3 → 2 arrived at 150 and occupies the ingress until
+    // 2,150, so 0 → 2 occupies it until 4,150.
     let messages = [(0, 0, 1, 1000), (0, 0, 2, 1000), (50, 3, 2, 1000)];
     let found = simulate_delivery_times(&mut PortNetwork::new(&t), &messages);
     assert_eq!(found, [[2000, 2100], [4000, 4150], [2050, 2150]]);
@@ -63,8 +64,8 @@ fn rates_may_differ_at_both_ends_and_between() {
         simulate_delivery_times(&mut PortNetwork::new(&t), &fast),
         [[8000, 8020], [2000, 2015]]
     );
-    // The message from NPU 3 at 7,000 occupies the port until 8,000. The first message reaches the port at 7,010 and
-    // continues until 9,000.
+    // The message from NPU 3 at 7,000 occupies the port until 8,000. The first message reaches the port at 7,010,
+    // waits, and occupies the port until 9,000.
     let late = [(0, 0, 7, 1000), (7000, 3, 7, 1000)];
     assert_eq!(
         simulate_delivery_times(&mut PortNetwork::new(&t), &late),
@@ -74,7 +75,8 @@ fn rates_may_differ_at_both_ends_and_between() {
 
 #[test]
 fn devices_between_ports_take_their_time() {
-    // Three links of 2 ps/B and 50 ps take 150 + 2,000, plus two segments of 100 B, or plus two whole messages.
+    // Three links of 2 ps/B and 50 ps take 150 + 2,000, plus two segments of 100 B with cut-through, or two whole
+    // messages with store-and-forward.
     let t = create_topology(&[(Ring, 6, 2, 50)]);
     for (switching, end) in [
         (SwitchingMode::IDEAL, 2150),
@@ -113,8 +115,8 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
     network.submit_message(Time::ZERO, &create_message(0, 1, 2, 1000), &mut pending);
     let idle =
         |network: &PortNetwork<'_>, at| [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
-    // The message leaves until 1,000, arrives at 100 and enters until 1,100. Until 100 the ingress still expects the
-    // message.
+    // The message occupies the egress until 1,000, and the ingress from 100 to 1,100. Before 100, the ingress is not
+    // idle either, because it expects the message.
     assert_eq!(idle(&network, 0), [true, false, false]);
     pending.run(&mut network, Time(100), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false]);
@@ -134,7 +136,7 @@ fn claims_are_touched_at_either_end() {
     assert_eq!(claimed(&network, 1, 3), Some(7));
     assert_eq!(claimed(&network, 1, 2), Some(5));
     assert_eq!(claimed(&network, 0, 3), None);
-    // NPU 5 = (1, 1) has its claim along the second dimension. The route to NPU 6 = (2, 1) goes from 1 to 2 along the
+    // The claim of NPU 5 = (1, 1) is along the second dimension. The route to NPU 6 = (2, 1) goes from 1 to 2 along the
     // first dimension.
     assert_eq!(
         (claimed(&network, 5, 1), claimed(&network, 1, 6)),
@@ -149,7 +151,7 @@ fn claims_are_touched_at_either_end() {
 fn alone_is_alone() {
     let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let network = PortNetwork::new(&t);
-    // 50 + 20 + 4,000. A message to the same NPU has no time.
+    // The time is 50 + 20 + 4,000. A message to the same NPU has no such time.
     let alone = |b| network.uncontended_time((Npu(0), Npu(b)), BufferShare::from_bytes(1000));
     assert_eq!((alone(5), alone(0)), (Some(Span(4070)), None));
 }

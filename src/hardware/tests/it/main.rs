@@ -1,3 +1,3 @@
-//! White-box tests of the simulated machine, which is compared with simple simulators.
+//! White-box tests that compare the simulated machine with simple simulators.
 
 mod tile_transfers;

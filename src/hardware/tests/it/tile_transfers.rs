@@ -1,5 +1,5 @@
-//! Random transfers, loads and stores over grids of dies, compared with a simple simulator that gives each link a queue
-//! of tickets.
+//! Random transfers, loads and stores over grids of dies, compared with a simple simulator in which each link has a
+//! queue of waiting transfers.
 
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
@@ -68,8 +68,8 @@ fn topology(grid: &DieGrid) -> Topology {
     }
 }
 
-/// Compares `count` transfers over `grid`, a third of them at four memory ports. The transfers follow each other so
-/// closely that they queue.
+/// Compares `count` random transfers over `grid`, a third of which are loads and stores at four memory ports. Transfers
+/// begin at such short intervals that they queue.
 fn same(grid: &DieGrid, count: usize, seed: u64) {
     let random = &mut Random(seed | 1);
     let topology = topology(grid);

@@ -16,11 +16,11 @@
 use super::{ChipGraph, ChipGraphError, MOST_CHIPS, MOST_DISTANCE};
 use std::fmt::Write;
 
-/// The keys of the head and of a chip.
+/// The keys of the header, and the keys of a chip's block.
 const HEAD: [&str; 3] = ["Topology", "Size", "Dimension"];
 const CHIP: [&str; 3] = ["Chip_id", "Connected_chip_id", "Connected_chip_distance"];
 
-/// The values of a block, each with its line.
+/// The values of a block, each with its line number.
 type ChipFileBlock<'t> = [Option<(usize, &'t str)>; 3];
 
 impl ChipGraph {

@@ -4,8 +4,8 @@ use super::{ChipGraph, ChipGraphError, MOST_CHIPS};
 use std::collections::BTreeSet;
 
 impl ChipGraph {
-    /// Returns the graph called `torus:2x4`, `mesh:2x4` or `ring:8`. Links have unit length, and two chips share at
-    /// most one link.
+    /// Returns the graph called `torus:2x4`, `mesh:2x4` or `ring:8`. Links have unit length, and two chips have at most
+    /// one link in common.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl ChipGraph {
         }
     }
 
-    /// Creates a grid of chips. If `closes`, each dimension is a ring. In chip numbers the last dimension counts
+    /// Creates a grid of chips. If `closes`, each dimension is a ring. In chip numbers, the last dimension varies
     /// fastest.
     fn create_grid(name: &str, sizes: &[u32], closes: bool) -> Self {
         let chips: u32 = sizes.iter().product();
@@ -62,7 +62,8 @@ impl ChipGraph {
         }
     }
 
-    /// Returns the two-dimensional torus of `chips` chips with the fewest mean hops, and among equal tori the widest.
+    /// Returns the two-dimensional torus of `chips` chips that has the fewest mean hops; if several have the fewest,
+    /// the widest of them.
     pub fn best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {
@@ -84,7 +85,7 @@ impl ChipGraph {
     }
 
     /// Returns a random connected graph of `chips`: a random tree, plus links between unlinked pairs. The total number
-    /// of links is random, from the number in the tree to three per chip. `random` returns 64 random bits.
+    /// of links is random: at least the tree's, at most three per chip. `random` returns 64 random bits.
     pub fn create_random(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
         let mut below = |limit: u64| ((u128::from(random()) * u128::from(limit)) >> 64) as u64;
         let n = u64::from(chips);

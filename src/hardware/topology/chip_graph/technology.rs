@@ -1,10 +1,10 @@
 //! Link rates by the number of links of a chip: the more links a chip has, the slower each link is.
 //!
-//! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, has rates for
-//! chips with 1, 3 and 12 links. The table also has a rate for chips without links, which reach one another through a
-//! network interface. The table's unit is GB/s although its heading is "latency". Only a rate makes sense; its inverse
-//! is the factor of DEAP's Eq. 2, latency = factor × size × distance. The table has no rule for other numbers of links,
-//! so the user must choose one.
+//! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, lists link rates
+//! for chips with 1, 3 and 12 links. The table also has a rate for chips without links, which reach one another through
+//! a network interface. The table's unit is GB/s although its heading is "latency". The values only make sense as
+//! rates; the inverse of a rate is the factor of DEAP's Eq. 2, latency = factor × size × distance. DEAP gives no rule
+//! for other numbers of links, so the user must choose one.
 
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bandwidth;
@@ -35,12 +35,12 @@ pub struct LinkTechnology {
     pub interface: f64,
     /// Pairs (number of links, rate), ascending; numbers are at least 1.
     pub links: Vec<(u32, f64)>,
-    /// Rule between entries.
+    /// Rule for numbers of links between two entries of `links`.
     pub interpolation: LinkInterpolation,
 }
 
 impl LinkTechnology {
-    /// Returns DEAP's Table III, whose rates are at the level of TPU v4.
+    /// Returns DEAP's Table III, whose rates are similar to those of TPU v4.
     pub fn table_three(interpolation: LinkInterpolation) -> Self {
         Self {
             interface: 1e9,
@@ -50,7 +50,7 @@ impl LinkTechnology {
     }
 
     /// Parses a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a chip, and the rate of
-    /// the network interface. The default for the interface is DEAP's Table III.
+    /// the network interface. If the interface's rate is missing, the rate in DEAP's Table III is used.
     ///
     /// # Errors
     ///

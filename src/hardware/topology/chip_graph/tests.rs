@@ -73,8 +73,8 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
     }
 }
 
-/// Uniform messages between all pairs. A mesh takes 2 / (12/7) = 1.167 times as long as a torus of the same rate. The
-/// interface at 1 GB/s takes 64 / (12/7) = 37.3 times as long as the torus at 64 GB/s per link.
+/// All pairs of chips exchange equal messages. A mesh takes 2 / (12/7) = 1.167 times as long as a torus of the same
+/// rate. The interface at 1 GB/s takes 64 / (12/7) = 37.3 times as long as the torus at 64 GB/s per link.
 #[test]
 fn communication_follows_hops_and_rates() {
     let technology = LinkTechnology::table_three(LinkInterpolation::None);
@@ -116,7 +116,7 @@ fn tori_of_prime_numbers_of_chips_stand_out() {
             "{prime}"
         );
     }
-    // Grids of three dimensions have fewer hops than grids of two: 4 x 4 x 3 has fewer than 7 x 7 and 6 x 8.
+    // Tori of three dimensions have fewer mean hops than tori of two: 4 x 4 x 3 has fewer than 7 x 7 and 6 x 8.
     let named = |name: &str| graph(name).summarize().mean_hops;
     assert!((named("torus:4x4x3") - 2.723).abs() < 5e-4);
     assert!((named("torus:7x7") - 3.5).abs() < 1e-12);
@@ -214,7 +214,7 @@ fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
     assert_eq!(rate(LinkInterpolation::None, 2), None);
     assert_eq!(rate(LinkInterpolation::Step, 2), Some(64e9));
     assert_eq!(rate(LinkInterpolation::Step, 13), None);
-    // 180 x (64 / 180)^(ln 2 / ln 3) = 93.8.
+    // 180 GB/s x (64 / 180)^(ln 2 / ln 3) = 93.8 GB/s.
     let between = rate(LinkInterpolation::Logarithmic, 2).unwrap();
     assert!((between / 1e9 - 93.77).abs() < 0.05, "{between}");
     for interpolation in [
@@ -229,8 +229,8 @@ fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
     }
 }
 
-/// 250 draws of fewer than 50 chips: each graph is connected and symmetric, and equal seeds give equal graphs. The best
-/// mean so far never rises.
+/// Checks 250 random graphs of fewer than 50 chips: each graph is connected and symmetric, and equal seeds give equal
+/// graphs. The lowest mean of hops so far never rises.
 #[test]
 fn random_graphs_are_connected_and_repeatable() {
     let draw = |seed: u64| {

@@ -12,14 +12,14 @@ use chakram_base::units::{Bandwidth, Span};
 /// Links of a dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DimensionLinks {
-    /// Links that follow from the shape: the links of a ring or mesh, or one switch for each line of NPUs along a
-    /// switched or fully connected dimension.
+    /// Links that follow from the shape: the links of a ring or mesh, or, along a switched or fully connected
+    /// dimension, one switch for each line of NPUs.
     OfShape,
     /// Clos networks.
     Clos {
         /// Levels of the Clos network.
         levels: ClosLevels,
-        /// Determines the NPUs that each network connects.
+        /// Rule for the NPUs that each network connects.
         fabric: ClosFabric,
         /// Selection among shortest paths.
         routes: RoutePolicy,
@@ -33,7 +33,7 @@ pub enum DimensionLinks {
     },
 }
 
-/// Reason why links are invalid: too many, or not connecting the NPUs.
+/// Reason why links are invalid: there are too many, or they do not connect all NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkGraphFault {
     /// There are more than [`MOST_NPUS`] NPUs.
@@ -50,7 +50,7 @@ pub(super) struct GraphBuilder {
     npus: u32,
     switches: Vec<String>,
     links: Vec<DirectedLink>,
-    /// Rate and latency of the links that are added, and their dimension.
+    /// Rate and latency of the links that are added next.
     rate: (Bandwidth, Span),
     dimension: u32,
 }
@@ -96,7 +96,7 @@ impl GraphBuilder {
             DimensionShape::Ring | DimensionShape::Mesh => {
                 let closes = shape == DimensionShape::Ring && size > 2;
                 let wires = if closes { size } else { size - 1 };
-                // Add upward links first, so that of two equally long paths a message takes the upward one.
+                // Add upward links first, so that a message takes the upward one of two equally long paths.
                 (0..wires).for_each(|x| self.add_link(at(x), at(x + 1)));
                 (0..wires).for_each(|x| self.add_link(at(x + 1), at(x)));
             }
@@ -105,8 +105,8 @@ impl GraphBuilder {
                 (0..size).for_each(|x| self.add_links_both_ways(at(x), hub));
             }
             DimensionShape::FullyConnected => {
-                // Wires are not modelled individually. A virtual switch limits only the total that an NPU sends and
-                // receives, and a message incurs one latency.
+                // Wires are not modelled individually. A virtual switch, which limits only the total rate at which an
+                // NPU sends and receives, replaces them; a message incurs the latency once.
                 let hub = self.add_switch(format!("{name} wires at {first}"));
                 (0..size).for_each(|x| self.add_link(at(x), hub));
                 let latency = std::mem::replace(&mut self.rate.1, Span::ZERO);
@@ -132,7 +132,7 @@ impl ClosLevels {
     fn add_to_graph(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
         self.npu_count()
             .filter(|npus| *npus as usize == ends.len())?;
-        // Vertices of the level below, by subtree and by index in the subtree; initially one vertex per NPU.
+        // Vertices of the level below, grouped by subtree; initially, each NPU is a subtree.
         let mut below: Vec<Vec<u32>> = ends.iter().map(|npu| vec![*npu]).collect();
         for (level, &children) in self.children.iter().enumerate() {
             // Number of uplinks of each vertex below; NPUs have one.

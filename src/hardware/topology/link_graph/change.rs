@@ -2,7 +2,7 @@
 
 use super::{Bandwidth, LinkGraph, Npu, Span};
 
-/// A change of links: all links of an NPU along a dimension, or the links between two NPUs.
+/// A change of rate or latency: of all links of an NPU along a dimension, or of the links between two NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkChange {
     /// NPUs at the ends of the links. `between` decides whether one end or both ends must be in the list.
@@ -20,7 +20,7 @@ pub struct LinkChange {
 /// Error about a change that applies to no link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkChangeFault {
-    /// Index of the change.
+    /// Index of the change in the list of changes.
     pub change: usize,
 }
 

@@ -2,9 +2,9 @@
 
 use super::{MOST_NPUS, Topology};
 
-/// Levels of a Clos network of folded trees, lowest first. A switch has `children` NPUs or switches below it, and
-/// `uplinks` links to different switches of the next level. Such a network is an extended generalized fat tree (Öhring
-/// et al., IPPS 1995) in which all links have the same rate.
+/// Levels of a folded Clos network, lowest first. A switch has `children` NPUs or switches below it, and `uplinks`
+/// links to different switches of the next level. Such a network is an extended generalized fat tree (Öhring et al.,
+/// IPPS 1995) in which all links have the same rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosLevels {
     /// For each level, the number of NPUs or switches below a switch.
@@ -16,8 +16,8 @@ pub struct ClosLevels {
 /// The NPUs that a Clos network above other dimensions connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClosFabric {
-    /// Each rail of NPUs has its own network of switches. A rail is the set of NPUs with the same coordinates in the
-    /// inner dimensions. Messages between rails use the inner dimensions.
+    /// Each rail has its own network of switches, where a rail is the set of NPUs with equal coordinates in the inner
+    /// dimensions. Messages between rails travel over the inner dimensions.
     #[default]
     RailOnly,
     /// One network connects all NPUs, and the NPUs of one rail are below the same switches.
@@ -43,8 +43,8 @@ impl ClosFabric {
         }
     }
 
-    /// Returns the NPUs of each network of dimension `d`, in their order below its switches. `lines` contains the lines
-    /// along the dimension.
+    /// Returns the NPUs of each network of dimension `d`, in the order in which its switches connect them. `lines`
+    /// contains the lines along the dimension.
     pub(super) fn list_network_members(
         self,
         topology: &Topology,

@@ -3,7 +3,7 @@
 use super::{LinkGraph, LinkRoute, Npu};
 use std::collections::VecDeque;
 
-/// Maximum number of neighbours of a vertex that a message names.
+/// Maximum number of neighbours of a vertex that an error message lists.
 const NAMED: usize = 8;
 
 impl LinkGraph {
@@ -15,7 +15,7 @@ impl LinkGraph {
     /// Fails if a vertex is unknown, or no link connects the two vertices.
     pub fn links_between(&self, ends: &str) -> Result<Vec<u32>, String> {
         let mut known = None;
-        // Try every separator, because names may contain the separator themselves.
+        // Try every `-`, because names may contain a `-` themselves.
         for (at, _) in ends.match_indices('-') {
             let named = [&ends[..at], &ends[at + 1..]].map(|name| self.find_vertex(name.trim()));
             let [Some(a), Some(b)] = named else {
@@ -86,7 +86,7 @@ impl LinkGraph {
     }
 
     /// Returns the graph without the links `failed`. All other links keep their numbers. If failed links leave no path
-    /// along a dimension, messages take the route with the fewest links over all dimensions ([`Self::find_route`]).
+    /// along a dimension, messages take a route with the fewest links over any dimensions ([`Self::find_route`]).
     pub fn without_links(&self, failed: &[u32]) -> Self {
         let mut graph = self.clone();
         for &link in failed {
@@ -96,8 +96,8 @@ impl LinkGraph {
         graph
     }
 
-    /// Returns a route from `a` to `b` with the fewest links, over any dimensions. If there are several, the route
-    /// takes the first-added link at each vertex. `None` if there is no route.
+    /// Returns a route from `a` to `b` with the fewest links, over any dimensions. If there are several such routes,
+    /// the link that was added first is taken at each vertex. `None` if there is no route.
     pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let mut came_by = vec![None; self.outgoing.len()];
         let mut queue = VecDeque::from([a.0]);

@@ -7,7 +7,7 @@ use super::Topology;
 pub(super) struct RouteLeg {
     /// The dimension.
     pub dimension: usize,
-    /// The NPU at which the leg ends.
+    /// Number of the NPU at which the leg ends.
     pub end: u32,
 }
 
@@ -50,7 +50,7 @@ impl RouteLegs {
         let mut from_outside = (0..self.dimensions.len()).rev();
         let joined = from_outside.find(|d| self.dimensions[*d].joins_inner && differs(d));
         if let Some(dimension) = joined {
-            // The leg also reaches the final inner coordinates. Outer coordinates do not change.
+            // The leg also sets the inner coordinates to their final values. Outer coordinates do not change.
             let LegDimension { stride, size, .. } = self.dimensions[dimension];
             let npus = stride * size;
             let end = from / npus * npus + to % npus;

@@ -27,8 +27,8 @@ impl LinkGraph {
     fn links_towards(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
         let far = self.distance_to(vertex, leg.end);
         let links = self.outgoing[vertex as usize].iter().copied();
-        // An NPU's stored distance to the end belongs to the first leg from this NPU. The distance counts only if that
-        // leg is `leg`.
+        // An NPU's stored distance to the end applies to the first leg from this NPU, so it counts only if that leg is
+        // `leg`.
         let is_on = move |vertex: u32| {
             !self.is_npu(vertex)
                 || vertex == leg.end
@@ -49,8 +49,8 @@ impl LinkGraph {
         route.expect("every NPU can be reached")
     }
 
-    /// Returns the route from `a` to `b`: leg by leg, or, if failed links interrupt a leg, the shortest route over all
-    /// links. `None` if failed links leave no route.
+    /// Returns the route from `a` to `b` leg by leg. If failed links interrupt a leg, returns a shortest route over any
+    /// links instead. `None` if failed links leave no route.
     pub fn find_route(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let of_legs = self.follow_legs(a, b);
         of_legs.or_else(|| self.find_way_around(a, b))
@@ -102,7 +102,8 @@ impl LinkGraph {
     /// Adds a leg over all shortest paths: each vertex sends equal parts over all links on shortest
     /// paths. `None` if failed links leave no path.
     fn spread_over_paths(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
-        // Vertices at the same distance, each with its share of the message and the latency of the slowest path to it.
+        // Vertices at the same distance from `from`, each with its share of the message and the latency of the slowest
+        // path to this vertex.
         let mut front = vec![(from, 1.0, Span::ZERO)];
         while front[0].0 != leg.end {
             let mut next: Vec<(u32, f64, Span)> = Vec::new();
@@ -132,7 +133,7 @@ impl LinkGraph {
     }
 
     /// Returns the latency and rates of a message from `a` to `b` that is alone, or `None` if both are the same NPU. If
-    /// devices store and forward, the message passes one link after another, once for each unit of length.
+    /// devices store and forward, the message is serialized on one link after another, once per unit of length.
     pub fn find_path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
         let route = self.route_between(a, b);
         let rate = |&(link, part): &LinkFraction| {

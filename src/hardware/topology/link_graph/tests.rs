@@ -63,7 +63,8 @@ fn a_fat_tree_has_its_switches_and_paths() {
     assert_eq!(graph.hop_count(Npu(0), Npu(1)), 2);
     assert_eq!(graph.hop_count(Npu(0), Npu(3)), 4);
     assert_eq!(graph.hop_count(Npu(0), Npu(15)), 6);
-    // A route to another pod has 1 link, 2 links with halves, 4 links with quarters, and then the same in reverse.
+    // A route to another pod has 1 link with the whole message, 2 links with halves, 4 links with quarters, and then
+    // the reverse.
     let route = graph.route_between(Npu(0), Npu(15));
     let mut parts: Vec<_> = route.links.iter().map(|(_, part)| *part).collect();
     assert_eq!(parts.iter().sum::<f64>(), 6.0);
@@ -144,7 +145,7 @@ fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
         let graph = LinkGraph::of_chips(&chips, rate(), RoutePolicy::Sprayed);
         let pairs = (0..8).flat_map(|a| (0..8).map(move |b| (Npu(a), Npu(b))));
         let paths = pairs.filter_map(|(a, b)| graph.find_path(a, b, SwitchingMode::IDEAL));
-        // Converts latencies to numbers of links of 1 us.
+        // Each link takes 1 us, so latencies in us are numbers of links.
         paths.map(|path| path.latency.0).sum::<u64>() / 1_000_000
     };
     // 56 pairs have 56 x 12 / 7 = 96 hops in all, and 56 x 2 = 112 on the mesh, which is 7/6 of 96.
@@ -217,8 +218,8 @@ fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Four nodes of four NPUs. Each rail has four NICs below two switches with two upward links each. A message to another
-/// rail first travels inside its node.
+/// There are four nodes of four NPUs. Each rail has four NICs below two switches with two upward links each. A message
+/// to another rail first travels inside its node.
 #[test]
 fn rails_of_their_own_are_reached_inside_a_node() {
     let policy = (ClosFabric::RailOnly, RoutePolicy::First);
@@ -226,7 +227,8 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     // There is a switch for each node, and for each of four rails two switches of the first level
     // and two above.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
-    // 16 NPUs below nodes; on each rail 4 NICs and 4 upward links, each in both directions.
+    // 16 NPUs have links to their nodes' switches; each rail has 4 links to NICs and 4 upward links. Each link has two
+    // directions.
     assert_eq!(graph.all_links().len(), 2 * (16 + 4 * (4 + 4)));
     assert_eq!(crossed(&graph, 0, 3), [0, 0]);
     // Nodes 0 and 1 are below the same switch, nodes 0 and 3 are not.
@@ -245,8 +247,8 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     assert!(!graph.may_store());
 }
 
-/// Four nodes of four NPUs on one fabric of sixteen NICs, four below each switch. Messages to another node use only the
-/// fabric. Messages inside a node do not use the fabric, although the node's NICs are on one switch.
+/// Four nodes of four NPUs share one fabric of sixteen NICs, four below each switch. Messages to another node use only
+/// the fabric. Messages inside a node do not use the fabric, although the node's NICs are on one switch.
 #[test]
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
@@ -254,8 +256,8 @@ fn one_fabric_joins_all_rails() {
     let racks = graph(ClosFabric::TopOfRack, RoutePolicy::First);
     let rails = graph(ClosFabric::RailOptimized, RoutePolicy::First);
     for graph in [&racks, &rails] {
-        // There are four switches of nodes, four of the first level and four above. Nodes, NICs and
-        // the first level have 16 links each, in both directions.
+        // There are four switches in nodes, four of the first level and four above. Nodes, NICs and the first level
+        // have 16 links each, in both directions.
         assert_eq!(graph.switches.len(), 4 + 4 + 4);
         assert_eq!(graph.all_links().len(), 2 * (16 + 16 + 16));
         assert_eq!(crossed(graph, 5, 6), [0, 0]);
@@ -267,7 +269,7 @@ fn one_fabric_joins_all_rails() {
     assert_eq!(crossed(&rails, 0, 4), [1; 2]);
     assert_eq!(crossed(&rails, 0, 12), [1; 2]);
     assert_eq!(crossed(&rails, 0, 5), [1; 4]);
-    // Routes have the same links, parts and order as in a single Clos network, with any policy.
+    // With any policy, routes have the same links, parts and order as in a single Clos network.
     for policy in [
         RoutePolicy::First,
         RoutePolicy::Hashed(7),
@@ -351,8 +353,9 @@ fn a_clos_network_of_one_level_is_a_switch() {
     }
 }
 
-/// A fabric over nodes of pods, and a switch over pods: 2 x 2 x 2 NPUs. A message that differs within the pod first
-/// travels over the fabric to the receiver's place in the pod, then from pod to pod.
+/// 2 x 2 x 2 NPUs: nodes, a fabric over the nodes of each pod, and a switch over pods. If sender and receiver have
+/// different places in their pods, a message first travels over the fabric to the receiver's place, and then from pod
+/// to pod.
 #[test]
 fn a_fabric_may_lie_between_dimensions() {
     let dimension = |name: &str| TopologyDimension {
@@ -394,7 +397,7 @@ fn graphs_lie_inside_and_outside_of_switches() {
         LinkGraph::new(&Topology::new(dimensions).unwrap(), &links).unwrap()
     };
     let boards = of([4, 2], [square(), DimensionLinks::OfShape]);
-    // 8 links of each square and 2 of each of 4 switches, each in both directions.
+    // Two squares have 4 links each, and 4 switches have 2 links each; each link has two directions.
     assert_eq!(boards.all_links().len(), 2 * 8 + 2 * 4 * 2);
     assert_eq!(crossed(&boards, 0, 2), [0, 0]);
     assert_eq!(crossed(&boards, 0, 7), [0, 1, 1]);
@@ -433,6 +436,6 @@ fn too_many_switches_are_refused_before_they_are_made() {
     assert_eq!(refused(&[1, 1, 2048], &[2000, 1]), LinkGraphFault::Links(0));
     assert_eq!(refused(&[1, 2048], &[2000]), LinkGraphFault::Links(0));
     assert_eq!(refused(&[1, 2048], &[u32::MAX]), LinkGraphFault::Links(0));
-    // The graph has another number of NPUs than the topology.
+    // The graph and the topology have different numbers of NPUs.
     assert_eq!(refused(&[2, 2], &[2]), LinkGraphFault::Links(0));
 }

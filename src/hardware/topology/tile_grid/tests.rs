@@ -42,22 +42,22 @@ fn ways_count_links_by_class() {
     };
     // Inside a die, along x and y: 3 + 1 links of 1 ns.
     assert_eq!(path([0, 0], [3, 1]), (4, 1000.0));
-    // Routes over one border link along x or along y take the same time.
+    // A link between dies takes 5 ns along x and along y.
     assert_eq!(path([3, 0], [4, 0]), (5, 250.0));
     assert_eq!(path([0, 1], [0, 2]), (5, 250.0));
-    // From (11, 3) to (0, 0) there are 11 links along x, two of them borders, and 3 along y, one of them a border. The
-    // latency is 11 + 15 ns.
+    // From (11, 3) to (0, 0) there are 11 links along x, two of which connect dies, and 3 along y, one of which
+    // connects dies. The latency is 11 + 15 ns.
     assert_eq!(path([11, 3], [0, 0]), (11 + 15, 250.0));
 }
 
-/// On a torus of 12, the route from 10 to 1 has 3 links upwards. The link that closes the row is a border.
+/// On a torus of 12, the route from 10 to 1 has 3 links upwards. The link that closes the row connects two dies.
 #[test]
 fn rows_of_a_torus_close_over_a_border() {
     let t = topology(grid(), DimensionShape::Ring);
     let path = t.path_between_npus(Npu(10), Npu(1)).unwrap();
     assert_eq!(path.latency, Span::from_ns(2 + 5));
     assert_eq!(t.path_between_npus(Npu(1), Npu(10)).unwrap(), path);
-    // A single die has no borders.
+    // A single die has no links between dies.
     let one = TileGrid {
         dies: [1, 1],
         ..grid()
@@ -70,7 +70,7 @@ fn rows_of_a_torus_close_over_a_border() {
 }
 
 /// Store-and-forward is Eq. 3 of PALM: every link adds its latency and the time of the whole message. 1 MB from (2, 0)
-/// to (5, 0) crosses two links inside, 1 us + 1 ns each, and a border, 4 us + 5 ns.
+/// to (5, 0) crosses two links inside dies, 1 us + 1 ns each, and one link between dies, 4 us + 5 ns.
 #[test]
 fn store_and_forward_adds_up_the_links() {
     let t = topology(grid(), DimensionShape::Mesh).with_switching(SwitchingMode::StoreAndForward);

@@ -54,7 +54,7 @@ pub(super) fn parse_own_links(
     })
 }
 
-/// Parses the selection among shortest paths.
+/// Parses the rule that selects one of several shortest paths.
 fn parse_route_policy(
     table: &ConfigTable<'_>,
     wiring: DimensionWiring,
