@@ -70,8 +70,7 @@ struct AnonymiseDocument {
 fn read_secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     let secret = match (&args.key, &args.key_file) {
         (Some(key), _) => key.clone().into_bytes(),
-        // Remove the line break that editors add at the end of a file, because it is not part of
-        // the key.
+        // Remove the line break that editors add at the end of a file; it is not part of the key.
         (None, Some(path)) => read_text(path)?.trim_end().to_owned().into_bytes(),
         (None, None) => {
             let mut key = vec![0; 32];
@@ -120,8 +119,8 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let machine = told.machine.clone();
     let about = JobFile {
         roles: anonymiser.replace_roles(&told.roles),
-        // Names of presets are public, like PyTorch's operators. The name of a file, or a list of dimensions,
-        // may be private.
+        // Names of presets are public, like PyTorch's operators. Other machines, such as files or
+        // lists of dimensions, may have private names.
         machine: machine.clone().filter(|name| !args.all && is_preset(name)),
         ..told
     };

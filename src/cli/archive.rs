@@ -77,7 +77,7 @@ pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     }
 }
 
-/// Opens an archive for reading. Prints a warning if its end is damaged or unfinished.
+/// Opens an archive for reading. Prints a warning if the archive's end is damaged or unfinished.
 fn open_archive(path: &Path) -> Result<Archive, Box<dyn Error>> {
     let archive = Archive::open_archive(path)?;
     warn_of_tail(archive.uncommitted_tail())?;
@@ -101,7 +101,8 @@ fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
     }
 }
 
-/// Prints the name of the file to which the command just moved the bytes of an earlier, unfinished command.
+/// Prints the name of the file to which the command has just moved the bytes of an earlier,
+/// unfinished command.
 fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::print_to_stderr(format_args!(

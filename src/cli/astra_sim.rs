@@ -44,7 +44,7 @@ It then prints ASTRA-sim's own lines, and writes log/log.log, with every node if
 
 Exit codes: 0 done, 1 the replay deadlocked, 2 bad input";
 
-/// Returns the end of the help text: every quirk with its description, and examples.
+/// Returns the end of the help text, with the description of every quirk and with examples.
 fn closing_help() -> String {
     let mut help =
         "Quirks (--quirks all,-NAME corrects one, none,+NAME all except one):\n".to_owned();
@@ -128,8 +128,8 @@ pub struct AstraSimArgs {
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Arguments that have no meaning here and were removed from the command line; they are
-    /// reported as notes.
+    /// Arguments that have no meaning in chakram and were removed from the command line; notes
+    /// report them.
     #[arg(skip)]
     pub ignored: Vec<InputNote>,
     /// True if the program was called by the name of one of ASTRA-sim's programs, so that it prints
@@ -191,7 +191,8 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Calls [`Self::load_job`]. If the general options ask for details, prints how long this took.
+    /// Calls [`Self::load_job`]. If the general options ask for details, also prints the duration
+    /// of the call.
     fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;
@@ -200,8 +201,9 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns true if ASTRA-sim's own lines are printed and logged. The lines are printed if the program
-    /// was called by the name of one of ASTRA-sim's programs, and the user did not ask for another format.
+    /// Returns true if ASTRA-sim's own lines are printed and logged. They are printed if the
+    /// program was called by the name of one of ASTRA-sim's programs, and if the user asked for no
+    /// other format.
     fn prints_transcript(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }

@@ -115,7 +115,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             );
         }
     };
-    // Parse the new text to check that it is a valid machine file.
+    // Parse the new text, to check that the machine file is valid.
     Machine::parse(&text, &path)?;
     ReportDestination::claim_file(&mut *out, &args.output, outputs)?
         .write_output(|out| out.write_all(text.as_bytes()))?;
@@ -209,14 +209,14 @@ fn correct_by_steps(
     Ok((columns.default_machine().to_owned(), corrected))
 }
 
-/// Returns the comment at the start of a section of a machine file, which the source of the values must
-/// follow.
+/// Returns the comment that starts a section of a machine file; the source of the values must
+/// follow it.
 fn section_comment(title: &str) -> String {
     format!("\n# {title} by `chakram calibrate` from ")
 }
 
-/// Adds the section `title` to the text. A section with this title from an earlier calibration is
-/// replaced.
+/// Adds the section `title` to the end of the text. It replaces a section with this title from an
+/// earlier calibration.
 fn with_section(text: &str, title: &str, section: &str) -> String {
     let heading = section_comment(title);
     let mut kept = text.to_owned();

@@ -1,4 +1,4 @@
-//! Replays of one job on several machines, in parallel.
+//! Replays one job on several machines, in parallel.
 
 use super::progress::Progress;
 use chakram_base::interrupt::inherit_token;
@@ -21,15 +21,15 @@ pub struct ComparedJob<'a> {
     pub workload: &'a Workload,
     /// Name of the job.
     pub title: &'a str,
-    /// Options that all replays share.
+    /// Options of all replays.
     pub options: &'a ReplayOptions,
-    /// True if the data for pictures is recorded.
+    /// True if the data for pictures are recorded.
     pub with_pictures: bool,
 }
 
-/// Replays `job` on each of `machines`, `threads` at a time. `named` are the machines' names on the command
-/// line. Each report lists the settings in `given` that have no effect on this machine. Replays share no
-/// state, so the number of threads does not affect the result.
+/// Replays `job` on each of `machines`, `threads` at a time. `named` contains the names of the
+/// machines on the command line. Each report lists the settings in `given` that have no effect on
+/// its machine. Replays share no state, so the number of threads does not affect the result.
 pub fn compare_machines<'a>(
     job: &ComparedJob<'a>,
     named: &[String],
@@ -68,8 +68,9 @@ pub fn compare_machines<'a>(
     }
 }
 
-/// Calls `work` with each index below `count` on `threads` threads; by default, there is one thread per core.
-/// On a terminal, shows progress; `doing` is the name of the work, and of the things that are counted.
+/// Calls `work` with each index below `count` on `threads` threads; by default, there is one thread
+/// per core. On a terminal, shows progress; `doing` contains the name of the work and of the
+/// counted items.
 pub fn parallel_map<T: Send + Sync>(
     doing: (&'static str, &'static str),
     count: usize,
@@ -102,7 +103,8 @@ pub fn parallel_map<T: Send + Sync>(
     results.map(|r| r.expect("every index was taken")).collect()
 }
 
-/// Returns the own name of each machine. Machines with equal names get their names from the command line.
+/// Returns the name of each machine in its file. If several machines have the same name, returns
+/// their names on the command line instead.
 fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
@@ -115,7 +117,7 @@ fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     }
 }
 
-/// Replays of a comparison that failed; at least one.
+/// The replays of a comparison that failed; there is at least one.
 #[derive(Debug)]
 pub struct FailedReplays(Vec<(String, ReplayError)>);
 

@@ -53,7 +53,7 @@ pub fn add_completers(command: Command) -> Command {
     command
 }
 
-/// Adds completion of names to commands such as `machine show`.
+/// Adds completion of names to the arguments of commands such as `machine show`.
 fn of_names(command: Command, all: fn(&OsStr) -> Vec<CompletionCandidate>) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
@@ -136,8 +136,8 @@ pub fn write_manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<
 
 /// Returns the manual page of a command, with the same texts as `--help`.
 fn manual_page(command: Command) -> io::Result<Vec<u8>> {
-    // Change arguments and subcommands first: the renderer omits options that `-h` hides, and lists `help`,
-    // which has no page.
+    // Change arguments and subcommands first, because the renderer omits options that `-h` hides,
+    // and lists `help`, which has no page.
     let mut command = command.mut_args(|arg| {
         let text = help::help_text_of(&arg);
         arg.hide_short_help(false).help(text)
@@ -146,7 +146,7 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
         command = command.mut_subcommand("help", |help| help.hide(true));
     }
     let closing = command.get_after_help().map(ToString::to_string);
-    // Write the closing text separately, because the renderer would also join the lines of commands.
+    // Write the closing text separately, because the renderer would join the lines of commands.
     let mut page = Vec::new();
     Man::new(command.after_help(Resettable::Reset)).render(&mut page)?;
     if let Some(closing) = closing {
@@ -155,7 +155,7 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Returns the section of the manual page after the options. Commands keep their lines, but the
+/// Returns the section of the manual page that follows the options. Commands keep their lines; the
 /// lines of paragraphs are joined.
 fn closing_section(text: &str) -> Roff {
     let mut roff = Roff::new();

@@ -44,7 +44,7 @@ impl<G> OptionArgs<G> {
             .compute
     }
 
-    /// Describes where the durations of `kernels` come from.
+    /// Describes the sources of the durations of `kernels`.
     pub fn describe_durations(&self, kernels: &KernelBasis) -> String {
         let times = match self.compute_model() {
             ComputeModel::Scaled(factor, _) => format!(", times {}", format_factor(factor)),
@@ -95,7 +95,7 @@ impl<G> OptionArgs<G> {
         text
     }
 
-    /// Adds a description of where durations come from to `options`, for JSON.
+    /// Adds a description of the sources of durations to `options`, for JSON.
     pub fn add_to_json(&self, options: &mut Map<String, Value>) {
         let efficiency = self.parsed_settings().efficiency;
         let replay = self.parsed_settings().replay_options_without_files();
@@ -131,8 +131,8 @@ impl<G> OptionArgs<G> {
     }
 }
 
-/// Formats a factor as a decimal number if its size is usual, without the digits that its binary form
-/// would add.
+/// Formats a factor of usual size as a decimal number, without the additional digits of its binary
+/// form.
 fn format_factor(factor: f64) -> String {
     if factor == 0.0 || (1e-4..1e6).contains(&factor) {
         factor.to_string()

@@ -110,7 +110,7 @@ pub struct PytorchArgs {
     format: SummaryFormatArg,
 }
 
-/// Output of a conversion of a whole source, and the format of its summary.
+/// Output options of the conversion of a whole source, and the format of its summary.
 #[derive(Debug, Args)]
 struct ConvertOutputArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
@@ -125,7 +125,8 @@ struct ConvertOutputArgs {
 }
 
 impl ConvertArgs {
-    /// Returns the source that the command names, or `None` if the files show which source it is.
+    /// Returns the source that the command names, or `None` if the source is detected from the
+    /// files.
     pub(super) fn named_source(&self) -> Option<TraceSource> {
         match self.source.as_ref()? {
             ConvertCommand::Auto(_) => None,
@@ -142,7 +143,7 @@ impl ConvertArgs {
 }
 
 impl ConvertOutputArgs {
-    /// Starts to write the traces of a job. The traces must not replace `inputs`.
+    /// Starts to write the traces of a job, which must not replace `inputs`.
     fn start_outputs(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
         JobOutputs::new(
             &self.output,
@@ -185,7 +186,7 @@ fn read_piped() -> Result<Arc<[u8]>, TraceError> {
     Ok(bytes.map_err(io)?.into())
 }
 
-/// Returns the known communication kernels and the user's own kernels, `added`.
+/// Returns the known communication kernels together with the user's own, `added`.
 fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
     let mut kernels = CommKernels::default();
     for text in added {
@@ -232,7 +233,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
     for (rank, written) in written {
         job.add_trace(rank, job.path_of_rank(rank), written);
     }
-    // The job file needs no groups, because the traces have their own declarations.
+    // The job file needs no groups, because the traces declare them.
     traces::describe_saved(&job.commit_job(JobFile::default())?)?;
     match args.format {
         SummaryFormatArg::Text => text::write_summary(&summary, "JSON", out)?,

@@ -1,4 +1,4 @@
-//! `--custom`: collectives whose algorithm is given by one trace per member.
+//! `--custom`: collectives whose algorithms consist of one trace per member.
 
 use chakram_hardware::collective::CustomCollective;
 use chakram_jobs::CustomFiles;
@@ -7,14 +7,14 @@ use chakram_trace::format::file::discover_traces;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
 
-/// Registers the files of `custom` as inputs, so that `outputs` cannot replace them.
+/// Registers the files of `custom` as inputs, so that `outputs` must not replace them.
 pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
     for file in discover_traces(&custom.prefix).unwrap_or_default() {
         outputs.register_input(&file.path);
     }
 }
 
-/// Describes `custom` in a report.
+/// Describes `custom` as JSON for a report.
 pub fn describe_json(custom: &CustomFiles) -> Value {
     let prefix = custom.prefix.display().to_string();
     let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
@@ -29,8 +29,8 @@ pub fn unused_notes(all: &[CustomCollective], workload: &Workload) -> Vec<String
             graph.calls().iter().any(|call| {
                 let group = instance.groups[call.group as usize];
                 let members = workload.groups()[group.index()].members.len() as u32;
-                // If the collective runs over only some dimensions, the machine determines the
-                // number of members.
+                // If the collective runs over only some dimensions, the number of members depends
+                // on the machine.
                 let parted = graph.group_slots()[call.group as usize]
                     .dimensions
                     .is_some();

@@ -98,7 +98,7 @@ pub enum FailOnArg {
     Any,
 }
 
-/// Maximum number of lines of a list; `None` for all lines.
+/// Maximum number of lines in a list; `None` for all lines.
 #[derive(Clone, Copy, Debug)]
 struct LineLimit(Option<usize>);
 
@@ -221,8 +221,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::from(3))
 }
 
-/// Returns the text of `path` if it is a report: its content begins like JSON, and its name does not have a
-/// trace's ending.
+/// Returns the text of `path` if the file is a report: its content begins like JSON, and its name
+/// does not have the ending of a trace.
 fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)
@@ -316,7 +316,7 @@ fn of_traces(
         all.merge_ranks(tally, args.tally_options());
     }
     if args.format == ReportFormatArg::Csv {
-        // CSV has no rows for faults, so print them as warnings.
+        // CSV has no rows for faults, so print the faults as warnings.
         for FileFault { rank, text, .. } in &all.faults {
             terminal::print_warning(format_args!("rank {rank}: {text}"))?;
         }
@@ -330,11 +330,11 @@ fn of_traces(
     Ok((text, verdict))
 }
 
-/// For each rank, its file in the first job and in the second.
+/// For each rank, its file in the first job and its file in the second job.
 type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
 
-/// Finds the files of both jobs, and registers them as inputs, so that `outputs` cannot replace them. Two
-/// single files are compared even if they are of different ranks.
+/// Finds the files of both jobs, and registers them as inputs, so that `outputs` must not replace
+/// them. Two single files are compared even if their ranks differ.
 fn pair_rank_files(
     args: &DiffArgs,
     outputs: &mut OutputSet,

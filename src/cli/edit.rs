@@ -47,7 +47,7 @@ struct EditDocument {
     edits: Vec<EditRow>,
 }
 
-/// Prints the effect of each edit.
+/// Prints the numbers of items that each edit changed.
 pub(super) fn write_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Result<()> {
     for row in rows {
         writeln!(

@@ -1,10 +1,9 @@
-//! Commands inside another program: they return their output and their errors as data instead of printing
-//! them.
+//! Runs commands inside another program: output and errors are returned as data instead of printed.
 //!
-//! On the command line, a process may end if memory runs out or a signal arrives, because it does no other
-//! work. A program that embeds chakram must go on. So this module runs each command as the task of a
-//! [`StopToken`](chakram_base::interrupt::StopToken), and turns interruptions and memory limits into ordinary
-//! errors.
+//! A process that runs only one command may end if memory runs out or a signal arrives. A program
+//! that embeds chakram must not end in these cases. So this module runs each command as the task of
+//! a [`StopToken`](chakram_base::interrupt::StopToken), and turns interruptions and memory limits
+//! into ordinary errors.
 
 use super::{
     Cli, CliCommand, DeferredArgs, LimitArgs, dispatch_command, parse_line, recognition, terminal,
@@ -32,20 +31,20 @@ use crate::output::NodeSink;
 /// Output of a command that ran.
 #[derive(Debug, Default)]
 pub struct CommandOutput {
-    /// Text or document that the command would print to standard output.
+    /// Text or document that the command line would print to standard output.
     pub text: Vec<u8>,
-    /// Notes and warnings that the command would print to standard error.
+    /// Notes and warnings that the command line would print to standard error.
     pub notes: Vec<String>,
     /// True if a threshold was exceeded or a leak was found (exit code 3).
     pub is_exceeded: bool,
-    /// True if the command found a failure, such as a deadlock (exit code 1).
+    /// True if the command ran but its result is a failure, such as a deadlock (exit code 1).
     pub is_failed: bool,
-    /// Table with one row per node, if it was requested and the command replayed a job.
+    /// Table with one row per node, if the caller requested it and the command replayed a job.
     pub nodes: Option<NodeTable>,
 }
 
-/// Prepares the process, once. After this, the process survives tasks that need too much memory, and
-/// messages name options as arguments (`max_memory`, not `--max-memory`).
+/// Prepares the process, once. Afterwards, the process survives tasks that need too much memory,
+/// and messages name options as arguments (`max_memory` instead of `--max-memory`).
 pub fn prepare_process() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
@@ -55,7 +54,7 @@ pub fn prepare_process() {
     });
 }
 
-/// Writes a setting as an argument; inside a quoted command line, as a flag.
+/// Writes the name of a setting as an argument, or as a flag if it is inside a quoted command line.
 fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if f.alternate() {
         return write_flag(setting, f);
@@ -69,14 +68,14 @@ fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// Limits of the process before a command. The old limits are restored on drop.
+/// The limits of the process before a command, which are restored on drop.
 struct PreviousLimits {
     memory: Option<Bytes>,
     ratio: u64,
 }
 
 impl PreviousLimits {
-    /// Sets the limits that the command line gives.
+    /// Sets the limits that the command line gives, and remembers the old limits.
     fn set_given(given: &LimitArgs) -> Self {
         Self {
             memory: given.max_memory.map(bounds::set_memory),
@@ -94,12 +93,13 @@ impl Drop for PreviousLimits {
     }
 }
 
-/// Runs the command line `arguments`, whose first word is the program's name. If `wants_nodes`, a replay also
-/// returns one row per node. Limits in the arguments apply to the whole process as long as the command runs.
+/// Runs the command line `arguments`, whose first word is the program's name. If `wants_nodes` is
+/// true, a replay also returns one row per node. Limits in the arguments apply to the whole process
+/// while the command runs.
 ///
 /// # Errors
 ///
-/// Fails if the command fails. The failure's fields have the facts of its message.
+/// Fails if the command fails. The fields of the failure contain the facts in its message.
 pub fn execute_command(
     arguments: Vec<OsString>,
     wants_nodes: bool,

@@ -1,11 +1,11 @@
-//! Flags for the settings that the library's messages name, and parsers for their values.
+//! Flags of the settings that the library's messages name, and parsers of their values.
 
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_report::settings::option_of_key;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::{self, Write};
 
-/// Writes a setting into a message as a flag.
+/// Writes the flag of a setting into a message.
 pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match setting {
         SettingKey::Delays => f.write_str("--delay"),
@@ -17,7 +17,7 @@ pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// Writes text with hyphens in place of underscores, without allocating.
+/// Writes text with its underscores replaced by hyphens, without an allocation.
 struct HyphenWriter<'f, 'a>(&'f mut fmt::Formatter<'a>);
 
 impl Write for HyphenWriter<'_, '_> {
@@ -41,8 +41,8 @@ pub fn flag_of(setting: SettingKey) -> String {
     Flag(setting).to_string()
 }
 
-/// Returns the flag that belongs to a key of the library. If the key is not a setting, the flag has
-/// the same name.
+/// Returns the flag for a key of the library. If the key is not a setting, the flag has the name of
+/// the key.
 pub fn flag_of_key(key: &str) -> String {
     match option_of_key(key) {
         Some(setting) => flag_of(setting),
@@ -76,7 +76,7 @@ pub fn with_flags(text: &str) -> String {
 pub fn parser_of_choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
-        // Leaking these words does no harm, because clap keeps them until the program ends.
+        // It does no harm to leak these words, because clap keeps them until the program ends.
         PossibleValue::new(&*hyphened(word).leak()).help(*summary)
     });
     PossibleValuesParser::new(values).map(move |chosen| {
@@ -94,7 +94,8 @@ mod tests {
     use serde::Deserialize;
     use serde::de::value::{self, U32Deserializer};
 
-    /// Returns the commands whose messages name the flag of `setting`; empty if every command has it.
+    /// Returns the commands for which the flag of `setting` is named in messages; empty if every
+    /// command has the flag.
     fn commands(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {

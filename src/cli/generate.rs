@@ -43,7 +43,7 @@ pub struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// Returns the replay arguments, which belong to the pattern or to the model.
+    /// Returns the replay arguments, which are part of the pattern's or the model's arguments.
     pub(super) fn run_mut(&mut self) -> &mut RunArgs {
         match &mut self.pattern {
             Some(pattern) => &mut pattern.target_mut().run,
@@ -140,8 +140,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if dry {
                 return dry_run::run(asked, machine, given, out);
             }
-            // Check the output only after the model is resolved, so that an error about a misspelled model
-            // comes first.
+            // Check the output only after the model is resolved, so that an error about a
+            // misspelled model comes first.
             if output.is_none() && machine.is_none() {
                 return Err(format!(
                     "{}: no action is given\n  try: --dry-run, --machine MACHINE to replay it, \

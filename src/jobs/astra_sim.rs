@@ -1,4 +1,4 @@
-//! Reads jobs from ASTRA-sim's inputs, which include the machine.
+//! Reads a job from ASTRA-sim's inputs, which include the machine.
 
 use super::JobError;
 use super::custom::read_scripts;
@@ -25,7 +25,7 @@ use chakram_trace::format::file::{PrefixedTraceFiles, RankFile, TraceContents, r
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::path::{Path, PathBuf};
 
-/// A job from ASTRA-sim's inputs: the inputs, the traces, and notes about both.
+/// A job from ASTRA-sim's inputs: the inputs, the traces, and notes about them.
 #[derive(Debug)]
 pub struct AstraSimJob {
     /// The inputs without the traces.
@@ -38,11 +38,11 @@ pub struct AstraSimJob {
     pub lanes: u32,
     /// True if a send may have no receive, and a receive no send.
     pub lenient: bool,
-    /// Statistics of each instance that are known without a replay.
+    /// Statistics of each instance that can be computed without a replay.
     pub work: Vec<RankWork>,
-    /// Tensors of each instance, if the inputs ask to track memory.
+    /// Tensors of each instance, if the inputs request tracking of memory.
     pub tensors: Option<Vec<RankTensors>>,
-    /// Node types of each instance, if the inputs ask to log nodes.
+    /// Node types of each instance, if the inputs request logs of nodes.
     pub types: Option<Vec<NodeTypes>>,
     /// Notes about the inputs for the user.
     pub notes: Vec<InputNote>,
@@ -55,7 +55,7 @@ impl AstraSimJob {
     ///
     /// # Errors
     ///
-    /// Fails if a file cannot be read or is invalid.
+    /// Fails if a file cannot be read, or if its content is invalid.
     pub fn open_inputs(flags: &AstraFlags) -> Result<Self, JobError> {
         Self::load_inputs(flags, false, &mut |_, _| {})
     }
@@ -150,8 +150,8 @@ impl AstraSimJob {
     ) -> Result<CompiledReplay<'a>, ReplayError> {
         let options = ReplayOptions {
             allow_unmatched: self.lenient,
-            // The reader of the traces has already computed the kernels' durations by ASTRA-sim's
-            // rules.
+            // When the traces were read, the kernels' durations were already computed by
+            // ASTRA-sim's rules.
             compute: ComputeModel::RecordedOnly,
             ..options.clone()
         };
@@ -163,8 +163,8 @@ impl AstraSimJob {
         )?)
     }
 
-    /// Replays the job as ASTRA-sim does, with the quirks that its flags do not correct, and returns the
-    /// report.
+    /// Replays the job as ASTRA-sim does, with the quirks of ASTRA-sim that its flags do not
+    /// correct, and returns the report.
     ///
     /// # Errors
     ///
@@ -178,10 +178,11 @@ impl AstraSimJob {
     }
 }
 
-/// Replays `prepared` on the network that `inputs` select. If `full`, also collects a report.
+/// Replays `prepared` on the network that `inputs` selects. If `full` is true, also collects a
+/// report.
 ///
-/// The event loop is compiled here once per network. Observers are called dynamically, because static calls
-/// would need a copy of the loop per observer.
+/// The event loop is compiled here once per network. Observers are called dynamically, because
+/// static calls would need one copy of the loop for each observer.
 pub fn run_inputs(
     prepared: &CompiledReplay<'_>,
     inputs: &AstraInputs,
@@ -218,8 +219,8 @@ pub fn run_inputs(
     }
 }
 
-/// Returns the error for a collective at time 0 to which the scale leaves no endpoint delay,
-/// because ASTRA-sim aborts there.
+/// Returns the error for a collective at time 0 whose endpoint delay is scaled to zero, because
+/// ASTRA-sim aborts in this case.
 fn missing_endpoint_delay(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
@@ -284,8 +285,8 @@ fn read_tensors(
     ranks.iter().map(&mut read).collect()
 }
 
-/// Returns each rank's file (it may be compressed or in another format), and the files of ranks that the
-/// network has no NPU for.
+/// Returns the file of each rank (possibly compressed or in another format), and the files of ranks
+/// for which the network has no NPU.
 fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixedTraceFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path_of_rank(rank));
@@ -318,8 +319,8 @@ fn traces_beyond(
     }
 }
 
-/// Reads the custom algorithm from the files that begin with `prefix`: one per position, and at most as many
-/// as there are NPUs.
+/// Reads the custom algorithm from the files whose names begin with `prefix`: one per position, and
+/// at most one per NPU.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
     let named = PrefixedTraceFiles::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has_rank(rank));

@@ -1,4 +1,4 @@
-//! Loads custom collectives: each algorithm is given by one trace per member.
+//! Loads custom collectives, whose algorithms consist of one trace per member.
 
 use super::input::hashed_input;
 use chakram_astra_sim::custom_algorithm::{self, ScriptTiming};
@@ -8,7 +8,7 @@ use chakram_trace::format::file::{RankFile, TraceContents, discover_traces};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
 use std::path::{Path, PathBuf};
 
-/// A custom algorithm in files.
+/// Files that define a custom algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomFiles {
     /// Kind of collective that uses this algorithm.
@@ -17,7 +17,8 @@ pub struct CustomFiles {
     pub prefix: PathBuf,
 }
 
-/// Loads the algorithms that `args` name. If hashes are requested, adds the files to `inputs`.
+/// Loads the algorithms from the files that `args` names. If hashes are requested, adds these files
+/// to `inputs`.
 ///
 /// # Errors
 ///
@@ -46,7 +47,7 @@ pub fn load_custom(
     args.iter().map(&mut load).collect()
 }
 
-/// Parses an algorithm from the file `contents` of its positions, in order.
+/// Parses an algorithm from the `contents` of its files, which are in the order of positions.
 pub fn read_scripts(
     contents: &[TraceContents],
     timing: ScriptTiming,
@@ -61,7 +62,7 @@ fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     let files = discover_traces(prefix)?;
     let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
     let missing = missing.map(|(position, _)| position);
-    // A single member has no one to send to, so a single file must be a mistake.
+    // A single member has no partner for its messages, so a single file must be a mistake.
     let missing = missing.or((files.len() == 1).then_some(1));
     let Some(position) = missing else {
         return Ok(files);
@@ -77,7 +78,7 @@ fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     ))
 }
 
-/// Converts `fault` to an error that names the file and the place in it.
+/// Converts `fault` to an error that gives the file and the place in the file.
 fn fault_to_error(
     fault: ScriptFault,
     scripts: &ScriptedAlgorithm,

@@ -1,5 +1,5 @@
-//! Finds settings that have no effect: compares a run with runs that each lack one of the given
-//! settings.
+//! Finds settings that have no effect, by comparing a run with other runs that each lack one of the
+//! given settings.
 
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
@@ -12,12 +12,12 @@ use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
 use std::borrow::Cow;
 
-/// Maximum number of nodes of all repeated runs together, where a step of a simulated collective counts as a
-/// node. Repeating that many nodes takes one or two seconds.
+/// Maximum number of nodes of all repeated runs together, where a step of a simulated collective
+/// counts as a node. Running this number of nodes takes one or two seconds.
 pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 
-/// Returns a run's number of nodes. If collectives were simulated, adds an estimate of their steps: 2 n² for
-/// n members, as in a ring.
+/// Returns the number of nodes of a run. For simulated collectives, adds an estimate of their
+/// steps: 2 n² for n members, as in a ring.
 fn estimate_work(report: &Report, nodes: u64) -> u64 {
     let steps = report.collectives.iter().map(|row| {
         let members = u64::from(row.members);
@@ -29,17 +29,17 @@ fn estimate_work(report: &Report, nodes: u64) -> u64 {
     }
 }
 
-/// The parts of a run that are different without a setting. All parts are `None` if the run without the
-/// setting is the same.
+/// The parts of a run that change if a setting is left out. All parts are `None` if the run without
+/// the setting is the same.
 #[derive(Debug, Default)]
 pub struct RunWithoutSetting<'a> {
-    /// The other workload, if it differs.
+    /// The workload without the setting, if it differs.
     pub workload: Option<Workload>,
-    /// The other machine, if it differs.
+    /// The machine without the setting, if it differs.
     pub machine: Option<Cow<'a, Machine>>,
-    /// The other options, if they differ.
+    /// The options without the setting, if they differ.
     pub options: Option<ReplayOptions>,
-    /// True if the run is too large to be repeated.
+    /// True if the run without the setting is too large to be repeated.
     pub is_too_large: bool,
 }
 
@@ -49,14 +49,14 @@ pub struct GivenSetting<'a> {
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,
-    /// The corresponding option, if the setting is one.
+    /// The replay option of this setting, if the setting is one.
     pub option: Option<SettingKey>,
     /// Creates the run without the setting; returns `None` if no run is possible without it.
     pub without: Box<dyn Fn() -> Option<RunWithoutSetting<'a>> + Sync + 'a>,
 }
 
-/// Finds the settings in `given` that have no effect on the run `prepared`, and adds notes about them to the
-/// run's `report`.
+/// Finds the settings in `given` that have no effect on the run `prepared`, and adds notes about
+/// them to `report`, the report of this run.
 pub fn note_settings(
     report: &mut Report,
     prepared: &CompiledReplay<'_>,
@@ -76,7 +76,7 @@ pub fn note_settings(
         let run = ReplayedRun { prepared, report };
         let machine = without.machine.as_deref().unwrap_or(prepared.machine());
         let other_options = without.options.as_ref().unwrap_or(options);
-        // If the inputs are equal, the results are equal too, and no replay is needed.
+        // If the inputs are equal, so are the results, and no replay is needed.
         let is_default = without.workload.is_none()
             && without.options.is_none()
             && machine == prepared.machine();
@@ -120,7 +120,7 @@ pub fn note_settings(
     report.settings = found;
 }
 
-/// A value that an edited machine file has changed from the original file.
+/// A value in which an edited machine file differs from the original file.
 #[derive(Clone, Debug)]
 pub struct MachineEdit {
     /// Path of the value in the file.
@@ -131,9 +131,9 @@ pub struct MachineEdit {
     pub without: Option<Machine>,
 }
 
-/// Returns the values, sorted by key, in which the file `text` of `machine` differs from the preset of the
-/// same name. The list is empty for presets, and for files without a preset of the same name. Error messages
-/// name the text `file`.
+/// Returns the values in which the file `text` of `machine` differs from the preset of the same
+/// name, sorted by key. The list is empty for a preset, and for a file that has no preset of the
+/// same name. Error messages name the text `file`.
 pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = read_preset_text_text(machine.name()) else {
         return Vec::new();
@@ -145,8 +145,8 @@ pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     edits_between(text, &original, file)
 }
 
-/// Returns the values, sorted by key, in which a machine's text differs from `original`. Error messages name
-/// the text `file`.
+/// Returns the values in which a machine's text differs from `original`, sorted by key. Error
+/// messages name the text `file`.
 pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
     // Labels have no effect on results.
     let is_label = |path: &str| path == "description" || path == "name";

@@ -1,4 +1,5 @@
-//! Prepares jobs for a replay, from files, from a pattern, or from ASTRA-sim's inputs.
+//! Prepares jobs for a replay; a job is read from files, generated from a pattern, or read from
+//! ASTRA-sim's inputs.
 
 use chakram_base::bounds::MemoryLimitError;
 use chakram_base::interrupt::Interruption;
@@ -47,7 +48,7 @@ pub use sensitivities::{MachineText, find_sensitivities};
 pub use stack::{STACK_PRESETS, SoftwareStack, StackError, StackPreset};
 pub use traces::{JobTraces, merge_declarations};
 
-/// A job that any machine can replay.
+/// A job that can be replayed on any machine.
 #[derive(Debug)]
 pub struct Job {
     name: String,
@@ -98,7 +99,7 @@ pub enum JobError {
         /// The first and the last rank with a trace.
         known: (u32, u32),
     },
-    /// No trace says how much time the profiler took.
+    /// No trace gives the time that the profiler took.
     #[error(
         "{} profiler: no node states the overhead of the profiler\n  try: convert the capture again, with both files of each rank or its Kineto trace",
         SettingKey::Without
@@ -110,8 +111,8 @@ pub enum JobError {
 }
 
 impl Job {
-    /// Opens the job at `paths`. `paths` are a folder of traces, the prefix of files named
-    /// `PREFIX.RANK.et`, the job file, or files of single ranks.
+    /// Opens the job at `paths`. `paths` are a folder of traces, the prefix of files with names
+    /// `PREFIX.RANK.et`, the job file, or the files of single ranks.
     ///
     /// # Errors
     ///
@@ -136,7 +137,7 @@ impl Job {
         load_found(&found, name, options, &mut |_, _| {})
     }
 
-    /// Generates the job that `pattern` describes in memory, without files.
+    /// Generates the job that `pattern` describes, in memory and without files.
     ///
     /// # Errors
     ///
@@ -154,8 +155,8 @@ impl Job {
         })
     }
 
-    /// Replays the job on `machine` and returns the report. Ranks without a trace are treated as decided when
-    /// the job was opened, whatever `options` say.
+    /// Replays the job on `machine` and returns the report. The treatment of ranks without a trace
+    /// was decided when the job was opened, so `options` do not change it.
     ///
     /// # Errors
     ///
@@ -188,7 +189,7 @@ impl Job {
         self.workload
     }
 
-    /// Returns what each of the [edits](JobOptions::edits) changed.
+    /// Returns, for each of the [edits](JobOptions::edits), the counts of items that it changed.
     pub fn edits(&self) -> &[EditRow] {
         &self.edits
     }
@@ -199,7 +200,7 @@ impl Job {
         self.completed
     }
 
-    /// Returns the files of the job with their hashes, if [`JobOptions::hash`] asked for them.
+    /// Returns the files of the job with their hashes; empty unless [`JobOptions::hash`] is true.
     pub fn hashed_inputs(&self) -> &[HashedInput] {
         &self.inputs
     }

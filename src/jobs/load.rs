@@ -24,37 +24,37 @@ use std::path::{Path, PathBuf};
 /// Options for loading a job from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobOptions {
-    /// How strictly traces are compared with the job file, `PREFIX.job.json`.
+    /// Strictness of the comparison of traces with the job file, `PREFIX.job.json`.
     pub verify: VerifyLevel,
-    /// A file of groups that replaces the groups of the job file.
+    /// A file with process groups that replace the groups in the job file.
     pub groups: Option<PathBuf>,
     /// Dependencies that the replay enforces.
     pub dependencies: DependencyPolicy,
-    /// How ranks without a trace are treated.
+    /// Treatment of ranks without a trace.
     pub absent: MissingRankPolicy,
-    /// Number of ranks of the job, if there are more than the traces show.
+    /// Number of ranks of the job, if it is larger than the traces show.
     pub ranks: Option<u32>,
-    /// With [`MissingRankPolicy::Mirror`], minimum number of ranks (the machine's NPUs). The minimum
-    /// applies if neither `ranks` nor the traces give a number.
+    /// With [`MissingRankPolicy::Mirror`], minimum number of ranks (the number of the machine's
+    /// NPUs). The minimum applies only if neither `ranks` nor the traces give a number.
     pub mirrored: u32,
-    /// Number of a profiled step, if only this step is read.
+    /// Number of the profiled step to read; `None` for the whole traces.
     pub step: Option<u64>,
-    /// Changes that are made to the job.
+    /// Changes to the job after it is read.
     pub edits: Vec<JobEdit>,
-    /// Rule that selects the captured ranks from which an edit completes new ranks.
+    /// Rule that selects captured ranks from which new ranks of an edited job are copied.
     pub role_model: RoleModel,
-    /// Ranks that start later, with their delays.
+    /// Ranks that start later than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,
-    /// How the profiler's estimated cost is treated.
+    /// Treatment of the profiler's estimated cost.
     pub profiler: ProfilerPolicy,
     /// True if inputs are hashed, which reads every byte a second time.
     pub hash: bool,
 }
 
-/// Function that is called with the number of ranks read so far and the total.
+/// Function that is called with the number of ranks that were read so far, and the total.
 pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
 
-/// Finds the files of a job. Several paths must all belong to one job.
+/// Finds the files of a job. If there are several paths, they must all belong to one job.
 pub fn find_traces<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     verify: VerifyLevel,
@@ -72,7 +72,7 @@ pub fn find_traces<P: AsRef<Path>>(
     Ok(found)
 }
 
-/// Registers the files in `found` as inputs, which `outputs` must not replace.
+/// Registers the files in `found` as inputs, so that `outputs` must not replace them.
 pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
     let traces = found.files.iter().map(|file| &file.path);
     traces
@@ -97,8 +97,8 @@ pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> 
     Ok(all)
 }
 
-/// Returns the groups that are declared outside the traces: in the file `path` if it is given, otherwise in
-/// the job file. If hashes are requested, adds the file to `inputs`.
+/// Returns the groups that are declared outside the traces: in the file `path` if it is given;
+/// otherwise in the job file. If hashes are requested, adds the file of groups to `inputs`.
 pub fn groups_of(
     path: Option<&Path>,
     found: &FoundTraces,
@@ -114,8 +114,8 @@ pub fn groups_of(
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// Returns the traces in `found`; if `step` is given, only their profiled step of this number. `piped` is the
-/// content of a trace that was read from a pipe, if any.
+/// Returns the traces in `found`; if `step` is given, only the profiled step with this number.
+/// `piped` is the content of a trace that was read from a pipe, if any.
 pub fn at_step(
     found: FoundTraces,
     step: Option<u64>,
@@ -209,8 +209,8 @@ pub fn load_found(
     })
 }
 
-/// Checks that the state of a run, 4 bytes per node and rank, fits into memory. Small files do not imply a
-/// small state, because many ranks can share one file.
+/// Checks that the state of a run, which has 4 bytes per node and rank, fits into memory. Small
+/// files may have a large state, because many ranks can share one file.
 fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     let graphs = workload.graphs();
     let nodes = workload.instances().iter();
@@ -224,15 +224,15 @@ fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     )
 }
 
-/// Content of a trace, and its hash if hashes are requested.
+/// Content of a trace, and the content's hash if hashes are requested.
 struct ReadTrace<R> {
     read: R,
     hash: Option<HashedInput>,
     is_of_member: bool,
 }
 
-/// Number of files that a thread reads before they are added to the workload: enough that threads do not wait
-/// for one another.
+/// Number of files that each thread reads before the files are added to the workload; large enough
+/// that threads rarely wait for one another.
 const FILES_OF_THREAD: usize = 16;
 
 /// Reads `files` with `read` on all processors, and adds them to `builder`. A file that has several names
@@ -285,8 +285,8 @@ pub fn read_traces<R: Send>(
         for ((file, key), is_new) in files.iter().zip(keys).zip(new) {
             let known = key.and_then(|key| linked.0.get(&key));
             let (graph, binding) = match known {
-                // The content is the same for every rank that names this file, unless it refers to its own
-                // rank.
+                // The content is the same for every rank that names this file, unless the content
+                // refers to the rank itself.
                 Some((graph, binding, index)) if binding.peers.is_empty() => {
                     if let (Some(inputs), Some(index)) = (&mut inputs, index) {
                         let known: &HashedInput = &inputs[*index];
@@ -323,7 +323,7 @@ pub fn read_traces<R: Send>(
     Ok(())
 }
 
-/// Files that were already read, by device and inode, because a file can have several names.
+/// Files that were already read, keyed by device and inode, because a file can have several names.
 #[derive(Default)]
 struct LinkedFiles(BTreeMap<LinkKey, (GraphId, SlotBinding, Option<usize>)>);
 

@@ -7,8 +7,8 @@
 use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};
 
-/// Converts the machine `name` in the job file `job` to a name that this process can open. If there is no
-/// such file relative to the job file, returns `name` unchanged.
+/// Converts the machine `name` in the job file `job` to a name that this process can open. If no
+/// such file exists relative to the job file, returns `name` unchanged.
 pub fn resolve_machine_name(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();
@@ -40,9 +40,9 @@ fn folder_of(job: &Path) -> &Path {
     }
 }
 
-/// Returns the relative path from `folder` to `file`, which are both absolute. If both paths have only the
-/// root in common, returns `file`. A path without a folder becomes `./NAME`, because a bare name would mean a
-/// preset.
+/// Returns the relative path from `folder` to `file`, which are both absolute. If the paths have
+/// only the root in common, returns `file`. A path without a folder becomes `./NAME`, because a
+/// bare name would mean a preset.
 fn relative_path(folder: &Path, file: &Path) -> PathBuf {
     let (from, to): (Vec<_>, Vec<_>) = (folder.components().collect(), file.components().collect());
     let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
@@ -79,7 +79,7 @@ mod tests {
         let job = Path::new("s/job.job.json");
         assert_eq!(store_machine_reference("dgx-h100x4", job), "dgx-h100x4");
         assert_eq!(resolve_machine_name("dgx-h100x4", job), "dgx-h100x4");
-        // If there is no such file, the name stays unchanged.
+        // No such file exists, so the name stays unchanged.
         assert_eq!(store_machine_reference("none/m.toml", job), "none/m.toml");
         assert_eq!(resolve_machine_name("none/m.toml", job), "none/m.toml");
     }

@@ -1,4 +1,4 @@
-//! Writes a job: files appear only when all are complete, the job file last.
+//! Writes a job: its files get their final names only when all are complete, the job file last.
 
 use super::{JobError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered_path};
@@ -38,15 +38,15 @@ fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
     }
 }
 
-/// A trace that is being written.
+/// The writer of a trace that is not yet complete.
 pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
 
-/// A job that is being written.
+/// A job whose files are being written.
 #[derive(Debug)]
 pub struct JobOutputs {
     prefix: PathBuf,
     packed: &'static str,
-    /// Output files, with the inputs that they must not replace.
+    /// Output files, and the inputs that they must not replace.
     pub files: OutputSet,
     ranks: Vec<JobRank>,
     names: Vec<PathBuf>,
@@ -104,8 +104,8 @@ impl JobOutputs {
         self.finish_trace(rank, file)
     }
 
-    /// Uses the `written` trace for `rank` too: as a hard link if `link`, otherwise as a copy. Returns `None`
-    /// if this is impossible, so that the caller must write the trace again.
+    /// Uses the trace `written` for `rank` too: as a hard link if `link` is true; otherwise as a
+    /// copy. Returns `None` if this is impossible; the caller must then write the trace again.
     pub fn share_trace(
         &mut self,
         rank: u32,
@@ -120,7 +120,7 @@ impl JobOutputs {
         Ok(shared)
     }
 
-    /// Records the `written` file as the trace of `rank`.
+    /// Records the file `written` as the trace of `rank`.
     pub fn add_trace(&mut self, rank: u32, path: PathBuf, written: OutputHandle) {
         let file = path.file_name().unwrap_or_default();
         self.ranks.push(JobRank {
@@ -131,8 +131,8 @@ impl JobOutputs {
         self.names.push(path);
     }
 
-    /// Writes the groups to a file of their own, for tools that do not read job files, and returns
-    /// its path.
+    /// Writes the groups to a separate file, for tools that do not read job files, and returns the
+    /// file's path.
     pub fn write_groups(&mut self, declared: &DeclaredGroups) -> Result<PathBuf, JobError> {
         let path = numbered_path(&self.prefix, "groups", ".json");
         let mut file = BufWriter::new(self.files.create_file(&path)?);
@@ -143,7 +143,8 @@ impl JobOutputs {
         Ok(path)
     }
 
-    /// Writes the job file from `about` and the ranks, and then gives all files their final names.
+    /// Writes the job file from `about` and the ranks, and then gives all files of the job their
+    /// final names.
     pub fn commit_job(mut self, about: JobFile) -> Result<SavedJob, JobError> {
         // Callers may add ranks in any order, but the job file lists them by rank.
         self.ranks.sort_by_key(|row| row.rank);
@@ -154,8 +155,8 @@ impl JobOutputs {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit_all()?;
-        // List other traces only now, because before the commit the job's own files do not have their
-        // names yet.
+        // List other traces only now: before the commit, the job's own files do not have their
+        // final names.
         Ok(SavedJob {
             others: list_stale_traces(&self.prefix, &job)?,
             traces: self.names,
@@ -175,7 +176,7 @@ pub struct SavedJob {
     pub others: Vec<PathBuf>,
 }
 
-/// Writes a job file. The job file names a machine file by its path relative to the job file.
+/// Writes a job file. The job file contains the path of a machine file relative to itself.
 pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let machine = job.machine.as_deref();
     let job = JobFile {
@@ -188,8 +189,8 @@ pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<()
     Ok(())
 }
 
-/// If the job file in the folder of `path` lists `path`, replaces its digest there by the digest of the new
-/// content `written`.
+/// If the job file in the folder of `path` lists `path`, replaces its digest by the digest of the
+/// new content, `written`.
 pub fn rename_contents(
     files: &mut OutputSet,
     path: &Path,

@@ -1,8 +1,8 @@
-//! Declares each option of a replay of traces once, with its key, words, help and effect.
+//! Declares each option of a replay of traces once: its key, words, help and effect.
 //!
-//! The command line turns [`REPLAY_OPTIONS`] into flags, archives store the options' words, and studies use
-//! their keys. So the command line, archives and studies accept the same options and parse them in the same
-//! way.
+//! The command line turns [`REPLAY_OPTIONS`] into flags, archives store the words of options, and
+//! studies use their keys. So the command line, archives and studies accept the same options and
+//! parse them identically.
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_base::config::{ConfigLiteral, EditError, with_values};
@@ -32,19 +32,19 @@ pub use words::{parse_edits, parse_npus};
 pub struct ReplayOption {
     /// Key of the option; the command line uses the key as a flag.
     pub key: SettingKey,
-    /// Name of the value in help; empty for switches.
+    /// Placeholder of the value in help; empty for switches.
     pub value: &'static str,
-    /// Help text. Keys of other options are in braces.
+    /// Help text. In this text, keys of other options are in braces.
     pub help: &'static str,
     /// Word of the default value; empty if there is none.
     pub default: &'static str,
-    /// True if short help (`-h`) omits the option.
+    /// True if short help (`-h`) leaves out the option.
     pub is_rare: bool,
     /// Words that the option accepts.
     pub syntax: ReplayOptionSyntax,
     /// Options that cannot be combined with this option.
     pub excludes: &'static [SettingKey],
-    /// True if the option affects only how the result is computed, not the result itself.
+    /// True if the option changes only the method of computation, not the result.
     pub is_exact: bool,
     set: fn(&mut ReplaySettings, &[String]) -> Result<(), String>,
 }
@@ -52,7 +52,7 @@ pub struct ReplayOption {
 /// Form of an option's words.
 #[derive(Clone, Copy, Debug)]
 pub enum ReplayOptionSyntax {
-    /// No words: the option is on if it is given.
+    /// No words: the option is on if it is present.
     Switch,
     /// One text.
     Word,
@@ -88,7 +88,7 @@ impl ReplayOption {
         all.find(|option| option.key.display_key().to_string() == key)
     }
 
-    /// Checks words of this option, without regard to other options.
+    /// Checks the words of this option, independently of other options.
     ///
     /// # Errors
     ///
@@ -97,13 +97,13 @@ impl ReplayOption {
         (self.set)(&mut ReplaySettings::default(), words)
     }
 
-    /// Returns true if `words` turn a switch off, so that the option has no effect.
+    /// Returns true if `words` turn off a switch, so that the option has no effect.
     fn is_off(&self, words: &[String]) -> bool {
         matches!(self.syntax, Switch) && matches!(words, [word] if word == "false")
     }
 }
 
-/// Every option, in the order of help: options of the timing model first, then options of traces.
+/// Every option, in the order of help: options of the timing model, then options of traces.
 pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Compute,
@@ -386,13 +386,13 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
 ];
 
-/// Reason why values of a machine's text cannot be changed.
+/// Reason why values in a machine's text cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineTextError {
     /// A value cannot be changed.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// The result is not a valid machine.
+    /// The machine with the changed values is not valid.
     #[error(transparent)]
     Machine(#[from] MachineError),
 }
@@ -406,9 +406,9 @@ pub struct ReplaySettings {
     bandwidth: Option<String>,
     latency: Option<String>,
     machine_values: Vec<MachineValue>,
-    /// The machine on which the kernels' durations were recorded.
+    /// The machine on which the durations of kernels were recorded.
     pub recorded_on: Option<String>,
-    /// Fraction of the peak rates that kernels timed by the roofline reach.
+    /// Fraction of the peak rates that a kernel reaches if the roofline model times it.
     pub efficiency: Option<RooflineEfficiency>,
     /// True if ranks are placed on all NPUs of each rack.
     pub fill_domains: bool,
@@ -416,7 +416,7 @@ pub struct ReplaySettings {
     pub custom: Vec<CustomFiles>,
 }
 
-/// A change of a value in a machine's file.
+/// A change of a value in a machine file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineValue {
     /// Path of the value in the file.
@@ -441,9 +441,9 @@ pub enum ReplaySettingsError {
     Beside(SettingKey, SettingKey),
     /// Two custom algorithms are given for one kind of collective.
     CustomTwice(CollectiveKind),
-    /// Rates are given, but the machine's file already has rates.
+    /// Rates are given, although the machine file already has rates.
     OwnRates(String),
-    /// Bandwidth is given without latency, or latency without bandwidth.
+    /// Of bandwidth and latency, only one is given.
     RateMissing {
         /// The option that is given.
         given: SettingKey,
@@ -469,7 +469,7 @@ impl ReplaySettingsError {
     }
 }
 
-/// Names options as on the command line; `{:#}` names them by their keys in files.
+/// Names options in the form of flags; `{:#}` names them by their keys in files.
 impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -513,7 +513,7 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails on words that an option does not accept, and on options that contradict each other.
+    /// Fails if an option does not accept its words, or if options contradict each other.
     pub fn parse_settings<'w>(
         given: impl IntoIterator<Item = (SettingKey, &'w [String])>,
     ) -> Result<Self, ReplaySettingsError> {
@@ -545,17 +545,17 @@ impl ReplaySettings {
         Ok(settings)
     }
 
-    /// Returns the options of the replay, without options that need files. The efficiency is not yet
+    /// Returns the options of the replay, except options that need files. The efficiency is not yet
     /// applied.
     pub fn replay_options_without_files(&self) -> &ReplayOptions {
         &self.replay
     }
 
-    /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank per NPU of
-    /// the machine, which has `npus`.
+    /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank per
+    /// NPU of the machine, which has `npus` NPUs.
     pub fn job_options(&self, npus: u32) -> JobOptions {
-        // With recorded communication, the replay must show the capture unchanged, including the
-        // profiler's cost.
+        // With recorded communication, the replay must reproduce the capture unchanged, including
+        // the profiler's cost.
         let default = match self.replay.comm {
             CommTiming::Captured => ProfilerPolicy::Keep,
             _ => ProfilerPolicy::default(),
@@ -567,11 +567,11 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the options of the replay, without options that need files.
+    /// Returns the options of the replay, except options that need files.
     ///
     /// # Errors
     ///
-    /// Fails on options that contradict each other.
+    /// Fails if options contradict each other.
     pub fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
         for (i, custom) in self.custom.iter().enumerate() {
             if self.custom[..i].iter().any(|one| one.kind == custom.kind) {
@@ -590,7 +590,8 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::options_without_files`] fails, and on unreadable files.
+    /// Fails under the same conditions as [`Self::options_without_files`], and if a file cannot be
+    /// read.
     pub fn replay_options(
         &self,
         inputs: Option<&mut Vec<HashedInput>>,
@@ -607,8 +608,8 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails if rates are given but the machine's file already has rates, or if only one of bandwidth and
-    /// latency is given.
+    /// Fails if rates are given although the machine file already has rates, or if only one of
+    /// bandwidth and latency is given.
     pub fn machine_name(&self, name: &str) -> Result<String, ReplaySettingsError> {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {
@@ -620,13 +621,13 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the changes of a machine's file that the options request.
+    /// Returns the changes of the machine file that the options request.
     pub fn machine_values(&self) -> &[MachineValue] {
         &self.machine_values
     }
 
-    /// Returns the `text` of a machine with the changed values. Error messages name the text
-    /// `file`.
+    /// Returns the `text` of a machine after the requested changes of values. Error messages name
+    /// the text `file`.
     ///
     /// # Errors
     ///
@@ -637,11 +638,12 @@ impl ReplaySettings {
         with_values(text, file, &values)
     }
 
-    /// Parses the machine in `text` with the changed values. Error messages name the text `file`.
+    /// Parses the machine in `text` after the requested changes of values. Error messages name the
+    /// text `file`.
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::with_machine_values`] fails, and if a value is invalid.
+    /// Fails under the same conditions as [`Self::with_machine_values`], and if a value is invalid.
     pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineTextError> {
         let original = Machine::parse(text, file)?;
         if self.machine_values.is_empty() {
@@ -651,11 +653,12 @@ impl ReplaySettings {
         Ok(Machine::parse_edited(&edited, file, &original)?)
     }
 
-    /// Returns `machine`. If the options request it, jobs on this machine occupy all NPUs.
+    /// Returns `machine`; if the options request it, jobs on the returned machine occupy all NPUs
+    /// of each rack.
     ///
     /// # Errors
     ///
-    /// Fails if jobs on the machine occupy all NPUs anyway.
+    /// Fails if jobs on `machine` occupy all NPUs of each rack anyway.
     pub fn with_npus_filled(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
         match (self.fill_domains, machine.rank_domain()) {
             (false, _) => Ok(machine),
@@ -715,7 +718,7 @@ mod tests {
         );
         let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
         assert!(said(&filled).starts_with("`fill_domains` cannot be given together with `map`"));
-        // A switch that is off counts as not given.
+        // A switch with the value false counts as not given.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
         assert!(read(&off).is_ok());
         let wrong = said(&[(SettingKey::Comm, "recordd")]);

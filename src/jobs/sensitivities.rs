@@ -1,4 +1,5 @@
-//! Finds how sensitive a job is to classes of durations, and to the machine's rates and latencies.
+//! Finds the sensitivity of a job's makespan to classes of durations, and to the machine's rates
+//! and latencies.
 
 use chakram_base::config::{ConfigLiteral, number_leaves, with_values};
 use chakram_base::units::Span;
@@ -6,11 +7,10 @@ use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, SensitivityRun, TENTH_LESS};
 
-/// Maximum number of nodes of a job for which replays confirm every row; each row takes about
-/// thirty replays.
+/// Largest job, in nodes, for which replays confirm every row; each row takes about thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
-/// Text of a machine's file, and the file's name for error messages.
+/// Text of a machine file, and the file's name for error messages.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineText<'a> {
     /// Contents of the file.
@@ -19,20 +19,20 @@ pub struct MachineText<'a> {
     pub file: &'a str,
 }
 
-/// Words in the names of keys that are rates: a higher value is faster.
+/// Words in names of keys whose values are rates: a higher value is faster.
 const RATES: [&str; 4] = ["bandwidth", "memory_bandwidth", "peak", "local_bandwidth"];
-/// Words in the names of keys that are times: a lower value is faster.
+/// Words in names of keys whose values are times: a lower value is faster.
 const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
-/// Smallest factor on a time, which leaves nearly nothing of it; a factor of 0 would need an infinite
+/// Smallest factor on a time, which makes it nearly zero; a factor of 0 would need an infinite
 /// rate.
 const NEARLY_NONE: f64 = 1e-6;
 
 /// Largest factor (nearest to 1) at which a slope is measured.
 const NEAREST: f64 = 0.9999;
-/// Number of bisections between the last valid factor and the next one that was tried.
+/// Number of bisections between the last valid factor and the next factor, which was invalid.
 const HALVINGS: u32 = 6;
-/// Points of a range, as fractions, at which makespans are checked for a straight line. Points that reveal
-/// most curves come first.
+/// Positions in a range of factors, as fractions, at which makespans are checked for a straight
+/// line. Positions that reveal most curves come first.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 
 /// Finds the sensitivities of `run` on the machine with the given text.
@@ -59,7 +59,7 @@ pub fn find_sensitivities(
         if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
             continue;
         }
-        // `end` replays with approximately the given factor on the time of the key.
+        // `end` replays the job with approximately the given factor on the time of the key.
         let end = |factor: f64| -> Option<ScaledKey> {
             let (factor, scaled) = match is_rate {
                 true => (factor, scale_literal(&value, 1.0 / factor)?),
@@ -84,16 +84,16 @@ pub fn find_sensitivities(
     Ok(report)
 }
 
-/// A run with a changed value of one machine key.
+/// A run in which the value of one machine key is changed.
 #[derive(Clone, Copy, Debug)]
 struct ScaledKey {
-    /// Factor on the time of the key: below 1 is faster.
+    /// Factor on the time of the key; below 1, the run is faster.
     factor: f64,
     makespan: Span,
 }
 
-/// Returns the row of a machine key, or `None` if the key has no effect on the makespan. `end` replays with
-/// approximately a given factor on the time of the key.
+/// Returns the row of a machine key, or `None` if the key has no effect on the makespan. `end`
+/// replays the job with approximately the given factor on the time of the key.
 fn rate_row(
     path: &str,
     makespan: Span,
@@ -110,9 +110,9 @@ fn rate_row(
         let at = end(factor)?;
         Some(saved(at) / (1.0 - at.factor))
     };
-    // Every node's end is rounded to a picosecond, so a slope is more exact over a wider range. Down to a
-    // factor, the makespan is straight if the makespans at all factors between are on the line through both
-    // ends.
+    // The end of every node is rounded to a picosecond, so a slope is more exact over a wider
+    // range. Down to a factor, the makespan is straight if the makespans at all tested factors in
+    // between are on the line through both ends.
     let straight_to = |factor: f64| -> Option<bool> {
         let slope = slope_to(factor)?;
         for part in PARTS_OF_RANGE {
@@ -129,7 +129,7 @@ fn rate_row(
         if straight_to(bad)? {
             holds_to = bad;
         } else {
-            // A kink of the makespan may be as near to the unchanged run as these factors.
+            // The makespan may have a kink as close to the unchanged run as these factors.
             for near in [0.99, 0.999, 0.9999] {
                 holds_to = near;
                 if straight_to(near)? {
@@ -158,9 +158,9 @@ fn rate_row(
     })
 }
 
-/// Multiplies a time by approximately `factor`, such that the result is a whole number of picoseconds.
-/// Returns the exact factor. The exact factor matters because replays round latencies and use the same
-/// latency hundreds of times.
+/// Multiplies a time by approximately `factor`, so that the result is a whole number of
+/// picoseconds. Returns the exact factor. The exact factor is needed because replays round
+/// latencies and use the same latency hundreds of times.
 fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
     let ConfigLiteral::Text(text) = value else {
         return Some((factor, scale_literal(value, factor)?));

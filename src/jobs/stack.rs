@@ -1,7 +1,9 @@
-//! Software stacks: named choices of kernels, launches and plan options, as frameworks make them.
+//! Software stacks: named sets of kernels, launch times and plan options, as frameworks choose
+//! them.
 //!
-//! A stack's file has the durations that depend on software, by NPU class (tables `[npu.CLASS]` as in machine
-//! files), and plan options (`[plan]`). Options that the user gives take precedence over the stack's options.
+//! A stack file has the durations that depend on software, by NPU class (tables `[npu.CLASS]` as in
+//! machine files), and plan options (`[plan]`). Options that the user gives override the stack's
+//! options.
 
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
@@ -41,18 +43,18 @@ const OF_STACKS: &[&str] = &[
     "tensor_overlap",
 ];
 
-/// A stack that comes with the program.
+/// A stack that is built into the program.
 #[derive(Clone, Copy, Debug)]
 pub struct StackPreset {
     /// Name of the stack for `--stack`.
     pub name: &'static str,
-    /// Text of the stack's file. Comments in the text give the source of every number.
+    /// Contents of the stack file. Comments in the file give the source of every number.
     pub text: &'static str,
 }
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every stack that comes with the program.
+        /// Every stack that is built into the program.
         pub const STACK_PRESETS: &[StackPreset] = &[$(StackPreset {
             name: $name,
             text: include_str!(concat!("stack/presets/", $name, ".toml")),
@@ -72,7 +74,7 @@ presets!(
     "maxtext",
 );
 
-/// A plan option, with the value that a stack gives it.
+/// A plan option, and the value that a stack gives it.
 #[derive(Clone, Debug)]
 struct StackOption {
     option: &'static PlanOption,
@@ -91,17 +93,17 @@ pub struct SoftwareStack {
 /// Reason why a stack cannot be found, read or applied.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// No stack has this name.
+    /// There is no stack with this name.
     #[error("no stack is called {}{}\n  try: one of {}, or a file NAME.toml", quote_for_message(.name), did_you_mean(.closest.as_deref()), .all)]
     Unknown {
-        /// Name for which no stack was found.
+        /// The unknown name.
         name: String,
-        /// The stack with the most similar name, if one is similar.
+        /// The stack with the most similar name; `None` if no name is similar.
         closest: Option<String>,
         /// Names of all stacks.
         all: String,
     },
-    /// The stack's file cannot be read.
+    /// The stack file cannot be read.
     #[error("cannot read stack file {file}: {source}")]
     Read {
         /// Path of the file.
@@ -109,10 +111,11 @@ pub enum StackError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The stack's file is invalid.
+    /// The stack file is invalid.
     #[error(transparent)]
     Refused(#[from] ConfigError),
-    /// The stack has no plan options, and durations only for NPUs that the machine does not have.
+    /// The stack has no plan options, and its durations are only for NPUs that the machine does not
+    /// have.
     #[error("stack {} has kernel times for {known}, but {machine} has none of these NPUs\n  try: another machine or stack", quote_for_message(.stack))]
     OtherNpus {
         /// Name of the stack, for the message.
@@ -125,8 +128,8 @@ pub enum StackError {
 }
 
 impl SoftwareStack {
-    /// Finds the stack called `name`. If `name` contains a `/` or ends in `.toml`, the stack is a file,
-    /// otherwise a preset.
+    /// Finds the stack called `name`. If `name` contains a `/` or ends in `.toml`, the stack is a
+    /// file; otherwise it is a preset.
     ///
     /// # Errors
     ///
@@ -151,12 +154,12 @@ impl SoftwareStack {
         Ok(Self::parse(preset.text, preset.name)?)
     }
 
-    /// Parses the text of a stack's file. Error messages name the file `file`.
+    /// Parses the text of a stack file. Error messages name the file `file`.
     ///
     /// # Errors
     ///
-    /// Fails if the text is not TOML, has an unknown key or one without an effect, or does not name the
-    /// stack.
+    /// Fails if the text is not TOML, if a key is unknown or has no effect, or if the text does not
+    /// name the stack.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root_table(ROOT)?;
@@ -193,13 +196,13 @@ impl SoftwareStack {
         &self.description
     }
 
-    /// Returns `machine` with the stack's durations in place of its own, and a report about these
-    /// durations.
+    /// Returns `machine` with the stack's durations in place of the machine's, and a report about
+    /// these durations.
     ///
     /// # Errors
     ///
-    /// Fails if the stack has no plan options, and durations only for NPUs that the machine does
-    /// not have.
+    /// Fails if the stack has no plan options, and its durations are only for NPUs that the machine
+    /// does not have.
     pub fn price_machine(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
@@ -228,7 +231,7 @@ impl SoftwareStack {
         Ok((priced, report))
     }
 
-    /// Returns the report of a run without a machine, before any option is decided.
+    /// Returns the report of a run without a machine, before any plan option is decided.
     pub fn begin_report(&self) -> StackReport {
         StackReport {
             name: self.name.clone(),
@@ -238,9 +241,9 @@ impl SoftwareStack {
         }
     }
 
-    /// Sets the stack's options in `plan`, except options for which `is_given` returns true. Records the
-    /// set and the excepted options in `report`. An option that the plan rejects is left out, and the
-    /// reason is recorded.
+    /// Sets the stack's options in `plan`, except those for which `is_given` returns true. Records
+    /// both the set and the excepted options in `report`. An option that the plan rejects is left
+    /// out, and the reason is recorded.
     pub fn decide_options(
         &self,
         plan: &mut ParallelismPlan,
@@ -361,14 +364,14 @@ mod tests {
             "{}",
             report.to_line()
         );
-        // Decoding keeps the machine's kernel duration, because the stack has none for decoding.
+        // Decoding keeps the machine's kernel durations, because the stack has none for decoding.
         let of = |machine: &Machine| {
             machine.classes()[0].curves.attention[Dtype::Bf16 as usize]
                 .unwrap()
                 .decode
         };
         assert_eq!(of(&machine), of(&priced));
-        // A power limit of 500 W, not 700 W, also slows the stack's kernels.
+        // With a power limit of 500 W instead of 700 W, the stack's kernels are slower too.
         let capped = Machine::load_preset("grand-teton-h100").unwrap();
         let (priced, _) = stack.price_machine(&capped).unwrap();
         let kept = capped.classes()[0].curves.kept.attention;
@@ -401,7 +404,7 @@ mod tests {
         let given = ParallelismPlan::new();
         assert_eq!(plan.loss, given.loss);
         assert!(plan.clip && plan.gradients == Some(Dtype::Fp32));
-        // Without a sharded optimizer, there are no gathers that could overlap.
+        // Without a sharded optimizer, there are no gathers, so nothing can overlap.
         assert!(!plan.gather_overlap);
         let left: Vec<_> = report.left.iter().map(|left| left.part.as_str()).collect();
         assert_eq!(left, ["gather_overlap", "loss"]);

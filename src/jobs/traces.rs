@@ -1,4 +1,4 @@
-//! Access to single traces of a job, for transformations of traces, or to one trace from a pipe.
+//! Access to single traces of a job for transformations, or to one trace from a pipe.
 
 use super::JobError;
 use super::load::{at_step, find_traces};
@@ -10,10 +10,10 @@ use chakram_trace::format::job::JobFile;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// The traces of a job, in files or in a pipe.
+/// The traces of a job in files, or one trace from a pipe.
 #[derive(Debug)]
 pub struct JobTraces {
-    /// The trace files, by rank, and the job files that list them.
+    /// The trace files by rank, and the job files that list them.
     pub found: FoundTraces,
     piped: Option<TraceContents>,
 }
@@ -23,7 +23,8 @@ pub struct JobTraces {
 pub enum OpenedTrace<'t> {
     /// Contents of the opened file.
     File(TraceContents),
-    /// Contents of the pipe, which can be read only once.
+    /// Contents of the pipe, which were read when the job was opened, because a pipe can be read
+    /// only once.
     Pipe(&'t TraceContents),
 }
 
@@ -40,7 +41,7 @@ impl OpenedTrace<'_> {
         self.trace_contents().as_slice()
     }
 
-    /// Converts an error about the bytes to an error that names their file or pipe.
+    /// Adds the name of the file or pipe to an error about its bytes.
     pub fn locate_error(&self, error: TraceError) -> TraceError {
         self.trace_contents().with_source(error)
     }
@@ -55,7 +56,7 @@ impl JobTraces {
         Ok(Self { found, piped })
     }
 
-    /// Restricts the traces to the profiled step `step`, if it is given.
+    /// Keeps only the profiled step `step` of the traces, if a step is given.
     pub fn at_step(self, step: Option<u64>) -> Result<Self, JobError> {
         if step.is_none() {
             return Ok(self);
@@ -83,12 +84,12 @@ impl JobTraces {
         &self.found.files
     }
 
-    /// Returns the job file's declarations with these groups, but without its ranks.
+    /// Returns the declarations of the job file with `groups` as the groups, but without its ranks.
     pub fn describe_job(&self, groups: DeclaredGroups) -> JobFile {
         merge_declarations(&self.found, groups)
     }
 
-    /// Opens one of the files. For a pipe, returns the contents that were read.
+    /// Opens one of the files. For a pipe, returns the contents that were already read.
     pub fn open_file(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
         Ok(match &self.piped {
             Some(contents) if self.found.stream.as_ref() == Some(&file.path) => {
@@ -99,14 +100,15 @@ impl JobTraces {
     }
 }
 
-/// Merges the declarations of the job files in `found`, with these groups, but without their ranks.
+/// Merges the declarations of the job files in `found`, with `groups` as the groups, but without
+/// their ranks.
 pub fn merge_declarations(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
     let mut about = JobFile {
         groups,
         ..JobFile::default()
     };
     for (path, job) in &found.jobs {
-        // The merged job has the machine of the first job, and the roles of all jobs.
+        // The merged declarations have the machine of the first job and the roles of all jobs.
         about.roles.extend(&job.roles);
         about.machine = about.machine.or_else(|| {
             let machine = job.machine.as_deref()?;

@@ -1,5 +1,5 @@
-//! Results from many replays: sweeps over plans and machines, scores against measured runs, schedules on
-//! chips, and regression checks of archives.
+//! Results of many replays: sweeps over plans and machines, scores against measured runs, schedules
+//! on chips, and regression checks of archives.
 
 pub mod regression;
 pub mod schedule;

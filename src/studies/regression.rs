@@ -4,8 +4,8 @@
 //! A check gives two separate verdicts. *Did the prediction change?* compares the prediction with
 //! the baseline, and fails if the change exceeds a threshold. *How far is the prediction from
 //! measured steps?* compares the prediction with a distribution, if the archive has one. This
-//! second verdict never fails by itself: a prediction may become worse for a good reason, and an
-//! accurate prediction does not excuse an unintended change.
+//! second verdict alone never fails a check: a prediction may become less accurate for a good
+//! reason, and an accurate prediction does not excuse an unintended change.
 
 mod budget;
 mod cause;
@@ -41,7 +41,7 @@ pub enum RegressionError {
     /// The machine is invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// Values of the machine cannot be set.
+    /// Values in the machine's text cannot be set.
     #[error(transparent)]
     MachineText(#[from] job::MachineTextError),
     /// The traces do not form a job.
@@ -64,8 +64,8 @@ pub enum RegressionError {
     Report(String),
 }
 
-/// Returns the text of a machine file. If the workload has a file of this name, the machine is this
-/// file, otherwise a preset or a path.
+/// Returns the text of a machine file. If the workload has a file of this name, returns the text of
+/// that file; otherwise the name is a preset or a path.
 pub fn machine_text(
     archive: &Archive,
     entry: &WorkloadEntry,
@@ -81,17 +81,17 @@ pub fn machine_text(
     }
 }
 
-/// A prediction, with the first option that had no effect on it.
+/// A prediction, and the first option that had no effect on it.
 #[derive(Debug)]
 pub struct WorkloadPrediction {
     /// Report of the replay that gives the prediction.
     pub report: Report,
-    /// The first option that has no effect on this workload. An option without effect need not be an error,
+    /// The first option that has no effect on this workload. Such an option need not be an error,
     /// because in a corpus an option may concern only some of the workloads.
     pub ineffective: Option<OptionRefusal>,
 }
 
-/// Predicts a workload on the machine that the text `machine` describes.
+/// Predicts the time of a workload on the machine that the text `machine` describes.
 pub fn predict_run(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
@@ -121,8 +121,8 @@ pub fn predict_run(
     })
 }
 
-/// Returns the features that a prediction covers: operators, kinds of collectives by group, size, schema, and
-/// machine.
+/// Returns the features that a prediction covers: operators, kinds of collectives by group, size,
+/// schema version, and machine.
 pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
     let operators = report
         .operators
@@ -146,7 +146,7 @@ pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -
     all.into_iter().collect()
 }
 
-/// Serializes a report for storage.
+/// Serializes a report for storage in an archive.
 pub fn report_text(report: &Report) -> Vec<u8> {
     let mut out = Vec::new();
     chakram_report::json::write_json(&mut out, report).expect("a vector grows as needed");
@@ -171,13 +171,14 @@ pub struct CheckedPrediction {
     /// Mean over NPUs of the time in each category, for the baseline and for the prediction; `None`
     /// if the prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
-    /// Baselines on this machine, oldest first. The prediction is compared with the last one.
+    /// Baselines on this machine, from oldest to newest. The prediction is compared with the
+    /// newest.
     pub baselines: Vec<BaselineRecord>,
-    /// Distance from measured steps; `None` if the archive has none.
+    /// Distance of the prediction from measured steps; `None` if the archive has none.
     pub measured: Option<MeasuredVerdict>,
 }
 
-/// Time in each category.
+/// Time in each category, by index.
 pub type CategoryTimes = [Span; TimeCategory::COUNT];
 
 impl CheckedPrediction {
@@ -191,7 +192,7 @@ impl CheckedPrediction {
     }
 }
 
-/// Compares a prediction with `baseline`. The prediction moved if the difference exceeds
+/// Compares a prediction with `baseline`. The prediction has moved if the difference exceeds
 /// `threshold` percent.
 pub fn check_baseline(
     archive: &Arc<Archive>,
@@ -245,7 +246,7 @@ pub fn check_baseline(
             for ((category, _), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
                 let part = replay.parts.iter().find(|part| part.name == key);
                 let mean = part.expect("a comparison has all parts").mean;
-                // Means are not larger than the makespan, which has 64 bits.
+                // A mean does not exceed the makespan, which has 64 bits.
                 means[0][*category as usize] = Span(mean.before as u64);
                 means[1][*category as usize] = Span(mean.after as u64);
             }

@@ -1,11 +1,12 @@
-//! Sub-layers on chips: which sub-layer each chip runs in each step, where its data are, and how long a step
-//! takes.
+//! Sub-layers on chips: the sub-layer that each chip runs in each step, the location of its data,
+//! and the duration of each step.
 //!
-//! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism"
-//! (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A schedule assigns each chip
-//! one sub-layer per step ([`ChipSchedule`]). [`ChipMachine::simulate_steps`] tracks which data each chip has, to find
-//! the sources of each step's data. [`ChipMachine::steps`] computes the time and energy of steps that have a
-//! barrier after each stage. For chips without barriers, [`ScheduledJob`] writes traces that can be replayed.
+//! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
+//! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A
+//! schedule assigns each chip one sub-layer per step ([`ChipSchedule`]).
+//! [`ChipMachine::simulate_steps`] tracks which data each chip has, to find the sources of each
+//! step's data. It computes the time and energy of steps with a barrier after each stage. For chips
+//! without barriers, [`ScheduledJob`] writes traces for a replay.
 
 mod cycles;
 mod family;
@@ -36,40 +37,42 @@ pub struct SubLayer {
     /// Indices of the sub-layers whose outputs this sub-layer reads. All are smaller than its own
     /// index.
     pub after: Vec<u32>,
-    /// Index of the piece that is read of each of these outputs; `None` if the whole outputs are
+    /// Index of the piece that is read from each of these outputs; `None` if the whole outputs are
     /// read.
     pub piece: Option<u32>,
-    /// Number of pieces into which its output is divided for the sub-layers that read it.
+    /// Number of pieces into which this sub-layer's output is divided for its readers.
     pub pieces: u32,
     /// Index of the weights. Sub-layers with equal indices share weights. `None` if the sub-layer
     /// has no weights.
     pub weights: Option<u32>,
     /// Index of the part of the model's input that the sub-layer reads. Sub-layers with equal
-    /// indices read the same part. `None` if the sub-layer reads only outputs of others.
+    /// indices read the same part of the input. `None` if the sub-layer reads only outputs of other
+    /// sub-layers.
     pub input: Option<u32>,
 }
 
-/// Sub-layers, in the order in which a scheduler considers them.
+/// The sub-layers of a model, in the order in which a scheduler considers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskGraph {
-    /// The sub-layers; each sub-layer comes after its dependencies.
+    /// The sub-layers; each one comes after its dependencies.
     pub tasks: Vec<SubLayer>,
 }
 
 /// The sub-layer that each accelerator runs in each step; `None` if it is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChipSchedule {
-    /// One list per accelerator with an entry per step. The accelerators of a chip are consecutive.
+    /// One list per accelerator, with an entry per step. The accelerators of a chip are
+    /// consecutive.
     pub chips: Vec<Vec<Option<u32>>>,
 }
 
 impl ChipSchedule {
-    /// Returns the number of steps.
+    /// Returns the number of steps, which is the same on all accelerators.
     pub fn step_count(&self) -> usize {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Returns the sub-layer of an accelerator in `step`.
+    /// Returns the sub-layer of an accelerator in `step`; `None` if it is idle.
     pub fn task_at(&self, accelerator: usize, step: usize) -> Option<u32> {
         self.chips.get(accelerator)?.get(step).copied().flatten()
     }

@@ -1,9 +1,10 @@
-//! Comparison of predictions with measured runs: how large the errors are, and whether plans are
-//! ranked in the measured order.
+//! Comparison of predictions with measured runs: the size of errors, and whether plans are ranked
+//! in the measured order.
 //!
-//! A table of runs ([`RunTable`]) is read from CSV. A file of columns ([`RunColumns`]) maps its columns to
-//! options of a model and of its plan. Every run is generated, replayed, and compared with its measurement
-//! ([`score_runs`]). [`ScoreSummary`] has the statistics, also for a null model that knows only FLOPs.
+//! A table of runs ([`RunTable`]) is parsed from CSV. A file of columns ([`RunColumns`]) maps the
+//! table's columns to options of a model and its plan. Every run is generated, replayed, and
+//! compared with its measurement ([`score_runs`]). [`ScoreSummary`] has the statistics, which are
+//! also computed for a null model that knows only FLOPs.
 
 use chakram_base::interrupt::inherit_token;
 use chakram_base::units::Span;
@@ -65,7 +66,7 @@ pub enum ScoreError {
         file: String,
         /// Line in the table, from 1.
         line: u64,
-        /// Value found, and value expected.
+        /// The value that was found, and the value that was expected.
         why: String,
     },
     /// An option has no effect on a run.
@@ -75,7 +76,7 @@ pub enum ScoreError {
         file: String,
         /// Line in the table, from 1.
         line: u64,
-        /// The option, and why it has no effect.
+        /// The option, and the reason why it has no effect.
         refusal: OptionRefusal,
     },
     /// The table as a whole is invalid.
@@ -83,7 +84,7 @@ pub enum ScoreError {
     Table {
         /// Name of the table.
         file: String,
-        /// Value found, and value expected.
+        /// The text that was found, and the text that was expected.
         why: String,
     },
 }
@@ -127,12 +128,12 @@ impl From<String> for RunFault {
 pub struct PredictedRun {
     /// Predicted time of a step.
     pub makespan: Span,
-    /// 90 % interval of the time, if the kernel times have error estimates.
+    /// 90 % interval of the time; `None` if the kernel times have no error estimates.
     pub interval: Option<[Span; 2]>,
 }
 
-/// Predicts the runs of a table, and passes each prediction to `ended` in the table's order. For a
-/// run that cannot be predicted, passes the reason.
+/// Predicts the runs of a table, and calls `ended` with each prediction in the table's order. For a
+/// run that cannot be predicted, calls it with the reason.
 ///
 /// Runs are generated and replayed independently on `threads` threads, whose number does not affect
 /// the results. `ended` receives a result as soon as all earlier results are known.
@@ -156,22 +157,22 @@ pub fn score_runs(
         let predicted = predict_run(run, options)?;
         Ok(*cell.get_or_init(|| predicted))
     };
-    // Repeated measurements of a plan come last, because they reuse the prediction of its first
-    // run.
+    // Repeated measurements of a plan come last, because they reuse the prediction of the plan's
+    // first run.
     let (plans, repeats): (Vec<usize>, Vec<usize>) =
         (0..firsts.len()).partition(|&i| firsts[i] == i);
     score_in_order(table, &[plans, repeats].concat(), threads, ask, ended)
 }
 
-/// For each run, the index of the first run that has the same model, plan and machine.
+/// Returns, for each run, the index of the first run that has the same model, plan and machine.
 fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     let mut known = BTreeMap::new();
     let runs = table.runs.iter().enumerate();
     runs.map(|(i, run)| {
         let first: usize = *known.entry((&run.file, &run.options)).or_insert(i);
         let other = &table.runs[first];
-        // Compare all inputs, not options: if two files of columns score the same table, different
-        // runs can have equal options.
+        // Compare all inputs instead of the options in the table: if two files of columns score the
+        // same table, different runs can have equal options.
         match run.machine == other.machine && run.training == other.training {
             true => first,
             false => i,
@@ -180,7 +181,8 @@ fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     .collect()
 }
 
-/// Calls `ask` for each run with its index, and passes the results to `ended` in the table's order.
+/// Calls `ask` for each run with its index, and calls `ended` with the results in the table's
+/// order.
 fn score_all<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
@@ -200,8 +202,8 @@ fn score_by<T: Send>(
     score_in_order(table, &order, threads, ask, ended)
 }
 
-/// Calls `ask` for each run. Runs begin in the given `order` of indices, but results are returned in the
-/// table's order.
+/// Calls `ask` for each run. Runs begin in the given `order` of indices, but `ended` receives
+/// results in the table's order.
 fn score_in_order<T: Send>(
     table: &RunTable,
     order: &[usize],
@@ -235,7 +237,7 @@ fn score_in_order<T: Send>(
             while let Some(answer) = found.remove(&in_order.len()) {
                 let told = ended(&table.runs[in_order.len()], &answer);
                 if told.is_err() {
-                    // After this, no thread starts another run.
+                    // From now on, no thread starts another run.
                     next.store(table.runs.len(), Ordering::Relaxed);
                     return told;
                 }
@@ -259,7 +261,7 @@ fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRu
     })
 }
 
-/// Predicts the makespan of a run. The interval would take longer, because it needs a report.
+/// Predicts the makespan of a run. Without the interval, no report is needed, which saves time.
 fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
     replay_run(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
@@ -267,8 +269,8 @@ fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, 
     })
 }
 
-/// Replays `run`, and returns the result of `answer` for the replay. `answer` also returns true if
-/// the replayed ranks may represent all ranks.
+/// Replays `run`, and returns the result of `answer` for the replay. The second value that `answer`
+/// returns is true if the replayed ranks may represent all ranks.
 fn replay_run<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
@@ -306,8 +308,8 @@ mod tests {
         heads = \"8\"\nsequence = \"128\"\nvocabulary = \"1024\"\nbatch = \"16\"\noverlap = \"false\"\n\
         schedule = \"1f1b\"\n";
 
-    /// Returns for each row whether one copy represents all, and the makespans of one copy and of
-    /// all ranks.
+    /// Returns for each row: whether one copy represents all ranks, the makespan of one copy, and
+    /// the makespan of all ranks.
     fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");
@@ -374,7 +376,7 @@ mod tests {
                 refused[1].starts_with("runs:5: `tensor` is 3"),
                 "{refused:?}"
             );
-            // An error from the callback ends the run.
+            // An error from the callback ends the scoring.
             let mut count = 0;
             let stopped = score_runs(&table, &options, threads, |_, _| {
                 count += 1;
@@ -433,7 +435,7 @@ mod tests {
                 .as_seconds()
         };
         // If gradients are reduced during the backward pass, some kernels are slower by a factor of
-        // 1.19; after it, none is.
+        // 1.19; if they are reduced after it, no kernel is slower.
         let slower = seconds("true", stated) / seconds("true", "");
         assert!(slower > 1.001 && slower < 1.19, "{slower}");
         let [with, without] = [stated, "beside_collectives = 1"].map(|text| seconds("false", text));

@@ -68,8 +68,8 @@ pub fn parse_query(text: &str) -> Result<MetadataQuery, String> {
     MetadataQuery::parse(text).map_err(|error| error.to_string())
 }
 
-/// Renders workloads as CSV. If a workload does not have a key that another one has, the cell is
-/// empty.
+/// Renders workloads as CSV. A cell is empty if the workload does not have the column's metadata
+/// key.
 fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
     let keys = found.iter().flat_map(|row| &row.metadata.0);
     let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
@@ -122,7 +122,7 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
         out.write_all(list_csv(&found).as_bytes())?;
         return Ok(super::exit_code(listing.uncommitted_tail()));
     }
-    // Numbers and spaces take 26 columns, and the metadata as many columns as the longest name.
+    // Numbers and spaces take 26 columns; the metadata get the same width as the longest name.
     let columns = plain_style().width;
     let longest = columns.saturating_sub(52);
     let names = found.iter().map(|row| clip_middle(&row.name, longest));
@@ -152,8 +152,8 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
     }
     writeln!(out, "{count}, {}", Bytes(listing.stored_bytes()))?;
     drop((found, names));
-    // Do not free the memory: the program ends here, and freeing ten thousand workloads would take a tenth of
-    // the run.
+    // Do not free the memory: the program ends here, and freeing ten thousand workloads would take
+    // a tenth of its time.
     std::mem::forget(all);
     Ok(super::exit_code(listing.uncommitted_tail()))
 }

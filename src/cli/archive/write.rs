@@ -104,7 +104,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     if machine.is_file() {
         files.push((job::CASE_MACHINE.to_owned(), machine));
     }
-    // Also store the file of groups, which `generate` writes next to a job for other programs.
+    // Also store the file of groups that `generate` writes next to a job for other programs.
     if let Some(path) = found.files.first().and_then(|file| prefix_of(&file.path)) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let groups = path.with_file_name(format!("{name}.groups.json"));
@@ -157,7 +157,8 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the default name of a workload: the name of the case or folder, or else the prefix of its files.
+/// Returns the default name of a workload: the name of the case or folder; without one, the prefix
+/// of the files.
 fn default_name(paths: &[PathBuf], files: &[chakram_trace::format::file::RankFile]) -> String {
     let name = job::name_of(paths, files);
     let name = name
@@ -179,8 +180,8 @@ fn folder_of(path: &Path) -> PathBuf {
     path.parent().map_or_else(PathBuf::new, Path::to_owned)
 }
 
-/// Removes repeated paths to a file. Fails if two different files would have the same name in the
-/// archive.
+/// Removes repeated paths to the same file. Fails if two different files would have the same name
+/// in the archive.
 fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, PathBuf)>, String> {
     files.sort();
     files.dedup_by(|b, a| {
@@ -198,7 +199,8 @@ fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, Pa
     }
 }
 
-/// Adds the file `path`, or all files in the folder `path`. Stored names begin with the last part of `path`.
+/// Adds the file `path`, or all files in the folder `path`. Names in the archive begin with the
+/// last part of `path`.
 fn add_file_or_folder(
     path: &Path,
     files: &mut Vec<(String, PathBuf)>,

@@ -1,5 +1,5 @@
-//! Shows the effects of quirks on a result, by replays with all quirks, with each quirk corrected, and with
-//! all quirks corrected.
+//! Shows the effect of each quirk on the makespan, with replays that have all quirks, that correct
+//! one quirk, and that correct all quirks.
 
 use super::{AstraSimArgs, replay};
 use crate::compare::parallel_map;
@@ -44,9 +44,9 @@ impl QuirkVariation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QuirkReplayResult {
     After(Span),
-    /// The quirk does not exist on the chosen network.
+    /// The quirk has no meaning on the chosen network.
     NotApplicable,
-    /// The replay was rejected, deadlocked or never ends.
+    /// The replay was rejected, deadlocked, or would never end.
     Failed {
         how: &'static str,
         why: String,
@@ -59,8 +59,8 @@ struct QuirkRow {
     ended: QuirkReplayResult,
 }
 
-/// Replays the inputs of `args` once per variation, and prints the table. A replay that fails with a
-/// corrected quirk is reported in the table and by the exit code.
+/// Replays the inputs of `args` once per variation, and prints the table. If a replay with a
+/// corrected quirk fails, the table and the exit code report it.
 pub fn run(
     args: &AstraSimArgs,
     to: &mut ReportDestination<'_>,
@@ -116,8 +116,8 @@ pub fn run(
     }
 }
 
-/// Returns the makespan with the quirks `quirks`; if the replay fails, the kind of failure and its
-/// message.
+/// Returns the makespan with the quirks `quirks`; if the replay fails, returns the kind of failure
+/// and its message.
 fn makespan_with(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
     let job = args
         .load_job(quirks)

@@ -1,4 +1,4 @@
-//! Renders the output formats: ASTRA-sim's lines, a table, or the report in JSON.
+//! Renders the output formats: ASTRA-sim's lines, a table, or the report as JSON.
 
 use chakram_astra_sim::{AstraInputs, RankWork};
 use chakram_base::units::Span;
@@ -16,18 +16,18 @@ pub struct RankStatistics {
     /// Index of the rank in the job.
     pub rank: u32,
     finish: u64,
-    /// Wall time minus the recorded times of the rank's nodes. Negative in a pure replay in which nodes
-    /// overlap.
+    /// Wall time minus the recorded times of the rank's nodes. Negative if nodes overlap, which is
+    /// possible in a pure replay.
     exposed: i64,
     time: RankBusyTime,
     work: RankWork,
-    /// Peak memory of tensors in bytes, if the inputs ask to track memory.
+    /// Peak memory of tensors in bytes, if the inputs request tracking of memory.
     pub peak_memory: Option<u64>,
 }
 
 impl RankStatistics {
-    /// Creates the statistics of a rank with the busy times `time` and the work `work`. Returns `None` if the
-    /// rank did not finish.
+    /// Creates the statistics of a rank from its busy times `time` and its work `work`. Returns
+    /// `None` if the rank did not finish.
     pub fn new(rank: u32, time: RankBusyTime, work: RankWork) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {
@@ -61,7 +61,7 @@ fn as_ns(span: Span) -> u64 {
     span.0 / 1000
 }
 
-/// Renders ASTRA-sim's lines in its own words, rank by rank.
+/// Renders the lines that ASTRA-sim prints, in its words, rank by rank.
 pub fn render_text(rows: &[RankStatistics]) -> String {
     let mut out = String::new();
     for row in rows {
@@ -80,8 +80,8 @@ pub fn render_rank_end(row: &RankStatistics) -> String {
     )
 }
 
-/// Renders the lines of a rank's statistics. Unless `always`, there is a line about overlap only if kernels
-/// and communication overlap.
+/// Renders the lines of a rank's statistics. Unless `always` is true, the line about overlap is
+/// rendered only if kernels and communication overlap.
 pub fn render_rank_statistics(row: &RankStatistics, always: bool) -> String {
     let mut out = String::new();
     write_lines(&mut out, row, always).expect("a string grows as needed");
@@ -182,7 +182,7 @@ pub struct OriginalDocument {
     astra_sim: OriginalReport,
 }
 
-/// Settings and results that only ASTRA-sim has.
+/// Settings and results that only ASTRA-sim's reports have.
 #[derive(Debug, Serialize)]
 struct OriginalReport {
     network_model: String,
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(scale_bytes(1023), (1023.0, "B"));
         assert_eq!(scale_bytes(1536), (1.5, "KB"));
         assert_eq!(scale_bytes(3 << 20), (3.0, "MB"));
-        // Even one byte less than a MB is printed in KB, although it rounds to 1024.00.
+        // A size of one byte less than a MB is printed in KB, although it rounds to 1024.00.
         assert_eq!(scale_bytes((1 << 20) - 1).1, "KB");
         assert_eq!(scale_bytes(5 << 29), (2.5, "GB"));
         assert_eq!(scale_bytes(1 << 50), (1024.0, "TB"));

@@ -44,8 +44,8 @@ pub fn run(
 enum ReplayAttempt {
     /// All output was written.
     Done,
-    /// Nothing was printed, because analytical answers may have changed the order of ASTRA-sim's lines. The
-    /// caller must replay step by step.
+    /// Nothing was printed, because analytical answers may have changed the order of ASTRA-sim's
+    /// lines. The caller must replay every collective step by step.
     LostOrder,
 }
 
@@ -62,8 +62,8 @@ fn replay_and_print(
     let mut collectives = job.collectives.clone();
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
-    // `None` means that all compute nodes of the graph are kernels, so the observer needs no look-up per
-    // node.
+    // `None` means that all compute nodes of the graph are kernels, so that the observer need not
+    // check each node.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph_of(instance)));
     let odd: Vec<_> = odd.collect();
     let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance.index()] {
@@ -135,7 +135,7 @@ fn replay_and_print(
         to.write_report(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
         let log = folder.unwrap_or(Path::new("log")).join("log.log");
-        // Create all folders of the path, as ASTRA-sim does.
+        // Create all folders on the path, as ASTRA-sim does.
         let parent = folder
             .and_then(Path::parent)
             .filter(|p| !p.as_os_str().is_empty());
@@ -175,16 +175,16 @@ fn replay_and_print(
     Ok(ReplayAttempt::Done)
 }
 
-/// Returns the engine's options for `args`.
+/// Returns the engine's options that correspond to `args`.
 pub fn engine_options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // A replay that writes a timeline cannot be repeated, because the file can be started only once. A
-        // replay with a timeline simulates step by step from the start, which always keeps the order of
-        // lines.
+        // A replay that writes a timeline cannot be repeated, because the timeline file can be
+        // started only once. Therefore such a replay simulates step by step from the start, which
+        // always keeps the order of lines.
         stepwise: args.stepwise
             || (args.prints_transcript() && args.timeline.file_path().is_some()),
-        // ASTRA-sim prints ranks that finish together in the order in which they end, so the engine must keep
-        // this order.
+        // ASTRA-sim prints ranks that finish at the same time in the order in which they end, so
+        // the engine must keep this order.
         ordered_ends: args.prints_transcript(),
         ..ReplayOptions::default()
     }
@@ -233,7 +233,7 @@ fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
     }
 }
 
-/// Writes a picture of a rank's memory to its own file.
+/// Writes a chart of a rank's memory to a separate file.
 fn draw_memory(
     memory: &TensorMemory<'_>,
     rank: u32,

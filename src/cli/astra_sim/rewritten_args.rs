@@ -17,7 +17,7 @@ const PROGRAMS: [(&str, &str); 2] = [
     ("AstraSim_Analytical_Congestion_Aware", "aware"),
 ];
 
-/// A rewritten command line.
+/// The result of rewriting a command line.
 #[derive(Debug, Default)]
 pub struct RewrittenArgs {
     /// Arguments for the parser, beginning with the program's name.
@@ -28,10 +28,10 @@ pub struct RewrittenArgs {
     pub original: bool,
 }
 
-/// Rewrites a command line, whose first word is the program's name. If this is the name of one of ASTRA-sim's
-/// programs, adds the subcommand and the network model. Removes arguments that the subcommand does not know,
-/// because ASTRA-sim ignores them. Also removes a separate word that follows a flag whose value must follow
-/// `=`.
+/// Rewrites a command line, whose first word is the program's name. If this is the name of one of
+/// ASTRA-sim's programs, adds the subcommand and the network model. Removes arguments that the
+/// subcommand does not have, because ASTRA-sim ignores unknown arguments. Also removes a separate
+/// word after a flag whose value must follow `=`.
 pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();
@@ -53,14 +53,14 @@ pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> Rewritten
             to.original = true;
         }
     }
-    // All other subcommands are parsed unchanged.
+    // Command lines of all other subcommands are parsed unchanged.
     if !to.original && to.kept.last().is_none_or(|command| command != NAME) {
         to.kept.extend(given);
         return to;
     }
     let command = LimitArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
-    // The previous flag, if its value is optional or must follow `=`. A separate word after this flag is
-    // ignored.
+    // The previous flag, if its value is optional or must be attached with `=`. A separate word
+    // after such a flag is ignored.
     let mut before = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
@@ -100,8 +100,8 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
     }
 }
 
-/// Returns a note why `argument` is ignored. `flag` is the previous flag, if that flag could have a
-/// value.
+/// Returns a note that gives the reason why `argument` is ignored. `flag` is the previous flag, if
+/// that flag could have a value.
 fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
@@ -118,7 +118,7 @@ fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> Input
     InputNote::about_flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
-/// Where the value of a known argument is: the argument has none, it is the next word, or it is missing
+/// Place of a known argument's value: the argument has none, it is the next word, or it is missing
 /// because there is no `=`.
 enum FlagValue {
     Nothing,
@@ -126,7 +126,7 @@ enum FlagValue {
     Next,
 }
 
-/// Returns where the value of `argument` is, or `None` if `command` does not know the argument.
+/// Returns the place of the value of `argument`, or `None` if `command` does not have the argument.
 fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
     let takes = |arg: &Arg| {
         if !arg.get_action().takes_values() {
@@ -143,8 +143,8 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
             None => (long, false),
             Some((name, _)) => (name, true),
         };
-        // Compare with help separately, because the parser adds it and the command does not list
-        // it.
+        // Compare with `help` separately, because the parser adds this argument and the command
+        // does not list it.
         let help = (name == "help").then_some(FlagValue::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name)).map(|arg| {
             if value {
@@ -155,7 +155,7 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
         });
         return arg.or(help);
     }
-    // `-qofile` means `-q -o file`: the first letter that takes a value takes the rest of the word or the
+    // `-qofile` means `-q -o file`: the first letter with a value takes the rest of the word or the
     // next word.
     let mut letters = argument.strip_prefix('-')?.chars();
     let mut last = None;
@@ -226,8 +226,8 @@ mod tests {
         assert!(rewrite_arguments([]).kept.is_empty());
     }
 
-    /// The parser knows all options in the help by their long and short names, and general options also
-    /// before the command.
+    /// Tests that the parser knows all options in the help by their long and short names, and
+    /// general options also before the command.
     #[test]
     fn options_that_the_help_lists_are_kept() {
         let mut cli = crate::whole_command();

@@ -1,13 +1,13 @@
 //! Prints ASTRA-sim's own lines, for scripts that parse ASTRA-sim's output and log.
 //!
-//! A line is `[time] [logger] [level] text`, the default format of the library with which ASTRA-sim logs.
-//! Standard output gets the lines of level `info` and above: the rings of NPU 0 and, when an NPU finishes,
-//! its end and its statistics. `log.log` in the folder for logs gets the same lines. With `trace-enabled`,
-//! the log also gets a line whenever a node is issued or completes. Times are UTC; `SOURCE_DATE_EPOCH`
-//! replaces the current time.
+//! A line is `[time] [logger] [level] text`, the default format of the library with which ASTRA-sim
+//! logs. Lines of level `info` and above go to standard output: the rings of NPU 0 and, when an NPU
+//! finishes, its end and its statistics. The same lines go to `log.log` in the log folder. With
+//! `trace-enabled`, the log also gets a line each time a node is issued or completes. Times are
+//! UTC; `SOURCE_DATE_EPOCH` replaces the current time.
 //!
-//! If a rank has host nodes, memory nodes, or nodes that do no work, its statistics stop after their first
-//! line.
+//! If a rank has host nodes, memory nodes, or nodes without work, its statistics stop after their
+//! first line.
 
 use super::render::{self, RankStatistics};
 use chakram_astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
@@ -39,8 +39,8 @@ pub struct TranscriptRecorder<'a> {
 }
 
 impl<'a> TranscriptRecorder<'a> {
-    /// Creates a recorder of `workload`. With `traces`, the recorder also records the events of
-    /// each node.
+    /// Creates a recorder of `workload`. If `traces` is true, the recorder also records when each
+    /// node is issued and completes.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
         let nodes = workload
             .instances()
@@ -54,8 +54,8 @@ impl<'a> TranscriptRecorder<'a> {
         }
     }
 
-    /// Returns true if ASTRA-sim prints lines about a node. ASTRA-sim prints no lines about a node
-    /// that completes immediately.
+    /// Returns true if ASTRA-sim prints lines about a node. ASTRA-sim prints no lines about nodes
+    /// that complete immediately.
     fn is_told(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
@@ -64,8 +64,8 @@ impl<'a> TranscriptRecorder<'a> {
         self.traces && kind != NodeKind::Nothing && !skipped
     }
 
-    /// Returns the events. Ranks without nodes finish at the start, in the order of ranks, as they do in
-    /// ASTRA-sim.
+    /// Returns the recorded events in order. Ranks without nodes finish at the start, in the order
+    /// of ranks, as in ASTRA-sim.
     fn list_events(&self) -> Vec<TranscriptEvent> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
@@ -115,14 +115,15 @@ impl Observer for TranscriptRecorder<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Detects whether ASTRA-sim's order of lines is kept although collectives are answered analytically. Lines
-/// about members of the same collective always keep their order. All lines keep their order if no other
-/// node completes between the collective's start and its end. If another node completes in between, a step
-/// of the collective could be due at the same instant as another event. An NPU handles the events of an
-/// instant in the order in which the first of them was scheduled.
+/// Detects whether ASTRA-sim's order of lines is kept when collectives are answered analytically.
+/// Lines about members of the same collective always keep their order. All lines keep their order
+/// if no other node completes between the start and the end of a collective. If another node
+/// completes in that time, a step of the collective could be at the same instant as another event.
+/// An NPU handles the events of an instant in the order in which the first event of that instant
+/// was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
-    /// Time at which the last node completed that is not a collective.
+    /// Time at which the last node that is not a collective completed.
     other: Option<Time>,
     /// End of the last collective, and true if its answer was analytical.
     last: Option<(Time, bool)>,
@@ -186,8 +187,8 @@ impl TranscriptLines {
     }
 }
 
-/// Renders all lines of a run. `rows` are the instances that finished, `types` the node types if nodes are
-/// traced, and `clock` the time stamp.
+/// Renders all lines of a run. `rows` are the instances that finished; `types` are the node types
+/// if nodes are traced; and `clock` is the time stamp.
 pub fn render_lines(
     transcript: &TranscriptRecorder<'_>,
     inputs: &AstraInputs,
@@ -248,8 +249,8 @@ pub fn render_lines(
     to
 }
 
-/// Renders an NPU's end and its statistics. ASTRA-sim may print only the first line of the
-/// statistics.
+/// Renders the end and the statistics of an NPU. Like ASTRA-sim, it renders only the first line of
+/// some statistics.
 fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     let rank = row.rank;
     to.append_info("workload", &render::render_rank_end(row));
@@ -270,10 +271,10 @@ fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     }
 }
 
-/// Returns the size and the neighbour distance of each ring of NPU 0, in the order in which ASTRA-sim creates
-/// them. All-reduce, reduce-scatter, all-gather and all-to-all each have one ring per dimension in their list
-/// of algorithms, except dimensions with a double binary tree. An entry for all dimensions is a single ring
-/// of all NPUs, and ends the list.
+/// Returns the size and the neighbour distance of each ring of NPU 0, in the order in which
+/// ASTRA-sim creates them. All-reduce, reduce-scatter, all-gather and all-to-all each have one ring
+/// per dimension in their list of algorithms, except for dimensions with a double binary tree. A
+/// list entry that is for all dimensions is a single ring of all NPUs, and is the last entry.
 fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npu_count());
@@ -317,7 +318,7 @@ pub fn format_clock_time() -> String {
 fn format_date(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);
-    // Count days from 1 March of the year 0. An era is 400 years.
+    // Count days from 1 March of the year 0, in eras of 400 years.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -336,7 +337,7 @@ mod tests {
 
     #[test]
     fn days_are_those_of_the_calendar() {
-        // `date -u -d @S` printed the expected values.
+        // The expected values are from `date -u -d @S`.
         for (seconds, expected) in [
             (0, "1970-01-01 00:00:00.000"),
             (951_782_400, "2000-02-29 00:00:00.000"),

@@ -1,4 +1,5 @@
-//! Writes collectives that nccl-tests measured into a machine's `measured_collective` tables.
+//! Writes collectives that were measured with nccl-tests into `measured_collective` tables of a
+//! machine.
 
 use super::{quote_toml, with_section};
 use crate::terminal::plain_style;
@@ -13,8 +14,8 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 
-/// Returns `text`, the file of `machine`, with the collectives from the logs at `paths`, and a summary of
-/// them.
+/// Returns `text`, the contents of `machine`'s file, with the collectives from the logs at `paths`,
+/// and a summary of these collectives.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Measures kernels of captured jobs, and writes their times into `measured` tables of a machine's NPU
-//! classes.
+//! Measures the kernels of captured jobs, and writes their times into `measured` tables of a
+//! machine's NPU classes.
 
 use super::{quote_toml, rank_classes, with_section};
 use crate::terminal::plain_style;
@@ -17,11 +17,12 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 
-/// Maximum number of rows in the summary.
+/// Maximum number of rows in the summary's table.
 const SHOWN: usize = 12;
 
-/// Returns `text`, the file of `machine`, with the kernels that were recorded in the job at `traces`, and a
-/// summary of them. If `by_rank`, each rank gets an NPU class of its own.
+/// Returns `text`, the contents of `machine`'s file, with the kernels that were recorded in the job
+/// at `traces`, and a summary of these kernels. If `by_rank` is true, each rank gets its own NPU
+/// class.
 ///
 /// # Errors
 ///
@@ -33,7 +34,7 @@ pub(super) fn add_recorded_kernels(
     traces: &[PathBuf],
     by_rank: bool,
 ) -> Result<(String, String), Box<dyn Error>> {
-    // Missing ranks are allowed, because a rank's kernels do not depend on other ranks.
+    // Allow missing ranks, because the kernels of a rank do not depend on other ranks.
     let options = JobOptions {
         absent: MissingRankPolicy::Mirror,
         mirrored: machine.topology().npu_count(),
@@ -71,7 +72,7 @@ pub(super) fn add_recorded_kernels(
     let summary = summarize_kernels(&found);
     let mut priced = found;
     if by_rank {
-        // An NPU whose rank was not measured uses the times of all ranks of its class.
+        // An NPU whose rank was not measured uses the times of all ranks in its class.
         let measured: BTreeSet<usize> = priced.iter().map(|kernel| kernel.class).collect();
         let mut shared_class = vec![0; machine.classes().len()];
         for npu in (0..npus).map(Npu) {
@@ -131,7 +132,7 @@ fn kernel_tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String 
     text
 }
 
-/// Returns a table of the kernels that take most of the time.
+/// Returns a table of the kernels that take the most time.
 fn summarize_kernels(found: &[KernelTimes]) -> String {
     let mut table = TextTable::new([
         left_aligned_column("KERNELS", 36),

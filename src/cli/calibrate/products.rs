@@ -12,7 +12,8 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::Path;
 
-/// Returns `text`, the file of `machine`, with the GEMMs from the table at `path`, and a summary of them.
+/// Returns `text`, the contents of `machine`'s file, with the GEMMs from the table at `path`, and a
+/// summary of these GEMMs.
 ///
 /// # Errors
 ///

@@ -7,8 +7,9 @@ use chakram_hardware::machine::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Returns `text`, the file of `machine`, in which each NPU in `ranks` that shares its class with others gets
-/// a new class `CLASS-RANK`. The new class is a copy of the old one. Other NPUs keep their class.
+/// Returns `text`, the contents of `machine`'s file, in which each NPU of `ranks` that shares its
+/// class with others gets a new class `CLASS-RANK`. The new class is a copy of the old class. Other
+/// NPUs keep their class.
 pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
     let npus = machine.topology().npu_count();
     let members =
@@ -72,7 +73,8 @@ fn is_heading(line: &str) -> bool {
         .any(|title| line.starts_with(section_comment(title).trim_start()))
 }
 
-/// If `section` is a table of the class `class`, returns the text before and after the class's name in its header.
+/// If `section` is a table of the class `class`, returns its header before and after the class's
+/// name.
 fn class_header<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)> {
     let start = ["[npu.", "[[npu."]
         .iter()

@@ -1,5 +1,5 @@
-//! `chakram convert --list` and `chakram convert auto`: lists the sources, and detects the source of given
-//! files.
+//! `chakram convert --list` and `chakram convert auto`: lists the sources, and detects the source
+//! of the given files.
 
 use super::{ConvertArgs, SummaryFormatArg, run};
 use crate::flags::with_flags;
@@ -55,7 +55,7 @@ pub fn convert_detected(
         args.output.clone().into(),
     ];
     words.extend(args.options.iter().cloned());
-    // Add `--`, because names of inputs may begin with a dash.
+    // Add `--`, because the names of inputs may begin with a dash.
     words.push("--".into());
     words.extend(args.inputs.iter().map(|path| path.clone().into_os_string()));
     let command = Command::new("chakram convert").no_binary_name(true);
@@ -72,8 +72,8 @@ pub fn convert_detected(
     run(&ConvertArgs::from_arg_matches(&matches)?, out)
 }
 
-/// If the first word is not a file, but similar to the name of a source, as in
-/// `chakram convert nvprof profile -o job`, fails with a suggestion.
+/// Fails with a suggestion if the first word is not a file but is similar to the name of a source,
+/// as in `chakram convert nvprof profile -o job`.
 pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error>> {
     let first = args.inputs[0].to_string_lossy();
     let is_word = !first.is_empty() && first.chars().all(|c| c.is_ascii_alphanumeric());

@@ -58,7 +58,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     for (rank, written) in written {
         job.add_trace(rank, job.path_of_rank(rank), written);
     }
-    // The job file needs no groups, because the traces have their own declarations.
+    // The job file needs no groups, because the traces declare them.
     traces::describe_saved(&job.commit_job(JobFile::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => print_summary(&summary, out)?,

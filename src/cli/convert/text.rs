@@ -19,7 +19,8 @@ fn write_more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Prints `summary`. `input` is the word for the inputs whose size is printed, such as JSON.
+/// Prints `summary` as text. `input` is the word for the inputs whose size is printed, such as
+/// JSON.
 pub fn write_summary(
     summary: &ConversionSummary,
     input: &str,
@@ -109,7 +110,7 @@ fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()>
     write_wrapped(out, "  left out: ", &reasons)
 }
 
-/// Prints, for each thread, how confident the links are that were found by order.
+/// Prints, for each thread, the confidence of the links that were found by order.
 fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
     let linked: Vec<&RankConversion> = linked.collect();
@@ -156,7 +157,7 @@ fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Describes why events of a Kineto category or phase are dropped.
+/// Describes the reason why events of a Kineto category or phase are dropped.
 fn describe_category(reason: &str) -> &str {
     match reason {
         "M" => "names of tracks",
@@ -271,7 +272,8 @@ fn write_waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> 
     write_wrapped(out, "  ", &said)
 }
 
-/// Describes which ranks without a capture were inferred, and from which ranks.
+/// Describes the ranks without a capture that were inferred, and the ranks from which they were
+/// inferred.
 fn describe_inferred(summary: &ConversionSummary) -> Option<String> {
     let of = |rank: &RankConversion| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
     let ranks: Vec<String> = summary.ranks.iter().filter_map(of).collect();
@@ -461,8 +463,8 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     Ok(())
 }
 
-/// Writes a line. A line that is wider than a table is broken at spaces. File names are never broken, so that
-/// they can be copied.
+/// Writes a line of text. A line that is wider than a table is broken at spaces, but never within a
+/// file name, so that names can be copied.
 fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     if indent.len() + text.chars().count() <= TABLE_WIDTH {
         return writeln!(out, "{indent}{text}");
@@ -479,7 +481,7 @@ fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> 
     out.write_all(lines.as_bytes())
 }
 
-/// Returns one note about all ranks whose count `of` is above zero: `ranks 0-7: 1,234 kernels …`.
+/// Returns a note about all ranks whose count, `of`, is above zero: `ranks 0-7: 1,234 kernels …`.
 fn of_ranks(
     ranks: &[RankConversion],
     of: fn(&RankConversion) -> u64,

@@ -70,7 +70,7 @@ pub struct ConvertTraceArgs {
     format: SummaryFormatArg,
 }
 
-/// Trace format of the output.
+/// Trace format of the output, as a word on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormArg {
     /// Length-prefixed records, which every Chakra tool reads
@@ -86,11 +86,12 @@ fn parse_generation(text: &str) -> Result<SchemaGeneration, String> {
     })
 }
 
-/// Runs the command. The summary goes to `out`; if `out` gets a trace, it goes to standard error.
+/// Runs the command. The summary goes to `out`; if a trace goes to `out`, the summary goes to
+/// standard error.
 ///
 /// # Errors
 ///
-/// Fails if an input has no trace or a damaged one, or if output cannot be written.
+/// Fails if an input contains no trace or a damaged trace, or if output cannot be written.
 pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let ConvertPlan {
         jobs,
@@ -104,8 +105,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     )?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputSet::default();
-    // Mark all inputs before the first output starts, so that no output replaces an input that is still to be
-    // read.
+    // Mark all inputs before the first output is started, so that no output replaces an input that
+    // is not yet read.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.register_input(&file.path));
     let mut converted = Vec::new();
@@ -136,8 +137,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives a job's files their final names, together with a new job file. If the input's own job file is at
-/// this path, it stays, because the outputs are the same traces in another format.
+/// Gives a job's files their final names, together with a new job file. The job file of the input
+/// stays if it is at this path, because the outputs are the same traces in another format.
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
@@ -166,7 +167,7 @@ fn commit_job(
     Ok(note_others(prefix, &list_stale_traces(prefix, &about)?)?)
 }
 
-/// Converts one trace. The caller later gives all output files their final names together.
+/// Converts one trace. The caller later gives all output files their final names at the same time.
 fn convert_one(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -204,7 +205,7 @@ fn convert_one(
     Ok((converted, written))
 }
 
-/// Writes the records of a task's input to `out`.
+/// Writes the records of a task's input to `out`, converted to the task's format.
 fn convert_records<W: Write>(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -241,7 +242,7 @@ fn convert_records<W: Write>(
         }
     };
     let mut source = RecordSource::new(stream, args.generation)?;
-    // Salvage works only on formats that are read record by record.
+    // Salvage is possible only for formats that are read record by record.
     let by_record = matches!(
         source.detected_format(),
         TraceFormat::Et(_) | TraceFormat::Text(TextFormat::JsonLines)
@@ -257,7 +258,7 @@ fn convert_records<W: Write>(
         sink.write_record(record)?;
     }
     // Check the number of records only at the end, because the length of a stream is not known
-    // before.
+    // earlier.
     if sink.records == 0 {
         return Err(TraceError::empty_file());
     }
@@ -268,8 +269,8 @@ fn convert_records<W: Write>(
     Ok((sink.into_inner(), converted))
 }
 
-/// Salvages the intact records of a task's input. Returns the input's format, the error of its compression,
-/// the contents of the new file, and a report of the losses.
+/// Salvages the intact records from the input of a task. Returns the input's format, the error of
+/// its compression, the contents of the new file, and a report of the losses.
 fn salvage_records(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -278,8 +279,8 @@ fn salvage_records(
     let read;
     let packed = match &job.input {
         Some(file) => {
-            // Open the file without decompression, so that a damaged stream can be decompressed here as far
-            // as it is intact.
+            // Open the file without decompression, so that the intact beginning of a damaged stream
+            // can be decompressed here.
             held = TraceContents::open_compressed(&file.path)?;
             held.as_slice()
         }
@@ -302,13 +303,13 @@ fn salvage_records(
     Ok((report.detected_format(), wrong, bytes, report))
 }
 
-/// Writes the output records, and counts them.
+/// Writes the output records and counts them.
 struct ConvertSink<W: Write> {
     kind: ConvertWriter<W>,
     records: usize,
     /// Number of nodes whose record has zero bytes.
     empty: usize,
-    /// Number of records with zero bytes, including the metadata record if it has none.
+    /// Number of records with zero bytes, including the metadata record if it has zero bytes.
     blank: usize,
 }
 
@@ -341,7 +342,7 @@ impl<W: Write> ConvertSink<W> {
         }
     }
 
-    /// Returns the result of the conversion, to which the caller adds the file names.
+    /// Returns the result of the conversion without the file names, which the caller adds.
     fn describe_result(&self, form: TraceFormat) -> ConvertedTrace {
         ConvertedTrace {
             input: PathBuf::new(),

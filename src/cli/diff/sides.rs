@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Traces that are damaged or cannot be read. For each trace, there is its first error, and the number of
+/// Traces that are damaged or cannot be read. Each trace has its first error and the number of its
 /// further errors.
 #[derive(Debug)]
 pub struct UnreadableTraces {
@@ -20,7 +20,7 @@ pub struct UnreadableTraces {
 }
 
 impl UnreadableTraces {
-    /// Returns the values of all `results` or, if some failed, all their files.
+    /// Returns the values of all `results`; if some failed, returns the files of all that failed.
     pub fn gather_results<T>(
         results: impl IntoIterator<Item = Result<T, Self>>,
     ) -> Result<Vec<T>, Self> {
@@ -64,7 +64,7 @@ impl From<Vec<(TraceError, usize)>> for UnreadableTraces {
     }
 }
 
-/// Maximum number of files that the message names.
+/// Maximum number of files in the message.
 const NAMED: usize = 8;
 
 impl fmt::Display for UnreadableTraces {
@@ -90,7 +90,7 @@ impl fmt::Display for UnreadableTraces {
 
 impl Error for UnreadableTraces {}
 
-/// The trace of a rank in one of the two jobs.
+/// The trace of a rank in one of the two jobs, whole or salvaged.
 #[derive(Debug)]
 pub enum DiffSide {
     /// A whole file.
@@ -99,7 +99,7 @@ pub enum DiffSide {
     Salvaged {
         /// Path of the damaged file.
         path: PathBuf,
-        /// Contents of a valid trace file with the intact records.
+        /// A valid trace file that contains the intact records.
         bytes: Vec<u8>,
         /// Report on what was lost.
         report: Box<SalvageReport>,
@@ -151,7 +151,7 @@ impl DiffSide {
         }
     }
 
-    /// Adds the file's name to an error about its bytes.
+    /// Adds the name of the file to an error about its bytes.
     pub fn with_source(&self, error: TraceError) -> TraceError {
         match self {
             Self::File(contents) => contents.with_source(error),
@@ -159,7 +159,7 @@ impl DiffSide {
         }
     }
 
-    /// Fails if `trace`, which was read from this side, is damaged.
+    /// Fails if `trace`, which was read from this file, is damaged.
     pub fn check_trace(&self, trace: &mut RawTrace<'_>) -> Result<(), UnreadableTraces> {
         if matches!(self, Self::Salvaged { .. }) || !is_damaged(trace) {
             return Ok(());
@@ -170,7 +170,7 @@ impl DiffSide {
         Err(vec![(self.with_source(first), damage.count())].into())
     }
 
-    /// Returns the losses of a salvaged file.
+    /// Returns the losses of a salvaged file as a fault of `rank`.
     pub fn losses_of_rank(&self, rank: u32, second: bool) -> Option<FileFault> {
         let Self::Salvaged {
             path,
@@ -214,8 +214,8 @@ impl DiffSide {
     }
 }
 
-/// Returns true if the error means that the file is damaged. A well-formed record with invalid content is not
-/// damage, because it can still be compared.
+/// Returns true if the error means that the file is damaged. A well-formed record with invalid
+/// content does not count as damage, because it can still be compared.
 fn is_damage(error: &TraceError) -> bool {
     !matches!(error.fault(), TraceFault::Refused { .. })
 }

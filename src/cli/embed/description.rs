@@ -1,10 +1,11 @@
-//! The commands and their options as data, from which language bindings generate functions.
+//! The commands and their options as data, from which bindings for other languages generate
+//! functions.
 
 use crate::whole_command;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
 
-/// Describes every command by its path, its help and its arguments.
+/// Describes every command: its path, its help and its arguments.
 pub fn describe_commands() -> Value {
     let mut command = whole_command();
     command.build();

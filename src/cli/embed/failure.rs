@@ -1,4 +1,4 @@
-//! Failures of commands as data, for programs that embed them.
+//! Failures of commands as data, for programs that embed chakram.
 
 use crate::compare::FailedReplays;
 use crate::error_text;
@@ -22,12 +22,12 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// Kind of failure, by which a caller can choose its reaction.
+/// Kind of failure, on which a caller can base its reaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailureKind {
     /// An unknown argument, or an invalid value.
     Usage,
-    /// An input that cannot be used, or options that do not fit it.
+    /// An input that cannot be used, or options that contradict the input.
     #[default]
     Input,
     /// A file that cannot be read or written.
@@ -36,7 +36,7 @@ pub enum FailureKind {
     Deadlock,
     /// A replay in which simulated time overflowed.
     TooLong,
-    /// The command needs more memory than the process may use.
+    /// The command would need more memory than the process may use.
     Memory,
     /// The caller interrupted the command.
     Interrupted,
@@ -58,26 +58,26 @@ pub struct NodeIdentity {
 pub struct WaitingNodeIdentity {
     /// The waiting node.
     pub node: NodeIdentity,
-    /// Description of the thing for which the node waits.
+    /// Description of what the node waits for.
     pub why: String,
 }
 
-/// A failed command: the message, and the facts in the message as separate fields.
+/// A failed command: the message, and the facts in the message as fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandFailure {
-    /// Kind of failure, by which a caller can choose its reaction.
+    /// Kind of failure, on which a caller can base its reaction.
     pub kind: FailureKind,
     /// The whole message, including causes and suggestions.
     pub message: String,
     /// Description of what is wrong, without the place and without suggestions.
     pub found: String,
-    /// Description of what was expected, if the message has it separately.
+    /// Description of the expected value, if the message gives it separately.
     pub expected: Option<String>,
     /// Suggestion of what to try.
     pub hint: Option<String>,
-    /// Name of the wrong argument.
+    /// Name of the argument that is wrong.
     pub argument: Option<String>,
-    /// Wrong key in a file, such as `dimension[1].bandwidth`.
+    /// Key in a file that is wrong, such as `dimension[1].bandwidth`.
     pub key: Option<String>,
     /// Path of the file that is wrong.
     pub file: Option<String>,
@@ -95,11 +95,11 @@ pub struct CommandFailure {
     pub node: Option<u64>,
     /// Error number from the operating system.
     pub os_error: Option<i32>,
-    /// Number of nodes that completed before a deadlock, and total number of nodes.
+    /// Number of nodes that completed before a deadlock, and the total number of nodes.
     pub completed: Option<(u64, u64)>,
     /// Nodes that wait forever in a deadlock.
     pub waiting: Vec<WaitingNodeIdentity>,
-    /// Nodes of a deadlock's cycle, in which each waits for the next one.
+    /// Nodes of a deadlock's cycle, in which each node waits for the next one.
     pub cycle: Vec<NodeIdentity>,
     /// Bytes that were needed, and the memory limit.
     pub memory: Option<(u64, u64)>,
@@ -131,7 +131,7 @@ fn with_arguments(text: &str) -> String {
         if i > 0 {
             out.push('`');
         }
-        // Parts at odd indices are inside backquotes.
+        // In the split text, parts at odd indices were inside backquotes.
         if i % 2 == 1 {
             out += part;
             continue;
@@ -172,7 +172,7 @@ fn with_bare_flags(text: &str) -> String {
 }
 
 impl CommandFailure {
-    /// Builds the failure of an error, with the facts of the error and of its causes.
+    /// Converts an error to a failure, with the facts of the error and of its causes.
     pub fn from_error(error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::default();
         failure.set_message(&error_text(error));
@@ -181,8 +181,8 @@ impl CommandFailure {
             failure.take_known_fields(error);
             next = error.source();
         }
-        // Check for an interruption here, because commands with many points or runs turn errors into text, so
-        // the chain of causes may not contain it.
+        // Check for an interruption here, because commands with many points or runs convert errors
+        // to text, so the chain of causes may not contain the interruption.
         if let Err(interruption) = interrupt::check_interruption() {
             failure.take_interruption(&interruption);
         }
@@ -192,7 +192,7 @@ impl CommandFailure {
         failure
     }
 
-    /// Builds the failure of a command-line error.
+    /// Converts a command-line error to a failure.
     pub fn of_usage(error: &clap::Error) -> Self {
         let mut failure = Self {
             kind: FailureKind::Usage,
@@ -439,7 +439,7 @@ impl CommandFailure {
         self.found = error.to_string();
     }
 
-    /// If a message begins with file, line and column, moves these to the fields.
+    /// Moves file, line and column from the beginning of a message to the fields.
     fn take_place(&mut self) {
         let line = self.found.lines().next().unwrap_or_default();
         let mut parts = line.split(':');

@@ -24,11 +24,11 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Data that both the text and the JSON document show.
+/// Data that the text and the JSON document show.
 struct DryRunReport<'r> {
     name: &'r str,
     summary: &'r PlanSummary,
-    /// Name of the machine, and the locations of the groups on it.
+    /// Name of the machine, and the locations of groups on it.
     on: Option<(&'r str, Vec<GroupLocation>)>,
     room: StageMemory,
     stack: Option<&'r StackReport>,
@@ -45,7 +45,7 @@ fn phase_name(phase: Option<TrainingPhase>) -> &'static str {
     }
 }
 
-/// Returns the NPU of each rank, if the plan assigns cores and the machine has tiles.
+/// Returns the NPU of each rank; `None` unless the plan assigns cores and the machine has tiles.
 fn npus_of_cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
     match (&plan.tiles, machine.topology().tile_grid()) {
         (CorePlacement::Cores(cores), Some(tiles)) => {
@@ -55,8 +55,8 @@ fn npus_of_cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> 
     }
 }
 
-/// Prints the work, memory and communication of the request `asked` and, if there is a machine, its placement
-/// on `machine`.
+/// Prints the work, memory and communication of the request `asked` and, if a machine is given, the
+/// placement on `machine`.
 pub fn run(
     asked: TrainingRequest,
     machine: Option<&Machine>,

@@ -31,7 +31,7 @@ pub(super) fn parse_all<T>(
     words.iter().map(|word| read(word)).collect()
 }
 
-/// Parses the word of a choice. Hyphens and underscores are equal.
+/// Parses the word of a choice. Hyphens and underscores are equivalent.
 pub(super) fn parse_choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
     parse_one(words, |word| T::parse(&word.replace('-', "_")))
 }
@@ -75,7 +75,7 @@ pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
 ///
 /// # Errors
 ///
-/// Fails with the invalid part, or with a message that no machine has so many NPUs.
+/// Fails with the invalid part of the text, or with a message that no machine has so many NPUs.
 pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
     let mut map = Vec::new();
     for part in text.split(',') {
@@ -120,7 +120,8 @@ pub(super) fn parse_delay(text: &str) -> Result<(u32, Span), String> {
     Ok((rank, span.parse::<Span>().map_err(|e| e.to_string())?))
 }
 
-/// Parses an edit. A text that ends in `.toml` names a file of edits: `edits = ["batch=2x"]`.
+/// Parses one edit, or a file of edits. A text that ends in `.toml` is the name of a file of edits:
+/// `edits = ["batch=2x"]`.
 ///
 /// # Errors
 ///
@@ -148,7 +149,7 @@ pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
     edits.collect()
 }
 
-/// Reads `RANK=FACTOR`.
+/// Parses `RANK=FACTOR`.
 pub(super) fn parse_slow(text: &str) -> Result<(Rank, f64), String> {
     let expected = || "expected RANK=FACTOR, for example 3=1.2".to_owned();
     let (rank, factor) = text.split_once('=').ok_or_else(expected)?;
@@ -164,7 +165,7 @@ pub(super) fn parse_slow(text: &str) -> Result<(Rank, f64), String> {
     }
 }
 
-/// Reads `machine.PATH=VALUE`.
+/// Parses `machine.PATH=VALUE`.
 pub(super) fn parse_machine_value(text: &str) -> Result<MachineValue, String> {
     let expected =
         "expected machine.KEY=VALUE, for example machine.dimension.nvlink.bandwidth=900GB/s";
@@ -181,7 +182,7 @@ pub(super) fn parse_machine_value(text: &str) -> Result<MachineValue, String> {
     })
 }
 
-/// Reads `KIND=PREFIX`.
+/// Parses `KIND=PREFIX`.
 pub(super) fn parse_custom(text: &str) -> Result<CustomFiles, String> {
     let (name, prefix) = text
         .split_once('=')

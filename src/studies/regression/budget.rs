@@ -1,8 +1,8 @@
-//! Selection of workloads that together cover as much as possible within a time budget.
+//! Selection of the workloads that together cover the most features within a time budget.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A workload, its features, and how long its check is expected to take.
+/// A workload, its features, and the time that its check is expected to take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoveredWorkload {
     /// Name of the workload in the archive.
@@ -25,8 +25,8 @@ pub struct BudgetChoice {
     pub uncovered: BTreeSet<String>,
 }
 
-/// Selects workloads that together take at most `millis`. First adds, again and again, the workload
-/// that covers most new features per time; then, while time is left, workloads with the rarest
+/// Selects workloads that together take at most `millis`. First, repeatedly adds the workload that
+/// covers the most new features per time; then, while time is left, adds workloads with the rarest
 /// features.
 pub fn choose_within(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
@@ -38,7 +38,7 @@ pub fn choose_within(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice
     let mut rest = millis;
     let mut choice = BudgetChoice::default();
     loop {
-        // A feature counts little more than once, however many workloads cover it.
+        // A feature that several workloads cover counts only a little more than once.
         let gain = |workload: &CoveredWorkload| {
             let new = workload
                 .features
@@ -95,8 +95,8 @@ mod tests {
             workload("c", &["mm", "conv", "moe"], 100),
             workload("d", &["fft"], 10),
         ];
-        // First b covers two features in 10 ms. Then, in the remaining 15 ms, only d covers new
-        // features.
+        // First, b covers two features in 10 ms. Then only d covers new features in the remaining
+        // 15 ms.
         let choice = choose_within(&all, 25);
         assert_eq!(choice.chosen, ["b", "d"]);
         assert_eq!(choice.left_out, ["a", "c"]);

@@ -1,4 +1,4 @@
-//! Causes why a prediction moved.
+//! Causes of a moved prediction.
 
 use super::machine_text::ConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};
@@ -14,12 +14,12 @@ pub enum ReportCause {
     Workload,
     /// The program's version changed: version before, version after.
     Version(String, String),
-    /// A part of the time changed because of an operator or a group: the part, the name of the operator or
-    /// group, and the change of the mean in picoseconds.
+    /// A part of the time changed because of an operator or group: the part, the name of the
+    /// operator or group, and the change of the mean over NPUs in picoseconds.
     Time(&'static str, String, i128),
     /// The counts or bytes of a group's collectives changed.
     Collective(String),
-    /// A difference that makes the two reports answers to different questions.
+    /// A difference because of which the two reports are not comparable.
     Note(String),
 }
 
@@ -57,7 +57,7 @@ impl std::fmt::Display for ReportCause {
 
 /// Maximum number of operators or groups that are listed for each part of the time.
 const TIMES: usize = 2;
-/// Maximum number of constants and of collectives that are listed.
+/// Maximum number of constants that are listed, and of collectives.
 const LISTED: usize = 8;
 
 /// Returns the changed inputs, followed by the changed parts of the time.
@@ -101,7 +101,7 @@ pub fn find_causes(
     causes
 }
 
-/// Returns the operators and groups that changed most, in all parts of the time.
+/// Returns the operators and groups that changed most, for all parts of the time.
 fn changed_times(replay: &ReplayDiff) -> Vec<ReportCause> {
     let mut all = Vec::new();
     for part in &replay.parts {

@@ -1,4 +1,4 @@
-//! Differences between two machine files, key by key, to find changed constants.
+//! Differences between two machine files, key by key; they show which constants changed.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 pub struct ConstantChange {
     /// Section and key of the constant: `dimension 2 bandwidth`.
     pub key: String,
-    /// Value before, as written in the file; `None` if the constant was added.
+    /// Value before the change, as written in the file; `None` if the constant was added.
     pub before: Option<String>,
-    /// Value after; `None` if the constant was removed.
+    /// Value after the change, as written in the file; `None` if the constant was removed.
     pub after: Option<String>,
 }
 
@@ -30,8 +30,8 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     changed.map(change).collect()
 }
 
-/// Returns each value by its section and key. Sections in double brackets that have equal names are
-/// numbered from 1.
+/// Returns each value, with its section and key as the map's key. Sections in double brackets with
+/// equal names are numbered from 1.
 fn parse_constants(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -65,7 +65,7 @@ fn parse_constants(text: &str) -> BTreeMap<String, String> {
     all
 }
 
-/// Removes a comment: `#` outside quotes begins one.
+/// Removes a comment, which begins at the first `#` outside quotes.
 fn without_comment(line: &str) -> &str {
     let mut quote = None;
     for (at, c) in line.char_indices() {

@@ -14,17 +14,17 @@ pub struct MeasuredVerdict {
     /// Difference of the prediction from the median, in percent of the median.
     pub percent: f64,
     /// Difference of the prediction from the median in standard deviations of the steps. The
-    /// standard deviation is estimated as 1.4826 times the MAD; infinite if all steps took the same
-    /// time.
+    /// standard deviation is estimated as 1.4826 times the median absolute deviation (MAD); the
+    /// result is infinite if all steps took the same time.
     pub deviations: f64,
 }
 
-/// A prediction is outside the measured steps if it differs by more than this many standard
-/// deviations. Of normally distributed steps, 0.27 % are outside. With few measured steps, more are
-/// outside, because their spread is less certain. `docs/how-to/archives.md` gives the rates, which
-/// a test below measures.
+/// A prediction is outside the measured steps if it differs from their median by more than this
+/// number of standard deviations. Of normally distributed steps, 0.27 % are outside. With few
+/// measured steps, more of them are outside, because the estimate of their spread is less certain.
+/// `docs/how-to/archives.md` gives these rates, which a test below measures.
 const OUTSIDE: f64 = 3.0;
-/// Standard deviation of a normal distribution, divided by its MAD.
+/// Ratio of a normal distribution's standard deviation to its MAD.
 const PER_MAD: f64 = 1.4826;
 
 impl MeasuredVerdict {
@@ -44,7 +44,8 @@ impl MeasuredVerdict {
         }
     }
 
-    /// Returns true if the prediction is too far from the measured steps to be such a step.
+    /// Returns true if the prediction is so far from the measured steps that it is unlikely to be
+    /// one of them.
     pub fn is_outside(&self) -> bool {
         self.deviations.abs() > OUTSIDE
     }
@@ -55,7 +56,7 @@ impl MeasuredVerdict {
 ///
 /// # Errors
 ///
-/// Fails if a line is not a time (the error names the line), or if there is no time.
+/// Fails if a line is not a time (the error gives the line), or if there is no time.
 pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -68,7 +69,7 @@ pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
     summarize_steps(steps).ok_or_else(|| "the measurement has no step time".to_owned())
 }
 
-/// Returns the distribution of `steps` in picoseconds, or `None` for an empty list.
+/// Returns the distribution of `steps`, which are in picoseconds, or `None` for an empty list.
 fn summarize_steps(mut steps: Vec<u64>) -> Option<MeasuredTimes> {
     let median_ps = median(&mut steps)?;
     let mut deviations: Vec<u64> = steps.iter().map(|step| step.abs_diff(median_ps)).collect();
@@ -85,8 +86,8 @@ mod tests {
 
     #[test]
     fn steps_become_a_median_and_a_deviation() {
-        // For 10, 11, 12, 14 and 30 ms, the median is 12. The deviations are 2, 1, 0, 2 and 18, whose
-        // median is 2.
+        // The median of 10, 11, 12, 14 and 30 ms is 12 ms. The deviations from it are 2, 1, 0, 2
+        // and 18 ms, whose median is 2 ms.
         let measured = read_steps("# warm\n10ms\n 30 ms\n11ms\n\n14ms\n12ms\n").unwrap();
         let ms = 1_000_000_000;
         let expected = MeasuredTimes {
@@ -95,8 +96,8 @@ mod tests {
             mad_ps: 2 * ms,
         };
         assert_eq!(measured, expected);
-        // 18 ms is 50 % above the median. 6 ms are 6 / (1.4826 x 2) = 2.02 standard deviations, and
-        // 9 ms are 3.04.
+        // 18 ms is 50 % above the median. The difference of 6 ms is 6 / (1.4826 x 2) = 2.02
+        // standard deviations, and a difference of 9 ms is 3.04.
         let verdict = MeasuredVerdict::new(&measured, 18 * ms);
         assert!(
             (verdict.percent - 50.0).abs() < 1e-9 && !verdict.is_outside(),
@@ -107,8 +108,9 @@ mod tests {
         assert!(read_steps("\n").is_err());
     }
 
-    /// Number of measured steps; percentage of further such steps that are reported as outside; percentage of
-    /// predictions at five standard deviations that are not. The page on archives gives these rates.
+    /// Number of measured steps; percentage of further steps of the same distribution that are
+    /// reported as outside; percentage of predictions at five standard deviations that are not
+    /// reported. `docs/how-to/archives.md` gives these rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),
         (10, 5.2, 2.7),
@@ -146,7 +148,8 @@ mod tests {
                 let wrong = MeasuredVerdict::new(&measured, 1_050_000_000);
                 missed += usize::from(!wrong.is_outside());
             }
-            // Accept four standard errors of the count, plus half a unit of the stated rate.
+            // Accept a deviation of four standard errors of the count, plus half a unit of the
+            // stated rate.
             let holds = |found: usize, of: usize, percent: f64, unit: f64| {
                 let expected = percent / 100.0 * of as f64;
                 let slack = 4.0 * expected.sqrt() + unit / 200.0 * of as f64 + 1.0;

@@ -1,7 +1,9 @@
-//! The HTML page of a check: a single file that needs neither network nor scripts. For each prediction that
-//! moved, the page shows its times and the baseline's, the causes, and earlier baselines.
+//! The HTML page of a check: a single file that needs neither network nor scripts. For each
+//! prediction that moved, the page shows its times and the baseline's times, the causes, and
+//! earlier baselines.
 //!
-//! A number that is also in the check's JSON carries its JSON pointer, as on a report's page.
+//! A number that is also in the check's JSON has its JSON pointer in an attribute, as on a report's
+//! page.
 
 use super::verdict::measured_words;
 use super::{CheckOutcome, CheckedPrediction};
@@ -104,14 +106,14 @@ fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
     body + &baselines_table(checked, at)
 }
 
-/// Formats the signed change of a time.
+/// Formats the change of a time with its sign.
 fn format_signed(before: Span, after: Span) -> String {
     let sign = if after < before { "-" } else { "+" };
     format!("{sign}{}", Span(before.0.abs_diff(after.0)))
 }
 
-/// Renders the baselines of a prediction, oldest first. The prediction is compared with the last
-/// one.
+/// Renders the baselines of a prediction, from oldest to newest. The prediction is compared with
+/// the newest.
 fn baselines_table(checked: &CheckedPrediction, at: usize) -> String {
     let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
         let before = i.checked_sub(1).map(|before| &checked.baselines[before]);

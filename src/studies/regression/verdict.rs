@@ -1,4 +1,4 @@
-//! A check's verdict as text, JSON, Markdown and JUnit XML.
+//! Output of a check's verdict as text, JSON, Markdown and JUnit XML.
 
 use super::{CategoryTimes, CheckedPrediction, MeasuredVerdict};
 use chakram_base::units::{Time, format_count, format_percent_change};
@@ -24,17 +24,17 @@ pub struct FailedPrediction {
 /// All results of a check of an archive.
 #[derive(Clone, Debug, Default)]
 pub struct CheckOutcome {
-    /// A prediction moved if it changed by more than this, in percent.
+    /// Threshold in percent: a prediction has moved if its change is larger.
     pub threshold: f64,
-    /// Predictions that could be made.
+    /// Predictions that succeeded.
     pub checked: Vec<CheckedPrediction>,
     /// Predictions that failed.
     pub failed: Vec<FailedPrediction>,
     /// Workloads without a baseline.
     pub without: Vec<String>,
-    /// Predictions that are left out because of the time budget.
+    /// Predictions that were not made because of the time budget.
     pub left_out: Vec<String>,
-    /// Features that only predictions outside the selection cover.
+    /// Features that no selected workload covers.
     pub uncovered: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ impl CheckOutcome {
         text
     }
 
-    /// Returns the lines about workloads that were not checked.
+    /// Returns lines of text that name the workloads that were not checked.
     pub(super) fn describe_gaps(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.without.is_empty() {
@@ -101,10 +101,10 @@ pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
     )
 }
 
-/// Maximum width of the names of a workload and its machine in a table.
+/// Maximum width of the column with the names of a workload and its machine.
 const NAME: usize = 64;
 
-/// Renders a verdict as a table with causes below it.
+/// Renders a verdict as a table, with the causes of changes below it.
 pub fn verdict_text(outcome: &CheckOutcome) -> String {
     let mut out = String::new();
     let name = |checked: &CheckedPrediction| {
@@ -159,7 +159,7 @@ pub fn verdict_text(outcome: &CheckOutcome) -> String {
     out
 }
 
-/// JSON document of a check.
+/// The JSON document of a check.
 #[derive(Serialize)]
 struct CheckDocument<'a> {
     threshold_percent: f64,
@@ -193,7 +193,7 @@ struct MeanRow {
     after: BTreeMap<&'static str, u64>,
 }
 
-/// A baseline on the same machine.
+/// A row of the JSON document for one baseline.
 #[derive(Serialize)]
 struct BaselineRow<'a> {
     makespan_ps: u64,

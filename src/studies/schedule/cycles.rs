@@ -1,9 +1,11 @@
-//! Tables of cycles that other tools computed for layers. The cycles give the durations of
-//! sub-layers.
+//! Tables of the cycles that other tools computed for layers. These cycles determine the durations
+//! of sub-layers.
 //!
-//! A table is CSV with a header. The columns of a table are `cycles`, optionally `energy_pj`, and any numeric
-//! keys of a layer (`K`, `C`, `P`, `Wstride`, …). Keys without a column are 1. Timeloop prints the cycles and
-//! energy of a layer's mapping in `stats.txt`; a program on FireSim prints the cycles that it counts.
+//! A table is CSV with a header. The columns of a table are `cycles`, optionally `energy_pj`, and
+//! any numeric keys that describe a layer (`K`, `C`, `P`, `Wstride`, …). A key without a column has
+//! the value
+//! 1. Timeloop prints the cycles and energy of a layer's mapping in `stats.txt`; a program on
+//! FireSim prints the cycles that it counted.
 
 use super::record::{DISTANCES, SIZES};
 use chakram_hardware::compute::LayerShape;
@@ -15,7 +17,7 @@ type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 /// Cycles and energy of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CycleRow {
-    /// Clock cycles of the layer.
+    /// Number of clock cycles that the layer takes.
     pub cycles: u64,
     /// Energy in picojoules, or `None` if the table has no column for it.
     pub energy: Option<f64>,
@@ -31,7 +33,7 @@ pub struct CycleTable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: found {found}, expected {expected}")]
 pub struct CycleError {
-    /// Name of the file, for messages.
+    /// Name of the file, for error messages.
     pub file: String,
     /// Line in the file, from 1.
     pub line: usize,
@@ -41,7 +43,7 @@ pub struct CycleError {
     pub expected: String,
 }
 
-/// Meaning of a column.
+/// Meaning of a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CycleColumn {
     Size(usize),
@@ -173,7 +175,7 @@ impl CycleTable {
         Ok(table)
     }
 
-    /// Returns the row of a layer, or `None` if the table has none.
+    /// Returns the row of a layer, or `None` if the table has no such row.
     pub fn get(&self, layer: &LayerShape) -> Option<CycleRow> {
         self.rows.get(&layer_key(layer)).copied()
     }
@@ -190,7 +192,7 @@ mod tests {
         let layer = LayerShape::from_matrix_product([2500, 32, 32]).unwrap();
         let row = table.get(&layer).unwrap();
         assert_eq!((row.cycles, row.energy), (10_000, Some(5.5)));
-        // With a stride of two, the layer is a different one.
+        // A layer with a stride of two is a different layer.
         let layer = LayerShape::new([1, 64, 3, 112, 1, 1, 1]).unwrap();
         assert_eq!(table.get(&layer), None);
         let strided = LayerShape {

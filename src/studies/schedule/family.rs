@@ -3,14 +3,14 @@
 //!
 //! A layer is a chain of products: queries, keys and values; scores; values weighted by scores; the
 //! projection; in a decoder, the same products again for cross-attention; and two products of the
-//! feed-forward part. After all layers, one product computes the vocabulary's scores. Layers that a
-//! forward pass does not compute (dropout, batch normalization) are omitted. Each matrix product is
-//! cut into `tensor` sub-layers, over its output columns unless another partition is selected.
-//! Sequences are divided into `micro_batches`, which pass the model one after another. Sub-layers
-//! that have the same columns of a product share weights. A sub-layer waits for the sub-layers of
-//! the previous product that compute its inputs: those with the same rows or, for scores, all of
-//! them. Sub-layers of the first product read the input of their micro-batch; those with the same
-//! rows read the same part.
+//! feed-forward part. After all layers, one product computes the scores of the vocabulary's words.
+//! Layers that are not computed in a forward pass (dropout, batch normalization) are omitted. Each
+//! matrix product is cut into `tensor` sub-layers, over its output columns unless another partition
+//! is selected. The input is divided into `micro_batches`, which pass through the model one after
+//! another. Sub-layers that have the same columns of a product share weights. A sub-layer waits for
+//! the sub-layers of the previous product that compute its inputs: the sub-layers with the same
+//! rows or, for scores, all sub-layers. Sub-layers of the first product read the input of their
+//! micro-batch; sub-layers with the same rows read the same part of it.
 
 use super::partition::{
     CutDirection, PartPosition, ProductCut, ProductSize, overlap_of_rows, partition_products,
@@ -19,7 +19,7 @@ use super::partition::{
 use super::{LayerRecord, SubLayer, TaskGraph};
 use chakram_base::setting::SettingChoice;
 
-/// A model of the family.
+/// A model of DEAP's family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanguageModel {
     /// Width of embeddings (columns of a token).
@@ -32,7 +32,7 @@ pub struct LanguageModel {
     pub encoders: u32,
     /// Number of decoder layers.
     pub decoders: u32,
-    /// Vocabulary size; 0 omits the last product.
+    /// Number of words of the vocabulary; 0 omits the last product.
     pub vocabulary: u64,
     /// Number of tokens of a sequence.
     pub sequence: u64,
@@ -51,7 +51,7 @@ pub enum PartitionRule {
     Columns,
     /// All products are cut over their rows, as in data parallelism.
     Rows,
-    /// Each product is cut so that the model moves as few words as possible ([`super::partition`]).
+    /// Each product is cut so that the model moves the fewest words ([`super::partition`]).
     Hierarchical,
 }
 
@@ -78,9 +78,9 @@ impl SettingChoice for PartitionRule {
 /// A model's products with their cuts, and the number of words that a forward pass moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionedModel {
-    /// Name and cuts of each product, in order.
+    /// Name and cuts of each product, in execution order.
     pub products: Vec<(String, ProductCut)>,
-    /// Number of words that a forward pass moves.
+    /// Number of words that a forward pass moves between chips and from memory.
     pub words: u64,
 }
 
@@ -108,7 +108,7 @@ const MOST: u64 = 200_000;
 #[derive(Clone, Copy, Debug)]
 struct LayerProduct {
     name: &'static str,
-    /// Number of tokens, or of tokens times heads.
+    /// Number of tokens, or for products per head, of tokens times heads.
     rows: u64,
     inputs: u64,
     outputs: u64,
@@ -126,7 +126,7 @@ impl LayerProduct {
                 0
             },
             inputs: self.rows * self.inputs,
-            // Scores need the keys of all tokens, so their sub-layers read whole outputs.
+            // Scores need the keys of all tokens, so the sub-layers of scores read whole outputs.
             takes_all: self.name.starts_with(SCORES),
         }
     }
@@ -136,7 +136,7 @@ impl LayerProduct {
 const SCORES: &str = "scores";
 
 impl LanguageModel {
-    /// Returns the products of an encoder, or of a decoder.
+    /// Returns the products of one encoder layer, or of one decoder layer.
     fn layer_products(&self, decoder: bool) -> Vec<LayerProduct> {
         let (e, s, h) = (self.embedding, self.sequence, self.heads);
         let product = |name, rows, inputs, outputs, has_weights| LayerProduct {
@@ -272,8 +272,8 @@ impl LanguageModel {
         })
     }
 
-    /// Returns the positions of each product's parts. If only columns are cut, a product with fewer
-    /// columns than parts has fewer parts.
+    /// Returns the positions of each product's parts. If products are cut only by columns, a
+    /// product with fewer columns than parts has fewer parts.
     fn part_places(
         &self,
         products: &[(String, LayerProduct)],

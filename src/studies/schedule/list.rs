@@ -1,12 +1,12 @@
-//! List scheduling: in each step, or whenever a chip is free, chips run the first sub-layers in the
-//! list that are ready.
+//! List scheduling: in each step, or whenever a chip is free, chips run the ready sub-layers that
+//! come first in the list.
 //!
-//! As printed, DEAP's Algorithm 1 gives a chip every ready sub-layer, because nothing ends its
+//! DEAP's Algorithm 1, as printed, gives a chip every ready sub-layer, because nothing ends its
 //! inner loop, and it never frees a chip. [`ListRule::Steps`] corrects both errors: a chip runs one
-//! sub-layer per step, and finished sub-layers count as finished from the next step on. In
-//! [`ListRule::Durations`], a sub-layer takes as long as it has operations, and a free chip
+//! sub-layer per step, and a sub-layer counts as finished from the next step on. In
+//! [`ListRule::Durations`], a sub-layer's time is its number of operations, and a free chip
 //! immediately begins its next sub-layer. [`ListRule::Printed`] follows the printed text, and ends
-//! when no chip can get another sub-layer.
+//! when no chip can be given another sub-layer.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingChoice;
@@ -16,7 +16,7 @@ use chakram_base::setting::SettingChoice;
 pub enum ListRule {
     /// In each step, every chip runs at most one sub-layer.
     Steps,
-    /// A chip begins its next sub-layer as soon as it is free. Steps then only give the order on
+    /// A chip begins its next sub-layer as soon as it is free. Steps then give only the order on
     /// each chip, with gaps where a sub-layer waits for another chip.
     Durations,
     /// DEAP's Algorithm 1 as printed.
@@ -38,10 +38,10 @@ impl SettingChoice for ListRule {
 /// Reason why a schedule cannot be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// There are no chips.
+    /// The number of chips is zero.
     #[error("found no chips, expected one or more")]
     NoChips,
-    /// DEAP's Algorithm 1 as printed cannot assign another sub-layer.
+    /// DEAP's Algorithm 1, as printed, cannot assign another sub-layer.
     #[error(
         "Algorithm 1 as printed assigned {given} of {all} sub-layers to chips and never frees a chip for the \
          others\n  try: the corrected form"
@@ -54,11 +54,11 @@ pub enum ScheduleError {
     },
 }
 
-/// Schedules `graph` on `chips`.
+/// Schedules the sub-layers of `graph` on `chips` chips.
 ///
 /// # Errors
 ///
-/// Fails if there are no chips, or if DEAP's Algorithm 1 as printed gets stuck.
+/// Fails if there are no chips, or if DEAP's Algorithm 1, as printed, gets stuck.
 pub fn schedule_tasks(
     graph: &TaskGraph,
     chips: usize,
@@ -77,7 +77,7 @@ pub fn schedule_tasks(
 fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
-    // Sub-layers that are ready, by their index in the list.
+    // Ready sub-layers, sorted by their index in the list.
     let mut ready: std::collections::BTreeSet<u32> = (0..)
         .zip(&waiting)
         .filter(|(_, count)| **count == 0)
@@ -93,7 +93,7 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
             of_chip.push(task);
             done.extend(task);
         }
-        // Finished sub-layers count as finished only from the next step on.
+        // A sub-layer counts as finished only from the next step on.
         for task in done {
             for &next in &followers[task as usize] {
                 waiting[next as usize] -= 1;
@@ -147,8 +147,8 @@ pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u6
     (align_steps(graph, &order), end)
 }
 
-/// Assigns steps such that each sub-layer comes after all earlier sub-layers on its chip, and after
-/// its dependencies.
+/// Assigns steps so that each sub-layer comes after its dependencies and after all earlier
+/// sub-layers on its chip.
 fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
@@ -185,8 +185,8 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     schedule
 }
 
-/// Schedules as printed: only a chip without a sub-layer gets any. Such a chip gets all ready
-/// sub-layers, and runs them one by one.
+/// Schedules by the printed algorithm, in which only a chip without a sub-layer is given any. Such
+/// a chip is given all ready sub-layers, and runs them one by one.
 fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];

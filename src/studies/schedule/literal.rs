@@ -1,4 +1,4 @@
-//! Literals of Python and JSON, as far as schedules use them.
+//! Parser for the literals of Python and JSON that schedules use.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) enum Literal {
     Dictionary(BTreeMap<String, Literal>),
 }
 
-/// A text that is not a literal.
+/// A text that is not a valid literal.
 pub(super) struct LiteralError {
     pub line: usize,
     pub why: String,
@@ -49,7 +49,7 @@ impl LiteralReader<'_> {
         self.text[self.at..].chars().next()
     }
 
-    /// Consumes `wanted` if it is next.
+    /// Consumes `wanted` if it is the next character.
     fn take_char(&mut self, wanted: char) -> bool {
         let is = self.peek_char() == Some(wanted);
         self.at += if is { wanted.len_utf8() } else { 0 };
@@ -96,8 +96,8 @@ impl LiteralReader<'_> {
                 let inside = &self.text[self.at + 1..];
                 let end = inside
                     .find(quote)
-                    // Reject a backslash instead of misreading it, because schedules have no
-                    // escapes.
+                    // Reject a backslash, because schedules have no escapes and it would be
+                    // misread.
                     .filter(|end| !inside[..*end].contains(['\\', '\n']));
                 let end = end.ok_or_else(|| {
                     self.syntax_error(format!("found {quote} without a closing quote on its line"))

@@ -1,23 +1,24 @@
 //! Layer-wise partition: hierarchical dynamic programming that decides which products are cut over rows and
 //! which over columns.
 //!
-//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. Chips are halved repeatedly. At
-//! each level, every product is cut in two. Cut along rows, each half has all weights and half of
-//! the data; cut along columns, each half has half of the weights and all data. HyPar counts the
-//! transfers of training; here, as in DEAP, only the transfers of a forward pass count. Part p of
-//! every product is on chip p. A product of P parts in a row blocks and b = P / a column blocks
-//! moves, in words:
+//! The method is HyPar (Song et al., HPCA 2019), to which DEAP refers. The chips are repeatedly
+//! divided into halves. At each level, every product is cut in two. If a product is cut along rows,
+//! each half has all weights and half of the data; if along columns, half of the weights and all
+//! data. HyPar counts the transfers of training; this module counts only the transfers of a forward
+//! pass, as DEAP does. Part p of every product is on chip p. A product of P parts, with a row
+//! blocks and b = P / a column blocks, moves these numbers of words:
 //!
-//! - weights = a W, once;
+//! - weights = a W, once, for W words of weights;
 //! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, which has F
 //!   outputs in a' x b' blocks;
-//! - input = I P / a per micro-batch from memory, if it is the first product, with I words of input.
+//! - input = I P / a per micro-batch from memory, if it is the first product and its input has I
+//!   words.
 //!
-//! n is the number of parts whose row block is inside the row block of their chip in the previous
-//! product, or contains it. If a product needs all of the previous output, as scores need all keys,
-//! it moves F (P − 1). Costs depend only on a product and its predecessor. So at each level, one
-//! pass over the products finds the best of all 2^L choices. Levels are decided from the outermost
-//! inward.
+//! n is the number of parts whose row block contains, or is inside, the row block that the same
+//! chip has in the previous product. If a product needs the whole previous output, as scores need
+//! all keys, it moves F (P − 1). Costs depend only on a product and its predecessor. So at each
+//! level, one pass over the products finds the best of all 2^L choices. Levels are decided from the
+//! outermost inward.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +27,11 @@ use std::collections::BTreeMap;
 pub enum CutDirection {
     /// Rows: tokens, or tokens times heads.
     Rows,
-    /// Columns: the outputs of a token.
+    /// Columns: a part of each token's outputs.
     Columns,
 }
 
-/// Cuts of a product, from the outermost level inward.
+/// Cuts of a product, from the outermost level to the innermost.
 pub type ProductCut = Vec<CutDirection>;
 
 /// Sizes of a product that determine its transfers.
@@ -40,9 +41,10 @@ pub struct ProductSize {
     pub rows: u64,
     /// Number of columns of the product's output.
     pub columns: u64,
-    /// Words of the weights; 0 if the product has none.
+    /// Words of the weights; 0 for a product without weights.
     pub weights: u64,
-    /// Words of input per micro-batch, which the first product reads from memory.
+    /// Words of input per micro-batch that the product reads from memory; 0 except for the first
+    /// product.
     pub inputs: u64,
     /// True if every part needs the whole output of the previous product.
     pub takes_all: bool,
@@ -57,10 +59,10 @@ pub struct PartPosition {
     pub column: (u32, u32),
 }
 
-/// Costs are counted in this fraction of a word, so that shares are integers.
+/// Costs are counted in units of this fraction of a word, so that they are integers.
 const SHARES: u128 = 1 << 24;
 
-/// Returns the position of `part` of a product with these cuts. Each level adds one binary digit to
+/// Returns the position of `part` in a product with these cuts. Each level adds one binary digit to
 /// the index of the block that it cuts.
 pub fn place_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
     let (mut row, mut column) = ((0, 1), (0, 1));
@@ -91,8 +93,8 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
     u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
 }
 
-/// Returns the cuts of each product over `levels` levels, or `None` if a product has too few rows and
-/// columns for them.
+/// Returns the cuts of each product on `levels` levels, or `None` if a product has too few rows and
+/// columns for so many cuts.
 pub fn partition_products(
     products: &[ProductSize],
     levels: u32,
@@ -105,9 +107,9 @@ pub fn partition_products(
     Some(cuts)
 }
 
-/// Divides the rows `held` into equal pieces such that one piece has the rows `needed`. Returns
-/// this piece's index and the number of pieces. If `needed` contains all of `held`, there is one
-/// piece. Returns `None` if `held` and `needed` have no row in common.
+/// Divides the rows `held` into equal pieces so that the rows `needed` are one of them. Returns
+/// this piece's index and the number of pieces. If `needed` contains all rows of `held`, there is
+/// one piece. Returns `None` if `held` and `needed` have no row in common.
 pub fn overlap_of_rows(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
@@ -116,14 +118,14 @@ pub fn overlap_of_rows(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32
     (needed.0 / pieces == held.0).then_some((needed.0 % pieces, pieces))
 }
 
-/// Choices at a level; the first one wins ties.
+/// The possible cuts at a level; the first one is preferred if costs are equal.
 const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
-/// Adds the best cut of one more level to each product.
+/// Adds the best cut on one more level to each product.
 fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
     let mut costs = CutCosts::default();
-    // `least` is the minimal cost so far, for each choice of the last product. `before` is the best choice of
-    // the previous product, for each product and each choice.
+    // `least` is the minimal cost so far, for each possible cut of the last product. `before` is
+    // the best cut of the previous product, for each product and each of its cuts.
     let mut least: [Option<u128>; 2] = [Some(0), None];
     let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
     let with = |cut: &ProductCut, along| [&cut[..], &[along]].concat();
@@ -166,14 +168,14 @@ fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) ->
     Some(())
 }
 
-/// Returns the words of weights on all parts together, in fractions of a word.
+/// Returns the words of weights on all parts together, in fractions (`SHARES`) of a word.
 fn weight_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     let rows = u128::from(place_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
-/// Returns the words of the model's input that the first product's parts read from memory, all
-/// together, in fractions of a word.
+/// Returns the words of the model's input that all parts of the first product together read from
+/// memory, in fractions of a word.
 fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(place_of_part(cut, 0).row.1)

@@ -1,16 +1,16 @@
 //! Records of sub-layers, and schedule files in DEAP's format: Python literals or JSON.
 //!
 //! A schedule is a list of chips, and a chip is a list of steps. A step is the record of a
-//! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`, or, if it is
-//! empty, a record without sizes. Besides the published keys, `id` and `after` (a list of ids) give
-//! dependencies, and `weights` identifies sub-layers that share weights. If no record has an id, a
-//! step depends on all sub-layers of the last non-empty step before it, as the stages of a
-//! sequential model do. `input` identifies sub-layers that read the same part of the model's input.
-//! Without this key, a sub-layer that has no dependencies reads a part of its own; `None` means no
-//! input. If an output is read in pieces, `pieces` is their number, and `piece` the index of the
-//! piece that a sub-layer reads of each output. Layers that inference does not compute (dropout and
-//! batch normalization) are omitted, and sub-layers that depend on them depend on their
-//! predecessors instead.
+//! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`; the record of an
+//! empty step has no sizes. In addition to the published keys, `id` and `after` (a list of ids)
+//! give dependencies, and sub-layers with equal `weights` share weights. If no record has an id, a
+//! step depends on all sub-layers of the previous non-empty step, like the stages of a sequential
+//! model. Sub-layers with equal `input` read the same part of the model's input. Without this key,
+//! a sub-layer without dependencies reads its own part; `None` means no input. If an output is read
+//! in pieces, `pieces` is the number of pieces, and `piece` is the index of the piece that a
+//! sub-layer reads from each output. Layers that inference does not compute (dropout and batch
+//! normalization) are omitted, and sub-layers that depend on them depend on their predecessors
+//! instead.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{ChipSchedule, SubLayer, TaskGraph};
@@ -21,9 +21,9 @@ use std::fmt::Write;
 /// Sizes and type of a sub-layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerRecord {
-    /// Sizes, strides and dilations.
+    /// Sizes, strides and dilations of the computation.
     pub shape: LayerShape,
-    /// Type, such as `LinearLayer`.
+    /// Type of the layer, such as `LinearLayer`.
     pub kind: String,
 }
 
@@ -36,11 +36,10 @@ pub(super) const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilatio
 /// Maximum number of pieces of an output.
 const MOST_PIECES: u32 = 4096;
 
-/// Maximum index that a file may give to a part of the input; parts without an index get higher
-/// ones.
+/// Maximum index of a part of the input in a file; parts without an index get larger indices.
 const MOST_INPUT: u32 = 1 << 30;
 
-/// A tensor must have fewer words than this, so that sums of words do not overflow.
+/// Upper limit of a tensor's words, chosen so that sums of words do not overflow.
 const MOST_WORDS: u128 = 1 << 56;
 
 /// Type in the record of an empty step.
@@ -52,19 +51,19 @@ pub enum RecordError {
     /// The text is not a literal.
     #[error("{file}:{line}: {why}")]
     Literal {
-        /// Name of the file, for messages.
+        /// Name of the file, for error messages.
         file: String,
         /// Line of the file, from 1.
         line: usize,
-        /// Text that was found, and text that was expected.
+        /// The text that was found, and the text that was expected.
         why: String,
     },
     /// A record, or the schedule itself, is invalid.
     #[error("{file}: {place}: found {found}, expected {expected}")]
     Record {
-        /// Name of the file, for messages.
+        /// Name of the file, for error messages.
         file: String,
-        /// Chip and step of the record.
+        /// Chip and step of the invalid record.
         place: String,
         /// The invalid value.
         found: String,
@@ -104,7 +103,7 @@ impl LayerRecord {
             .iter()
             .map(|(key, value)| format!("'{key}': {value}"))
             .collect();
-        // Remove quotes from the type, because they would end the string.
+        // Remove quotes from the type, because they would end the string early.
         let kind: String = self
             .kind
             .chars()
@@ -114,7 +113,7 @@ impl LayerRecord {
     }
 }
 
-/// Formats a schedule, one record per line.
+/// Formats a schedule as a file with one record per line.
 pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
     let mut text = String::from("[\n");
     let steps = schedule.step_count();
@@ -180,7 +179,8 @@ struct PlacedRecord {
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InputReference {
-    /// The record has no such key: a sub-layer without dependencies reads a part of its own.
+    /// The record has no such key, so a sub-layer without dependencies reads its own part of the
+    /// input.
     Unsaid,
     /// The sub-layer reads no input.
     None,
@@ -188,11 +188,11 @@ enum InputReference {
     Part(u32),
 }
 
-/// A sub-layer to which others can refer, or an omitted one, for which its predecessors stand.
+/// A sub-layer to which records can refer, or an omitted layer, which its predecessors replace.
 struct KnownLayer {
-    /// Sub-layers whose outputs are read instead of this sub-layer's output.
+    /// Sub-layers whose outputs are read instead of the output of an omitted layer.
     stands_for: Vec<u32>,
-    /// Part of the model's input that an omitted sub-layer passes on.
+    /// Part of the model's input that an omitted layer passes on.
     input: Option<u32>,
     step: usize,
 }
@@ -325,7 +325,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             after,
             piece: one.piece,
             pieces: one.pieces,
-            // In DEAP's format, no sub-layers share weights.
+            // DEAP's format has no weights that sub-layers share.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
                 (None, Some(_)) => None,
@@ -337,8 +337,8 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     Ok((graph, schedule))
 }
 
-/// Parses a record. Returns `None` for an empty step. Fails with the value that was found and the
-/// value that was expected.
+/// Parses a record. Returns `None` for an empty step. The error gives the value that was found and
+/// the value that was expected.
 fn parse_placed(
     literal: &Literal,
     (chip, step): (usize, usize),
@@ -418,7 +418,7 @@ fn parse_placed(
         ..shape
     });
     let shape = shape.filter(|shape| {
-        // With large strides, windows span more inputs than there are multiplications.
+        // With large strides, windows span more inputs than the layer has multiplications.
         let [n, _, c, p, q, r, s] = shape.sizes;
         let sides = [
             n,

@@ -1,28 +1,29 @@
-//! Steps with barriers: where data are, which transfers a step needs, and how long it takes.
+//! Steps with barriers: the location of data, the transfers that each step needs, and the duration
+//! of each step.
 //!
-//! The simulation tracks which data each chip has. A sub-layer needs its predecessors' outputs, its weights
-//! and, at the beginning of the model, the input. Data on its own chip need no transfer. Data on no chip, as
-//! every input is at first, come from memory through the network interface (DEAP, section IV-C). Data on
-//! other chips come from the chip with the shortest transfer time. A transfer of m bytes over links at
-//! distance d takes (DEAP's Eq. 2)
+//! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its
+//! weights and, at the beginning of the model, the input. Data that are already on its chip need no
+//! transfer. Data that are on no chip, as all inputs at first, come from memory through the network
+//! interface (DEAP, section IV-C). Data on several other chips come from the chip with the shortest
+//! transfer time. A transfer of m bytes over links at distance d takes (DEAP's Eq. 2)
 //!
 //! t = m d / B,
 //!
-//! where B is the rate of a link for the number of links that the chip with the most links has. A
-//! transfer through an interface takes m divided by the interface's rate. If a chip receives
-//! several transfers at once, the transfers take max t + Σ m / M, where M is the bandwidth of its
-//! memory. A step takes
+//! where B is the rate of one link; the rate depends on the largest number of links of any chip. A
+//! transfer through an interface takes the time m divided by the interface's rate. If a chip
+//! receives several transfers at the same time, they take max t + Σ m / M, where M is the bandwidth
+//! of the chip's memory. A step takes
 //!
 //! T = (maximum over chips of this time) + (maximum over chips of the time of their sub-layers).
 //!
-//! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory is full,
-//! the least recently used data are evicted: outputs that are still needed and that no other chip has go to
-//! memory, and all other data are dropped.
+//! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory
+//! is full, the least recently used data are evicted: outputs that are still needed and that are on
+//! no other chip are written to memory, and all other data are dropped.
 //!
 //! If a chip has several accelerators, each runs a sub-layer. Accelerators of a chip share its
-//! memory and connections, so data that two of them need are transferred once. A host that
-//! orchestrates the chips issues one command after another, for each transfer and each sub-layer of
-//! a step. Only the barrier tells the host that the previous step has ended, so n commands of d
+//! memory and connections, so data that two of them need are transferred once. A host that controls
+//! the chips issues commands one after another: one for each transfer and each sub-layer of a step.
+//! The host learns only from the barrier that the previous step has ended, so n commands of d
 //! seconds lengthen a step by n d.
 
 use super::{ChipSchedule, TaskGraph};
@@ -32,10 +33,10 @@ use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Identifies data on chips.
+/// Name of data that can be on a chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataId {
-    /// Weights with this index.
+    /// The weights with this index.
     Weights(u32),
     /// The part of the model's input with this index.
     Input(u32),
@@ -47,7 +48,7 @@ pub enum DataId {
 }
 
 impl DataId {
-    /// Returns the sub-layer that produces the data; `None` for weights and inputs.
+    /// Returns the sub-layer that produces the data; `None` for weights and for parts of the input.
     pub fn producing_task(self) -> Option<u32> {
         match self {
             Self::Weights(_) | Self::Input(_) => None,
@@ -59,7 +60,7 @@ impl DataId {
 /// Source of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferSource {
-    /// The chip itself, without a transfer.
+    /// The chip that needs the data, so there is no transfer.
     Own,
     /// The chip with this index.
     Chip(u32),
@@ -67,7 +68,7 @@ pub enum TransferSource {
     Memory,
 }
 
-/// Chips, links and memories, and parameters of a step's time and energy.
+/// Chips, links and memories, and the parameters that determine a step's time and energy.
 #[derive(Clone, Debug)]
 pub struct ChipMachine {
     /// Links between chips; `None` if chips are connected only through interfaces.
@@ -88,7 +89,7 @@ pub struct ChipMachine {
     pub dispatch: f64,
 }
 
-/// Time and energy of a sub-layer on a chip.
+/// Time and energy that a sub-layer takes on a chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TaskCost {
     /// Duration in seconds.
@@ -99,7 +100,7 @@ pub struct TaskCost {
     pub cycles: u64,
 }
 
-/// Time and energy of a step.
+/// Time and energy that a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
     /// Time in which the host issues the step's commands, in seconds.
@@ -108,17 +109,17 @@ pub struct StepCost {
     pub communication: f64,
     /// Time of the processing stage, in seconds.
     pub processing: f64,
-    /// Clock cycles of the longest sub-layer.
+    /// Clock cycles of the step's longest sub-layer.
     pub cycles: u64,
     /// Energy of both stages in joules; `None` if the energy of a sub-layer is unknown.
     pub joules: Option<f64>,
     /// Bytes moved between chips.
     pub between_chips: u64,
-    /// Bytes moved from or to memory.
+    /// Bytes moved between memory and chips, in both directions.
     pub memory: u64,
 }
 
-/// Data that a chip needed in a step, or that were evicted from the chip.
+/// An entry for data that a chip needed in a step, or that were evicted from the chip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLog {
     /// Index of the step, from 0.
@@ -129,26 +130,26 @@ pub struct StepLog {
     pub data: DataId,
     /// Size of the data in bytes.
     pub bytes: u64,
-    /// Source of needed data. `None` for evicted data, which went to memory if `written` and were
-    /// otherwise dropped.
+    /// Source of the data that were needed. `None` for evicted data, which were written to memory
+    /// if `written` is true and were otherwise dropped.
     pub from: Option<TransferSource>,
-    /// True if the data were written to memory.
+    /// True if evicted data were written to memory.
     pub written: bool,
     /// Duration of the transfer, in seconds.
     pub seconds: f64,
 }
 
-/// Costs and log of all steps.
+/// Costs of all steps, and the log of transfers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTotals {
     /// Cost of each step, in order.
     pub steps: Vec<StepCost>,
-    /// Log of transfers, in order.
+    /// Log of transfers and evictions, in order.
     pub log: Vec<StepLog>,
 }
 
 impl StepTotals {
-    /// Returns the time of all steps, in seconds.
+    /// Returns the duration of all steps together, in seconds.
     pub fn total_seconds(&self) -> f64 {
         self.steps
             .iter()
@@ -162,7 +163,7 @@ impl StepTotals {
     }
 }
 
-/// The data on a chip, each with the step of its last use and its bytes.
+/// The data on a chip; each entry has the step of its last use and its size in bytes.
 type ChipStore = BTreeMap<DataId, (u32, u64)>;
 
 /// Reason why the machine cannot run the schedule.
@@ -172,7 +173,7 @@ pub enum StepError {
     #[error(
         "the table has no rate for chips of {0} links\n  try: {interpolate} step or log", interpolate = SettingKey::Interpolate)]
     NoRate(u32),
-    /// The schedule uses more chips than the graph has.
+    /// The schedule uses more chips than the graph of links has.
     #[error("the schedule has {found} chips, but the graph has {chips}")]
     Chips {
         /// Number of chips in the schedule.
@@ -203,15 +204,16 @@ impl TaskGraph {
         n * k * p * q * word
     }
 
-    /// Returns a sub-layer's output as other sub-layers read it (whole, or in pieces), each part
-    /// with its bytes.
+    /// Returns a sub-layer's output in the form in which other sub-layers read it (whole or in
+    /// pieces), each part with its bytes.
     pub fn outputs_of_task(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
         if pieces <= 1 {
             return vec![(DataId::Output(task), bytes)];
         }
-        // Round cumulatively, so that the pieces' bytes add up to the output's.
+        // Round the cumulative sizes, so that the bytes of the pieces add up to the bytes of the
+        // output.
         let until =
             |piece: u64| (u128::from(bytes) * u128::from(piece) / u128::from(pieces)) as u64;
         (0..pieces)
@@ -246,7 +248,7 @@ impl TaskGraph {
 }
 
 impl ChipMachine {
-    /// Returns the duration of a transfer of `bytes` to `chip`, in seconds.
+    /// Returns the duration in seconds of a transfer of `bytes` bytes to `chip`.
     fn transfer_seconds(
         &self,
         rate: f64,
@@ -263,12 +265,12 @@ impl ChipMachine {
         }
     }
 
-    /// Simulates `schedule` step by step; `costs` has one entry per sub-layer.
+    /// Simulates `schedule` step by step; `costs` has an entry for each sub-layer.
     ///
     /// # Errors
     ///
-    /// Fails if there is no rate for the number of links, if the schedule uses too many chips, or if a
-    /// sub-layer does not fit on its chip.
+    /// Fails if the table has no rate for the number of links, if the schedule uses too many chips,
+    /// or if a sub-layer's data do not fit on its chip.
     pub fn simulate_steps(
         &self,
         graph: &TaskGraph,
@@ -331,7 +333,7 @@ impl ChipMachine {
                 let outputs = all_of(&|task| graph.outputs_of_task(task, self.word));
                 let mut held = BTreeSet::new();
                 let mut needs = all_of(&|task| graph.data_needed_by(task, self.word));
-                // Data that several accelerators of a chip need are transferred once.
+                // Data that several accelerators of a chip need are transferred only once.
                 needs.retain(|(data, _)| held.insert(*data));
                 held.extend(outputs.iter().map(|(data, _)| *data));
                 let (mut longest, mut taken_in) = (0.0_f64, 0_u64);
@@ -417,8 +419,8 @@ impl ChipMachine {
         Ok(totals)
     }
 
-    /// Evicts data from a chip until the rest fits. Returns the bytes that were written to memory, and the
-    /// time for this in seconds.
+    /// Evicts data from a chip until the remaining data fit into its memory. Returns the bytes that
+    /// were written to memory, and the duration of the writes in seconds.
     fn evict_until_fit(
         &self,
         (step, chip, task): (usize, usize, u32),

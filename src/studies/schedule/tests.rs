@@ -1,4 +1,4 @@
-//! Compares schedules of sub-layers with handwritten results, and with a search over all schedules.
+//! Compares schedules of sub-layers with handwritten results, and with the best of all schedules.
 
 use super::list::{ScheduleError, by_durations};
 use super::*;
@@ -64,7 +64,8 @@ fn schedules_are_read_as_they_are_written() {
         write_schedule(&again, &places).matches("'id'").count(),
         graph.tasks.len()
     );
-    // The parsed schedule has the original's sub-layers at the same positions, with the same inputs.
+    // The parsed schedule has the same sub-layers as the original at the same positions, with the
+    // same inputs.
     for step in 0..schedule.step_count() {
         for chip in 0..3 {
             let (one, other) = (schedule.task_at(chip, step), places.task_at(chip, step));
@@ -138,8 +139,8 @@ fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
     })
 }
 
-/// Returns the shortest time over all orders, where each sub-layer starts as early as its chip and
-/// its dependencies allow.
+/// Returns the shortest time over all orders of sub-layers, where each one starts as early as its
+/// chip and its dependencies allow.
 fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
     fn next(graph: &TaskGraph, ends: &mut Vec<Option<u64>>, free: &mut Vec<u64>, best: &mut u64) {
         if ends.iter().all(Option::is_some) {
@@ -177,7 +178,8 @@ fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every sub-layer occurs once, after all its dependencies. A chip is idle only if no sub-layer is ready.
+    /// Tests that every sub-layer occurs once, after all its dependencies. Tests that a chip is
+    /// idle only if no sub-layer is ready.
     #[test]
     fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in graphs()) {
         for rule in [ListRule::Steps, ListRule::Durations] {
@@ -202,8 +204,9 @@ proptest! {
         }
     }
 
-    /// The time is at least the longest path and at most the sum of all sub-layers. By Graham's
-    /// bound, the time is also at most 2 - 1/N times the shortest time.
+    /// Tests that the time is at least the time of the longest path and at most the sum of all
+    /// sub-layers' times. By Graham's bound, it is also at most 2 - 1/N times the shortest time on
+    /// N chips.
     #[test]
     fn durations_keep_grahams_bound((graph, chips) in graphs()) {
         let (_, end) = by_durations(&graph, chips);
@@ -221,8 +224,8 @@ proptest! {
 }
 
 /// Three sub-layers have no dependencies, and one depends on the last of them. As printed, the
-/// first chip gets all three, and the second the fourth. A chain of three on two chips never
-/// completes.
+/// algorithm gives the first chip all three, and the second chip the fourth. It never completes a
+/// chain of three sub-layers on two chips.
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = TaskGraph {
@@ -268,9 +271,9 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
 }
 
 /// Chip 0 computes A (10 B), and chip 2 computes B (20 B). Chip 1 receives both over one hop at 4
-/// B/s. The longer transfer takes 5 s, and 30 B pass its memory of 8 B/s in 3.75 s. In the next
-/// step, chip 0 receives B from chip 1, which has had it since the last step, over one hop instead
-/// of two.
+/// B/s. The longer transfer takes 5 s, and the 30 B take 3.75 s to enter chip 1's memory at 8 B/s.
+/// In the next step, chip 0 receives B over one hop from chip 1, which has had B since the previous
+/// step, instead of over two hops from chip 2.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -332,7 +335,7 @@ fn chips_take_data_from_the_nearest_holder() {
         .simulate_steps(&graph, &schedule, &[cost; 5])
         .unwrap();
     assert_eq!(totals.steps[1].communication, 20.0 + 3.75);
-    // The table has no rate for three links.
+    // The table has no rate for a chip with three links.
     let many = ChipMachine {
         links: Some(ChipGraph::parse_named_shape("torus:2x4").unwrap()),
         ..ring(None)
@@ -343,8 +346,8 @@ fn chips_take_data_from_the_nearest_holder() {
     );
 }
 
-/// Weights are loaded from memory only once. A chip with 25 B that has A and B must evict A. A is
-/// still needed, so it goes to memory and is loaded again later.
+/// Weights are loaded from memory only once. A chip with 25 B of memory that stores A and B must
+/// evict A. A is still needed, so it is written to memory and loaded again later.
 #[test]
 fn what_does_not_fit_leaves_and_comes_back() {
     let weights = |number| Some(number);
@@ -398,9 +401,9 @@ fn what_does_not_fit_leaves_and_comes_back() {
 }
 
 /// The machine has two chips with two accelerators each. A (10 B) and B are computed on the first
-/// chip. Both sub-layers of the second chip read A, which is transferred once, over one hop at 4
-/// B/s in 2.5 s, and passes its memory of 8 B/s in 1.25 s. In the first step, the host issues two
-/// commands of half a second; then it issues one command for the transfer and two for the
+/// chip. Both sub-layers of the second chip read A, which is transferred once: over one hop at 4
+/// B/s in 2.5 s, and into the chip's memory at 8 B/s in 1.25 s. In the first step, the host issues
+/// two commands of half a second; then it issues one command for the transfer and two for the
 /// sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
@@ -434,8 +437,8 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.total_seconds(), 8.0 + 7.25);
     let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
-    // With one accelerator on each of four chips, one more chip receives A, for which the host
-    // issues a fourth command.
+    // With one accelerator on each of four chips, A must also be sent to one more chip, for which
+    // the host issues a fourth command.
     let machine = ChipMachine {
         accelerators: 1,
         ..machine
@@ -445,7 +448,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.log.len(), 2);
 }
 
-/// A sub-layer that reads a piece of an output transfers only this piece, also if the schedule is
+/// A sub-layer that reads a piece of an output transfers only this piece, even if the schedule is
 /// read from a file.
 #[test]
 fn outputs_are_taken_in_pieces() {
@@ -471,7 +474,8 @@ fn outputs_are_taken_in_pieces() {
     assert!(error.contains("found \"piece 2\""), "{error}");
 }
 
-/// Dropout and batch normalization are removed. Sub-layers after a removed layer read its inputs.
+/// Dropout and batch normalization are removed. Sub-layers after a removed layer read that layer's
+/// inputs.
 #[test]
 fn layers_that_inference_does_not_compute_are_left_out() {
     let text = "[[{'K': 2, 'id': 1}, {'type': 'Dropout', 'id': 2, 'after': [1]},\n\
@@ -480,7 +484,8 @@ fn layers_that_inference_does_not_compute_are_left_out() {
     assert_eq!(graph.tasks.len(), 2);
     assert_eq!(graph.tasks[1].after, [0]);
     assert_eq!(schedule.chips, [[Some(0), None, None, Some(1)]]);
-    // Without ids, a step depends on the last step that has another sub-layer.
+    // Without ids, a step depends on the last earlier step that has a sub-layer which is not
+    // removed.
     let text = "[[{'K': 2}, {'type': 'Dropout'}, {'K': 3}]]";
     let (graph, _) = parse_schedule(text, "s").unwrap();
     assert_eq!(graph.tasks[1].after, [0]);

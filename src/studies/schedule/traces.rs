@@ -1,9 +1,9 @@
 //! Schedules written as traces: one rank per chip, with or without barriers around each step's
 //! sub-layers.
 //!
-//! A sub-layer is a kernel whose duration is its cost. Data from other chips are messages, and data
-//! from memory a wait on a separate lane. A barrier is a barrier collective of all chips. A chip
-//! runs its sub-layers in the order of the schedule.
+//! A sub-layer is a kernel whose duration is its cost. A receive from another chip is a message,
+//! and a load from memory is a wait on a separate lane. Each barrier is a barrier collective of all
+//! chips. A chip runs its sub-layers in the order of the schedule.
 
 use super::{ChipSchedule, StepTotals, TaskCost, TaskGraph, TransferSource};
 use chakram_base::units::Span;
@@ -29,13 +29,13 @@ pub struct ScheduledJob<'s> {
     pub accelerators: usize,
 }
 
-/// Lanes of a chip: first its network interface, then the host's commands for it, then its
-/// accelerators.
+/// First lane of a chip, for its network interface; the next lanes are for the host's commands and
+/// for the chip's accelerators.
 const INTERFACE: i64 = 0;
 const HOST: i64 = 1;
 const PROCESSING: i64 = 2;
 
-/// Writes the nodes of a rank.
+/// Writes the nodes of one rank.
 struct RankWriter<'w> {
     out: &'w mut dyn Sink,
     next: u64,
@@ -77,7 +77,8 @@ impl ScheduledJob<'_> {
             next: 1,
             gate: Vec::new(),
         };
-        // Nodes of the sub-layers on this chip, and nodes of the transfers to it in the current step.
+        // Nodes of the sub-layers that ran on this chip, and nodes of the transfers to this chip in
+        // the current step.
         let mut done: BTreeMap<u32, u64> = BTreeMap::new();
         let mut here: BTreeMap<super::DataId, u64> = BTreeMap::new();
         let mut by_step: Vec<Vec<usize>> = vec![Vec::new(); self.schedule.step_count()];
@@ -90,7 +91,7 @@ impl ScheduledJob<'_> {
             let mut moved = Vec::new();
             let dispatch = self.totals.steps[step].dispatch;
             if dispatch > 0.0 {
-                // Without barriers, the host continues as soon as it has issued the previous
+                // Without barriers, the host continues as soon as it has issued its previous
                 // commands.
                 let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
                 let mut node = wait_node("commands of the host", dispatch);

@@ -1,16 +1,16 @@
-//! Corrections of a machine's kernel times that are derived from measured steps.
+//! Corrections of a machine's kernel times, computed from measured steps.
 //!
-//! Steps form a group if their models have the same most frequent matrix products, which means the
-//! same tokens per micro-batch, width and tensor parallelism. A group's factor is the geometric
+//! Steps form a group if their models have the same two most frequent matrix products, which means
+//! equal tokens per micro-batch, width and tensor parallelism. A group's factor is the geometric
 //! mean of measured time / predicted time. The factor is found in two rounds, because the
 //! uncorrected parts of a step (messages, sums over replicas between nodes) do not grow with the
 //! factor.
 //!
-//! Groups have a part of their factor in common. Let `t` be the variance of factors between groups
-//! and `s` the variance within a group, both of logarithms. A group of `n` steps keeps
-//! `t / (t + s / n)` of its distance from the shared factor (partial pooling). The shared factor
-//! keeps the part of its logarithm that exceeds its own variance (James and Stein, 1961). The
-//! shared factor also applies to other models.
+//! All groups share a part of their factors. Let `t` be the variance between groups and `s` the
+//! variance within a group, both of the factors' logarithms. A group of `n` steps keeps the part
+//! `t / (t + s / n)` of its distance from the shared factor (partial pooling). The shared factor's
+//! logarithm is reduced by its own variance (James and Stein, 1961). Models outside the groups use
+//! the shared factor.
 
 use super::{MeasuredRun, RunTable, ScoreError, predict_makespan, score_all};
 use chakram_base::units::Span;
@@ -29,30 +29,30 @@ const ALONE: f64 = 0.05;
 const INSIDE: f64 = 0.036;
 /// Minimum number of groups for which a shared factor is computed.
 const LEAST_GROUPS: usize = 3;
-/// Number of rounds in which a factor is found.
+/// Number of rounds in which a factor is computed.
 const ROUNDS: usize = 2;
 
-/// Correction that a group of measured steps gives.
+/// Correction of kernel times that a group of measured steps gives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCorrection {
-    /// Factor on the times of the group's kernels.
+    /// Factor by which the times of the group's kernels are multiplied.
     pub correction: PriceCorrection,
-    /// Lines of these steps in the table.
+    /// Lines of the group's steps in the table.
     pub lines: Vec<u64>,
     /// Leave-one-out error of each step: its error with the factor that the other steps of its
-    /// group give; empty for a group of one.
+    /// group give; empty for a group with a single step.
     pub left_out: Vec<f64>,
 }
 
-/// All corrections of a machine from measured steps.
+/// All corrections of a machine's kernel times that measured steps give.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCalibration {
-    /// Corrections by group, sorted by matrix products in ascending order.
+    /// Corrections of the groups, sorted by their matrix products in ascending order.
     pub groups: Vec<StepCorrection>,
-    /// Correction for all other models; `None` if there are too few groups.
+    /// Correction for models outside all groups; `None` if there are too few groups.
     pub shared: Option<PriceCorrection>,
-    /// Mean error of steps in groups that are left out: with the shared factor of the other groups,
-    /// and without a correction. `None` if there are too few groups.
+    /// Mean error of the steps of a group that is left out, over all groups: with the shared factor
+    /// of the other groups, and without a correction. `None` if there are too few groups.
     pub left_out_groups: Option<[f64; 2]>,
 }
 
@@ -184,14 +184,14 @@ impl PooledFactors {
             0 => INSIDE * INSIDE,
             _ => squares.sum::<f64>() / freedom as f64,
         };
-        // A group's mean also varies because its steps vary, so subtract this part.
+        // The mean of a group also varies because its steps vary, so subtract this part.
         let of_steps = inside * mean_value(groups.iter().map(|own| 1.0 / own.len() as f64));
         let all = mean_value(means.iter().copied());
         let spread = means
             .iter()
             .map(|mean| (mean - all) * (mean - all))
             .sum::<f64>();
-        // With fewer groups the variance between groups is unknown, so each group keeps its own
+        // With fewer groups, the variance between groups is unknown, so each group keeps its own
         // factor.
         let between = match groups.len() < LEAST_GROUPS {
             true => f64::INFINITY,
@@ -210,7 +210,7 @@ impl PooledFactors {
         }
     }
 
-    /// Returns the factor of a group whose steps have these logarithms.
+    /// Returns the factor of a group, given the logarithms `own` of its steps' factors.
     fn of_group(&self, own: &[f64]) -> f64 {
         let distance = mean_value(own.iter().copied()) - self.shared;
         let of_steps = self.inside / own.len() as f64;
@@ -222,7 +222,7 @@ impl PooledFactors {
     }
 }
 
-/// Returns the mean error of the steps in each group with the shared factor of the other groups,
+/// Returns the mean error of the steps in each group: with the shared factor of the other groups,
 /// and without a correction.
 fn left_out_groups(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
     if groups.len() <= LEAST_GROUPS {
@@ -257,8 +257,8 @@ mod tests {
 
     #[test]
     fn groups_that_differ_little_share_their_factor() {
-        // Five groups have a common factor of 20 %. Factors vary as much within groups as between
-        // them.
+        // Five groups have a common factor of 20 %. Factors vary equally within groups and between
+        // groups.
         let groups: Vec<Vec<f64>> = [
             [0.18, 0.22],
             [0.21, 0.19],
@@ -283,7 +283,7 @@ mod tests {
             .to_vec();
         let pooled = PooledFactors::new(&groups);
         assert_eq!(pooled.shared, 0.0);
-        // Groups of measurements keep nearly all of their own factor.
+        // Steps vary little within each group, so groups keep nearly all of their own factor.
         assert!((pooled.of_group(&groups[0]) - 0.305).abs() < 0.001);
         let [by_others, without] = left_out_groups(&groups).unwrap();
         assert!((by_others - without).abs() < 0.12);

@@ -1,4 +1,4 @@
-//! The file of columns (TOML): maps columns of a table of runs to options.
+//! The file of columns (TOML), which maps the columns of a table of runs to options.
 //!
 //! ```toml
 //! measured = "iteration time (ms)"       # the column of what was measured
@@ -26,7 +26,7 @@ use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Sizes of a model that a run may give besides the model's name.
+/// Sizes of a model that a run may give in addition to the model's name.
 pub(super) const SIZES: [&str; 7] = [
     "layers",
     "hidden",
@@ -38,10 +38,10 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// Key of the model's name.
 pub(super) const MODEL: &str = "model";
-/// Key of the number of NPUs, which is optional: it groups runs, and gives a missing data-parallel
-/// degree.
+/// Key of the number of NPUs, which is optional: it is used to group runs, and to compute a missing
+/// data-parallel degree.
 pub(super) const NPUS: &str = "npus";
-/// Key of the machine, if runs have different machines.
+/// Key of the machine, for tables whose runs have different machines.
 pub(super) const MACHINE: &str = "machine";
 
 /// Key of the software stack.
@@ -58,8 +58,8 @@ pub(super) enum MeasuredUnit {
     Time(f64),
     /// Tokens per second and NPU.
     Tokens,
-    /// TFLOP per second and NPU, counted for a transformer as in Narayanan et al. (SC'21, section 3.2). True
-    /// if a recomputed forward pass counts.
+    /// TFLOP per second and NPU, counted by the formula for transformers of Narayanan et al.
+    /// (SC'21, section 3.2). The field is true if a recomputed forward pass counts.
     Flops(bool),
 }
 
@@ -91,7 +91,7 @@ pub(super) enum OptionSource {
     Fixed(String),
 }
 
-/// How the columns of a table of runs become options.
+/// Rules that convert the columns of a table of runs to options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunColumns {
     pub(super) measured: String,
@@ -100,21 +100,21 @@ pub struct RunColumns {
     pub(super) groups: Vec<String>,
     pub(super) folds: Vec<String>,
     pub(super) options: BTreeMap<String, OptionSource>,
-    /// Names of models, by the values in the column `model` that they replace.
+    /// For each value of the column `model`, the name of the model that replaces it.
     pub(super) names: BTreeMap<String, String>,
-    /// Columns with the values that are accepted. Rows with other values are skipped.
+    /// Columns, each with its accepted values. Rows with other values are skipped.
     pub(super) only: Vec<(String, Vec<String>)>,
     pub(super) when: Vec<ConditionalOptions>,
 }
 
-/// Returns the plan option that has this key; dashes and underscores are equal.
+/// Returns the plan option with this key; dashes and underscores are equivalent.
 pub(super) fn plan_option(key: &str) -> Option<&'static PlanOption> {
     OPTIONS
         .iter()
         .find(|option| option.key == key && !option.value.is_empty())
 }
 
-/// Prefix of options that set values in the machine's file.
+/// Prefix of options that set values in the machine file.
 pub(super) const MACHINE_VALUE: &str = "machine.";
 
 fn is_known_key(key: &str) -> bool {
@@ -124,7 +124,8 @@ fn is_known_key(key: &str) -> bool {
         || plan_option(key).is_some()
 }
 
-/// Replaces dashes in an option by underscores. Paths in the machine's file keep their spelling.
+/// Replaces dashes in the name of an option by underscores. Paths in the machine file keep their
+/// spelling.
 fn option_key(name: &str) -> String {
     match name.starts_with(MACHINE_VALUE) {
         true => name.to_owned(),
@@ -132,7 +133,7 @@ fn option_key(name: &str) -> String {
     }
 }
 
-/// Returns the option that the key of `field` names. Unknown keys are errors.
+/// Returns the key of the option `name`. Unknown names are errors at the place of `field`.
 fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
     let key = option_key(name);
     if is_known_key(&key) {
@@ -150,7 +151,7 @@ fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError>
         .into())
 }
 
-/// Returns the accepted values of each column.
+/// Parses the accepted values of columns.
 fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
     let Some(field) = root.get("only") else {
         return Ok(Vec::new());
@@ -256,7 +257,7 @@ impl RunColumns {
     }
 
     /// If the folder of `file` has a machine, stack or model file with a name that `file` gives,
-    /// replaces the name by the path.
+    /// replaces the name by the path of that file.
     fn find_machines(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;
@@ -302,7 +303,7 @@ impl RunColumns {
         Ok(())
     }
 
-    /// Returns the machine of all runs whose columns do not give another one.
+    /// Returns the machine for runs whose columns give no other.
     pub fn default_machine(&self) -> &str {
         match self.options.get(MACHINE) {
             Some(OptionSource::Fixed(machine)) => machine,
@@ -312,7 +313,7 @@ impl RunColumns {
 
     /// Sets the machine on which all runs are replayed.
     pub fn replay_all_on(&mut self, machine: &str) {
-        // An option `machine` takes precedence over the machine of the file.
+        // An option `machine` overrides the machine in the file.
         let _ = self.set_for_all(MACHINE, machine);
     }
 }

@@ -7,20 +7,20 @@ use chakram_trace::format::MemoryBoundKernel;
 /// A constant that is fitted as a factor on the machine's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FittedConstant {
-    /// The host's time to launch a kernel.
+    /// The host's time to launch one kernel.
     Launch,
-    /// The host's time to launch a kernel in a backward pass.
+    /// The host's time to launch one kernel in a backward pass.
     Backward,
-    /// The host's time to launch a collective.
+    /// The host's time to launch one collective.
     Collective,
     /// The host's time to launch one side of a message.
     Message,
-    /// The fraction of the memory bandwidth that kernels reach if they only move bytes, without the
-    /// two classes below.
+    /// The fraction of the memory bandwidth that kernels reach if they only move bytes, except
+    /// softmax and loss kernels.
     Memory,
-    /// The fraction of the memory bandwidth that a softmax reaches.
+    /// The fraction of the memory bandwidth that softmax kernels reach.
     Softmax,
-    /// The fraction of the memory bandwidth that the loss reaches.
+    /// The fraction of the memory bandwidth that loss kernels reach.
     CrossEntropy,
 }
 
@@ -85,7 +85,7 @@ impl FittedConstant {
     }
 }
 
-/// Returns `machine` after each of `constants` is multiplied by its factor.
+/// Returns `machine` with each of `constants` multiplied by its factor.
 pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
     let times = |span: Span, factor: f64| Span::from_seconds(span.as_seconds() * factor);
     machine.with_prices(|host, curves| {

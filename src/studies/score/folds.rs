@@ -1,8 +1,9 @@
-//! Cross-validation: runs are predicted with constants that are fitted only to other runs.
+//! Cross-validation: each run is predicted with constants that are fitted only to other runs.
 //!
-//! Runs whose option `folds` is equal are in one fold, and folds have similar numbers of runs. For each fold,
-//! the Gauss-Newton method fits constants to the logarithms of the measurements in all other folds. Runs with
-//! large errors count less (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
+//! Runs with equal values of the option `folds` are in one fold, and folds have similar numbers of
+//! runs. For each fold, the Gauss-Newton method fits constants to the logarithms of the measured
+//! times in all other folds. Runs with large errors have less weight
+//! (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
 //!
 //! ```text
 //! (Jt W J + ridge) step = Jt W ln(measured / predicted)       J by differences of 10 % in each constant
@@ -17,29 +18,29 @@ use chakram_engine::ReplayOptions;
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
 
-/// Change of a logarithm by which derivatives are computed numerically.
+/// Change of a constant's logarithm with which derivatives are computed numerically.
 const DIFFERENCE: f64 = 0.1;
-/// Relative error above which a run counts less.
+/// Relative error above which a run has less weight.
 const FAR: f64 = 0.1;
-/// Maximum change of a logarithm in one round.
+/// Maximum change of a constant's logarithm in one round.
 const LARGEST_STEP: f64 = 0.7;
-/// Ridge term, in units of a run's weight. The term keeps constants at their value if no run
-/// depends on them.
+/// Weight of the ridge term, in units of a run's weight. The term keeps a constant at its value if
+/// no run depends on it.
 const RIDGE: f64 = 1e-3;
 /// Number of Gauss-Newton rounds.
 const ROUNDS: usize = 2;
 
-/// Constants that are fitted to the runs outside a fold.
+/// Constants that are fitted to all runs outside a fold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoldFit {
-    /// Number of runs in the fold, which the fit does not use.
+    /// Number of runs in the fold; the fit does not use them.
     pub runs: usize,
-    /// Constants, each with a factor on the machine's value.
+    /// Constants, each with its factor on the machine's value.
     pub constants: Vec<(FittedConstant, f64)>,
 }
 
-/// Returns each run's fold, for `count` folds. Groups are assigned from the largest to the
-/// smallest, each to the fold with the fewest runs.
+/// Returns the fold of each run, for `count` folds. Groups of runs are assigned in order from the
+/// largest to the smallest, each to the fold with the fewest runs.
 pub fn assign_folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     let groups = runs.iter().map(|run| run.fold + 1).max().unwrap_or(0);
     let mut sizes: Vec<(usize, usize)> = (0..groups).map(|group| (0, group)).collect();
@@ -67,8 +68,8 @@ fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable 
     table
 }
 
-/// Predicts each run of `table` with constants that are fitted to the other folds. Returns the predictions,
-/// and the constants of each fold.
+/// Predicts each run of `table` with constants that are fitted to the other folds. Returns the
+/// predictions, and the constants of each fold.
 ///
 /// # Errors
 ///
@@ -103,7 +104,7 @@ pub fn fit_in_folds(
     }
     let mut predicted: Vec<Option<PredictedRun>> = vec![None; table.runs.len()];
     let mut fits = Vec::new();
-    // The first round is the same for all folds, because they differ only in the runs that they
+    // The first round is the same for all folds, because folds differ only in the runs that they
     // omit.
     let first = compute_sensitivity(table, options, &unit_factors(constants), threads)?;
     for fold in 0..folds {
@@ -158,9 +159,9 @@ fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
 
 /// Predictions, and derivatives of their logarithms with respect to logarithms of constants.
 struct ConstantSensitivity {
-    /// Predicted seconds of each run.
+    /// Predicted time of each run, in seconds.
     predicted: Vec<f64>,
-    /// Derivatives for each constant and run.
+    /// Derivatives, for each constant a list with one entry per run.
     derivatives: Vec<Vec<f64>>,
 }
 
@@ -191,7 +192,7 @@ fn compute_sensitivity(
 }
 
 impl ConstantSensitivity {
-    /// Returns the changes of the constants' logarithms that bring predictions nearer to the
+    /// Returns the changes of the constants' logarithms that bring predictions closer to the
     /// measurements of `runs`.
     fn constants_step(&self, runs: &[MeasuredRun]) -> Vec<f64> {
         let n = self.derivatives.len();
@@ -220,7 +221,7 @@ pub(super) fn solve_linear(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for a in 0..n {
         for b in a + 1..n {
-            // A positive definite matrix needs no pivoting.
+            // A positive definite matrix can be solved without pivoting.
             let factor = rows[b][a] / rows[a][a];
             let (above, below) = rows.split_at_mut(b);
             for (cell, upper) in below[0][a..].iter_mut().zip(&above[a][a..]) {

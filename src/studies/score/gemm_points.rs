@@ -1,5 +1,5 @@
-//! Measured GEMMs from CSV. Each row has a number format, rows, columns, the summed size, and a
-//! time.
+//! Parser for measured matrix multiplications (GEMMs) in CSV. Each row has a number format, the
+//! rows, columns and summed size of a GEMM, and its time.
 
 use super::ScoreError;
 use chakram_base::config::quote_for_message;
@@ -95,9 +95,9 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
     Ok(sums.into_iter().map(one).collect())
 }
 
-/// Returns mean relative errors for `points`: of the curve alone, and of the curve that is
-/// corrected by other points. Each fifth of the points is omitted in turn; a point counts if the
-/// other points surround it.
+/// Returns two mean relative errors over `points`: of the curve alone, and of the curve that is
+/// corrected by other points. Each fifth of the points is omitted in turn; only points that the
+/// other points surround are counted.
 pub fn left_out_errors(
     points: &GemmPoints,
     curve: &GemmCurve,
@@ -160,8 +160,9 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_predicted_by_its_neighbours() {
-        // All points take twice as long as the curve predicts. So each point is predicted exactly by the
-        // other points, except the corners of the box, where the curve alone predicts half of the time.
+        // In this test, all points take twice the time that the curve predicts. So each point is
+        // predicted exactly by the other points, except the corners of the box, where the curve
+        // alone predicts half of the time.
         let curve = GemmCurve {
             start: 1e-6,
             efficiency: 1.0,

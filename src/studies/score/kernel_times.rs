@@ -1,4 +1,4 @@
-//! Times of kernels by name, format, FLOPs and bytes, from jobs in which they were recorded.
+//! Times of kernels by name, format, FLOPs and bytes, from jobs in which these times were recorded.
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::{MeasuredKernel, MeasuredTime};
@@ -8,13 +8,14 @@ use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Assumed relative errors of a kernel: if no size occurs twice, and if only one size was measured.
+/// Assumed relative errors of a kernel: the first if no size occurs twice, the second if only one
+/// size was measured.
 const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 
 /// Kernels of one NPU class that have the same name and format.
 #[derive(Clone, Debug)]
 pub struct KernelTimes {
-    /// Index among the machine's NPU classes.
+    /// Index of the class among the machine's NPU classes.
     pub class: usize,
     /// Name of the kernels.
     pub name: String,
@@ -28,19 +29,19 @@ pub struct KernelTimes {
     pub total: f64,
     /// Relative standard deviation among kernels of equal size, weighted by time.
     pub error: f64,
-    /// Mean relative error if each size is predicted from the others, weighted by time; `None` for
-    /// fewer than two sizes.
+    /// Mean relative error of each size if it is predicted from the others, weighted by time;
+    /// `None` for fewer than two sizes.
     pub left_out: Option<f64>,
 }
 
 impl KernelTimes {
-    /// Returns the relative error to expect for a kernel of another size.
+    /// Returns the relative error to expect for a kernel whose size was not measured.
     pub fn error_between_sizes(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
     }
 }
 
-/// Number, sum and sum of squares of times in seconds.
+/// Number of times, their sum in seconds, and the sum of their squares.
 #[derive(Clone, Copy, Debug, Default)]
 struct TimeMoments {
     count: u64,
@@ -66,7 +67,7 @@ impl TimeMoments {
     }
 }
 
-/// Class, name and format of kernels.
+/// Class, name and number format of kernels.
 type KernelId<'w> = (usize, &'w str, Option<Dtype>);
 
 /// Sums of times for each size; the key is (FLOPs, bytes).
@@ -77,10 +78,10 @@ type SizeSums = BTreeMap<(u64, u64), TimeMoments>;
 pub struct RecordedKernels<'w>(BTreeMap<KernelId<'w>, SizeSums>);
 
 impl<'w> RecordedKernels<'w> {
-    /// Adds up the times of kernels that `workload` recorded, on the NPUs of `machine`.
+    /// Adds up the times of kernels that `workload` recorded on the NPUs of `machine`.
     ///
-    /// A kernel without a time ran within another kernel if the trace is a capture, so its time is
-    /// zero. In other traces, its time is unknown.
+    /// In a capture, a kernel without a time ran within another kernel, so its time is zero. In
+    /// other traces, the time of such a kernel is unknown.
     pub fn new(workload: &'w Workload, machine: &Machine) -> Self {
         let mut sums = Self::default();
         for instance in workload.instances() {
@@ -112,7 +113,7 @@ impl<'w> RecordedKernels<'w> {
         sums
     }
 
-    /// Returns the sums after classes are merged; `class` maps each old class to its new one.
+    /// Returns the sums after NPU classes are merged; `class` maps each old class to its new one.
     pub fn by_classes(&self, class: &[usize]) -> Self {
         let mut sums = Self::default();
         for (&(own, name, dtype), sizes) in &self.0 {
@@ -139,7 +140,8 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     let times: Vec<_> = sizes.iter().map(time).collect();
     let total: f64 = sizes.values().map(|sum| sum.sum).sum();
     let repeated = sizes.values().filter(|sum| sum.count > 1);
-    // Deviations are relative to each size's mean, so that sizes count by their time.
+    // Deviations are relative to the mean of each size, so that each size has a weight proportional
+    // to its time.
     let spread: f64 = repeated
         .clone()
         .map(|sum| (sum.size_variance() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
@@ -161,7 +163,8 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     }
 }
 
-/// Returns the mean error if each size is predicted from the others, weighted by time.
+/// Returns the mean relative error of sizes that are predicted from the other sizes, weighted by
+/// time.
 fn left_out_error(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
     let (mut off, mut over) = (0.0, 0.0);
     for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {

@@ -1,15 +1,15 @@
-//! Collectives that nccl-tests measured, from its logs.
+//! Parser for logs of nccl-tests, which measure collectives.
 //!
 //! Lines that begin with `#` give the test's name, one `# Rank` per GPU, and the headings. The
 //! other lines begin with the bytes of the whole buffer. The columns `time` give microseconds; the
-//! first of these columns is for out-of-place operation.
+//! first of them is for out-of-place operation.
 
 use super::ScoreError;
 use chakram_base::config::quote_for_message;
 use chakram_hardware::collective::CollectiveCurve;
 use chakram_trace::format::CollectiveKind;
 
-/// Names of the tests, each with its kind of collective.
+/// Names of the tests, each with the kind of its collective.
 const TESTS: [(&str, CollectiveKind); 4] = [
     ("all_reduce", CollectiveKind::AllReduce),
     ("all_gather", CollectiveKind::AllGather),
@@ -149,8 +149,8 @@ mod tests {
             micros.collect::<Vec<_>>(),
             [(1024.0, 10.0), (2048.0, 11.0), (4096.0, 16.0)]
         );
-        // If 2,048 B is omitted, interpolation a third of the way from 10 to 16 us gives 12, not
-        // 11.
+        // If 2,048 B is omitted, interpolation a third of the way from 10 to 16 us gives 12 us
+        // instead of 11 us.
         assert!((left_out_sizes(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
         // Older logs have no column `root` and no test name, so the file name must give the kind.
         let older = LOG.replace("    root ", " ").replace("      -1 ", " ");

@@ -4,8 +4,9 @@
 //! A pair is a captured job and the same job after a change; the changed job is predicted from the
 //! capture. The captured job is replayed unchanged and [edited](edit_job). The prediction is the
 //! measured step of the captured job, multiplied by the ratio of the two replays. If the captured
-//! job has no measured step, the prediction is the edited replay itself. For comparison, two null
-//! models are scored: no change, and the step multiplied by the ratio of samples.
+//! job has no measured step, the prediction is the time of the edited replay. For comparison, two
+//! null models are scored: a step that does not change, and a step that changes in proportion to
+//! the samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"
@@ -49,11 +50,12 @@ pub struct MeasuredPair {
     pub baseline: Option<Span>,
     /// Measured step of the changed job.
     pub measured: Span,
-    /// Noise of measured steps in percent. The sign of a smaller change has no meaning.
+    /// Noise of measured steps, in percent. If the measured change is smaller, its sign has no
+    /// meaning.
     pub noise: f64,
 }
 
-/// Pairs, with the machine and the options for their replays.
+/// Pairs, and the machine and options of their replays.
 #[derive(Debug)]
 pub struct PairTable {
     /// The pairs, in the order of the file.
@@ -85,20 +87,20 @@ pub struct PredictedPair {
     pub measured: Span,
     /// Error of the prediction relative to the measured step, in percent.
     pub error_percent: f64,
-    /// Error if no change is predicted, in percent.
+    /// Error of the null model without change, in percent.
     pub no_change_percent: f64,
-    /// Error if the step is multiplied by the ratio of samples, in percent.
+    /// Error of the null model with the ratio of samples, in percent.
     pub sample_ratio_percent: f64,
-    /// Predicted change of the step, in percent.
+    /// Predicted change of the step relative to the captured job, in percent.
     pub change_percent: f64,
     /// Measured change in percent; `None` if the captured job has no measured step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_change_percent: Option<f64>,
-    /// True if the predicted change has the sign of the measured change; `None` if the measured
-    /// change is within the noise.
+    /// True if the predicted change and the measured change have the same sign; `None` if the
+    /// measured change is within the noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
-    /// Counts of the items that each edit matched and changed.
+    /// For each edit, the numbers of items that it matched and changed.
     pub edits: Vec<EditRow>,
 }
 
@@ -111,7 +113,7 @@ pub struct PairErrors {
     pub mean_percent: f64,
 }
 
-/// Scores of all pairs.
+/// Scores over all pairs.
 #[derive(Clone, Debug, Serialize)]
 pub struct PairScores {
     /// Errors of chakram's predictions.
@@ -120,7 +122,7 @@ pub struct PairScores {
     pub no_change: PairErrors,
     /// Errors of the null model with the ratio of samples.
     pub sample_ratio: PairErrors,
-    /// Number of pairs whose measured change exceeds the noise, and number of these whose sign is
+    /// Number of pairs whose measured change exceeds the noise, and number of those whose sign is
     /// predicted correctly.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
@@ -261,8 +263,8 @@ impl PairTable {
         let (edited, edits) = self.mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
         let ratio = edited.as_seconds() / unedited.as_seconds();
-        // If the captured job was not measured, use its replay, so that the prediction is the
-        // edited replay itself.
+        // If the captured job has no measured step, use its replay in place of it, so that the
+        // prediction is the edited replay.
         let before = pair.baseline.unwrap_or(unedited);
         let predicted = before.scale_by(ratio);
         let change_percent = (ratio - 1.0) * 100.0;
@@ -289,7 +291,8 @@ impl PairTable {
         })
     }
 
-    /// Returns the mean step of a pair's job after `edits`, and what the edits changed.
+    /// Returns the mean step of a pair's job after `edits`, and the counts of items that the edits
+    /// changed.
     fn mean_step(
         &self,
         pair: &MeasuredPair,

@@ -1,4 +1,4 @@
-//! Scores as text, JSON and CSV, and as a chart of the runs.
+//! Output of scores as text, JSON and CSV, and as a chart of the runs.
 
 use super::statistics::{summarize_errors, summarize_intervals};
 use super::{
@@ -21,7 +21,8 @@ use std::io::Write;
 /// Number of colours in charts.
 const COLOURS: usize = 6;
 
-/// Predictions for a table of runs. Lists have one entry per run, unless a field says otherwise.
+/// Predictions for a table of runs. Lists have one entry per run, unless a field's documentation
+/// says otherwise.
 #[derive(Clone, Debug)]
 pub struct ScoredTable<'t> {
     /// The table of runs.
@@ -34,20 +35,20 @@ pub struct ScoredTable<'t> {
     pub fits: Vec<FoldFit>,
     /// Fold of each run; empty if nothing was fitted.
     pub fold_of: Vec<usize>,
-    /// Times that the null model with one rate predicts, in seconds.
+    /// Times that the null model with a single rate predicts, in seconds.
     pub null: Vec<f64>,
     /// Corrections by measured steps, if the user asked for them.
     pub correction: Option<CorrectedRuns>,
-    /// Pairs of runs that differ in one option; empty unless the user asked for them.
+    /// Comparisons of runs that differ in one option; empty unless the user asked for them.
     pub signs: Vec<OptionSigns>,
-    /// Settings that are given for all runs and change no prediction.
+    /// Settings that are given for all runs but change no prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
 }
 
 /// Predictions that are corrected by measured steps of other jobs.
 #[derive(Clone, Debug)]
 pub struct CorrectedRuns {
-    /// Phrase for the measured steps: `runs of other models`.
+    /// Phrase that describes the measured steps: `runs of other models`.
     pub steps: String,
     /// Corrected predictions, one for each run.
     pub runs: Vec<CorrectedRun>,
@@ -56,13 +57,14 @@ pub struct CorrectedRuns {
 /// Scores of corrected predictions, and of a null model that uses the same measured steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CorrectionSummary {
-    /// Corrected predictions.
+    /// Scores of the corrected predictions.
     pub chakram: ScoreSummary,
-    /// Null model: the model's FLOPs at the mean rate of the measured steps.
+    /// Scores of the null model: the model's FLOPs at the mean rate of the measured steps.
     pub one_rate: ScoreSummary,
     /// Coverage of the corrected predictions' intervals; `None` if a run has no interval.
     pub intervals: Option<IntervalSummary>,
-    /// Mean absolute error minus the null model's mean absolute error, over the same runs.
+    /// Mean absolute error of the corrected predictions minus that of the null model, over the same
+    /// runs.
     pub difference: f64,
     /// Half the width of the 95 % interval of `difference`.
     pub uncertainty: f64,
@@ -105,7 +107,7 @@ impl CorrectedRuns {
     }
 }
 
-/// Explains the columns of the text.
+/// Explanation of the columns of the text output.
 const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are off by less; bias: mean of the errors with their \
                       signs; tau: Kendall's, 1 where all pairs of comparable runs are in the right order, -1 where none is; \
                       regret: extra time of the runs that are predicted to be the shortest";
@@ -140,7 +142,7 @@ impl ScoredTable<'_> {
         self.interval_coverage(|i| self.fold_of.get(i) == Some(&fold))
     }
 
-    /// Returns the distinct values of option `key`; numbers are in numeric order.
+    /// Returns the distinct values of option `key`; numbers are sorted numerically.
     fn option_values(&self, key: &str) -> Vec<String> {
         let mut values = BTreeMap::new();
         for run in &self.table.runs {
@@ -151,8 +153,8 @@ impl ScoredTable<'_> {
         values.into_values().collect()
     }
 
-    /// Renders the scores, and again for each value of the option `by`. `about` describes the
-    /// kernel times.
+    /// Renders the scores of all runs, and of the runs with each value of the option `by`. `about`
+    /// is a sentence on the kernel times.
     pub fn render_text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
         let columns = [
             left_aligned_column("PREDICTED AGAINST MEASURED", 28),
@@ -251,7 +253,7 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Returns paragraphs on skipped rows, on settings without effect, and on notes of runs.
+    /// Returns paragraphs about skipped rows, settings without effect, and notes of runs.
     pub fn describe_reservations(&self, style: TextStyle) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
@@ -289,8 +291,8 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Returns the scores as one JSON document, and again for each value of the option `by`; `options` are
-    /// the options of the replays.
+    /// Returns one JSON document with the scores of all runs, and of the runs with each value of
+    /// the option `by`; `options` are the options of the replays.
     pub fn to_document<'a>(
         &'a self,
         by: Option<&'a str>,
@@ -371,7 +373,7 @@ impl ScoredTable<'_> {
     }
 
     /// Renders a scatter chart of measured and predicted times of runs, with one colour per table,
-    /// and the line on which both are equal.
+    /// and the line of equal times.
     pub fn draw_scatter(&self) -> String {
         let mut files: Vec<&str> = Vec::new();
         let mut points = Vec::new();
@@ -516,14 +518,14 @@ pub struct ScoreDocument<'a> {
     without_effect: &'a [SettingWithoutEffect],
 }
 
-/// Scores of the predictions, and of the null model with one rate.
+/// Scores of the predictions, and of the null model with a single rate.
 #[derive(Debug, Serialize)]
 struct ScorePair {
     chakram: ScoreSummary,
     one_rate: ScoreSummary,
 }
 
-/// Scores of the runs that have one value of an option.
+/// Scores of the runs that have the same value of an option.
 #[derive(Debug, Serialize)]
 struct ScoreOfValue<'a> {
     option: &'a str,
@@ -586,7 +588,7 @@ impl CorrectedRow {
     }
 }
 
-/// Returns two sentences about a correction.
+/// Returns two sentences that describe a correction.
 fn correction_text(steps: &str, summary: &CorrectionSummary) -> String {
     let [difference, uncertainty] =
         [summary.difference, summary.uncertainty].map(|part| 100.0 * part);

@@ -1,23 +1,26 @@
-//! Correction of predictions by measured steps of other jobs: kriging of the logarithm of measured /
-//! predicted time.
+//! Correction of predictions by measured steps of other jobs, with kriging of the logarithm of
+//! measured / predicted time.
 //!
-//! The logarithm is modelled as a sum of independent normal variables. Variables are shared by steps of an
-//! NPU class, by steps of a class and a format of linear layers, by similar jobs, and by jobs with the same
-//! matrix products; one variable belongs to the single step. Let `d` be the distance between the logarithms
-//! of two jobs' sizes, each divided by its length scale. The covariance of two steps on one class is
+//! The logarithm is modelled as a sum of independent normal variables. Steps on the same NPU class
+//! share one variable, and so do steps with the same class and format of linear layers, similar
+//! jobs, and jobs with the same matrix products; each step also has a variable of its own. Let `d`
+//! be the distance between the logarithms of two jobs' sizes, each divided by its length scale. The
+//! covariance of two steps on one class is
 //!
 //! ```text
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
 //! ```
 //!
-//! and zero on different classes. The standard deviations are priors and not fitted, so a few steps correct
-//! little. The correction is the conditional mean, given the measured steps. The remaining error is the
-//! conditional standard deviation (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
+//! and zero for steps on different classes. The standard deviations are priors that are not fitted,
+//! so a few measured steps correct predictions only a little. The correction is the conditional
+//! mean, given the measured steps. The remaining error is the conditional standard deviation, given
+//! the same steps (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
 //! equations 2.25 and 2.26).
 //!
-//! If a job's products were not measured, it gets only a part of this correction. The part is chosen such
-//! that steps are predicted best by steps with other products. If the gain is less than one standard
-//! error, the part is zero (Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3).
+//! A job whose products were not measured gets only a part of this correction. The part is chosen
+//! so that predictions of steps from steps with other products have the smallest error. If the gain
+//! is less than one standard error, the part is zero (Breiman et al., "Classification and
+//! Regression Trees", 1984, section 3.4.3).
 
 use super::columns::MODEL;
 use super::folds::solve_linear;
@@ -26,30 +29,31 @@ use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use chakram_workloads::model::LayerRole;
 
-/// Standard deviations of the logarithm of measured / predicted time. Repeated measurements of a plan differ
-/// by 3 % (NVIDIA/dgxc-benchmarking over releases). The other values were chosen in view of eight public
-/// tables.
+/// Standard deviations of the logarithm of measured / predicted time. Repeated measurements of a
+/// plan differ by 3 % (NVIDIA/dgxc-benchmarking over releases). The other values were chosen with
+/// knowledge of eight public tables.
 const NPU: f64 = 0.094;
 const FORMAT: f64 = 0.05;
 const SIMILAR: f64 = 0.07;
 const PRODUCTS: f64 = 0.06;
 const ALONE: f64 = 0.03;
-/// Minimum number of groups of products from which a part of the correction can be chosen.
+/// Minimum number of groups with different products from which a part of the correction can be
+/// chosen.
 const LEAST_GROUPS: usize = 3;
-/// Candidate parts of the correction, the largest first.
+/// Candidate parts of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
-/// Number of standard deviations on each side beyond which, together, a tenth of a normal
-/// distribution is.
+/// Number of standard deviations from the mean beyond which, on both sides together, a tenth of a
+/// normal distribution is.
 const SIDE: f64 = 1.645;
 
-/// Number of a job's sizes on which its kernel times depend.
+/// Number of sizes of a job on which its kernel times depend.
 const SIZES: usize = 7;
 
-/// Length scale of each size's logarithm, beyond which jobs are not similar: width, tokens of a micro-batch,
-/// tensor degree, ranks, stages, context degree, sequence.
+/// Length scales of the logarithms of sizes, beyond which jobs are not similar: width, tokens of a
+/// micro-batch, tensor degree, ranks, stages, context degree, sequence.
 const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
-/// Properties of a step on which its similarity to others depends.
+/// Properties of a step that determine its similarity to other steps.
 #[derive(Clone, Debug, PartialEq)]
 struct StepKey {
     /// Name and memory bandwidth of the NPU class.
@@ -97,13 +101,13 @@ impl StepKey {
         }
     }
 
-    /// Returns true if both jobs have the same matrix products on the same NPU class, which means the same
-    /// width, tokens and tensor degree.
+    /// Returns true if both jobs have the same matrix products on the same NPU class, and therefore
+    /// the same width, tokens and tensor degree.
     fn has_products_of(&self, other: &Self) -> bool {
         self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
     }
 
-    /// Covariance of the logarithms of two different steps.
+    /// Covariance of the logarithms of measured / predicted time of two different steps.
     fn covariance_with(&self, other: &Self) -> f64 {
         if self.npu != other.npu {
             return 0.0;
@@ -126,12 +130,12 @@ pub struct CorrectedRun {
     pub seconds: f64,
     /// 90 % interval of the predicted seconds.
     pub interval: Option<[f64; 2]>,
-    /// Number of measured steps on the same NPU class. Without such steps, or if the steps do not predict one
-    /// another, the prediction is not corrected.
+    /// Number of measured steps on the same NPU class. Without such steps, or if these steps do not
+    /// predict one another, the prediction is not corrected.
     pub steps: usize,
-    /// Seconds that the null model predicts: the model's FLOPs at the geometric mean of the rates of measured
-    /// steps. The rates are averaged over measured steps with the same class and format or, if there are
-    /// none, over steps with the same class.
+    /// Time in seconds that the null model predicts: the model's FLOPs at the geometric mean of the
+    /// rates of measured steps. The mean is over measured steps with the same class and format or,
+    /// without such steps, over steps with the same class.
     pub one_rate: Option<f64>,
 }
 
@@ -140,16 +144,16 @@ struct StepResiduals {
     steps: Vec<StepKey>,
     /// Lower triangular (Cholesky) factor of the covariance matrix.
     factor: Vec<Vec<f64>>,
-    /// Inverse of the covariance matrix, multiplied by the logarithms.
+    /// Inverse of the covariance matrix, multiplied by the vector of the steps' logarithms.
     weights: Vec<f64>,
     /// Logarithms of each step's model FLOPs per second.
     rates: Vec<f64>,
-    /// Part of the correction for jobs with other products, by NPU class.
+    /// Part of the correction that jobs with other products get, by NPU class.
     parts: Vec<((String, u64), f64)>,
 }
 
 impl StepResiduals {
-    /// Creates the statistics from steps and their predicted seconds.
+    /// Creates the statistics from measured steps and their predicted seconds.
     fn of_runs<'r>(runs: impl Iterator<Item = (&'r MeasuredRun, f64)> + Clone) -> Self {
         let keys = runs.clone().map(|(run, _)| StepKey::new(run)).collect();
         let ratios = runs
@@ -231,10 +235,11 @@ impl StepResiduals {
         parts
     }
 
-    /// For each step of `group`, returns the logarithm that the steps outside the group predict, and
-    /// the step's own logarithm.
+    /// Returns two values for each step of `group`: the logarithm that the steps outside the group
+    /// predict, and the step's own logarithm.
     fn leave_out(&self, group: &[usize], inverse: &[Vec<f64>], ratios: &[f64]) -> Vec<[f64; 2]> {
-        // With the covariance K and a = K^-1 y, the prediction is y_g - ((K^-1)_gg)^-1 a_g.
+        // With the covariance K and a = K^-1 y, the prediction of group g is y_g - ((K^-1)_gg)^-1
+        // a_g.
         let cell = |i: usize, j: usize| -> f64 { inverse.iter().map(|row| row[i] * row[j]).sum() };
         let rows = group.iter().map(|&i| {
             let cells = group.iter().map(|&j| cell(i, j));
@@ -247,7 +252,8 @@ impl StepResiduals {
             .collect()
     }
 
-    /// Mean logarithm of the rates of the steps that `wanted` selects; `None` if it selects none.
+    /// Mean of the logarithms of the rates of the steps that `wanted` selects; `None` if it selects
+    /// none.
     fn mean_rate(&self, wanted: impl Fn(&StepKey) -> bool) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));
@@ -255,7 +261,7 @@ impl StepResiduals {
         (!picked.is_empty()).then(|| picked.iter().sum::<f64>() / picked.len() as f64)
     }
 
-    /// Corrects the predicted time of `run` and its interval.
+    /// Corrects the predicted time of `run` and the interval of this time.
     fn correct_prediction(&self, run: &MeasuredRun, predicted: &PredictedRun) -> CorrectedRun {
         let seconds = predicted.makespan.as_seconds();
         let interval = predicted.interval.map(|ends| ends.map(Span::as_seconds));
@@ -269,8 +275,8 @@ impl StepResiduals {
         }
     }
 
-    /// Returns the mean and the standard deviation of the logarithm for `job`, and the number of measured
-    /// steps on its NPU class.
+    /// Returns the mean and the standard deviation of the logarithm of measured / predicted time
+    /// for `job`, and the number of measured steps on its NPU class.
     fn predict_logarithm(&self, job: &StepKey) -> (f64, f64, usize) {
         let steps = self.steps.iter();
         let covariances: Vec<f64> = steps.map(|step| step.covariance_with(job)).collect();
@@ -284,7 +290,7 @@ impl StepResiduals {
         )
     }
 
-    /// Corrects a predicted time of `job` and its interval.
+    /// Corrects a predicted time of `job` and the interval of this time.
     fn correct_time(
         &self,
         job: &StepKey,
@@ -318,8 +324,9 @@ impl StepResiduals {
     }
 }
 
-/// Returns the part of the correction with the smallest mean error. Each entry of `groups` has, per step, the
-/// predicted and the actual logarithm. Returns zero if the gain is less than one standard error.
+/// Returns the part of the correction with the smallest mean error. Each entry of `groups` has the
+/// predicted and the actual logarithm of each step. Returns zero if the gain is less than one
+/// standard error.
 fn best_part(groups: &[Vec<[f64; 2]>]) -> f64 {
     if groups.len() < LEAST_GROUPS {
         return 1.0;
@@ -391,7 +398,7 @@ pub fn correct_by_steps(
         .collect()
 }
 
-/// Corrects the prediction of each run by the runs that have other values of the option `key`, which is
+/// Corrects the prediction of each run by the runs with other values of the option `key`, which is
 /// `model` or an option of the table.
 pub fn correct_by_others(
     runs: &[MeasuredRun],
@@ -414,8 +421,8 @@ pub fn correct_by_others(
     corrected.into_iter().flatten().collect()
 }
 
-/// Returns the value of the option `key`. A model that is reduced to fewer layers has the whole
-/// model's name.
+/// Returns the value of the option `key`. If a model is reduced to fewer layers, returns the name
+/// of the whole model.
 fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     match key {
         MODEL => &run.training.model.name,
@@ -423,8 +430,8 @@ fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     }
 }
 
-/// FLOPs of a step per NPU without recomputation: two per multiplication that the causal mask leaves, and
-/// twice as many in the backward pass.
+/// FLOPs of a step per NPU without recomputation: two per multiplication that the causal mask
+/// leaves, and twice that number in the backward pass.
 fn model_flops(run: &MeasuredRun) -> f64 {
     let (model, plan) = (&run.training.model, &run.training.plan);
     let passes = if plan.has_training() { 3.0 } else { 1.0 };
@@ -460,7 +467,7 @@ mod tests {
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
         assert!((deviation * deviation - (all - common * common / all)).abs() < 1e-12);
         assert_eq!(steps, 1);
-        // For the same job, all terms but the single step's are common.
+        // The logarithms of the same job share all terms except the single step's.
         let (mean, _, _) = known.predict_logarithm(&step);
         let common = all - ALONE * ALONE;
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
@@ -529,7 +536,7 @@ mod tests {
         assert_eq!(best_part(&same), 1.0);
         let contrary = vec![vec![[0.1, -0.1]], vec![[-0.1, 0.1]], vec![[0.1, -0.12]]];
         assert_eq!(best_part(&contrary), 0.0);
-        // A gain in a single group does not show that other groups would gain.
+        // A gain in a single group does not show that other groups would gain, so the part is zero.
         let one = vec![
             vec![[0.1, 0.3]],
             vec![[0.01, 0.0]],

@@ -25,12 +25,11 @@ pub struct MeasuredRun {
     pub measured: f64,
     /// The model and its plan.
     pub training: TrainingPattern,
-    /// The machine, scaled to the number of ranks of the plan.
+    /// The machine, scaled to the plan's number of ranks.
     pub machine: Machine,
     /// Options with their values, from the table and from the file of columns.
     pub options: BTreeMap<String, String>,
-    /// Options that have no effect on this run, and assumptions about values that the table does
-    /// not give.
+    /// Options that have no effect on this run, and assumed values that the table does not give.
     pub notes: Vec<String>,
     /// Index of the run's group within the table.
     pub group: usize,
@@ -45,18 +44,18 @@ pub struct RunTable {
     pub file: String,
     /// The runs, in the table's order.
     pub runs: Vec<MeasuredRun>,
-    /// Rows that do not give a valid run, with reasons.
+    /// Rows that do not give a valid run, each with the reason.
     pub refused: Vec<RefusedRun>,
 }
 
-/// A row that cannot be predicted, with the reason.
+/// A row for which no prediction is possible, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RefusedRun {
     /// Name of the table.
     pub file: String,
     /// Line in the table, from 1.
     pub line: u64,
-    /// Value found, and value expected.
+    /// The value that was found, and the value that was expected.
     pub why: String,
 }
 
@@ -66,7 +65,7 @@ impl std::fmt::Display for RefusedRun {
     }
 }
 
-/// Numbers distinct texts from 0, in the order of first use.
+/// Assigns numbers from 0 to distinct texts, in the order of first use.
 #[derive(Default)]
 struct KeyInterner(BTreeMap<String, usize>);
 
@@ -87,8 +86,8 @@ impl RunTable {
     ///
     /// # Errors
     ///
-    /// Fails if a column is missing, or if there are no rows. An invalid row is not an error, but is listed
-    /// in `refused`.
+    /// Fails if a column is missing, or if there are no rows. An invalid row is not an error:
+    /// `refused` lists it.
     pub fn parse(text: &str, file: &str, columns: &RunColumns) -> Result<Self, ScoreError> {
         let table = |why: String| ScoreError::Table {
             file: file.to_owned(),
@@ -96,7 +95,7 @@ impl RunTable {
         };
         // Remove the byte order mark that spreadsheets write.
         let text = text.trim_start_matches('\u{feff}');
-        // The CSV reader counts line numbers one too high if lines end in two characters.
+        // If lines end in two characters, the CSV reader's line numbers are too high by one.
         let text = text.replace("\r\n", "\n");
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -194,7 +193,7 @@ impl RunTable {
         })
     }
 
-    /// Returns the table if all its rows are valid.
+    /// Returns the table, if all its rows are valid.
     ///
     /// # Errors
     ///
@@ -259,7 +258,7 @@ impl RunTable {
     }
 }
 
-/// Creates the run of a row from its `options` and its measured value `measured`.
+/// Creates the run of a row, given its `options` and its `measured` value.
 fn made_run(
     mut options: BTreeMap<String, String>,
     columns: &RunColumns,
@@ -293,11 +292,11 @@ fn made_run(
     })
 }
 
-/// Cells that mean that there is no value.
+/// Contents of cells that have no value.
 const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
-/// Derives options that are missing: the data-parallel degree from the number of NPUs, and the
-/// schedule from the number of chunks, where one chunk gives no schedule.
+/// Computes missing options: the data-parallel degree from the number of NPUs, and the schedule
+/// from the number of chunks (one chunk gives no schedule).
 fn derive_missing(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {
@@ -335,7 +334,7 @@ fn derive_missing(options: &mut BTreeMap<String, String>) -> Result<(), String> 
     Ok(())
 }
 
-/// Returns the seconds of a step, given the measured `number` in its unit.
+/// Returns the duration of a step in seconds, given the measured `number` in its unit.
 fn step_seconds(
     number: f64,
     unit: MeasuredUnit,
@@ -372,8 +371,8 @@ fn step_seconds(
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
 /// Returns the reason why option `key` has no effect on a run with `options`, or `None` if it has
-/// one. A table may give an option for all runs although it has no effect on some, such as runs
-/// without a tensor group or with a single replica.
+/// an effect. A table may give an option for all runs even if it has no effect on some of them,
+/// such as runs without a tensor group or with a single replica.
 fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
@@ -385,8 +384,8 @@ fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static st
     None
 }
 
-/// If stages cannot have equal numbers of blocks, and the run gives no other split, divides the
-/// blocks by multiplications.
+/// Divides the blocks by multiplications, if stages cannot have equal numbers of blocks and the run
+/// gives no other split.
 fn split_unevenly(
     model: &Model,
     plan: &mut ParallelismPlan,
@@ -479,7 +478,7 @@ fn resolve_run(
     Ok((TrainingPattern { model, plan }, machine))
 }
 
-/// Returns the note on options of `stack` that do not apply to the run.
+/// Returns the note about options of `stack` that do not apply to the run.
 fn left_out_error(stack: &SoftwareStack, left: &StackDecision) -> String {
     format!(
         "stack {}: no {} {}",
@@ -489,7 +488,7 @@ fn left_out_error(stack: &SoftwareStack, left: &StackDecision) -> String {
     )
 }
 
-/// Sizes that follow from a model's name. A run may repeat these sizes, but not change them.
+/// Sizes that a model's name determines. A run may repeat these sizes, but not change them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
 /// Returns the named model with the run's layers and tokens. Without a name, returns a GPT model

@@ -1,32 +1,32 @@
-//! Signs of options: pairs of measured runs that differ in one option, and whether predictions order each
-//! pair correctly.
+//! Signs of options: pairs of measured runs that differ in one option, and whether predictions put
+//! each pair in the measured order.
 
 use super::MeasuredRun;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Relative difference between repeated measurements of a plan. Smaller differences between plans
-/// are not clear.
+/// are not considered clear.
 const CLEAR: f64 = 0.03;
 
-/// Degrees. If the number of NPUs stays the same, two of them change together.
+/// Degrees of parallelism. If the number of NPUs stays the same, two degrees change together.
 const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
-/// Options that change together, because they are one choice.
+/// Options that count as one, because they change together.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
 
-/// Pairs of runs that differ only in one option, and how many of them are predicted in the measured
-/// order.
+/// Number of pairs of runs that differ only in one option, and number of those that are predicted
+/// in the measured order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OptionSigns {
     /// The option, or two options that change together: `data, tensor`.
     pub option: String,
     /// Number of pairs whose measured times differ.
     pub pairs: usize,
-    /// Number of these pairs that predictions order as measured.
+    /// Number of these pairs that predictions put in the measured order.
     pub right: usize,
     /// Number of pairs whose measured times differ by more than 3 %.
     pub clear_pairs: usize,
-    /// Number of these clear pairs that predictions order as measured.
+    /// Number of these clear pairs that predictions put in the measured order.
     pub clear_right: usize,
 }
 
@@ -104,7 +104,7 @@ mod tests {
             differing_option(&base, &linears).as_deref(),
             Some("linears, scaling")
         );
-        // Changing a degree and a batch is two choices.
+        // A change of a degree and of the batch changes two options.
         assert_eq!(differing_option(&base, &both), None);
         assert_eq!(differing_option(&base, &base), None);
     }

@@ -1,4 +1,4 @@
-//! Settings that are given for all runs and change no prediction.
+//! Finds settings that are given for all runs but change no prediction.
 
 use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict_run, replay_run, score_by};
 use chakram_base::setting::SettingKey;
@@ -7,22 +7,22 @@ use chakram_report::settings::{ReplayedRun, SettingWithoutEffect, option_reason}
 use std::io;
 use std::num::NonZeroUsize;
 
-/// A setting that is given for all runs, with the runs as they are without it.
+/// A setting that is given for all runs, and the runs without it.
 #[derive(Debug)]
 pub struct ScoreSetting {
     /// Key of the setting.
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,
-    /// Runs without the setting; `None` if the setting does not belong to runs.
+    /// The runs without the setting; `None` if it is not a setting of runs.
     pub table: Option<RunTable>,
-    /// If the setting is a replay option: its key, and the options without it.
+    /// The key of the setting and the options without it, if it is a replay option.
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
 /// Returns the settings of `given` that do not change the `answers` for the runs of `table`, each
-/// with the reason. If removing a setting changes runs, the changed runs are predicted without the
-/// setting until one prediction differs.
+/// with the reason. If runs change without a setting, the changed runs are predicted again until
+/// one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
@@ -54,7 +54,7 @@ pub fn settings_without_effect(
                         (Some(Err(own)), Err(other)) => own.to_string() == other.to_string(),
                         _ => false,
                     };
-                    // A single difference shows that the setting has an effect.
+                    // A single different prediction shows that the setting has an effect.
                     is_kept
                         .then_some(())
                         .ok_or_else(|| io::ErrorKind::Interrupted.into())

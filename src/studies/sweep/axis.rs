@@ -7,16 +7,16 @@ use chakram_base::config::{
 };
 use chakram_base::ids::MAX_NPUS;
 
-/// Keys that are set together, with their values.
+/// Keys that are set together, and their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyAxis {
     /// Name of the axis; by default, its keys.
     pub name: String,
     /// Keys that a position on the axis sets.
     pub keys: Vec<String>,
-    /// For each position, one value per key.
+    /// Values at each position, one per key.
     pub values: Vec<Vec<ConfigLiteral>>,
-    /// Number of NPUs, if this is an axis of plans.
+    /// Number of NPUs of the plans, if this is an axis of plans.
     pub plans: Option<u32>,
     /// True if the values form a numeric range.
     pub is_range: bool,
@@ -28,9 +28,9 @@ impl StudyAxis {
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
     ];
 
-    /// Returns values that represent the axis, so that only these need to be checked. A key accepts
-    /// all numbers between two bounds, or all integers between them. So a range is valid if both
-    /// its ends and one value of each type are.
+    /// Returns values that represent the axis, so that only they need to be checked. A key accepts
+    /// either all numbers between two bounds, or all integers between them. So a range is valid if
+    /// its two ends and one value of each type are valid.
     pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();
@@ -149,7 +149,8 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
     })
 }
 
-/// If the text is a range in the notation of other languages (`1..8`), returns its ends.
+/// Returns the ends of a range in the notation of other languages (`1..8`), or `None` if the text
+/// is not such a range.
 fn numbers_of_range(text: &str) -> Option<(&str, &str)> {
     let (from, to) = text.split_once("..")?;
     let to = to.trim_start_matches(['=', '.']);
@@ -176,7 +177,8 @@ fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     let normal = |field: &ConfigField<'_>| {
         let key = field.read_text("a key")?;
         known_key(key, field)?;
-        // Plan options may have dashes or underscores; other paths are spelled as in the files.
+        // Plan options may have dashes or underscores; other paths have the spelling of their
+        // files.
         Ok(match key.strip_prefix("plan.") {
             Some(option) => format!("plan.{}", option.replace('-', "_")),
             None => key.to_owned(),
@@ -325,7 +327,8 @@ mod tests {
 
     #[test]
     fn degrees_are_all_ordered_factorizations() {
-        // 2^3 has C(3 + 2, 2) = 10 divisions into three factors, and 12 = 2^2 x 3 has 6 x 3 = 18.
+        // 2^3 has C(3 + 2, 2) = 10 factorizations into three ordered factors, and 12 = 2^2 x 3 has
+        // 6 x 3 = 18.
         assert_eq!(degree_combinations(8).len(), 10);
         assert_eq!(degree_combinations(12).len(), 18);
         for degrees in degree_combinations(12) {

@@ -1,32 +1,35 @@
-//! A lower bound on the time of a step, and the memory that the step needs, without a replay.
+//! A lower bound on the time of a step, and the memory that the step needs, computed without a
+//! replay.
 //!
-//! The bound is the longest path through a relaxed step, which has only one rank of each stage of the
-//! first replica, and in which
+//! The bound is the longest path through a relaxed step, which has only one rank of each stage of
+//! the first replica, and which follows these rules:
 //!
 //! - a kernel takes exactly its duration on the machine, and starts when its dependencies have
 //!   ended, even if another kernel is on its lane;
 //! - a message arrives no earlier than its uncontended time after the earliest start of its send;
-//! - a collective waits for no other member. It takes at least the time in which a member can
-//!   receive its bytes through all ports of the group's dimensions, or the measured time if that is
-//!   less;
+//! - a collective does not wait for its other members. It takes at least the time in which a member
+//!   can receive its bytes through all ports of the group's dimensions, or the measured time if
+//!   that is shorter;
 //! - all other nodes take no time.
 //!
-//! Each rule drops a constraint of the replay or shortens something, so no replay is faster. Since
-//! the kernels of a lane run one at a time, the sum over any lane is a bound as well. Of a buffer
-//! B, a member of n must receive its missing shares, (n - 1)/n B, in all-gather, reduce-scatter and
-//! all-to-all. In an all-reduce, a member must receive B, or 2 (n - 1)/n B if all algorithms
-//! concerned consist of a reduce-scatter and an all-gather. Members of generated steps exchange
-//! equal parts. In captured steps, parts may be unequal, so captured steps have no bound.
+//! Each rule removes a constraint of the replay or shortens a time, so no replay is faster. Since
+//! the kernels of a lane run one at a time, the sum over any lane is also a lower bound. Each of n
+//! members must receive the shares of a buffer B that it lacks, (n - 1)/n B, in all-gather,
+//! reduce-scatter and all-to-all. In an all-reduce, a member must receive B, or 2 (n - 1)/n B if
+//! all algorithms of the group's dimensions consist of a reduce-scatter and an all-gather. Members
+//! of generated steps exchange equal parts. Members of captured steps may exchange unequal parts,
+//! so captured steps have no bound.
 //!
 //! # Steps with many micro-batches
 //!
-//! In a pipeline, all passes of a rank form one chain, and passes of the same direction and chunk are equal.
-//! So a rank's own path and the sums over its lanes grow by the same amount with each micro-batch after the
-//! first. In interleaved schedules, path and sums grow by the same amount with every `pipeline`
-//! micro-batches, and in general with every period of the schedule. [`bound_quickly`] simulates two and three
-//! of these periods, and extrapolates to all. A stage begins when the first micro-batch can have passed the
-//! stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only the
-//! sums over lanes are used.
+//! In a pipeline, all passes of a rank form one chain, and passes of the same direction and chunk
+//! are equal. So with each micro-batch after the first, a rank's own path and the sums over its
+//! lanes grow by a constant amount. In interleaved schedules, they grow by a constant amount with
+//! every `pipeline` micro-batches, and in general with every period of the schedule.
+//! [`bound_quickly`] simulates two and three of these periods, and extrapolates to the whole step.
+//! A stage begins at the earliest time at which the first micro-batch can have passed the stages
+//! before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only
+//! the sums over lanes are used.
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
@@ -54,13 +57,13 @@ use std::collections::BTreeMap;
 pub struct PointBound {
     /// Lower bound on the time of a step, in picoseconds.
     pub time_ps: u64,
-    /// Maximum bytes in use on an NPU. Unless `is_whole`, this is only a lower bound.
+    /// Maximum bytes in use on an NPU. A lower bound, unless `is_whole` is true.
     pub memory_bytes: u64,
     /// True if all micro-batches were simulated.
     pub is_whole: bool,
 }
 
-/// Returns the bound of a step for which all micro-batches are simulated.
+/// Returns the bound of a step whose micro-batches are all simulated.
 pub fn bound_whole_step(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -89,7 +92,7 @@ fn most_memory(stages: &[StagePath]) -> u64 {
 /// Returns true if the ranks of all stages fit into the machine's memories.
 fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
     let plan = &pattern.plan;
-    // If the capacity is unknown, any limit on memory has already been rejected.
+    // If the capacity is unknown, points with a limit on memory were already rejected.
     let memory = RankMemory::new(point.smallest_capacity().unwrap_or(u64::MAX), plan);
     memory.fits_peaks(
         (0..)
@@ -98,7 +101,7 @@ fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[Stage
     )
 }
 
-/// Returns a bound in a time that does not grow with the number of micro-batches.
+/// Returns a bound; the time for its computation does not grow with the number of micro-batches.
 pub fn bound_quickly(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -112,8 +115,8 @@ pub fn bound_quickly(
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
     let more = few + unit;
-    // With so few micro-batches, there is nothing to extrapolate. Extrapolation also holds only for a
-    // single step.
+    // So few micro-batches can all be simulated. Extrapolation is also valid only for a single
+    // step.
     if all <= more || plan.steps > 1 {
         return bound_whole_step(point, pattern);
     }
@@ -147,25 +150,25 @@ pub fn bound_quickly(
     });
     let bound = PointBound {
         time_ps: stages.max().unwrap_or(0),
-        // More micro-batches need no less memory.
+        // More micro-batches need at least this memory.
         memory_bytes: most_memory(&long),
         is_whole: false,
     };
     Ok((bound, fits_memory(point, pattern, &long)))
 }
 
-/// Path of one rank of a stage in the relaxed step.
+/// Path of one rank per stage in the relaxed step.
 #[derive(Clone, Debug, Default)]
 struct StagePath {
     /// Time at which the last node ends, in picoseconds.
     finish: u64,
-    /// Time at which the last node would end if no message had to be awaited, in picoseconds.
+    /// Time at which the last node would end if it waited for no message, in picoseconds.
     own: u64,
-    /// Time at which the first receive ends, if the stage begins with a receive.
+    /// Time at which the first receive ends, in picoseconds, if the stage begins with a receive.
     begin: u64,
     /// Sum of the durations on each lane, in picoseconds.
     lanes: BTreeMap<i64, u64>,
-    /// Maximum bytes in use at once, if nodes run in id order.
+    /// Maximum number of bytes in use at once, if nodes run in id order.
     peak: RankPeak,
 }
 
@@ -185,7 +188,7 @@ struct StageMessage {
     bytes: u64,
 }
 
-/// The nodes of a rank, recorded during generation.
+/// The nodes of a rank, which are recorded while they are generated.
 struct RankNodes<'p> {
     prices: NodePrices<'p>,
     /// Duration of each node, in picoseconds.
@@ -230,7 +233,7 @@ impl Sink for RankNodes<'_> {
     }
 }
 
-/// Cache of the durations of nodes on an NPU.
+/// Cache of the durations of nodes on one NPU.
 struct NodePrices<'p> {
     point: &'p ResolvedPoint,
     class: usize,
@@ -240,8 +243,8 @@ struct NodePrices<'p> {
     collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
 }
 
-/// Key of a duration: the name if kernels were measured by name, then class, shape, format, FLOPs,
-/// whether the FLOPs are unknown, and bytes.
+/// Key of a kernel's duration: the name if kernels were measured by name, then class, shape,
+/// format, FLOPs, whether the FLOPs are unknown, and bytes.
 type KernelKey = (
     Option<String>,
     Option<chakram_trace::format::KernelShape>,
@@ -319,8 +322,8 @@ impl NodePrices<'_> {
     }
 }
 
-/// Returns a lower bound on the time of a collective for a member: the time of its bytes or, if
-/// measurements apply and give less, the measured time.
+/// Returns a lower bound on a member's time in a collective: the time of the bytes that it must
+/// receive or, if measurements apply and give less, the measured time.
 fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
     let wire = message_lower_bound(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
@@ -343,13 +346,14 @@ fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, membe
     })
 }
 
-/// Returns the shortest time that the machine's corrections can make of a kernel time from curves.
-/// The workload decides which correction applies, so the smallest is assumed.
+/// Returns the shortest time to which the machine's corrections can change a kernel time from
+/// curves. The workload decides which correction applies, so the smallest is assumed.
 fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
     if least < 1.0 {
-        // Subtract one picosecond, so that rounding cannot raise the bound above the replay.
+        // Subtract one picosecond, so that rounding cannot make the bound larger than the replay's
+        // time.
         ((ps as f64 * least) as u64).saturating_sub(1)
     } else {
         ps
@@ -401,8 +405,8 @@ fn message_lower_bound(
     if ps > 0.0 { ps as u64 } else { 0 }
 }
 
-/// Returns the maximum bytes per second that one of `members` can receive along a dimension. If
-/// links differ in rate, this is the sum over all incoming links.
+/// Returns the maximum rate in bytes per second at which one of `members` can receive along a
+/// dimension. If links have different rates, this is the sum over all incoming links.
 fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
     let Some(graph) = topology.explicit_links() else {
@@ -468,7 +472,8 @@ fn relaxed_stages(
     Ok(longest_paths(point, &ranks, &nodes))
 }
 
-/// Simulates all ranks together: each advances until it needs a message that has not been sent yet.
+/// Simulates all ranks together: each rank advances until it needs a message that has not been sent
+/// yet.
 fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec<StagePath> {
     let topology = point.machine.topology();
     let all_ranks = nodes.first().map_or(0, |rank| rank.prices.ranks);
@@ -487,8 +492,8 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
     // For each rank, the next node, and the next message among its nodes.
     let mut at = vec![(0_usize, 0_usize); nodes.len()];
     let mut sent: BTreeMap<(u32, u32, i32), Vec<u64>> = BTreeMap::new();
-    // If no rank can advance, receives no longer wait. Without this waiting the result is smaller,
-    // so it is still a lower bound.
+    // If no rank can advance, receives no longer wait for their messages. Without this waiting the
+    // result is smaller, and therefore still a lower bound.
     let mut stuck = false;
     loop {
         let mut moved = false;
@@ -531,8 +536,8 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
                     } else if let Some(way) =
                         topology.path_between_npus(npu(ranks[i]), npu(half.peer))
                     {
-                        // A send starts no earlier than its dependencies end, so this arrival time is a lower
-                        // bound.
+                        // A send starts no earlier than its dependencies end, so the arrival time
+                        // is a lower bound.
                         let time = way.time_message(BufferShare::from_bytes(half.bytes)).0;
                         let key = (ranks[i], half.peer, half.tag);
                         sent.entry(key)

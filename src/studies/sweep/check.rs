@@ -1,5 +1,5 @@
 //! Loading of studies: a study is parsed, checked together with the files that it names, and hashed
-//! with them.
+//! together with them.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
@@ -29,21 +29,21 @@ pub enum StudyError {
     /// A value is rejected by the machine, model, plan or replay that it configures.
     #[error("{file}:{line}: {key} = {value}: {why}")]
     Value {
-        /// Name of the study's file.
+        /// Name of the study file.
         file: String,
         /// Line in the file, from 1.
         line: usize,
-        /// Key that has the rejected value.
+        /// Key whose value is rejected.
         key: String,
         /// The rejected value.
         value: String,
-        /// Why the value is rejected.
+        /// The reason why the value is rejected.
         why: String,
     },
 }
 
-/// Loads the study at `path`. Returns the study, and one hash of the study and of the files that it
-/// names.
+/// Loads the study at `path`. Returns the study, and a single hash of the study and the files that
+/// it names.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
     Ok((study, hasher.finalize().to_hex().to_string()))
 }
 
-/// Returns every key that the base or an axis sets, with each of its values.
+/// Returns every key that the base settings or an axis set, with each of its values.
 fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     let base = study.base.iter().map(|(key, value)| (key.as_str(), value));
     let axes = study.axes.iter().flat_map(|axis| {
@@ -105,9 +105,9 @@ fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     base.chain(axes)
 }
 
-/// Rejects values that are invalid in every point. Each value is tried with the first values of all other
-/// axes, and without limits. If the rejection depends on other values, the point becomes a rejected row
-/// later.
+/// Rejects values that are invalid in every point. Each value is tried with the first values of all
+/// other axes, and without limits. A value that is rejected only in combination with other values
+/// is no error here; its points become rejected rows later.
 fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
     let lenient = Study {
         limits: PointLimits::default(),
@@ -123,8 +123,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
                 .zip(axis.values[0].iter().cloned()),
         );
     }
-    // Plan options are not tried in a point, because the first value of a plan axis, or of a plan
-    // option, may be impossible for the model.
+    // Plan options are not tried as part of a point, because the first value of a plan axis, or of
+    // a plan option, may be impossible for the model.
     let alone = |key: &str| !matches!(kind_of_setting(key), Ok(SettingKind::Plan(_)));
     let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
         line: line_of(text, key, value),
@@ -159,8 +159,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             ));
         }
     }
-    // The settings that all points have: no settings of axes, except names of machine, model, stack
-    // and trace.
+    // The settings that all points have, without the settings of axes, except names of machine,
+    // model, stack and trace.
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "stack" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
@@ -187,8 +187,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             return Err(refuse(key, value, refusal.detail));
         }
     }
-    // Check each value with the first values of the other axes. If keys depend on one another, report the
-    // first rejection.
+    // Check each value together with the first values of the other axes. If keys depend on one
+    // another, report the first rejection.
     for axis in &study.axes {
         if !axis.keys.iter().all(|key| alone(key)) {
             continue;
@@ -219,7 +219,7 @@ fn of_plans(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }
 
-/// Returns the line, from 1, on which `text` sets a key or has one of the key's values.
+/// Returns the line, from 1, on which `text` sets a key or gives one of the key's values.
 fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
     let last = key.rsplit('.').next().unwrap_or(key);
     let value = value.to_string();

@@ -1,4 +1,4 @@
-//! The settings that replay a single point without its study.
+//! The settings with which a single point can be replayed without its study.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, option_words};
 use super::study::Study;
@@ -16,16 +16,16 @@ pub enum PointWorkload {
 /// The replay of one point, expressed without its study.
 #[derive(Clone, Debug)]
 pub struct PointCommand {
-    /// The model or the traces that are replayed.
+    /// The model or traces that the point replays.
     pub work: PointWorkload,
-    /// Settings of the replay: keys with their values.
+    /// Settings of the replay: keys and their values.
     pub settings: Vec<(String, String)>,
-    /// Replay options, with their words.
+    /// Replay options, each with its words on the command line.
     pub options: Vec<(&'static ReplayOption, Vec<String>)>,
 }
 
 impl PointCommand {
-    /// Returns the replay of `point`, or `None` if only a study can express it.
+    /// Returns the replay of `point`, or `None` if it is possible only with a study.
     pub fn new(study: &Study, point: &Settings) -> Option<Self> {
         let mut settings = Vec::new();
         let (mut work, mut options) = (None, Vec::new());

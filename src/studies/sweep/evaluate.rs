@@ -1,4 +1,4 @@
-//! Answers for points: a rejection before the replay, a bound, or a replay.
+//! Answers for points: a rejection without a replay, a lower bound, or the measures of a replay.
 
 use super::bound::{self, PointBound};
 use super::objective::{PARTS, PointMeasures};
@@ -22,13 +22,13 @@ use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Result of a point: a rejection, or measures.
+/// Result of a point: a rejection, or the measures of its replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PointAnswer {
     /// The point is impossible, or exceeds a limit.
     Refused {
-        /// Class of the reason, by which rejected points are counted.
+        /// Short form of the reason, by which rejected points are counted.
         reason: String,
         /// The full reason.
         detail: String,
@@ -64,7 +64,7 @@ impl<'s> PointEvaluator<'s> {
         }
     }
 
-    /// Returns a key that is equal for points with the same work, so that these points can be
+    /// Returns a key that is equal for points with the same work, so that such points can be
     /// evaluated one after another.
     pub fn work_key(point: &Settings) -> String {
         let of_work = |key: &str| {
@@ -80,7 +80,7 @@ impl<'s> PointEvaluator<'s> {
         setting::format_settings(&of_work)
     }
 
-    /// Resolves a point, and checks the limits that can be checked without its nodes.
+    /// Resolves a point, and checks the limits that can be checked before its nodes are generated.
     pub fn resolve_point(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
         let settings = self.study.with_base(point);
         let resolved = ResolvedPoint::new(&settings, &self.parts)?;
@@ -111,8 +111,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Rejects a plan that needs too much memory. `least` is true if the memory need is only a
-    /// lower bound.
+    /// Rejects a plan that needs too much memory. `least` is true if the given memory need is only
+    /// a lower bound.
     fn check_memory(
         &self,
         point: &ResolvedPoint,
@@ -143,8 +143,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Returns a lower bound for a valid point's plan. If `whole`, the bound simulates all
-    /// micro-batches; otherwise it is quick.
+    /// Returns a lower bound for the plan of a valid point. If `whole` is true, the bound simulates
+    /// all micro-batches; otherwise it is the quick bound.
     pub fn bound_point(&self, point: &Settings, whole: bool) -> Result<PointBound, PointRefusal> {
         let resolved = self.resolve_point(point)?;
         let WorkSource::Plan(pattern) = &resolved.work else {
@@ -160,7 +160,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(bound)
     }
 
-    /// Returns the measures of a plan that need no replay. The objectives follow from these
+    /// Returns the measures of a plan that need no replay. Objectives are computed from these
     /// measures and the time.
     pub fn bounded_measures(
         &self,
@@ -182,8 +182,8 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Replays a point. `is_bounded` is true if its memory was already checked with its whole
-    /// bound.
+    /// Replays a point. `is_bounded` is true if its memory was already checked when its whole bound
+    /// was computed.
     pub fn answer_point(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
         self.replay_point(point, is_bounded)
             .map_or_else(PointAnswer::from, PointAnswer::Replayed)
@@ -195,7 +195,8 @@ impl<'s> PointEvaluator<'s> {
         is_bounded: bool,
     ) -> Result<PointMeasures, PointRefusal> {
         let resolved = self.resolve_point(point)?;
-        // Reject a plan that cannot fit before its replay, because its bound takes little time.
+        // Reject a plan that does not fit before its replay, because the bound takes less time than
+        // the replay.
         if let (WorkSource::Plan(pattern), true, false) =
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
@@ -204,12 +205,12 @@ impl<'s> PointEvaluator<'s> {
         }
         let work = self.work_of_point(&resolved)?;
         let workload = work.workload();
-        // Check the number of ranks only now, because it comes from the traces.
+        // Check the number of ranks only now, because it is known only from the traces.
         if matches!(resolved.work, WorkSource::Traces(..)) {
             self.check_npus(workload.rank_count().into(), &self.study.with_base(point))?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
-        // With `aggregate`, the engine itself looks for equal ranks, for which it needs all ranks.
+        // With `aggregate`, the engine itself finds equal ranks, and needs all ranks for this.
         let copies = if options.aggregate {
             &[]
         } else {
@@ -243,8 +244,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(work)
     }
 
-    /// For two points with equal results, returns the reason why their machines make no difference. Returns
-    /// `None` if another replay would be too large.
+    /// Returns the reason why the machines of two points with equal results make no difference.
+    /// Returns `None` if another replay would be too large.
     pub fn machine_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
         let before = self.resolve_point(one).ok()?.machine;
         self.with_facts(other, |run, machine| {
@@ -316,17 +317,18 @@ struct MeasuredReplay {
     /// Mean energy per NPU of the kernels whose times come from loop nests, in picojoules; `None`
     /// if there are none.
     kernel_energy: Option<f64>,
-    /// Mean compute time of kernels that loop nests do not time.
+    /// Mean compute time per NPU of kernels that loop nests do not time.
     unmapped_ps: u64,
     /// Maximum bytes in use on an NPU, if the traces give allocations.
     peak: Option<u64>,
     /// True if these bytes fit into every NPU's memory.
     fits: bool,
-    /// Mean busy time of links and of memory ports, on a machine of tiles.
+    /// Mean busy times of links and of memory ports, on a machine of tiles.
     busy: Option<[Span; 2]>,
 }
 
-/// Replays a workload. The second result is true if its ranks may represent all ranks of the job.
+/// Replays a workload. The second value of the result is true if its ranks may represent all ranks
+/// of the job.
 fn replay_measured(
     workload: &Workload,
     resolved: &ResolvedPoint,
@@ -408,8 +410,8 @@ impl SharedWork {
 
 type SharedWorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
 
-/// Cache of the workloads that were used last. Each workload is built once, however many points ask
-/// for it.
+/// Cache of the most recently used workloads. Each workload is built only once, however many points
+/// need it.
 #[derive(Debug, Default)]
 struct SharedWorkloads(Mutex<Vec<(String, SharedWorkCell)>>);
 

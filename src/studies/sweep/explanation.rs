@@ -1,4 +1,4 @@
-//! Comparison of a row with its neighbours, which are rows that differ along exactly one axis.
+//! Comparison of a row with its neighbours, the rows that differ from it along exactly one axis.
 
 use super::objective::PARTS;
 use super::setting::Settings;
@@ -7,8 +7,8 @@ use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
 
-/// Compares the row at this index with its neighbours, and returns text for users. Neighbours that
-/// are nearest in the first objective come first.
+/// Compares the row at this index with its neighbours, and formats the result as text for users.
+/// Neighbours are sorted by their distance in the first objective, the nearest first.
 pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures_of(row) else {

@@ -1,4 +1,5 @@
-//! The journal of a sweep: one line per answer or bound, in the order in which they were computed.
+//! The journal of a sweep: one line for each answer or bound, in the order in which they were
+//! computed.
 //!
 //! Each line is appended with a single write while the sweep runs, so a crash loses only work in progress.
 //! When the journal is opened again, an incomplete last line is removed.
@@ -25,9 +26,9 @@ const SCHEMA: &str = "chakram-sweep-journal-1";
 /// An answer or a bound of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalEntry {
-    /// Settings of the point, as text.
+    /// Bound of the point, if this entry contains one.
     pub point: String,
-    /// Bound of the point, if the entry has one.
+    /// Answer of the point, if this entry contains one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<PointBound>,
     /// Answer of the point, if the entry has one.
@@ -56,7 +57,7 @@ pub enum JournalError {
     /// A line is invalid.
     #[error("{}:{line}: {why}\n  try: another folder", .path.display())]
     Line {
-        /// Path of the journal.
+        /// Path of the journal with the invalid line.
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,
@@ -66,7 +67,7 @@ pub enum JournalError {
     /// The folder already has a journal.
     #[error("{}: the folder has results of an earlier run\n  try: {} to resume the run, or another folder", .0.display(), SettingKey::Resume)]
     Exists(PathBuf),
-    /// The sweep would overwrite a file that is not from a sweep, because there is no journal.
+    /// There is no journal, but the sweep would overwrite a file that may not be from a sweep.
     #[error("{}: the folder exists but has no journal, so no sweep wrote it\n  try: another folder", .0.display())]
     Foreign(PathBuf),
     /// The folder has no journal.
@@ -74,7 +75,7 @@ pub enum JournalError {
     Missing(PathBuf),
 }
 
-/// Files that a sweep writes to the folder of its journal: rows, Pareto front and page.
+/// Files that a sweep writes to its journal's folder: rows, Pareto front and page.
 pub const RESULTS: [&str; 4] = ["rows.jsonl", "rows.csv", "front.csv", "index.html"];
 
 /// A journal that is open for writing.
@@ -85,7 +86,7 @@ pub struct SweepJournal {
 }
 
 impl SweepJournal {
-    /// Returns the path of the journal in `folder`.
+    /// Returns the path of the journal file in `folder`.
     pub fn journal_path(folder: &Path) -> PathBuf {
         folder.join("journal.jsonl")
     }
@@ -121,8 +122,8 @@ impl SweepJournal {
         Ok(journal)
     }
 
-    /// Continues the journal in `folder`, or creates it. Returns the journal and the entries that
-    /// were already in the file.
+    /// Continues the journal in `folder`, or creates it. Returns the journal, and the entries that
+    /// its file already contained.
     pub fn resume_in(
         folder: &Path,
         study: &str,
@@ -139,7 +140,8 @@ impl SweepJournal {
             other => other?,
         };
         if whole == 0 {
-            // The program was killed while it wrote the first line.
+            // The file has no complete line, because the program was killed while it wrote the
+            // first one.
             std::fs::remove_file(&path).map_err(failed)?;
             return Ok((Self::create_in(folder, study)?, Vec::new()));
         }
@@ -147,7 +149,7 @@ impl SweepJournal {
             .append(true)
             .open(&path)
             .map_err(failed)?;
-        // Remove an incomplete last line, because the next entry would be appended to it.
+        // Remove an incomplete last line; otherwise the next entry would be appended to it.
         file.set_len(whole).map_err(failed)?;
         let file = Mutex::new(file);
         Ok((Self { path, file }, entries))
@@ -175,7 +177,7 @@ impl SweepJournal {
     }
 }
 
-/// Parses a journal. Returns its entries, and the number of bytes in its complete lines.
+/// Parses a journal. Returns its entries, and the number of bytes of its complete lines.
 fn parse_journal(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
     let mut text = Vec::new();
     let opened = File::open(path);
@@ -240,7 +242,7 @@ mod tests {
         journal.append_entry(&entry("b")).unwrap();
         let path = SweepJournal::journal_path(dir.path());
         let all = std::fs::read(&path).unwrap();
-        // The program may be killed after any byte.
+        // The program may be killed after any byte, so test every length.
         for end in 0..=all.len() {
             std::fs::write(&path, &all[..end]).unwrap();
             let (journal, known) = SweepJournal::resume_in(dir.path(), "s").unwrap();

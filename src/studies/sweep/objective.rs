@@ -1,4 +1,4 @@
-//! Objectives, and the measures of a point from which they follow.
+//! Objectives, and the measures of a point from which they are computed.
 
 use super::setting::{PRICE, Settings};
 use chakram_base::config::ConfigLiteral;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct PointMeasures {
     /// Makespan, in picoseconds.
     pub time_ps: u64,
-    /// Number of NPUs that the job uses.
+    /// Number of NPUs on which the job runs.
     pub npus: u32,
     /// Mean over NPUs of the time in each part, in the order of [`PARTS`]. In older files, exposed
     /// communication includes the bubble.
@@ -28,10 +28,10 @@ pub struct PointMeasures {
     /// no kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
-    /// Price of an NPU in dollars per hour, if the machine's file gives one.
+    /// Price of an NPU in dollars per hour, if the machine file gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_npu_hour: Option<f64>,
-    /// Tokens of the job; samples if it has no tokens.
+    /// Number of tokens of the job; number of samples if the job has no tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Mean busy time of a link between cores, if the machine consists of tiles with shared links.
@@ -42,7 +42,7 @@ pub struct PointMeasures {
     pub ports_busy_ps: Option<u64>,
 }
 
-/// Quantity that a sweep minimises or maximises.
+/// A quantity that a sweep minimises or maximises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepObjective {
     /// Makespan of the replay.
@@ -53,24 +53,25 @@ pub enum SweepObjective {
     TokensPerNpu,
     /// Maximum bytes in use on an NPU.
     Memory,
-    /// Energy of all NPUs: the mapping's energy for kernels that loop nests time, `power.busy` W
-    /// while other kernels run, and `power.idle` W while no kernel runs.
+    /// Energy of all NPUs: for kernels that loop nests time, the energy of their mappings;
+    /// `power.busy` W while other kernels run, and `power.idle` W while no kernel runs.
     Energy,
     /// Energy multiplied by makespan.
     EnergyDelay,
-    /// Price of the NPUs for the makespan, at `price.npu` per hour or the machine's own price.
+    /// Price of the job's NPUs for the duration of the makespan, at `price.npu` per hour or the
+    /// machine's own price.
     Cost,
-    /// Cost per million tokens.
+    /// Cost of a million tokens.
     TokenCost,
-    /// Days that a run of `total_tokens` takes.
+    /// Duration of a run of `total_tokens`, in days.
     RunDays,
-    /// NPU hours that a run of `total_tokens` takes.
+    /// NPU hours of a run of `total_tokens`.
     RunNpuHours,
     /// Price of a run of `total_tokens`.
     RunCost,
     /// Energy of a run of `total_tokens`.
     RunEnergy,
-    /// Number of NPUs of the job.
+    /// Number of NPUs on which the job runs.
     Npus,
 }
 
@@ -92,7 +93,7 @@ impl SweepObjective {
         Self::Npus,
     ];
 
-    /// Objectives that rows show besides the study's own, if their values are known.
+    /// Objectives that rows show in addition to the study's own, if their values are known.
     pub const STATED: [Self; 6] = [
         Self::Tokens,
         Self::TokenCost,
@@ -126,8 +127,8 @@ impl SweepObjective {
         matches!(self, Self::Energy | Self::EnergyDelay | Self::RunEnergy)
     }
 
-    /// Returns the settings that the objective needs. `all_mapped` is true if loop nests give the
-    /// times of all kernels.
+    /// Returns the settings without which the objective has no value. `all_mapped` is true if loop
+    /// nests give the times of all kernels.
     pub fn required_settings(self, all_mapped: bool) -> &'static [&'static str] {
         match self {
             Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
@@ -191,8 +192,7 @@ impl SweepObjective {
             Self::TokenCost => {
                 Self::Cost.value_of_point(measures, settings)? / measures.tokens? as f64 * 1e6
             }
-            // The run takes as many replays as its tokens are multiples of the tokens of one
-            // replay.
+            // The run takes a number of replays: its tokens divided by the tokens of one replay.
             Self::RunDays => number("total_tokens")? / measures.tokens? as f64 * seconds / 86_400.0,
             Self::RunNpuHours => Self::RunDays.value_of_point(measures, settings)? * 24.0 * npus,
             Self::RunCost => {
@@ -207,7 +207,7 @@ impl SweepObjective {
         })
     }
 
-    /// Returns the value, with its sign changed if larger is better, so that smaller is always
+    /// Returns the value; if larger is better, with the opposite sign, so that smaller is always
     /// better.
     pub fn score_to_minimise(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let value = self.value_of_point(measures, settings)?;
@@ -257,12 +257,12 @@ fn read_parts<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; PARTS.len()], 
 }
 
 impl PointMeasures {
-    /// Returns a busy time as a share of the makespan.
+    /// Returns a busy time divided by the makespan.
     pub fn share_of_makespan(&self, busy_ps: Option<u64>) -> Option<f64> {
         busy_ps.map(|busy| busy as f64 / self.time_ps.max(1) as f64)
     }
 
-    /// Returns the largest part of the NPUs' time, with its share.
+    /// Returns the largest part of the NPUs' time, and its fraction of the makespan.
     pub fn describe_limit(&self) -> String {
         let most = (0..PARTS.len())
             .rev()
@@ -316,8 +316,9 @@ mod tests {
         assert_eq!(value(SweepObjective::Memory), 5.0);
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
-        // 0.008 for 8,192 tokens is 0.97656 per million tokens. 8.192e9 tokens are a million
-        // replays. A million replays take 2e6 s on 4 NPUs, cost 8,000, and use 4.4 GJ.
+        // A cost of 0.008 for 8,192 tokens is 0.97656 per million tokens. 8.192e9 tokens are the
+        // tokens of a million replays. A million replays take 2e6 s on 4 NPUs, cost 8,000, and use
+        // 4.4 GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
         let value =
             |objective: SweepObjective| objective.value_of_point(&measures, &settings).unwrap();
@@ -335,8 +336,8 @@ mod tests {
                 objective.column_name()
             );
         }
-        // If the study sets no price, the machine's own price applies. If the machine has none
-        // either, the point has no cost.
+        // If the study sets no price, the machine's price applies. If neither has a price, the
+        // point has no cost.
         let mut own = settings.clone();
         own.remove("price.npu");
         assert_eq!(SweepObjective::Cost.value_of_point(&measures, &own), None);
@@ -355,8 +356,8 @@ mod tests {
             SweepObjective::Energy.value_of_point(&measures, &Settings::new()),
             None
         );
-        // By loop nests, kernels use 9e14 pJ = 900 J. Of the 1.5 s, only 0.5 s are in other
-        // kernels: 900 + 4 x (700 x 0.5 + 100 x 0.5).
+        // Loop nests give 9e14 pJ = 900 J for their kernels. Of the 1.5 s of computing, other
+        // kernels take only 0.5 s: 900 + 4 x (700 x 0.5 + 100 x 0.5).
         let mapped = PointMeasures {
             kernel_energy_pj: Some(9e14),
             unmapped_ps: Some(500_000_000_000),
@@ -364,7 +365,7 @@ mod tests {
         };
         let energy = |measures| SweepObjective::Energy.value_of_point(measures, &settings);
         assert_eq!(energy(&mapped), Some(2500.0));
-        // If loop nests give the times of all kernels, there is no busy power: 900 + 4 x 100 x 0.5.
+        // If loop nests time all kernels, `power.busy` is not used: 900 + 4 x 100 x 0.5.
         let all = PointMeasures {
             unmapped_ps: Some(0),
             ..mapped

@@ -1,5 +1,5 @@
-//! The HTML page of a sweep: a single file that needs neither network nor scripts. A point's tooltip shows
-//! its command.
+//! The HTML page of a sweep: a single file that needs neither network nor scripts. A point's
+//! tooltip shows the command that replays the point.
 
 use super::objective::SweepObjective;
 use super::setting;
@@ -20,7 +20,7 @@ const MOST_LINES: usize = 300;
 /// Maximum number of rows in the table.
 const ROWS: usize = 50;
 
-/// Renders the page; `command` returns the command that replays a row.
+/// Renders the page; `command` returns the command that replays a row, given the row's index.
 pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> String {
     let study = sweep.study;
     let ranked = sweep.ranked_rows();
@@ -81,7 +81,8 @@ fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> St
     )
 }
 
-/// Returns the rows that a chart shows: the front, the best rows, and others at even intervals.
+/// Returns the rows that a chart shows: the Pareto front, the best rows, and other rows at even
+/// intervals.
 fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
@@ -101,7 +102,8 @@ fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     chosen
 }
 
-/// Renders the best row by each objective, with its interval and a comparison with other rows.
+/// Renders the best row by each objective, with its interval, and a comparison of the interval with
+/// other rows.
 fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
         let place = sweep
@@ -139,8 +141,8 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
 
-/// Renders charts of the first objective against each other objective. If there is no other
-/// objective, the charts are against memory, NPUs or the row's index.
+/// Renders one chart of the first objective against each other objective. If there is no other
+/// objective, the charts show it against memory, NPUs or the row's index.
 fn draw_points(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -157,7 +159,7 @@ fn draw_points(
     };
     let mut beside: Vec<Option<SweepObjective>> =
         study.objectives[1..].iter().copied().map(Some).collect();
-    // If one row is the best by both objectives, the chart would show no trade-off.
+    // If one row is the best by both objectives, a chart would show no trade-off.
     let is_chosen = |second: &Option<SweepObjective>| {
         let best = |objective: SweepObjective| {
             let mut bests = bests.iter();
@@ -214,7 +216,8 @@ impl PointsChart<'_> {
         Some((x, value_of(self.sweep, row, self.first)?))
     }
 
-    /// Returns the best rows, each with the objectives by which it is the best.
+    /// Returns the labels of the best rows: each row's coordinates, and the objectives by which it
+    /// is the best.
     fn leader_labels(&self) -> Vec<(f64, f64, String)> {
         let mut named: Vec<(usize, Vec<&str>)> = Vec::new();
         for (objective, row) in self.bests {
@@ -231,7 +234,7 @@ impl PointsChart<'_> {
         named.collect()
     }
 
-    /// Returns the Pareto front of both quantities from left to right; empty if there is no second
+    /// Returns the Pareto front by both quantities, from left to right; empty if there is no second
     /// quantity.
     fn front_of_two(&self) -> ScatterLine {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
@@ -292,7 +295,7 @@ impl PointsChart<'_> {
                 })
             })
             .collect();
-        // Draw the points that have names above all others.
+        // Draw the points with names last, so that they are above all others.
         points.sort_by_key(|point| [0, 6, 2].iter().position(|series| *series == point.series));
         let line = self.front_of_two();
         let beside = second.map_or("row", SweepObjective::column_name);
@@ -329,7 +332,7 @@ impl PointsChart<'_> {
     }
 }
 
-/// Renders parallel coordinates: first the axes of the study, then the objectives.
+/// Renders a chart of parallel coordinates: first the axes of the study, then the objectives.
 fn draw_coordinates(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -401,8 +404,9 @@ fn draw_coordinates(
     render_figure(&picture, &legend, &caption)
 }
 
-/// Returns the axis of a setting, and the position of each row on it. Numbers are placed by value,
-/// on a logarithmic scale if their range is large; words are placed at even distances.
+/// Returns the axis of a setting in the chart, and the position of each row on it. Numbers are
+/// placed by value, on a logarithmic scale if their range is large; words are placed at even
+/// distances.
 fn setting_axis(
     sweep: &SweepTable<'_>,
     key: &str,
@@ -457,14 +461,14 @@ fn last_parts(key: &str) -> &str {
         .map_or(key, |(at, _)| &key[at + 1..])
 }
 
-/// Renders a chart of the best value of the first objective found so far, by row.
+/// Renders a chart of the best value of the first objective so far, for each row in order.
 fn so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
     let curve = best_so_far(sweep, objective, 0);
     let most = curve
         .iter()
         .fold(0.0_f64, |most, (_, value)| most.max(*value));
-    // Charts need integers, so scale the values.
+    // Charts need integers, so scale the values to a large range.
     let scale = if most > 0.0 { 1e12 / most } else { 1.0 };
     let series = LineSeries {
         label: format!("best {} so far", objective.column_name()),

@@ -1,4 +1,4 @@
-//! Points as jobs: settings become a job, or a rejection with the reason.
+//! Conversion of points to jobs: a point's settings give a job, or a rejection with the reason.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
 use chakram_base::config::{ConfigLiteral, with_values};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Reason why a point has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointRefusal {
-    /// Class of the reason, by which rejected points are counted.
+    /// Short form of the reason, by which rejected points are counted.
     pub reason: String,
     /// The full reason.
     pub detail: String,
@@ -28,7 +28,7 @@ pub struct PointRefusal {
 }
 
 impl PointRefusal {
-    /// Creates the rejection of a point; `reason` is the class of the reason.
+    /// Creates the rejection of a point; `reason` is the short form of the reason.
     pub fn new(reason: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             reason: reason.into(),
@@ -53,8 +53,8 @@ impl From<ReplaySettingsError> for PointRefusal {
     fn from(error: ReplaySettingsError) -> Self {
         match error {
             ReplaySettingsError::Option(refusal) => refusal.into(),
-            // The two options contradict each other only with these values, so other values may be
-            // valid.
+            // The two options contradict each other only with these values, so the option may be
+            // valid with other values.
             ReplaySettingsError::Beside(..)
             | ReplaySettingsError::RateMissing { .. }
             | ReplaySettingsError::OwnRates(_) => Self {
@@ -94,7 +94,7 @@ pub enum WorkSource {
     Traces(PathBuf, Box<JobOptions>),
 }
 
-/// A point whose settings are resolved to a job on a machine.
+/// A point whose settings were converted to a job on a machine.
 #[derive(Clone, Debug)]
 pub struct ResolvedPoint {
     /// The model under its plan, or the traces.
@@ -108,7 +108,7 @@ pub struct ResolvedPoint {
 }
 
 impl ResolvedPoint {
-    /// Resolves `settings`. Machines and models that earlier points used come from `parts`.
+    /// Resolves `settings`. Machines and models that earlier points used are taken from `parts`.
     pub fn new(settings: &Settings, parts: &SharedParts) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
@@ -156,8 +156,8 @@ impl ResolvedPoint {
     }
 }
 
-/// Returns the settings that change the machine's file. Their keys are the keys that `path` maps to
-/// a path in the file.
+/// Returns the settings that change the machine file. These are the settings whose keys `path` maps
+/// to a path in the file.
 fn machine_edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
@@ -167,8 +167,8 @@ fn machine_edits<'s>(
         .collect()
 }
 
-/// If the outermost dimension of `machine` is scalable, returns the machine's text with enough NPUs
-/// along it for `ranks`.
+/// Returns the machine's text with enough NPUs for `ranks` along the outermost dimension of
+/// `machine`, if that dimension is scalable.
 fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);
@@ -180,7 +180,8 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
     scalable.then(|| with_values(text, machine.name(), &edits).ok())?
 }
 
-/// Cache of machines, models and software stacks, by the settings that determine them. Files are read once.
+/// Cache of machines, models and software stacks; the keys are the settings that determine them.
+/// Each file is read only once.
 #[derive(Debug, Default)]
 pub struct SharedParts {
     machines: Mutex<SharedPartCache<Arc<Machine>>>,
@@ -243,7 +244,7 @@ impl SharedParts {
             let mut text = source.text.into_owned();
             let mut original = None;
             if !edits.is_empty() {
-                // Without its edits, the file may be incomplete.
+                // The file may be incomplete without its edits, so an error does not matter.
                 original = Machine::parse(&text, &source.file).ok();
                 text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }

@@ -1,8 +1,8 @@
-//! Exploration of a study's points: layers of strategies. Each answer is computed once, in parallel with
-//! others.
+//! Exploration of a study's points, layer by layer, each layer with its own strategy. Each answer
+//! is computed once, in parallel with other answers.
 //!
-//! Strategies run sequentially; threads only compute answers in advance for which a strategy will ask. So the
-//! rows depend neither on the number of threads nor on answers from earlier runs.
+//! Strategies run sequentially; threads only compute answers in advance that a strategy will need.
+//! So the rows depend neither on the number of threads nor on answers from earlier runs.
 
 use super::bound::PointBound;
 use super::evaluate::{PointAnswer, PointEvaluator};
@@ -30,10 +30,10 @@ pub enum SweepError {
     #[error(transparent)]
     SweepJournal(#[from] JournalError),
     /// The sweep was interrupted or ran out of memory. The journal has all points that were
-    /// answered before.
+    /// answered before the interruption.
     #[error(transparent)]
     Interrupted(#[from] Interruption),
-    /// Points have no answer, and new replays are not allowed.
+    /// Some points have no answer, and new replays are not allowed.
     #[error(
         "{} of the points have no result yet\n  try: the missing shards, or `chakram sweep … {:#}`",
         .0,
@@ -48,16 +48,16 @@ pub enum SweepError {
     NoShards,
 }
 
-/// A part of a study's points: every point whose index, divided by `of`, has the remainder `index`.
+/// A part of a study's points: all points whose index modulo `of` is `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
-    /// Remainder that selects the points.
+    /// Remainder of the indices of this shard's points.
     pub index: u64,
     /// Number of shards into which the study is divided.
     pub of: u64,
 }
 
-/// Options of a run of a sweep.
+/// Options of one run of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepOptions {
     /// Number of threads that answer points.
@@ -68,7 +68,7 @@ pub struct SweepOptions {
     pub is_closed: bool,
 }
 
-/// Outcome of a point.
+/// Outcome of a visit to a point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowOutcome {
     /// The point was replayed, or rejected.
@@ -77,11 +77,11 @@ pub enum RowOutcome {
     Dominated(PointBound),
 }
 
-/// A point that was visited, with its outcome.
+/// A point that the sweep visited, with its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepRow {
-    /// Index of the point if the study's points can be listed, otherwise its position in the order
-    /// of first visits.
+    /// Index of the point if the study's points can be listed; otherwise its number in the order of
+    /// first visits.
     pub number: u64,
     /// Values that the axes set.
     pub point: Settings,
@@ -98,7 +98,7 @@ pub struct SweepStep<'a> {
     pub best: Option<(&'a str, f64)>,
 }
 
-/// Counts of new work. Answers that were known before do not count.
+/// Counts of the work of this run. Answers that the journal already had do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NewWorkCounts {
     /// Number of bounds that were computed, and the time for them in seconds, summed over threads.
@@ -111,7 +111,7 @@ pub struct NewWorkCounts {
 /// Function that is called with each new answer or bound, from any thread.
 pub type SweepWatcher<'w> = dyn Fn(&SweepStep<'_>) + Sync + 'w;
 
-/// Explores the points of a study.
+/// Explores the points of a study, and answers them on several threads.
 pub struct StudyExplorer<'s> {
     study: &'s Study,
     evaluator: PointEvaluator<'s>,
@@ -127,8 +127,8 @@ pub struct StudyExplorer<'s> {
 }
 
 impl<'s> StudyExplorer<'s> {
-    /// Creates an explorer of `study`. Entries of `journal` are known answers, and new answers are
-    /// appended to it.
+    /// Creates an explorer of `study`. Entries of `journal` are known answers; new answers are
+    /// appended to the journal.
     pub fn new(
         study: &'s Study,
         options: SweepOptions,
@@ -171,7 +171,7 @@ impl<'s> StudyExplorer<'s> {
         self.done
     }
 
-    /// Visits all points and returns their rows, by number.
+    /// Visits all points, and returns the rows sorted by number.
     ///
     /// # Errors
     ///
@@ -236,15 +236,15 @@ impl<'s> StudyExplorer<'s> {
         point
     }
 
-    /// Returns the score of each point of a list. In the last layer, the score of a point is the
-    /// score of its answer, otherwise the best score of the inner layers.
+    /// Returns the score of each point of a list. In the last layer, the score of a point is its
+    /// answer's score; in outer layers, it is the best score of the inner layers.
     fn score_points(
         &mut self,
         depth: usize,
         list: &[(u64, Settings)],
     ) -> Result<Vec<Option<f64>>, SweepError> {
         let study = self.study;
-        // Layers that take turns are not nested, so there are no inner layers.
+        // Layers that take turns are not nested, so they have no inner layers.
         let inner = match study.rounds {
             Some(_) => &[],
             None => &study.layers[depth + 1..],
@@ -295,7 +295,8 @@ impl<'s> StudyExplorer<'s> {
             .collect()
     }
 
-    /// Coordinate descent: starts from the first values, and sets one axis after another to its best value.
+    /// Coordinate descent: starts with the first values of all axes, and sets one axis after
+    /// another to its best value.
     fn descend_coordinates(
         &mut self,
         depth: usize,
@@ -336,8 +337,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Returns the score of an answered point. Adds a row for the point, unless the point already
-    /// has a row or has no answer.
+    /// Returns the score of an answered point. Adds a row for the point, unless it already has one
+    /// or the point has no answer.
     fn visit_point(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
         let key = setting::format_settings(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());

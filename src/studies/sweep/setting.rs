@@ -11,14 +11,14 @@ use chakram_jobs::{
 use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 
-/// Settings of a point, by key.
+/// Settings of a point, sorted by key.
 pub type Settings = BTreeMap<String, ConfigLiteral>;
 
-/// Keys that name a point's machine and work.
+/// Keys whose values name the machine and the work of a point.
 const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
-/// Keys that objectives and limits need, with non-negative numbers: watts, dollars, and the tokens of a
-/// whole run.
+/// Keys of numbers that objectives and limits need; the values are not negative: watts, dollars,
+/// and the tokens of a whole run.
 const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 
 /// Key of the price of an NPU, in dollars per hour.
@@ -43,12 +43,12 @@ pub enum SettingKind<'k> {
     Plan(&'static PlanOption),
 }
 
-/// Returns true if `key` affects how a point's traces are read.
+/// Returns true if `key` changes the way in which a point's traces are read.
 pub(super) fn is_of_traces(key: &str) -> bool {
     matches!(kind_of_setting(key), Ok(SettingKind::Option(option)) if option.key.is_of_traces())
 }
 
-/// Returns the words of `value`, in the syntax of `option`.
+/// Returns `value` as words in the syntax of `option`.
 pub(super) fn option_words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String> {
     match (option.syntax, value) {
         (ReplayOptionSyntax::List, ConfigLiteral::List(items)) => {
@@ -82,7 +82,7 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
 ///
 /// # Errors
 ///
-/// Fails if `key` is unknown; the error has the most similar known key.
+/// Fails if `key` is unknown; the error contains the most similar known key.
 pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     if NAMES.contains(&key) {
         return Ok(SettingKind::Name);
@@ -110,7 +110,7 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
             let all: Vec<String> = plain_keys().chain(plan).collect();
-            // The bare name of a plan option, such as `tensor`, probably means that option.
+            // The bare name of a plan option, such as `tensor`, is probably meant as that option.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");
@@ -138,7 +138,7 @@ pub fn format_settings(settings: &Settings) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats the settings of `keys` for users, in this order:
+/// Formats the settings of `keys` for users, in the order of `keys`:
 /// `tensor 8, data 4, dimension.nvlink.bandwidth 100 GB/s`.
 pub fn format_short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k str>) -> String {
     let parts = keys.into_iter().filter_map(|key| {

@@ -46,10 +46,11 @@ const ROOT: &[&str] = &[
     "axis",
     "layer",
 ];
-/// Maximum number of rounds. A study ends earlier, after the first round without an improvement.
+/// Maximum number of rounds. A study ends before this number, after the first round without an
+/// improvement.
 const MAX_ROUNDS: u32 = 1000;
-/// Replay options that make bounds invalid, because steps can be faster or ranks can be placed differently
-/// than bounds assume.
+/// Replay options with which bounds are invalid, because steps can be faster, or ranks can have
+/// other places, than bounds assume.
 const UNBOUNDED: [&str; 9] = [
     "collective",
     "comm",
@@ -63,14 +64,14 @@ const UNBOUNDED: [&str; 9] = [
 ];
 const LIMITS: &[&str] = &["fits", "npus", "cost"];
 
-/// Limits that points must keep.
+/// Limits that every point must satisfy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PointLimits {
-    /// True if every rank must fit into its NPU's memory.
+    /// True if every rank must fit into the memory of its NPU.
     pub fits: bool,
     /// Maximum number of NPUs of the job.
     pub npus: Option<u32>,
-    /// Maximum price per hour for the job's NPUs.
+    /// Maximum price per hour of the job's NPUs, in dollars.
     pub cost: Option<f64>,
 }
 
@@ -87,8 +88,8 @@ pub struct Study {
     pub base: Settings,
     /// Axes along which points differ.
     pub axes: Vec<StudyAxis>,
-    /// Layers, at least one. Nested layers are listed from the outermost inward, others in the
-    /// order of their turns.
+    /// Layers, at least one. Nested layers are listed from the outermost to the innermost, other
+    /// layers in the order of their turns.
     pub layers: Vec<StudyLayer>,
     /// Maximum number of rounds in which layers take turns, with all other axes fixed at the best point so
     /// far. `None` if layers are nested.
@@ -143,7 +144,7 @@ impl Study {
         Ok(study)
     }
 
-    /// Rejects studies with contradictory keys.
+    /// Rejects studies whose keys contradict one another.
     fn check_consistency(&self, root: &ConfigTable<'_>) -> Result<(), ConfigError> {
         let sets = |key: &str| {
             self.base.contains_key(key)
@@ -214,7 +215,8 @@ impl Study {
                 }
             }
         }
-        // Only models are checked, because kernels of captured jobs may have no mapping.
+        // Only studies of models are checked, because the kernels of captured jobs may have no
+        // mapping.
         if all_mapped && sets("model") && sets("power.busy") {
             return Err(base.invalid_table_error(
                 "power.busy with kernels by loop nests, whose mappings state their energy",
@@ -281,13 +283,13 @@ impl Study {
         Ok(())
     }
 
-    /// Returns every key that the base or an axis sets.
+    /// Returns every key that the base settings or an axis set.
     fn set_keys(&self) -> impl Iterator<Item = &str> {
         let axes = self.axes.iter().flat_map(|axis| &axis.keys);
         axes.chain(self.base.keys()).map(String::as_str)
     }
 
-    /// Returns every value of `key`, as text.
+    /// Returns every value that the study gives `key`, as text.
     fn values_of_key<'a>(&'a self, key: &'a str) -> impl Iterator<Item = String> + 'a {
         let axes = self.axes.iter().flat_map(move |axis| {
             let index = axis.keys.iter().position(|own| own == key);
@@ -311,7 +313,7 @@ impl Study {
                 .any(|name| price(name).is_some())
     }
 
-    /// Returns the number of points, or `None` if they cannot be listed.
+    /// Returns the number of points, or `None` if the points cannot be listed in advance.
     pub fn point_count(&self) -> Option<u64> {
         if self.rounds.is_some() {
             return None;
@@ -337,7 +339,8 @@ impl Study {
         sizes.fold(1, u64::saturating_mul)
     }
 
-    /// Returns combination `index` of a layer's axes. The last axis varies fastest.
+    /// Returns the combination with the number `index` of a layer's axes. The last axis varies
+    /// fastest.
     pub fn settings_at(&self, layer: &StudyLayer, mut index: u64) -> Settings {
         let mut settings = Settings::new();
         for axis in layer.axes.iter().rev() {
@@ -350,7 +353,7 @@ impl Study {
         settings
     }
 
-    /// Returns the base settings with the settings of `point` added.
+    /// Returns the base settings together with the settings of `point`.
     pub fn with_base(&self, point: &Settings) -> Settings {
         let mut whole = self.base.clone();
         whole.extend(
@@ -369,7 +372,7 @@ fn refuse_many(root: &ConfigTable<'_>, points: u64) -> ConfigError {
     )
 }
 
-/// Parses the table of base settings. Nested tables give parts of keys.
+/// Parses the table of base settings. Names of nested tables are parts of keys.
 fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
     fn collect_settings(
         table: &ConfigTable<'_>,

@@ -1,4 +1,4 @@
-//! Rows as CSV and JSON Lines, the Pareto front, and the table of the best rows.
+//! Output of rows as CSV and JSON Lines, the Pareto front, and the table of the best rows.
 
 use super::evaluate::{PointAnswer, PointEvaluator};
 use super::objective::{PointMeasures, SweepObjective};
@@ -21,20 +21,20 @@ use std::collections::BTreeMap;
 /// Heading of a column, and the function that formats a point's value in it.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of rows, both in the ranking and on the front, for which intervals are computed. The
-/// number is independent of the number of printed rows, because otherwise files would depend on
-/// what is printed.
+/// Number of rows, both in the ranking and on the front, whose intervals are computed. The number
+/// does not depend on the number of printed rows; otherwise the contents of files would depend on
+/// it.
 const ROWS_WITH_INTERVAL: usize = 10;
 
-/// Formats a number; unknown numbers are empty.
+/// Formats a number; an unknown number gives an empty text.
 fn format_optional<T: ToString>(value: Option<T>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
 
-/// The rows of a study, with data derived from them.
+/// The rows of a study, with data that are computed from them.
 #[derive(Clone, Debug)]
 pub struct SweepTable<'s> {
-    /// The study that the rows answer.
+    /// The study to which the rows belong.
     pub study: &'s Study,
     /// Rows of the study, by number.
     pub rows: Vec<SweepRow>,
@@ -71,8 +71,8 @@ impl<'s> SweepTable<'s> {
         }
     }
 
-    /// Computes intervals for the best rows, the first rows of the front, and the best row by each objective,
-    /// as long as their replays are small enough.
+    /// Computes intervals for the best rows, the first rows of the front, and the best row by each
+    /// objective, if their replays are small enough.
     pub fn find_intervals(&mut self, evaluator: &PointEvaluator<'_>) {
         let mut rows: Vec<usize> = self
             .ranked_rows()
@@ -86,7 +86,8 @@ impl<'s> SweepTable<'s> {
             if self.intervals.contains_key(&row) {
                 continue;
             }
-            // How large the work is shows only after it is built, so stop at the first row that is too large.
+            // The size of the work is known only after it is built, so stop at the first row that
+            // is too large.
             let Some(report) = evaluator.small_report(&self.rows[row].point, left) else {
                 break;
             };
@@ -114,7 +115,7 @@ impl<'s> SweepTable<'s> {
         (a != b).then_some([a.min(b), a.max(b)])
     }
 
-    /// Formats the interval of a row's objective; unknown intervals are empty.
+    /// Formats the interval of a row's objective; an unknown interval gives an empty text.
     pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
         let ends = self.interval_of_objective(row, objective);
         ends.map_or(String::new(), |ends| {
@@ -138,8 +139,8 @@ impl<'s> SweepTable<'s> {
             .collect()
     }
 
-    /// Compares the interval of the best row by `objective` with the other rows' values. Returns `None` if
-    /// the interval is unknown.
+    /// Compares the interval of the row `best`, which is the best by `objective`, with the other
+    /// rows' values. Returns `None` if the interval is unknown.
     pub fn describe_lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
         let [low, high] = self.interval_of_objective(best, objective)?;
         let place = self
@@ -175,7 +176,8 @@ impl<'s> SweepTable<'s> {
         self.values[row].as_deref()
     }
 
-    /// Returns the values of a row's objectives, with signs such that smaller is better.
+    /// Returns the values of a row's objectives; if larger is better, with the opposite sign, so
+    /// that smaller is always better.
     fn minimised_scores(&self, row: usize) -> Option<Vec<f64>> {
         let signs = self
             .study
@@ -191,8 +193,8 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Returns the indices of the rows whose objectives are all known, best by the first objective
-    /// first. Equal rows keep their order.
+    /// Returns the indices of the rows whose objectives are all known, sorted by the first
+    /// objective, the best row first. Equal rows keep their order.
     pub fn ranked_rows(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.minimised_scores(row)?[0], row)))
@@ -201,8 +203,8 @@ impl<'s> SweepTable<'s> {
         ranked.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Returns the indices of the Pareto-optimal rows, best by the first objective first. Of rows that are
-    /// equal in all objectives, only the first is returned.
+    /// Returns the indices of the Pareto-optimal rows, sorted by the first objective, the best row
+    /// first. Of rows that are equal in all objectives, only the first is returned.
     pub fn pareto_front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
@@ -216,7 +218,7 @@ impl<'s> SweepTable<'s> {
                 .find(|order| order.is_ne());
             differing.unwrap_or(std::cmp::Ordering::Equal)
         };
-        // After this lexical sort, no row can dominate an earlier one.
+        // After this lexicographic sort, no row can dominate an earlier row.
         ranked.sort_by(|a, b| order(&a.0, &b.0).then(a.1.cmp(&b.1)));
         for (scores, row) in ranked {
             let dominated = front
@@ -336,7 +338,8 @@ impl<'s> SweepTable<'s> {
         all.into_iter().filter(|_| is_shared).collect()
     }
 
-    /// Returns the objectives that the study does not have, but for which a row has a value.
+    /// Returns the objectives for which a row has a value although the study does not optimise
+    /// them.
     pub(super) fn stated_objectives(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));

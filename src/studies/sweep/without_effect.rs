@@ -1,4 +1,4 @@
-//! Keys of axes without an effect: rows that differ only in such a key have equal results.
+//! Finds keys of axes that have no effect: rows that differ only in such a key have equal results.
 
 use super::evaluate::{PointAnswer, PointEvaluator};
 use super::search::{RowOutcome, SweepRow};
@@ -7,9 +7,9 @@ use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
 
-/// For each row, returns the keys that have no effect on it. A key has no effect if the study has
-/// rows that differ from this row only in the key, all of them were replayed, and all results are
-/// equal.
+/// Returns, for each row, the keys that have no effect on it. A key has no effect on a row if the
+/// study has rows that differ from this row only in the key, all of them were replayed, and all
+/// results are equal.
 pub(super) fn keys_without_effect(
     study: &Study,
     rows: &[SweepRow],

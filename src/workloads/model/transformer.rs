@@ -1,4 +1,4 @@
-//! Transformers described by a few numbers: GPT, BERT, Llama, Mixtral and similar models.
+//! Transformers that a few numbers describe: GPT, BERT, Llama, Mixtral and similar models.
 
 use super::{
     ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
@@ -7,19 +7,19 @@ use super::{
 /// A transformer over tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerModel {
-    /// Number of blocks (not all layers).
+    /// Number of blocks; layers before and after the blocks do not count.
     pub layers: u64,
     /// Sizes of each block.
     pub block: TransformerBlock,
     /// Rows of the token table.
     pub vocabulary: u64,
-    /// How the model encodes the positions of tokens.
+    /// Encoding of the positions of tokens.
     pub positions: PositionEncoding,
     /// Rows of the table of token types (BERT's sentences A and B); 0 if there is none.
     pub segments: u64,
     /// True if embeddings are normalized before the first block.
     pub embedding_norm: bool,
-    /// True if a norm follows the last block.
+    /// True if the last block is followed by a norm.
     pub final_norm: bool,
     /// Operators after the last block.
     pub head: OutputHead,
@@ -34,15 +34,15 @@ pub struct TransformerBlock {
     pub hidden: u64,
     /// Query heads.
     pub heads: u64,
-    /// Number of heads of keys, and of values.
+    /// Number of key heads, which is also the number of value heads.
     pub kv_heads: u64,
     /// Columns of a head.
     pub head_width: u64,
-    /// Columns of the result of the perceptron's first product, or of half of it if gated.
+    /// Columns of the result of the perceptron's first product; with a gate, half of these columns.
     pub ffn: u64,
     /// The perceptron's activation function.
     pub function: ActivationFunction,
-    /// True if one half of the first product gates the other.
+    /// True if one half of the first product's result gates the other half.
     pub gated: bool,
     /// True if norms have a bias (LayerNorm), false if not (RMSNorm).
     pub norm_bias: bool,
@@ -63,7 +63,7 @@ pub struct TransformerBlock {
     pub experts: Option<ExpertRouting>,
 }
 
-/// Experts of a block, and how many of them a token uses.
+/// Number of experts of a block, and number of experts that a token uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRouting {
     /// Number of experts.
@@ -72,27 +72,27 @@ pub struct ExpertRouting {
     pub chosen: u64,
 }
 
-/// How a transformer encodes positions.
+/// Encoding of the positions of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PositionEncoding {
-    /// A trained table with this number of rows, one per position.
+    /// A trained table with this number of rows, each for one position.
     Learned(u64),
     /// Rotary embedding of queries and keys, without weights.
     Rotary,
-    /// No encoding, or a fixed function that is added without weights.
+    /// No encoding, or a fixed function without weights.
     None,
 }
 
 /// Head of a transformer: the operators after its last block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputHead {
-    /// Scores of all words for each token, and the cross entropy of these scores.
+    /// Logits of all words for each token, and their cross-entropy loss.
     Logits {
-        /// True if the logits share the embedding's weights.
+        /// True if the logits use the embedding's weights.
         tied: bool,
     },
-    /// Logits after another product, an activation and a norm, with tied weights and a bias: BERT's
-    /// prediction of masked words.
+    /// Logits with tied weights and a bias, after one more product, an activation and a norm:
+    /// BERT's prediction of masked words.
     Masked,
     /// A matrix product on the first token: BERT's pooler.
     Pooler,
@@ -210,12 +210,12 @@ impl TransformerBlock {
         }
     }
 
-    /// Columns of the queries, all heads together.
+    /// Columns of the queries of all heads together.
     fn attention_width(&self) -> u64 {
         self.heads.saturating_mul(self.head_width)
     }
 
-    /// Columns of queries, keys and values, all heads together.
+    /// Columns of the queries, keys and values of all heads together.
     fn qkv_width(&self) -> u64 {
         let heads = self.kv_heads.saturating_mul(2).saturating_add(self.heads);
         heads.saturating_mul(self.head_width)
@@ -303,7 +303,7 @@ impl TransformerModel {
             };
             LayerOperator::new(name, work, cut)
         };
-        // The table is sharded by words: each member looks up its own words, and the rows are
+        // The table is sharded by words: each member looks up its own words, and the results are
         // summed over members.
         let mut operators = vec![table("tokens", self.vocabulary, TensorSplit::RowParallel)];
         if let PositionEncoding::Learned(rows) = self.positions {
@@ -312,7 +312,7 @@ impl TransformerModel {
         if self.segments > 0 {
             operators.push(table("segments", self.segments, TensorSplit::Replicated));
         }
-        // With a single table and no dropout, there is nothing to sum.
+        // With a single table and no dropout, no sum is needed.
         if operators.len() > 1 || self.block.dropout {
             operators.push(self.block.residual_operator("sum"));
         }

@@ -1,15 +1,16 @@
-//! Vision transformers described by a few numbers.
+//! Vision transformers that a few numbers describe.
 
 use super::{
     ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit,
     TransformerBlock,
 };
 
-/// A transformer over an image's patches and one class token (Dosovitskiy et al., "An Image is Worth 16x16
-/// Words", 2021), with LayerNorm before attention and perceptron, biases everywhere, and GELU.
+/// A transformer over an image's patches and one class token (Dosovitskiy et al., "An Image is
+/// Worth 16x16 Words", 2021), with LayerNorm before attention and before the perceptron, biases
+/// everywhere, and GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisionTransformer {
-    /// Number of blocks (not all layers).
+    /// Number of blocks; layers before and after the blocks do not count.
     pub layers: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
@@ -17,7 +18,7 @@ pub struct VisionTransformer {
     pub heads: u64,
     /// Columns of a head.
     pub head_width: u64,
-    /// Columns between the two products of the perceptron.
+    /// Columns of the result of the perceptron's first product.
     pub ffn: u64,
     /// Height and width of the image.
     pub image: [u64; 2],

@@ -44,7 +44,7 @@ impl QuirkRow {
     }
 }
 
-/// Returns `after` - `before` in ps and in percent. There is no percentage if `before` is zero.
+/// Returns `after` - `before` in ps and in percent. The percentage is `None` if `before` is zero.
 fn compute_change(before: Span, after: Span) -> (i128, Option<f64>) {
     let ps = i128::from(after.0) - i128::from(before.0);
     let percent = (before > Span::ZERO).then(|| ps as f64 / before.0 as f64 * 100.0);
@@ -58,7 +58,7 @@ fn format_ns(ps: i128) -> String {
     format!("{sign}{}.{:03}", ps / 1000, ps % 1000)
 }
 
-/// Renders text. A cycle is 1 ns.
+/// Renders the table as text. A cycle in the text is 1 ns.
 pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
     let mut table = TextTable::new([
         left_aligned_column("corrected", 0),
@@ -68,7 +68,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
         left_aligned_column("what is done instead", 0),
     ])
     .with_indent(0)
-    // Wrap sentences, because otherwise the table would shorten them like names.
+    // Wrap sentences; otherwise the table would shorten them as it shortens names.
     .limit_width(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.known_makespan() {
@@ -88,7 +88,8 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
     table.into_text(plain_style())
 }
 
-/// Renders CSV, with one row per replay. Values that do not exist are empty cells.
+/// Renders the table as CSV, with one row per replay. Values that a replay does not have are empty
+/// cells.
 pub fn render_csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn changes_are_of_the_answer_before() {
-        // From 100 to 125 ps, the change is 25 %; from 0, there is no percentage.
+        // From 100 to 125 ps, the change is 25 %; from 0 ps, there is no percentage.
         assert_eq!(compute_change(Span(100), Span(125)), (25, Some(25.0)));
         assert_eq!(compute_change(Span(0), Span(125)), (125, None));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Plan of a conversion: the output file for each trace.
+//! Plan of a conversion: the output file of each trace.
 
 use super::OutputFormArg;
 use chakram_trace::files::numbered_path;
@@ -33,13 +33,13 @@ pub(super) struct ConvertTask {
 #[derive(Debug)]
 pub(super) struct ConvertPlan {
     pub jobs: Vec<ConvertTask>,
-    /// Inputs that belong to a job.
+    /// Inputs that are traces of a job.
     pub found: FoundTraces,
     /// Prefix of the job's files, if the output is a job instead of a single file.
     pub prefix: Option<PathBuf>,
 }
 
-/// Endings of file names, with the format and compression that each means.
+/// Endings of file names, each with its format and compression.
 const ENDINGS: [(&str, OutputForm, &str); 6] = [
     (".et", OutputForm::Et, ""),
     (".et.gz", OutputForm::Et, "gz"),
@@ -49,7 +49,7 @@ const ENDINGS: [(&str, OutputForm, &str); 6] = [
     (".jsonl.zst", OutputForm::JsonLines, "zst"),
 ];
 
-/// Parts of an output name: format, compression, name without ending, and ending.
+/// Parts of an output name: format, compression, name without the ending, and ending.
 struct OutputName<'o> {
     to: OutputForm,
     packed: &'static str,
@@ -148,7 +148,8 @@ pub(super) fn plan_outputs(
     })
 }
 
-/// Parses an output name. Fails if the format `to` contradicts the name's ending, or if there is neither.
+/// Parses an output name. Fails if the format `to` contradicts the ending of the name, or if there
+/// is neither a format nor an ending.
 fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String> {
     let to = to.map(|to| match to {
         OutputFormArg::Et => OutputForm::Et,
@@ -211,12 +212,12 @@ mod tests {
         };
         let out = |name: &str, to, packed| (name.to_owned(), to, packed);
         let (et, lines) = (OutputForm::Et, OutputForm::JsonLines);
-        // A single input becomes a single file of exactly this name.
+        // For a single input, the output is a single file with exactly this name.
         let one = [at("other.json")];
         assert_eq!(named(&one, "x.et", None).unwrap(), [out("x.et", et, "")]);
         let to = Some(OutputFormArg::Jsonl);
         assert_eq!(named(&one, "x.gz", to).unwrap(), [out("x.gz", lines, "gz")]);
-        // With a prefix or a folder as output, each trace becomes a file.
+        // If the output is a prefix or a folder, it gets one file per trace.
         for job in [at("a"), folder.path().to_owned()] {
             assert_eq!(
                 named(&[job], "new/b.jsonl.zst", None).unwrap(),

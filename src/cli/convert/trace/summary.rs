@@ -20,7 +20,7 @@ pub(super) struct ConvertedTrace {
     pub nodes: usize,
     /// Number of nodes whose record has zero bytes.
     pub empty: usize,
-    /// If the input was salvaged: the report, and the error of the compression, if any.
+    /// For a salvaged input: the report of the losses, and the error of the compression, if any.
     pub salvaged: Option<(SalvageReport, Option<String>)>,
 }
 
@@ -53,7 +53,7 @@ fn append_line(out: &mut String, line: String) {
     writeln!(out, "{line}").expect("a string grows as needed");
 }
 
-/// Prints the first few of `items`, and how many more there are.
+/// Prints the first few of `items`, and the number of the rest.
 fn append_first<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     for item in items.iter().take(SHOWN) {
         append_line(out, format!("    {}", words(item)));

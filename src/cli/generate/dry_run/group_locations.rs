@@ -15,12 +15,12 @@ pub struct GroupLocation {
     pub groups: u32,
     /// Extent that each of these groups has.
     pub extent: SharedExtent,
-    /// Routes from members to the next members; only on machines of tiles.
+    /// Routes from each member to the next one; `None` unless the machine has tiles.
     pub neighbours: Option<NeighbourHops>,
 }
 
-/// Routes from each member of a group to the next one and, in a ring, from the last member back to the
-/// first.
+/// Routes from each member of a group to the next member and, in a ring, from the last member back
+/// to the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NeighbourHops {
     /// Number of routes that were counted.
@@ -34,8 +34,8 @@ pub struct NeighbourHops {
 }
 
 impl NeighbourHops {
-    /// Adds the routes of a group. If `closes`, groups of more than two also get the route from the last
-    /// member to the first.
+    /// Adds the routes between neighbouring members of a group. If `closes` is true, groups of more
+    /// than two members also get the route from the last member to the first.
     fn count_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
         let Some(tiles) = topology.tile_grid() else {
             return;
@@ -61,10 +61,10 @@ impl NeighbourHops {
 /// extent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedExtent {
-    /// True if the members form a grid: all combinations of their coordinates. If the members form no grid,
-    /// a collective is a single ring over all members.
+    /// True if the members form a grid, which consists of all combinations of their coordinates.
+    /// Otherwise, a collective is a single ring over all members.
     pub regular: bool,
-    /// Dimensions in which the members' coordinates differ, innermost first.
+    /// Dimensions along which the members' coordinates differ, innermost first.
     pub along: Vec<DimensionMembers>,
 }
 
@@ -77,9 +77,9 @@ pub struct DimensionMembers {
     pub name: String,
     /// Number of NPUs along the dimension.
     pub size: u32,
-    /// Number of different coordinates that members have.
+    /// Number of distinct coordinates of the members.
     pub members: u32,
-    /// Distance between neighbouring members, if it is the same for all.
+    /// Distance between neighbouring members; `None` if it is not constant.
     pub apart: Option<u32>,
 }
 
@@ -101,7 +101,8 @@ pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> 
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
             let (count, hops) = alike.entry(shared_extent(&at, topology)).or_default();
             *count += 1;
-            // The route of a pipeline does not close, because the last stage sends nothing to the first.
+            // The route of a pipeline is not closed, because the last stage sends nothing to the
+            // first.
             hops.count_routes(&at, family != STAGES, topology);
         }
         let tiled = topology.tile_grid().is_some();
@@ -159,9 +160,9 @@ mod tests {
         }
     }
 
-    /// On a wafer with dies of 4 x 4 tiles, the tiles (0,0), (1,0), (1,1), (0,1) form a ring of neighbours.
-    /// In the order 0, 2, 1, 3, the routes between them have 2, 1, 2 and 1 links. The tiles (3,0) and (4,0)
-    /// are on different dies.
+    /// On a wafer with dies of 4 x 4 tiles, the tiles (0,0), (1,0), (1,1), (0,1) form a ring of
+    /// neighbours. In the order 0, 2, 1, 3, the routes between neighbours have 2, 1, 2 and 1 links.
+    /// The tiles (3,0) and (4,0) are on different dies.
     #[test]
     fn neighbours_on_tiles_are_links_apart() {
         let machine = Machine::load_preset("wafer-5x4").unwrap();
@@ -191,7 +192,7 @@ mod tests {
         // The members have indices 0 and 4 in nodes 0 and 2.
         let both = vec![along(0, 8, 2, Some(4)), along(1, 4, 2, Some(2))];
         assert_eq!(at(&[0, 4, 16, 20]), (true, both.clone()));
-        // Three of these four NPUs are not a grid.
+        // Three of these four NPUs do not form a grid.
         assert_eq!(at(&[0, 4, 16]), (false, both));
         assert_eq!(at(&[9]), (true, vec![]));
     }

@@ -9,16 +9,16 @@ use chakram_workloads::generate::plan::{RankMemory, RankPeak, RecomputePolicy, Z
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 
-/// Memory that stages need, compared with the capacities of their NPUs.
+/// Memory that stages need, compared with the capacity of their NPUs.
 pub struct StageMemory {
     /// Capacity in bytes of an NPU of each stage; `None` if it is unknown. If the NPUs of a stage differ,
     /// this is the smallest capacity.
     pub capacities: Vec<Option<u64>>,
     /// Stages that need more than their capacity, each with a description.
     pub too_large: Vec<(usize, String)>,
-    /// Index of the stage that needs the largest share of its capacity.
+    /// Index of the stage that needs the largest fraction of its capacity.
     pub fullest: Option<usize>,
-    /// Suggestion for a plan that does not fit.
+    /// Suggestion of a plan that would fit.
     pub hint: String,
 }
 
@@ -52,8 +52,8 @@ impl StageMemory {
             })
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
-            // Bytes above a stage's own capacity go to remote memory. So the more own memory a stage has, the
-            // less remote memory it needs.
+            // Bytes above a stage's own capacity go to remote memory. So a stage with more own
+            // memory needs less remote memory.
             let peak = RankPeak::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
@@ -66,7 +66,7 @@ impl StageMemory {
             let is_beyond = own.is_some_and(|own| stage.peak > own);
             (is_beyond && !fits).then(|| (i, format_need(i, stage, capacity.unwrap_or(0))))
         });
-        // Compare the ratios peak / capacity without division, by multiplying each peak by the other
+        // Compare the ratios peak / capacity without division: multiply each peak by the other
         // capacity.
         let share = |(i, _): &(usize, &StageSummary)| capacities[*i].map(|bytes| bytes.max(1));
         let fullest = stages.clone().filter(|stage| share(stage).is_some());
@@ -82,12 +82,12 @@ impl StageMemory {
         }
     }
 
-    /// Returns true if the capacity of some stage is known.
+    /// Returns true if the capacity of at least one stage is known.
     pub fn is_known(&self) -> bool {
         self.capacities.iter().any(Option::is_some)
     }
 
-    /// Describes the stages that do not fit, in one line. Returns `None` if all fit.
+    /// Describes, in one line, the stages that do not fit. Returns `None` if all fit.
     pub fn describe_excess(&self) -> Option<String> {
         let fullest = self.fullest?;
         let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;

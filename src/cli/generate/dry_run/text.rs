@@ -10,10 +10,10 @@ use chakram_report::text::{TextStyle, write_paragraph};
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use std::fmt::{Display, Result, Write};
 
-/// Maximum number of lines about stages that do not fit. The JSON document lists all stages.
+/// Maximum number of lines about stages that do not fit. The JSON document has no such limit.
 const STAGES: usize = 8;
 
-/// Maximum width of the list of a stage's layers.
+/// Maximum width of a stage's list of layers, in columns.
 const LAYERS: usize = 46;
 
 /// Renders the plan as text.

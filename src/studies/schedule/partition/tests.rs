@@ -10,7 +10,8 @@ use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Number of cells into which each side of a tensor is divided; a block is a range of cells.
+/// Number of cells into which each side of a tensor is divided in the test; a block is a range of
+/// cells.
 const GRID: u32 = 16;
 
 type Cells = BTreeSet<(u32, u32)>;
@@ -22,8 +23,8 @@ fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
 }
 
-/// Computes the row block and the column block of a part level by level. Returns each block with
-/// the number of such blocks.
+/// Computes the row block and the column block of a part, one level after another. Returns each
+/// block with the number of such blocks.
 fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
@@ -42,7 +43,7 @@ fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
     })
 }
 
-/// Counts the words moved by sets of cells: the cells that each part needs but does not have.
+/// Counts the moved words with sets of cells: the cells that each part needs and does not have.
 fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 {
     let mut words = 0.0;
     for (l, product) in products.iter().enumerate() {
@@ -50,7 +51,7 @@ fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 
             let [row, column] = blocks(&cuts[l], part);
             words += product.weights as f64 / f64::from(column.1);
             let Some(before) = l.checked_sub(1) else {
-                // The input is only in memory, so a part reads all columns of its rows.
+                // The input is only in memory, so a part reads all columns of its rows from there.
                 let taken = cells(row, (0, 1)).len() as f64 / f64::from(GRID * GRID);
                 words += f64::from(batches) * product.inputs as f64 * taken;
                 continue;
@@ -66,7 +67,7 @@ fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 
     words
 }
 
-/// Returns all cuts of `products` over `levels`.
+/// Returns all combinations of cuts of `products` products on `levels` levels.
 fn every_cut(products: usize, levels: usize) -> Vec<Vec<ProductCut>> {
     let bits = products * levels;
     let cut = |choice: u32, product: usize| {
@@ -116,8 +117,8 @@ proptest! {
         let least = all.iter().map(&words).min().unwrap();
         let found = partition_products(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
-        // Levels are decided one by one, so their total cost may exceed the minimum but is never
-        // below it.
+        // Levels are decided one after another, so their total cost may exceed the minimum, but it
+        // is never below the minimum.
         let deep = partition_products(&products, 2, batches).unwrap();
         let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
         prop_assert!(words(&deep) >= least);
@@ -140,14 +141,15 @@ fn weights_are_held_against_data() {
     // With 100 words of weights, cuts along columns move 200 + 2 x 32 = 264 words, and cuts along
     // rows 400.
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
-    // With one product of each kind, columns for the first and rows for the second move 100 + 2 x
-    // 16 words of weights, and each half lacks a quarter of 32, twice: 164 in total. Columns for
-    // both move 116 + 64 = 180 words, rows for both 232, and rows then columns 200 + 16 + 64 = 280.
+    // Together, columns for the first product and rows for the second move 100 + 2 x 16 words of
+    // weights, and each half lacks a quarter of 32 words in each of two micro-batches: 164 words in
+    // total. Columns for both products move 116 + 64 = 180 words, rows for both move 232, and rows
+    // then columns move 200 + 16 + 64 = 280.
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(words_moved(&products, &cuts, 2), 164);
-    // With a single row, only columns can be cut, and only until none is left to cut.
+    // A product with a single row can be cut only along columns, and only while columns are left.
     let narrow = [size(1, 4, [0, 0], false)];
     assert_eq!(
         partition_products(&narrow, 2, 1),
@@ -155,8 +157,8 @@ fn weights_are_held_against_data() {
     );
     assert_eq!(partition_products(&narrow, 3, 1), None);
     // The input has 60 words in each of two micro-batches. With cuts along columns, both halves
-    // read the whole input: 100 + 2 x 120 = 340 words. With cuts along rows, each half reads its
-    // own rows: 2 x 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move
+    // read the whole input: 100 + 2 x 120 = 340 words. With cuts along rows, each half reads only
+    // its own rows: 2 x 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move
     // less, because of the weights.
     let cut = |inputs| {
         let products = [size(8, 4, [100, inputs], false)];
@@ -167,8 +169,8 @@ fn weights_are_held_against_data() {
     assert_eq!(cut(60), (320, vec![vec![Rows]]));
 }
 
-/// With each part of a product on its chip, a schedule moves as many words between chips and from
-/// memory as the partition predicts.
+/// If each part of a product is on its own chip, a schedule moves the number of words between chips
+/// and from memory that the partition predicts.
 #[test]
 fn schedules_move_what_a_partition_says() {
     let model = LanguageModel {

@@ -1,4 +1,4 @@
-//! Tests that no bound exceeds the replay of the same plan.
+//! Tests that no bound exceeds the time of the same plan's replay.
 
 use super::*;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
@@ -12,7 +12,7 @@ const STUDY: &str = "name = \"bounds\"\n[base]\nmodel = \"gpt2-small\"\ntokens =
      compute = \"roofline\"\n[[axis]]\nkey = \"machine\"\nvalues = [\"dgx-a100\", \"conv-4d\", \"tpu-v4\"]\n\
     [[axis]]\nplans = 8\n[[axis]]\nkey = \"plan.micro_batch\"\nvalues = [1, 2]\n";
 
-/// Returns two bounds of a point: the quick one, and the one over all micro-batches.
+/// Returns two bounds of a point: the quick bound, and the bound over all micro-batches.
 fn lower_bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
     let resolved = ResolvedPoint::new(&study.with_base(point), &SharedParts::default())?;
     let WorkSource::Plan(pattern) = &resolved.work else {
@@ -24,8 +24,9 @@ fn lower_bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], Poin
     ])
 }
 
-/// Every replay takes at least the whole bound, which is at least the quick bound. Plans, schedules, states,
-/// networks and machines vary, and machines have different algorithms.
+/// Every replay takes at least the bound over all micro-batches, and this bound is at least the
+/// quick bound. Plans, schedules, ZeRO stages, networks and machines vary, and machines have
+/// different algorithms.
 #[test]
 fn no_replay_is_faster_than_its_bounds() {
     let variants: [&[(&str, &str)]; 11] = [
@@ -58,7 +59,7 @@ fn no_replay_is_faster_than_its_bounds() {
     let (mut checked, mut near) = (0, 0);
     for (v, variant) in variants.iter().enumerate() {
         for index in 0..study.layer_size(layer) {
-            // Each variant tests a third of the points, and all variants together test all points.
+            // Each variant tests a third of the points, and the variants together test all points.
             if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
@@ -91,7 +92,7 @@ fn no_replay_is_faster_than_its_bounds() {
             );
             assert!(quick.memory_bytes <= whole.memory_bytes, "{shown}");
             checked += 1;
-            // A bound far below the replay would exclude nothing.
+            // A bound that is far below the replay's time would exclude no point.
             near += u32::from(quick.time_ps as f64 > 0.5 * measures.time_ps as f64);
         }
     }
@@ -102,8 +103,8 @@ fn no_replay_is_faster_than_its_bounds() {
     );
 }
 
-/// Links are faster than the bandwidth of their dimension, and a member's share may use them; sends
-/// complete on delivery. Even so, no replay is faster than its bounds.
+/// In this test, links are faster than the bandwidth of their dimension, and a member's share may
+/// use them; sends complete on delivery. Even so, no replay is faster than its bounds.
 #[test]
 fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,7 +144,8 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     }
 }
 
-/// If a stage has only kernels, both the bound and the replay are the sum of the kernels.
+/// If a stage has only kernels, both the bound and the replay's time are the sum of the kernels'
+/// durations.
 #[test]
 fn one_npu_takes_exactly_its_bound() {
     let study = Study::parse(&STUDY.replace("plans = 8", "plans = 1"), "s.toml").unwrap();

@@ -1,12 +1,13 @@
-//! Best-first search, which ends when no bound is below the best answer.
+//! Best-first search, which ends when no remaining point has a bound below the best answer.
 //!
-//! Every point first has a quick bound. If this is the smallest of all remaining points, the whole
-//! bound is computed; if it is still the smallest, the point is answered. The search ends when the
-//! smallest bound is no better than the best answer, because then no remaining point can be better.
-//! Idle threads answer the first open questions of the queue in advance. An answer counts only at
-//! its turn, so rows are the same for any number of threads. A shard answers every point of its
-//! part that a single run over all points would answer, because its own best point is never better
-//! than the best point overall.
+//! Every point first gets a quick bound. When this bound is the smallest of all remaining points,
+//! the point's whole bound is computed; if that is still the smallest, the point is answered. The
+//! search ends when the smallest bound is no better than the best answer, because then no remaining
+//! point can be better. Idle threads answer the first open questions of the queue in advance (a
+//! question is a bound or an answer that is still missing). An answer is used only at its turn, so
+//! rows are the same for any number of threads. A shard answers all those of its points that a
+//! single run over all points would answer, because the best point of a shard is never better than
+//! the best point of all.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
@@ -20,7 +21,7 @@ use std::collections::BTreeSet;
 /// and its index.
 type QueueEntry = (u64, bool, usize);
 
-/// Maps a number to an integer such that order is preserved.
+/// Maps a number to an integer so that the order of numbers is preserved.
 fn to_ordered_bits(score: f64) -> u64 {
     let bits = score.to_bits();
     if score.is_sign_negative() {
@@ -30,7 +31,7 @@ fn to_ordered_bits(score: f64) -> u64 {
     }
 }
 
-/// A point of the layer that is searched.
+/// A point of the layer in which the search runs.
 struct QueuedPoint {
     number: u64,
     point: Settings,
@@ -50,8 +51,8 @@ struct BestFirstSearch<'s> {
 }
 
 impl BestFirstSearch<'_> {
-    /// Processes the head of the queue as long as its questions are answered. Returns true when the search
-    /// ends.
+    /// Processes the head of the queue while its questions are answered. Returns true when the
+    /// search ends.
     fn advance_head(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {
             if head >= self.score_limit() {
@@ -78,7 +79,7 @@ impl BestFirstSearch<'_> {
         true
     }
 
-    /// Returns the score that a bound must be below for the search to go on.
+    /// Returns the limit on scores: the search continues while a bound is below it.
     fn score_limit(&self) -> u64 {
         self.best.map_or(u64::MAX, to_ordered_bits)
     }
@@ -113,7 +114,7 @@ impl BestFirstSearch<'_> {
     }
 }
 
-/// Returns the question that is open for a point in the queue.
+/// Returns the question that is open for a point in the queue, depending on its kind of bound.
 fn open_question(is_whole: bool) -> PointQuestion {
     if is_whole {
         PointQuestion::Answer
@@ -147,8 +148,8 @@ impl StudyExplorer<'_> {
             let key = setting::format_settings(&point);
             let known = self.known.get(&key);
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
-                // A point without a bound was rejected, or its answer is missing, so its score is
-                // not needed.
+                // A point without a bound was rejected, or its answer is missing; in both cases,
+                // its score is not needed.
                 let _ = self.visit_point(numbered.then_some(number), &point);
                 continue;
             };

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 /// Draws `draws` of `size` indices in random order, each at most once.
 pub(super) fn draw_indices(seed: u64, fixed: &Settings, size: u64, draws: u64) -> Vec<u64> {
-    // Draws in an inner layer differ between points of the outer layers, but not between runs.
+    // Draws in an inner layer differ between the points of outer layers, but not between runs.
     let mut state = setting::format_settings(fixed)
         .bytes()
         .fold(seed, |state, byte| {
             (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
     let mut drawn = Vec::new();
-    // Fisher-Yates shuffle that stores only the entries that moved.
+    // Fisher-Yates shuffle that stores only the entries that have moved.
     let mut moved: BTreeMap<u64, u64> = BTreeMap::new();
     for i in 0..draws.min(size) {
         let rest = size - i;

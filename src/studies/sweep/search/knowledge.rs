@@ -1,5 +1,5 @@
-//! Known answers and bounds of points. The threads that compute answers and bounds share this
-//! state.
+//! Known answers and bounds of points. The threads that compute answers and bounds share these
+//! data.
 
 use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepStep};
 use crate::sweep::bound::PointBound;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Known facts about a point: its answer and its bounds.
+/// The known facts about a point: its answer and its bounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PointKnowledge {
     pub quick: Option<PointBound>,
@@ -20,7 +20,7 @@ pub(super) struct PointKnowledge {
     pub answer: Option<PointAnswer>,
 }
 
-/// Something that the search needs to know about a point.
+/// A fact about a point that the search needs: its answer, or one of its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PointQuestion {
     Quick,
@@ -41,7 +41,7 @@ impl PointKnowledge {
 }
 
 impl PointKnowledge {
-    /// Adds results that were computed later.
+    /// Adds results that were computed after the results in `self`.
     fn extend(&mut self, found: Self) {
         self.quick = found.quick.or(self.quick);
         self.whole = found.whole.or(self.whole);
@@ -71,7 +71,7 @@ pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 /// A question that is not answered yet: the point's key, the question, and the point's settings.
 pub(super) type OpenQuestion = (String, PointQuestion, Settings);
 
-/// State that the threads share.
+/// State that all threads share, protected by a lock.
 struct SharedKnowledge<N> {
     known: KnownPoints,
     /// Keys of points on which a thread is working.
@@ -104,8 +104,8 @@ impl StudyExplorer<'_> {
         self.ask_while(move |_, _| open.next())
     }
 
-    /// Answers the questions that `next` returns, several at a time, until it returns none and all
-    /// questions are answered.
+    /// Answers the questions that `next` returns, several at a time, until `next` returns none and
+    /// all questions are answered.
     ///
     /// `next` receives the known results and the keys of points in progress. `next` is called again after
     /// each answer.
@@ -140,7 +140,7 @@ impl StudyExplorer<'_> {
         shared.failed.map_or(Ok(()), Err)
     }
 
-    /// Answers questions until there are none left; each thread runs this.
+    /// Answers questions until none are left; each thread runs this function.
     fn answer_until_done<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
     where
         N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion>,
@@ -161,8 +161,8 @@ impl StudyExplorer<'_> {
             let start = std::time::Instant::now();
             let find_out = || self.find_out(is_bounded, question, &point);
             let found = catch_unwind(AssertUnwindSafe(find_out)).unwrap_or_else(|panic| {
-                // If the computation panics, first wake the other threads, because otherwise they
-                // would wait for this answer forever.
+                // If the computation panics, first wake the other threads; otherwise they would
+                // wait for this answer forever.
                 let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 state.in_flight.remove(&key);
                 answered.notify_all();
@@ -171,7 +171,7 @@ impl StudyExplorer<'_> {
             });
             let seconds = start.elapsed().as_secs_f64();
             let entry = found.to_journal_entry(&key);
-            // If the run is interrupted, the point stays unanswered.
+            // If the run is interrupted, do not record an answer for the point.
             let written = interrupt::check_interruption()
                 .map_err(SweepError::from)
                 .and_then(|()| {
@@ -205,7 +205,7 @@ impl StudyExplorer<'_> {
         answered.notify_all();
     }
 
-    /// Returns the best row so far: its point and its score.
+    /// Returns the point with the best score so far, and the score.
     fn best_row(&self) -> Option<(String, f64)> {
         let scored = self.rows.iter().filter_map(|row| match &row.outcome {
             RowOutcome::Answered(answer) => Some((
@@ -217,7 +217,8 @@ impl StudyExplorer<'_> {
         scored.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
-    /// Answers a question about a point; `known` may already have its whole bound.
+    /// Computes the answer to a question about a point; `known` may already have the point's whole
+    /// bound.
     fn find_out(
         &self,
         is_bounded: bool,

@@ -2,8 +2,8 @@
 //! point so far.
 //!
 //! A joint search of many layers visits the product of their sizes; a round of turns visits only
-//! the sum. The search ends after the first round without an improvement. At the end, no single
-//! layer can improve the point (for a random layer: none of its draws can).
+//! the sum. The search ends after the first round without an improvement. At the end, no change of
+//! a single layer can improve the point (in a random layer: none of its draws can).
 
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;

@@ -19,7 +19,8 @@ pub enum SearchStrategy {
     /// Searches one axis after another while the others stay fixed, until no axis improves the
     /// point.
     Coordinate,
-    /// Visits points in the order of their bounds, except points that a lower bound excludes.
+    /// Visits points in the order of their lower bounds, and excludes points whose bound is no
+    /// better than the best answer.
     BranchAndBound,
 }
 

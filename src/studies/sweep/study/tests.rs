@@ -1,4 +1,4 @@
-//! Tests that studies are parsed, and that invalid ones are rejected.
+//! Tests that valid studies are parsed, and that invalid studies are rejected.
 
 use super::*;
 use chakram_base::config::ConfigLiteral;
