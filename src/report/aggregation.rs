@@ -1,5 +1,5 @@
-//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. The results are
-//! the number of groups, and how long the ranks of a group behaved identically.
+//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. The results
+//! show the number of groups, and for how long the ranks of a group behaved identically.
 
 use super::Observer;
 use super::summary::format_thousands;
@@ -11,13 +11,14 @@ use chakram_engine::{CompiledReplay, LoopCounts};
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// Counts of rank aggregation, if the replay was asked to detect groups of ranks that do the same at the same time.
+/// Results of rank aggregation, for a replay that was asked to detect groups of ranks that do the same at the same
+/// time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankAggregation {
-    /// Number of groups at the start.
+    /// Number of groups of identically behaving ranks at the start of the replay.
     pub groups: u32,
-    /// Number of ranks in these groups at the start.
+    /// Number of ranks in such groups at the start of the replay.
     pub ranks: u32,
     /// Number of groups that were simulated by one rank until the end of the replay.
     pub together: u32,
@@ -27,12 +28,12 @@ pub struct RankAggregation {
     pub rejoined: u64,
     /// Number of events in the replay.
     pub events: u64,
-    /// First difference between members of a group.
+    /// First difference between ranks of a group; `None` if no group was split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<RankDifference>,
 }
 
-/// An operation that members of a group did not end at the same time.
+/// An operation that the ranks of a group did not end at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankDifference {
@@ -61,7 +62,7 @@ impl Observer for LoopObserver {
 }
 
 impl LoopObserver {
-    /// Returns the results for the groups of `prepared`, if the replay detected groups.
+    /// Returns the results for the groups of ranks of `prepared`, if the replay detected groups.
     pub(super) fn summarize_aggregation(
         self,
         prepared: &CompiledReplay<'_>,

@@ -1,6 +1,6 @@
 //! Breakdown of each NPU's time by category.
 //!
-//! Each instant of an NPU belongs to the first category that applies, in the order compute, transfer, waiting, memory,
+//! Each instant of an NPU belongs to the first of these categories that applies: compute, transfer, waiting, memory,
 //! host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host time. A
 //! communication (collective or message) waits until all of its partners have begun, and transfers from then on.
 //! Transfer and waiting are *exposed communication*, because no compute hides them. Waiting for another pipeline stage
@@ -30,7 +30,7 @@ const KINDS: usize = CollectiveKind::ALL.len();
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct NpuTimeTracker {
-    /// Time up to which everything has been attributed.
+    /// Time up to which the NPU's time has been attributed to categories.
     until: Time,
     /// Number of nodes in progress, by category. The bubble has no entry, because no node is a bubble.
     active: [u32; TimeCategory::COUNT - 1],
@@ -46,13 +46,13 @@ struct NpuTimeTracker {
 
 /// Time charged to one sort of communication (one kind of collective in one group, or messages), summed over NPUs.
 ///
-/// Over all sorts, the waiting and the transfer add up to the time with a communication in progress. The exposed parts
-/// of both add up to the communication and bubble parts of the NPUs' time.
+/// Over all sorts, the waiting and the transfer add up to the time with a communication in progress. The exposed
+/// waiting and the exposed transfer add up to the communication and bubble parts of the NPUs' time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ChargedTime {
-    /// Time in which a partner had not begun: a member of a collective, the sender of a receive, or the receiver of a
-    /// send that cannot complete without its receiver.
+    /// Time in which a partner had not begun: another member of a collective, the sender of a receive, or the receiver
+    /// of a send that cannot complete without a receive.
     #[serde(rename = "waiting_ps")]
     pub waiting: Span,
     /// Exposed part of `waiting`.
@@ -64,8 +64,8 @@ pub struct ChargedTime {
     /// Exposed part of `transferring`.
     #[serde(rename = "exposed_transferring_ps")]
     pub exposed_transferring: Span,
-    /// Part of `exposed_waiting` spent waiting for another pipeline stage. Zero in reports of older versions, which do
-    /// not separate this part.
+    /// Part of `exposed_waiting` in which the NPU waited for another pipeline stage. Zero in reports of older versions,
+    /// which do not separate this part.
     #[serde(rename = "bubble_ps", default)]
     pub bubble: Span,
 }

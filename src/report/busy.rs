@@ -1,8 +1,8 @@
-//! Busy time of each rank by sort of work. The busy time is the length of the union of the nodes' intervals from issue
-//! to completion.
+//! Busy time of each rank by sort of work (host, kernels, communication, memory, nothing). The busy time is the length
+//! of the union of the nodes' intervals from issue to completion.
 //!
-//! Intervals are not stored. For each rank and sort, the observer stores only the number of nodes in progress and the
-//! start of the current busy period. A node costs the observer a few additions and no memory.
+//! Intervals are not stored. For each rank and sort of work, the observer stores only the number of nodes in progress
+//! and the start of the current busy period. For each node, the observer makes a few additions and stores nothing.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -51,7 +51,7 @@ struct RankTracker {
     overlap: Span,
 }
 
-/// Sums the time of every rank; `F` determines the sort of each kernel.
+/// Sums the busy time of every rank; `F` determines the sort of work of each kernel.
 #[derive(Debug)]
 pub struct BusyObserver<F> {
     ranks: Vec<RankTracker>,
@@ -59,7 +59,7 @@ pub struct BusyObserver<F> {
 }
 
 impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
-    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind under which a
+    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind of work as which a
     /// [`NodeKind::Compute`] node of an instance is counted.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
         let ranks = workload.instances().iter().map(|instance| RankTracker {

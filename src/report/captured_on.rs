@@ -18,7 +18,7 @@ pub struct CapturedOn {
     /// Preset that describes the device, if all devices are the same and such a preset exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// Whether kernels keep their captured durations, although the machine has other NPUs.
+    /// Whether kernels keep their captured durations, although the machine's NPUs differ from the captured devices.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kernels_stay: bool,
     /// Software with versions, such as `cuda_runtime 12060, nccl 2.21.5`.

@@ -98,7 +98,7 @@ impl CollectiveObserver {
             .map(|(rank, waited)| (*rank, *waited))
     }
 
-    /// Returns the tallies by group and kind, in order, omitting tallies without calls.
+    /// Returns the tallies, sorted by group and kind; tallies without calls are omitted.
     pub fn nonzero_tallies(
         &self,
     ) -> impl Iterator<Item = (ReplayGroupId, CollectiveKind, CollectiveTally)> {
@@ -156,7 +156,7 @@ pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
     }
 }
 
-/// Collectives of one kind in one group.
+/// A row of a report: the collectives of one kind in one group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CollectiveRow {
@@ -176,8 +176,8 @@ pub struct CollectiveRow {
     /// True if the times were measured on a machine of this kind and no other communication slows these collectives.
     #[serde(default)]
     pub measured: bool,
-    /// Links on which the times were measured. Set only if these links differ from the machine's links; the times are
-    /// then derived from the measured times.
+    /// Links on which the times were measured, if these links differ from the machine's links. The times are then
+    /// derived from the measured times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_from: Option<MeasuredLinks>,
     /// Calls, bytes and times of the collectives.
@@ -246,7 +246,7 @@ impl MeasuredLinks {
     }
 }
 
-/// A rank for which others waited.
+/// The rank of a group for which the others waited longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LatestRank {

@@ -2,7 +2,8 @@
 //!
 //! The parts of an NPU's time sum to the makespan, and so do the means of the parts over NPUs. The changes of the parts
 //! between two machines therefore add up to the change of the makespan; [`MakespanExplanation`] sorts the changes by
-//! size. In a comparison, each communication is identified on both machines by its group's name and its kind.
+//! size. A communication on one machine is compared with the communication on the other machine that has the same group
+//! name and kind.
 
 use super::Report;
 use super::TimeCategory;
@@ -35,11 +36,11 @@ pub use text::render_text as text;
 /// A machine and the result of the replay on it.
 #[derive(Debug)]
 pub struct MachineColumn<'a> {
-    /// Name of the machine in the comparison.
+    /// Name under which the comparison shows the machine.
     pub name: String,
     /// The machine.
     pub machine: &'a Machine,
-    /// Report of the replay, or the error that prevented a report.
+    /// Report of the replay on this machine, or the error with which the replay failed.
     pub result: Result<Report, ReplayError>,
 }
 
@@ -112,7 +113,7 @@ pub struct MakespanExplanation {
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
     /// Duration of host nodes, as a mean over NPUs. If nodes overlap, each is counted in full.
     pub host: SpanChange,
-    /// Mean over ranks of the time from the rank's last node to the makespan.
+    /// Time from a rank's last node to the makespan, as a mean over ranks.
     pub after_last: SpanChange,
 }
 
@@ -143,7 +144,7 @@ impl CommunicationChange {
         self.time_change(|side| side.mean.exposed_time())
     }
 
-    /// Applies `time` to both sides; a missing side counts as zero.
+    /// Returns `time` of the communication on both machines; a machine without the communication counts as zero.
     pub fn time_change(&self, time: impl Fn(&MachineCommunication) -> Span) -> SpanChange {
         let time = |side: &Option<MachineCommunication>| side.as_ref().map_or(Span::ZERO, &time);
         SpanChange {
@@ -191,7 +192,7 @@ impl<'a> MachineComparison<'a> {
                 };
                 explain_nothing_moved(&differs, &run)
             }
-            // Compiling cannot fail, because the same replay compiled before.
+            // Compiling cannot fail here, because the same replay was compiled before.
             Err(_) => "nothing changed".to_owned(),
         }
     }
@@ -314,8 +315,8 @@ fn compare_operators(first: &Report, other: &Report) -> Vec<(TimeCategory, Strin
     changes
 }
 
-/// Key that identifies collectives across machines: the group's name, the kind, and an index among rows with
-/// the same name and kind.
+/// Key that identifies collectives on both machines: the group's name, the kind, and an index among rows with the same
+/// name and kind.
 type CollectiveKey = (String, CollectiveKind, u32);
 
 fn rows_by_key(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {

@@ -1,4 +1,5 @@
-//! Cost of a replay, and the requirements of a run of a stated number of tokens: days, NPU hours, dollars and energy.
+//! Cost of a replayed job, and the requirements of a run of a given number of tokens: days, NPU hours, dollars and
+//! energy.
 //!
 //! ```text
 //! NPU hours      = NPUs of the job x makespan / 3600 s
@@ -29,7 +30,7 @@ pub struct ReplayCost {
     pub npu_hours: f64,
     /// Dollars for the NPUs during the makespan.
     pub dollars: f64,
-    /// Ends of the 90 % interval of `dollars`, if the makespan has one.
+    /// Ends of the 90 % interval of `dollars`, if the makespan has an interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_90: Option<[f64; 2]>,
     /// Dollars per million tokens, if the job states its tokens.
@@ -40,7 +41,7 @@ pub struct ReplayCost {
     pub dollars_per_million_tokens_90: Option<[f64; 2]>,
 }
 
-/// Requirements of a run of a stated number of tokens, in which every step takes the replayed time.
+/// Requirements of a run of a given number of tokens, in which every step takes the replayed time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TokenRun {
@@ -48,7 +49,7 @@ pub struct TokenRun {
     pub tokens: u64,
     /// Duration of the run, days.
     pub days: f64,
-    /// Ends of the 90 % interval of `days`, if the makespan has one.
+    /// Ends of the 90 % interval of `days`, if the makespan has an interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub days_90: Option<[f64; 2]>,
     /// Hours of the run, summed over all NPUs.

@@ -52,8 +52,8 @@ pub struct CriticalPathSummary {
     pub segments: u64,
     /// Number of times that the path changes to another rank.
     pub rank_changes: u64,
-    /// Time of the path by category; the sum is the makespan. Idle is time that no node explains: late starts of
-    /// ranks, and collectives that wait for their turn in the launch order.
+    /// Time of the path by category; the sum is the makespan. Idle time is time that no node explains: ranks that start
+    /// late, and collectives that wait for their turn in the launch order.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; TimeCategory::COUNT],
@@ -76,7 +76,7 @@ pub struct PathRank {
     pub time: Span,
 }
 
-/// Slack of the nodes of a category outside the critical path.
+/// Slack of the nodes of one category that are outside the critical path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SlackRow {
@@ -87,13 +87,13 @@ pub struct SlackRow {
     /// Total duration of the nodes outside the path.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// The smallest slack of any node.
+    /// The smallest slack of any of these nodes.
     #[serde(rename = "least_ps")]
     pub least: Span,
-    /// Median slack, weighted by the nodes' time.
+    /// Median slack of these nodes, weighted by their time.
     #[serde(rename = "median_ps")]
     pub median: Span,
-    /// Total duration of nodes with a slack below 1 % of the makespan.
+    /// Total duration of those nodes whose slack is below 1 % of the makespan.
     #[serde(rename = "within_1_percent_ps")]
     pub near: Span,
 }

@@ -60,7 +60,8 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
     }
 }
 
-/// A column of rows `R` that belong to a whole `W`: the name, and a function that returns the field of a row.
+/// A column of a table with rows `R` from a value `W`, such as a report: the column's name, and a function that
+/// returns a row's field.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
 /// Returns the text of a cell in a form that spreadsheets do not treat as a formula. A text that begins with `=`, `+`,
@@ -134,7 +135,7 @@ impl CsvRows {
         String::from_utf8(bytes).expect("cells and commas are UTF-8")
     }
 
-    /// Adds the names of `columns`, after the column `front`, if given.
+    /// Adds a header with the names of `columns`; the first column is `front`, if given.
     pub(super) fn add_header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
         self.add_cells(
             front
@@ -143,7 +144,7 @@ impl CsvRows {
         );
     }
 
-    /// Adds `rows` of `whole`, each after the field `front`, if given.
+    /// Adds `rows` of `whole`; each row begins with the field `front`, if given.
     pub(super) fn add_rows<'r, W, R: 'r>(
         &mut self,
         front: Option<&'r str>,

@@ -4,7 +4,7 @@ use chakram_trace::format::escape_json;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// A document; the fields of `body` follow the common ones.
+/// A document: common fields (such as the schema), followed by the fields of `body`.
 #[derive(Debug, Serialize)]
 pub struct VersionedDocument<T> {
     schema: &'static str,

@@ -1,7 +1,8 @@
 //! Draws charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel coordinates.
 //!
 //! A chart is an SVG element for use inside a page. The page defines the colours by class: `c0`, `c1`, … for series,
-//! and `axis`, `grid` and `label`. Each mark has its values as a tooltip, and for programs as data attributes.
+//! and `axis`, `grid` and `label`. Each mark has its values as a tooltip, and also as data attributes, which programs
+//! can read.
 
 mod axis;
 pub mod bars;

@@ -25,7 +25,7 @@ pub struct EditRow {
     /// Number of removed nodes.
     #[serde(default)]
     pub removed: u64,
-    /// Notes on the basis of new times and on unknown facts.
+    /// Notes on how new times were computed, and on unknown facts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -43,7 +43,7 @@ impl Report {
 }
 
 impl EditRow {
-    /// Returns the row of a change of kernel times.
+    /// Returns the row for a change of the times of kernels or collectives.
     pub(crate) fn of_prices(count: &PriceChangeCount) -> Self {
         let together = count.before.zip(count.after).filter(|_| count.changed > 0);
         Self {

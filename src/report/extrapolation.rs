@@ -18,10 +18,10 @@ use super::summary::format_count;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
-/// Makespans of the same step with fewer micro-batches than were simulated.
+/// Makespans of the same step in two shorter replays, with fewer micro-batches.
 #[derive(Clone, Copy, Debug)]
 pub struct ShorterReplays {
-    /// Makespans of the step with two turns fewer, and with one turn fewer, than were simulated.
+    /// Makespans of the step with two turns fewer, and with one turn fewer, than the main replay.
     pub makespans: [Span; 2],
     /// Number of micro-batches in a turn of the schedule.
     pub turn: u32,
@@ -115,7 +115,7 @@ mod tests {
         let found = shorter.extrapolate_steps(Span(158));
         assert_eq!((found.makespan, found.error), (Span(242), Span(6)));
         assert!((found.samples_per_s / (14.0 / 242e-12) - 1.0).abs() < 1e-12);
-        // A full pipeline outputs two samples every 28.
+        // A full pipeline outputs two samples every 28 time units.
         let full = found.full_samples_per_s.unwrap();
         assert!((full / (2.0 / 28e-12) - 1.0).abs() < 1e-12);
         let without = shorter.extrapolate_steps(Span(130)).full_samples_per_s;

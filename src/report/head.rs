@@ -1,4 +1,4 @@
-//! The head of a report: sentences about the whole replay, which text and page share.
+//! The head of a report: sentences about the whole replay, used in both the text and the page.
 
 use super::Report;
 use super::cost;
@@ -9,7 +9,7 @@ use chakram_base::units::format_percent_change;
 /// Form of a line of the head in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadStyle {
-    /// The label and the text as a heading, followed by the rest on the same line.
+    /// The label and the text form a heading, followed by the rest on the same line.
     Heading,
     /// On one line.
     Line,

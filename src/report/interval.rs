@@ -1,6 +1,6 @@
 //! The interval of a prediction, and the share of time that each method estimated.
 //!
-//! Estimates within a class share constants, so their errors are common. Errors of different classes are independent.
+//! Estimates within a class share constants, so they have a common error. Errors of different classes are independent.
 //! Let `p` be the part of the time that a class estimates, and `u` the relative error of that class. A further error of
 //! 4.5 % is common to all times of a step:
 //!
@@ -36,8 +36,8 @@
 //! Jobs on more than one node also have stragglers, which can only make steps longer. In a study of 3,079 training jobs
 //! on 128 GPUs or more, a tenth of the jobs take at least `1 / (1 - 0.213)` times as long as without stragglers, and a
 //! hundredth of the jobs at least `1 / (1 - 0.45)` times as long (Lin et al., "Understanding Stragglers in Large Model
-//! Training Using What-if Analysis", OSDI 2025). The main cause is unequal stages in 39.3 % of the slow jobs, which a
-//! replay includes. The main cause is unequal sequences in 21.4 %, which steps of equal samples do not have. The
+//! Training Using What-if Analysis", OSDI 2025). In 39.3 % of the slow jobs, the main cause is unequal stages, which a
+//! replay includes. In 21.4 %, the main cause is unequal sequences, which do not occur in steps of equal samples. The
 //! remaining fraction of the slow jobs is 0.393. Let the logarithm of the slowdown have an exponential tail through the
 //! two points of the study. With these assumptions, one job in twenty exceeds
 //!
@@ -61,7 +61,7 @@ use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Relative errors, one standard deviation each, in this order: kernels by roofline at one efficiency, measured
+/// Relative errors (standard deviations), in this order: kernels timed by roofline at one efficiency, measured
 /// collectives, other transfers, loads and stores, recorded times.
 const ROOFLINE: f64 = 0.23;
 /// Logarithm of the mean slowdown of kernels relative to a roofline at the peaks.
@@ -70,14 +70,15 @@ const MEASURED_COLLECTIVE: f64 = 0.10;
 const NETWORK: f64 = 0.30;
 const MEMORY: f64 = 0.20;
 const RECORDED: f64 = 0.04;
-/// Relative errors of kernels that keep the time from another maker's NPU, and of work recorded on another host.
+/// Relative errors of kernels that keep their time from another maker's NPU, and of work that was recorded on another
+/// host.
 const ANOTHER_MAKER: f64 = 0.29;
 const ANOTHER_HOST: f64 = 0.15;
 /// Standard error common to all times of a step.
 const COMMON: f64 = 0.045;
 /// Logarithm of the slowdown by stragglers that one job in twenty exceeds, for jobs on more than one node.
 const STRAGGLERS: f64 = 0.20;
-/// Nine tenths of a normal distribution are within this number of standard deviations of the mean.
+/// Number of standard deviations on each side of the mean that contain nine tenths of a normal distribution.
 const SIDE: f64 = 1.645;
 
 /// Time on the critical path by estimation method, and the interval that contains the measured time in nine of ten

@@ -1,4 +1,4 @@
-//! Energy of kernels timed by loop nests, the only model that provides energy.
+//! Energy of kernels timed by loop nests, the only kernel model that computes energy.
 
 use crate::summary::KernelBasis;
 use chakram_base::units::{format_count, format_joules};
@@ -19,7 +19,7 @@ pub struct KernelEnergy {
 }
 
 impl KernelEnergy {
-    /// Returns the energy of the kernels of a replay; `None` if loop nests time no kernel.
+    /// Returns the energy of the kernels of a replay; `None` if no kernel is timed by loop nests.
     pub(super) fn from_basis(basis: &PricingCoverage, kernels: &KernelBasis) -> Option<Self> {
         (basis.mapped > 0).then(|| Self {
             energy: basis.mapped_energy,

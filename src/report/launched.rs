@@ -26,7 +26,7 @@ use chakram_trace::graph::NodeKind;
 ///
 /// # Errors
 ///
-/// Fails where [`run_launches`] fails, and if most kernels would take no time.
+/// Fails if [`run_launches`] fails, or if most kernels would take no time.
 pub fn replay_launched(
     programs: &[CompiledReplay<'_>],
     feeds: &mut [Box<dyn LaunchFeed>],
@@ -199,7 +199,7 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
 }
 
 impl Observer for WatchedPrograms<'_, '_> {
-    /// Link loads are sums over all programs, so only one report contains them.
+    /// Link loads are sums over all programs, so only the first report contains them.
     fn on_links_measured(&mut self, loads: &[LinkLoad]) {
         self.extra.on_links_measured(loads);
         if let Some(program) = self.programs.first_mut() {

@@ -124,7 +124,7 @@ use unknown::UnknownRow;
 pub struct Report {
     /// Version of the report's schema.
     pub schema: ReportSchema,
-    /// Program and inputs that produced the report, in a document with one report.
+    /// Program and inputs that produced the report; only in a document with one report.
     #[serde(flatten)]
     pub provenance: Option<Provenance>,
     /// Machine on which the job was replayed.
@@ -155,7 +155,7 @@ pub struct Report {
     pub profiler: Option<ProfilerBasis>,
     /// Basis of the kernels' durations.
     pub kernels: KernelBasis,
-    /// Energy of kernels, if loop nests time them.
+    /// Energy of kernels, if kernels are timed by loop nests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy: Option<KernelEnergy>,
     /// Share of the time that changes with the machine.
@@ -254,7 +254,7 @@ pub struct Report {
     /// Other jobs on the same machine, with their reports.
     #[serde(default, rename = "with", skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<NeighbourReport>,
-    /// Bytes per dimension and link, if they were counted.
+    /// Bytes per dimension and per link, if bytes on links were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkReport>,
     /// Data for a page's pictures, if a page was requested.

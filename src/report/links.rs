@@ -1,5 +1,5 @@
-//! Bytes on links, and the time that the links were busy. The bytes and the busy times show the dimension and the link
-//! that limit a job.
+//! Bytes on links, and the time that the links were busy. The bytes and the busy times show which dimension and which
+//! link limit a job.
 //!
 //! Bytes are counted on request, from messages, loads and stores, with any network model. A transfer is counted on all
 //! links of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)); loads and stores are also counted on
@@ -49,7 +49,7 @@ pub struct DimensionRow {
     pub links: u64,
     /// Bytes summed over the links; a message over three hops counts three times.
     pub bytes: u64,
-    /// Bytes that an NPU put on these links, or that it loaded and stored, as a mean over NPUs.
+    /// Bytes that an NPU sent over these links, or loaded and stored, as a mean over NPUs.
     pub bytes_per_npu: u64,
     /// Mean busy time of a link.
     #[serde(rename = "mean_busy_ps")]

@@ -6,8 +6,8 @@
 //! frees memory after it allocates, and before the next such node allocates. Therefore, in a chain of nodes that take
 //! no time, only one node's temporary memory is allocated at a time.
 //!
-//! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise the cost is one
-//! bit per node.
+//! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise one bit per node is
+//! stored.
 
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
@@ -98,7 +98,7 @@ pub struct MemoryRow {
     /// Instant at which the peak was first reached.
     #[serde(rename = "peak_ps")]
     pub at: Time,
-    /// Node whose issue reached the peak; `None` if nothing was allocated.
+    /// Node whose allocation first reached the peak; `None` if nothing was allocated.
     #[serde(rename = "peak_node")]
     pub node: Option<NamedNode>,
     /// Whether the NPU has the memory that its rank needs; null if the capacity is unknown.

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 pub struct ModuleRow {
     /// Path from the outermost module, such as `Net_0/Linear_1`; empty for nodes outside all modules.
     pub path: String,
-    /// Number of calls of the module in which any node ran.
+    /// Number of calls of the module that contain at least one node.
     pub calls: u64,
     /// Time of kernels, copies and communication launched in the module; overlapping nodes are each counted in full.
     #[serde(rename = "device_ps")]
@@ -31,7 +31,7 @@ pub struct ModuleRow {
     /// Part of `device` outside submodules.
     #[serde(rename = "own_device_ps")]
     pub own_device: Span,
-    /// Time of host nodes in the module, and of the delays (Python time) before nodes on its threads.
+    /// Time of host nodes in the module, plus the delays (Python time) before nodes on host threads.
     #[serde(rename = "host_ps")]
     pub host: Span,
     /// Part of `host` outside submodules.
@@ -52,7 +52,7 @@ pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
 /// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 10;
 
-/// Modules that share a table row, because their paths have the same classes.
+/// Modules that share a table row, because their paths consist of the same classes.
 #[derive(Clone, Debug, Default)]
 struct ModuleFamily {
     /// Index of the last of these modules.
@@ -152,8 +152,8 @@ struct ModuleOwnTimes {
     delays: u64,
 }
 
-/// Maximum depth of a path; the time of deeper modules is added to the last level. A limited depth limits the total
-/// length of all paths.
+/// Maximum depth of a path; the time of deeper modules is added to the last level. The limit on the depth also limits
+/// the total length of all paths.
 const LEVELS: u32 = 100;
 
 /// Row for nodes outside all modules.
@@ -170,7 +170,7 @@ struct ModuleTimes<'a> {
     graphs: Vec<u32>,
     /// Row of each Python call, by graph.
     row_of: Vec<Vec<u32>>,
-    /// Parent row and module name of each row; the first row is for nodes outside all modules.
+    /// Index of the parent row, and module name, of each row; the first row is for nodes outside all modules.
     rows: Interner<(u32, &'a str)>,
     sums: Vec<ModuleOwnTimes>,
 }
@@ -231,7 +231,7 @@ fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
 }
 
 impl ModuleTimes<'_> {
-    /// Returns whether a node's delay is time of a host thread, not of a device.
+    /// Returns whether a node's delay is time of a host thread instead of a device.
     #[inline]
     fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {
         let graph = self.started.graph_of(instance);

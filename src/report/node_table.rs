@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub enum StartCause {
     /// No cause: the node started at the beginning of the replay, or at the release of its rank.
     Release,
-    /// A dependency completed, and the node's delay passed, if it has one.
+    /// The node's last dependency completed, and then the node's delay (if any) passed.
     Dependency,
     /// The previous node on the node's lane ended.
     Lane,
@@ -28,7 +28,7 @@ pub enum StartCause {
 }
 
 impl StartCause {
-    /// Every cause with the name of the cause, in numeric order.
+    /// Every cause with its name, in numeric order.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Release, "release"),
         (Self::Dependency, "dependency"),
@@ -260,7 +260,7 @@ impl NodeTable {
 pub struct RowLimit;
 
 impl RowLimit {
-    /// Maximum number of rows of a table, and of nodes of a replay whose critical path is followed.
+    /// Maximum number of rows of a table, and of nodes of a replay whose critical path is computed.
     pub const MOST: u64 = 8 << 20;
 
     /// Checks that a table may have `nodes` rows.

@@ -26,7 +26,7 @@ pub struct NpuRow {
     pub npu: Npu,
     /// Name of the NPU's class.
     pub class: String,
-    /// Breakdown of the NPU's time, and the time at which it finished.
+    /// Breakdown of the NPU's time, and the completion of its last node.
     #[serde(flatten)]
     pub time: NpuTime,
     /// End of the rank's last event in the capture, since the start of the job, if the trace states it.
@@ -177,7 +177,7 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
     vec![section]
 }
 
-/// Formats the ranks of adjacent rows as `3`, `0-7`, or `0 … 12 (4)` if some ranks in between have no trace.
+/// Formats the ranks of adjacent rows as `3`, as `0-7`, or, if some ranks in between have no trace, as `0 … 12 (4)`.
 fn ranks_of(run: &[NpuRow]) -> String {
     let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
     span_of(&ranks)

@@ -25,7 +25,7 @@ pub enum CommProgress {
 /// A communication that has started.
 #[derive(Clone, Copy, Debug)]
 struct OpenComm {
-    /// Index of the sum to which the time is charged, or [`OVER`] after the end of the communication.
+    /// Index of the sum to which the communication's time is charged, or [`OVER`] after the end of the communication.
     label: u32,
     progress: CommProgress,
 }
@@ -35,7 +35,7 @@ struct OpenComm {
 pub struct OpenComms {
     /// Started communications in order of start; the first one has not ended.
     open: VecDeque<OpenComm>,
-    /// Number of communications removed from the front of `open`.
+    /// Number of ended communications that were removed from the front of `open`.
     over: u32,
     /// Numbers of communications that have begun to transfer. The heap may contain communications that have ended.
     transferring: BinaryHeap<Reverse<u32>>,
@@ -96,7 +96,8 @@ impl OpenComms {
         }
     }
 
-    /// Returns the label and progress of the charged communication, if a communication is in progress.
+    /// Returns the label and progress of the communication to which time is charged now; `None` if no communication
+    /// is in progress.
     #[inline]
     pub fn charged_comm(&mut self) -> Option<(usize, CommProgress)> {
         let first = self.open.front()?;

@@ -1,4 +1,4 @@
-//! Operators with the longest time from issue to completion, summed by name.
+//! Time of operators (nodes with the same name and kind) from issue to completion.
 
 pub(super) mod table;
 
@@ -143,7 +143,7 @@ struct OperatorSum {
     work: OperatorWork,
 }
 
-/// FLOPs and bytes of nodes; `None` if unknown for any node.
+/// FLOPs and bytes of nodes; A value is `None` if it is unknown for any node.
 #[derive(Clone, Copy, Debug)]
 struct OperatorWork {
     flops: Option<u64>,
@@ -376,7 +376,7 @@ mod tests {
             row("mb1/a", NodeKind::Host, 1, 8),
             row("mb1/b", NodeKind::Compute, 1, 7),
         ];
-        // The merged row has 1 + 2 calls and 50 + 9 ps; another kind and another name remain separate rows.
+        // The merged row has 1 + 2 calls and 50 + 9 ps. Rows of another kind or another name remain separate.
         let summed = [
             row("mb*/a", NodeKind::Compute, 3, 59),
             row("a", NodeKind::Compute, 1, 30),
@@ -384,7 +384,7 @@ mod tests {
             row("mb*/b", NodeKind::Compute, 1, 7),
         ];
         assert_eq!(over_micro_batches(&all), summed);
-        // Equal times are sorted by name; names may share their first 16 bytes, and may end in a zero byte.
+        // Rows with equal times are sorted by name. Names may share their first 16 bytes, and may end in a zero byte.
         let names = [
             "",
             "\0",
@@ -398,7 +398,7 @@ mod tests {
         turned.reverse();
         let found = over_micro_batches(&turned);
         assert!(found.iter().map(|row| row.name.as_str()).eq(names));
-        // Rows that are already sums do not change.
+        // Rows that are already summed do not change.
         assert_eq!(over_micro_batches(&summed), summed);
     }
 }

@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 pub struct ReplayPictures {
     /// Activity of ranks; ranks with identical activity share one entry. If there are many ranks, the most informative
     /// ranks come first: ranks that are out of memory, that have the shortest or longest time in a category, or for
-    /// which others waited. One rank of each class follows.
+    /// which others waited. One rank of each NPU class follows.
     pub ranks: Vec<RankPicture>,
-    /// Number of observed ranks. If there are many ranks, only some per graph and NPU class are observed.
+    /// Number of observed ranks. If there are many ranks, only some ranks per graph and NPU class are observed.
     #[serde(default)]
     pub watched: Option<u32>,
     /// Intervals of the critical path.
@@ -104,8 +104,8 @@ pub struct MemoryCurve {
     /// Memory capacity of the rank's NPU, bytes.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Instants in picoseconds, each with the bytes allocated from then on. A merged point has the highest value of its
-    /// points.
+    /// Instants in picoseconds, each with the bytes allocated from this instant on. A point that merges several points
+    /// has their highest value.
     pub points: Vec<(Time, Bytes)>,
 }
 

@@ -45,7 +45,7 @@ pub struct ProfilerBasis {
     /// Basis of `record_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_basis: Option<CostBasis>,
-    /// Number of captured steps, if the job measured steps without a profiler.
+    /// Number of steps in the capture, if the job also measured steps without a profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
     /// Median time of a step without a profiler.

@@ -18,7 +18,8 @@ use std::thread;
 /// Minimum number of nodes for which a thread is started. Delivering the events of so many nodes takes a millisecond,
 /// and starting a thread takes a tenth of that.
 const LEAST_NODES: u64 = 20_000;
-/// Maximum number of events per batch: so large that the threads rarely synchronize, and small enough for the cache.
+/// Maximum number of events per batch. Batches are so large that the threads rarely synchronize, and small enough for
+/// the cache.
 const BATCH: usize = 4096;
 /// Maximum number of batches in the queue; the loop waits while it is full.
 const QUEUED_BATCHES: usize = 32;
@@ -116,7 +117,7 @@ pub struct ObserverRelay<'t, 'o> {
     counts: Option<LoopCounts>,
 }
 
-/// Calls `run` with a relay to the observers created by `watch`, for a run of `nodes` nodes. Returns the result of
+/// Calls `run`, a run of `nodes` nodes, with a relay to the observers that `watch` creates. Returns the result of
 /// `run`, and the observers after they have received all events. `watch` is called on the thread that delivers the
 /// events.
 pub fn run_relayed<W: Observer + Send, T>(
@@ -234,7 +235,8 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
             RelayTarget::Beside { full, empty } => {
                 let next = empty.try_recv().unwrap_or_default();
                 let batch = std::mem::replace(&mut self.batch, next);
-                // Sending fails only if the other thread panicked; joining that thread propagates the panic.
+                // Sending fails only if the other thread panicked. The error can be ignored, because joining that
+                // thread propagates the panic.
                 let _ = full.send(batch);
             }
         }
@@ -308,7 +310,7 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    // No observer of a report uses waiting nodes.
+    // No observer of a report needs to know which nodes wait, so only other observers get this event.
     #[inline]
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(others) = &mut self.others {
@@ -365,7 +367,7 @@ mod tests {
     use chakram_engine::ReplayGroupId;
     use chakram_trace::format::CollectiveKind;
 
-    /// Records the calls that it receives.
+    /// Observer that records all calls that it receives.
     #[derive(Debug, Default, PartialEq)]
     struct RecordedCalls {
         steps: Vec<(u32, u64, u32, u32, u8)>,
@@ -401,7 +403,7 @@ mod tests {
         }
     }
 
-    /// Sends many events of all kinds, including the largest numbers.
+    /// Sends many events of all kinds to `observer`, including the largest indices and times.
     fn report_events(observer: &mut impl Observer) {
         for i in 0..3 * BATCH as u32 + 7 {
             let now = Time(u64::from(i) << 40);

@@ -102,7 +102,7 @@ fn replay_watched(
     } else {
         Some(&mut *extra)
     };
-    // The loop is compiled for the relay, which does not depend on the report's observers.
+    // The event loop is compiled for the relay, so it is independent of the report's observers.
     let watch = || {
         let memory = MemoryObserver::new(prepared);
         (
@@ -135,7 +135,7 @@ fn replay_watched(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of_report(&report, prepared);
-        // The cost includes the cost at both ends of the prediction interval, so the interval is computed first.
+        // The cost is also computed for both ends of the prediction interval, so the interval must be computed first.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }
@@ -266,7 +266,7 @@ pub(super) fn finish_report<O>(
         unknown_charged,
         exposed: build_exposed_rows(prepared, &charged, messages_charged, unknown_charged),
         operators,
-        // With several launches a step begins several times, so the report has no rows of steps.
+        // If a job is launched several times, each step begins several times, so the report has no rows of steps.
         steps: if launches.is_empty() {
             steps.into_rows()
         } else {
@@ -351,7 +351,7 @@ fn build_npu_rows(
     let rows = workload.instances().iter().zip(times);
     let rows = rows.map(|(instance, time)| {
         let npu = prepared.npu_of_rank(instance.rank);
-        // A capture contains one launch, so it is compared only with a single launch.
+        // A capture contains a single launch, so its times are compared only with a replay of a single launch.
         let captured = workload.graph_of(instance).captured_end();
         let captured = captured.filter(|_| !repeated);
         NpuRow {

@@ -9,7 +9,7 @@ use super::{
 /// A table to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsvTable {
-    /// Breakdown of each NPU's time, and the time at which the rank finished in the replay and in the capture.
+    /// Breakdown of each NPU's time, and the finish time of its rank in the replay and in the capture.
     #[default]
     Npus,
     /// Collectives by group and kind.
@@ -20,8 +20,8 @@ pub enum CsvTable {
     Steps,
     /// Modules of a captured program, by their path.
     Modules,
-    /// Memory of NPUs: the peak in total and by class, the time and node at which it was reached, and bytes freed but
-    /// never allocated.
+    /// Memory of NPUs: the peak in total and by class, the time and the node at which the peak was reached, and bytes
+    /// that were freed but never allocated.
     Memory,
     /// Bytes on links.
     Links,

@@ -64,7 +64,7 @@ fn write_all(
 }
 
 /// Shortens the longest of `sections` until all together have at most `lines` lines. Each section keeps at least four
-/// lines. A note in each shortened section states the omission.
+/// lines. Each shortened section ends with a note about the omitted lines.
 fn shorten_sections(sections: &mut [String], lines: usize) {
     let counts: Vec<_> = sections
         .iter()

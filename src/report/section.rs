@@ -7,7 +7,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, Span};
 use std::fmt::{Display, Result, Write as _};
 
-/// Minimum number of table rows on a page, if the table has that many.
+/// Number of rows of each table that a page shows at least, if the table has so many rows.
 const PAGE_ROWS: usize = 64;
 
 /// Form in which a report is rendered. The form determines the number of rows and the length of names.
@@ -235,7 +235,7 @@ pub(crate) struct ReportSection {
     pub id: SectionId,
     pub columns: Vec<TextColumn<'static>>,
     pub rows: Vec<SectionRow>,
-    /// Whether a text aligns all rows to the widest cells; otherwise each row has its own widths.
+    /// Whether a text makes each column as wide as its widest cell. Otherwise, each row is laid out by itself.
     aligned: bool,
     /// Sentence about omitted rows.
     pub left_out: Option<String>,
@@ -243,7 +243,7 @@ pub(crate) struct ReportSection {
 }
 
 impl ReportSection {
-    /// Creates an empty table whose rows are laid out one by one in a text.
+    /// Creates an empty table. In a text, each row is laid out by itself.
     pub fn new(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             id,
@@ -255,7 +255,7 @@ impl ReportSection {
         }
     }
 
-    /// Creates an empty table whose rows are aligned with each other in a text.
+    /// Creates an empty table. In a text, the cells of each column are aligned.
     pub fn with_aligned_columns(
         id: SectionId,
         columns: impl Into<Vec<TextColumn<'static>>>,

@@ -41,7 +41,7 @@ pub const TENTH_LESS: f64 = 0.9;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityRow {
-    /// The class of durations, or the key in the machine file.
+    /// Name of the class of durations, or key in the machine file.
     pub what: String,
     /// Setting that changes these times: either an option key to which a time factor is appended, or a machine key
     /// alone. Empty if no setting changes these times.
@@ -67,7 +67,7 @@ pub struct SensitivityRow {
 pub struct SensitivityReport {
     /// Number of nodes on the critical path. Slopes are exact to one picosecond per node of the path.
     pub path_nodes: u64,
-    /// Classes of time, sorted by the gain for a tenth less time, largest first.
+    /// Classes of durations, sorted by the gain if their durations are a tenth shorter, largest first.
     pub rows: Vec<SensitivityRow>,
     /// Sentences about omitted classes and checks.
     #[serde(default)]
@@ -98,7 +98,7 @@ struct DurationClass {
     change: DurationChange,
 }
 
-/// Change of a class of durations in a replay.
+/// How a replay changes a class of durations.
 enum DurationChange {
     Kernels(String),
     Collectives(String),
@@ -271,7 +271,7 @@ impl SensitivityRun<'_> {
 }
 
 impl SensitivityReport {
-    /// Sorts rows by the gain of a tenth less time.
+    /// Sorts rows by the gain if the durations are a tenth shorter.
     pub fn sort_by_gain(&mut self) {
         self.rows
             .sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));
@@ -292,7 +292,7 @@ fn straight_down_to(
         if found.end.0 as f64 - line(factor) <= path_nodes as f64 {
             return factor;
         }
-        // Next factor: the intersection of the tangent here with the tangent at 1.
+        // The next factor is the intersection of the tangent at this factor with the tangent at 1.
         let slopes = (now.slope - found.slope) as f64;
         if slopes <= 0.0 {
             return 1.0;

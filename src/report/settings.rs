@@ -1,4 +1,4 @@
-//! Settings that were given but have no effect on a run, each with the reason.
+//! Settings that the user gave but that have no effect on a run, each with the reason.
 //!
 //! To test a setting, the run is repeated without the setting. The setting has no effect if both runs have the [same
 //! results](Report::has_same_results). Reasons are computed from facts about the run.
@@ -21,13 +21,13 @@ pub use machine_differences::{MachineDifference, explain_differences, machine_di
 pub use option_reasons::option_reason;
 pub use run_facts::ReplayedRun;
 
-/// A given setting that has no effect on the run.
+/// A setting that the user gave but that has no effect on the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SettingWithoutEffect {
     /// Key of the setting, as in studies, such as `machine.dimension.nvlink.bandwidth`, `network` or `plan.zero`.
     pub key: String,
-    /// Value of the setting, as given.
+    /// Value of the setting, as the user gave it.
     pub value: String,
     /// Reason why the setting has no effect, computed from facts about the run.
     pub reason: String,
@@ -84,7 +84,7 @@ impl GivenSettings {
         self.without_effect.is_empty() && self.unchecked.is_empty()
     }
 
-    /// Returns a sentence for each setting without effect, and one for the untested settings.
+    /// Returns a sentence for each setting without effect, and one sentence for all untested settings.
     pub fn to_sentences(&self) -> impl Iterator<Item = String> + '_ {
         let unchecked = (!self.unchecked.is_empty()).then(|| {
             let keys: Vec<String> = self

@@ -3,9 +3,9 @@
 //! A message is between two stages if a pipeline group contains both ranks. If the job has no pipeline group, a message
 //! is within a stage if both ranks are in a group with a known role (tensor, data, context, expert) and fewer ranks
 //! than the job; all other messages are between stages. The reason is that the members of such a group are in one
-//! stage, or in replicas of one stage. Without any roles, every rank that sends messages is a separate stage. A
-//! collective is between stages if its group is a pipeline, or if it sums the embedding that the first and the last
-//! stage share.
+//! stage, or in replicas of one stage. If no group has a known role, every rank that sends messages counts as a
+//! separate stage. A collective is between stages if its group is a pipeline, or if it sums the embedding that the
+//! first and the last stage share.
 
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_engine::{CompiledReplay, InstanceId};
@@ -19,13 +19,14 @@ const ACROSS: [&str; 2] = ["embedding", "embd"];
 #[derive(Debug)]
 pub struct PipelineStages<'a> {
     prepared: &'a CompiledReplay<'a>,
-    /// Members of groups with known roles, ascending, without groups of all ranks.
+    /// Groups with known roles, each with its members in ascending order. Groups of all ranks are left out, except
+    /// pipelines.
     groups: Vec<(StageRole, Vec<Rank>)>,
-    /// Indices of the groups of each rank.
+    /// For each rank, the indices in `groups` of its groups.
     of_rank: Vec<Vec<u32>>,
     /// For each group of the replay, whether its collectives are between stages.
     across: Vec<bool>,
-    /// Whether any group defines a pipeline.
+    /// Whether the job has a pipeline group.
     stated: bool,
 }
 

@@ -40,7 +40,7 @@ pub struct StepRow {
     /// Time in which communication of the step waits or transfers.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
-    /// Time in which loads or stores of the step are in progress, but neither compute nor communication of the step.
+    /// Time in which loads or stores of the step are in progress, but no compute and no communication of the step.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
     /// Time in which host work or delays of the step are in progress, but no node of the other categories.
@@ -111,7 +111,7 @@ pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<
 struct StepTracker {
     /// Issue of the first node of the step.
     begun: Option<Time>,
-    /// Time up to which everything has been attributed.
+    /// Time up to which the step's time has been attributed to categories.
     until: Time,
     /// Completion of the last node of the step.
     end: Time,

@@ -1,4 +1,4 @@
-//! Facts about a report itself: the program, its inputs, the machine, and the basis of times. The module also
+//! Facts about the origin of a report: the program, its inputs, the machine, and the basis of times. The module also
 //! formats numbers.
 
 use chakram_base::units::Span;

@@ -50,7 +50,7 @@ impl TextColumn<'_> {
         self.heading
     }
 
-    /// Returns whether the column is right-aligned, as columns of numbers are.
+    /// Returns whether the column is right-aligned; columns of numbers are.
     pub(crate) const fn is_right(&self) -> bool {
         self.right
     }
@@ -61,7 +61,7 @@ impl TextColumn<'_> {
         if self.width > 0 { 1 } else { 2 }
     }
 
-    /// Returns the spaces before and after a cell if the following column is `next`.
+    /// Returns the numbers of spaces before and after a cell of this column, if the following column is `next`.
     fn cell_padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
         let before = match self.right && !first {
             true => self.gap.max(self.gap_width()),
@@ -135,7 +135,7 @@ impl<'h> TextTable<'h> {
         self.lines.push(TableLine::Row(self.cell_texts(cells)));
     }
 
-    /// Adds free text below the last row. Every cell of the table must have one line.
+    /// Adds free text below the last row. Every cell of the table must then consist of one line.
     pub fn add_lines(&mut self, text: String) {
         self.lines.push(TableLine::Text(text));
     }
@@ -303,7 +303,7 @@ impl<'h> TextTable<'h> {
             cells[i] = cells[i].saturating_sub(excess).max(next).max(MIN_NAME);
             least[i] = least[i].min(cells[i] + padding(i));
         }
-        // A narrow screen may have no room for the minimum widths of the columns.
+        // On a narrow screen, lines may be too long even if every column has its minimum width.
         if total(&cells, &least) > limit {
             least.fill(0);
         }

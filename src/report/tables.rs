@@ -6,7 +6,8 @@ use super::{
     Report, launched, links, memory, memory_accesses, modules, npus, operators, steps, tiles,
 };
 
-/// Returns the tables between the breakdown and the critical path, in groups that a text shortens together.
+/// Returns the tables between the breakdown and the critical path. The tables of a group are shortened together in a
+/// text.
 pub(crate) fn group_tables(
     report: &Report,
     medium: ReportMedium,

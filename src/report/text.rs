@@ -64,7 +64,7 @@ impl TextStyle {
         clip_middle(text, self.longest_name())
     }
 
-    /// Returns the maximum length of a name in a table, in characters.
+    /// Returns the maximum length of a name in a table with this style, in characters.
     pub(super) fn longest_name(&self) -> usize {
         match self.details {
             true => WHOLE_NAME,

@@ -260,7 +260,7 @@ impl StageLegend {
     }
 }
 
-/// Draws the scale of shades for one class of marks, labelled with busy times up to `most`.
+/// Draws the scale of shades for one class of marks (links or ports), labelled with busy times up to `most`.
 fn draw_scale(
     svg: &mut SvgDrawing,
     y: f64,

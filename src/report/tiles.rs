@@ -14,7 +14,7 @@ use chakram_hardware::network::NetworkOccupancy;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// A link between adjacent cores; covers one direction unless it is half duplex.
+/// A link between adjacent cores, in one direction; a half-duplex link covers both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkUse {
@@ -38,11 +38,11 @@ pub struct PortUse {
     pub busy: Span,
 }
 
-/// Links and ports of the machine; only used links and ports are listed individually.
+/// Busy times of links and ports. Only links and ports with traffic are listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TileUse {
-    /// Number of links of the machine, without faulty ones.
+    /// Number of links of the machine, without faulty links.
     pub links_of_machine: u64,
     /// Number of memory ports of the machine.
     pub ports_of_machine: u64,
@@ -108,7 +108,7 @@ impl TileObserver {
     }
 }
 
-/// Returns the number of links between cores that are not faulty.
+/// Returns the number of links between cores, without faulty links.
 fn links_of(machine: &Machine) -> u64 {
     let topology = machine.topology();
     let Some(tiles) = topology.tile_grid() else {

@@ -2,13 +2,13 @@
 //!
 //! A timeline has a process per rank, a track per lane and a slice (drawn interval) per node. Arrows lead from each
 //! send to its receive, and from each call of a captured program to the work that it launched. Receives occupy no lane,
-//! so they get extra tracks. The number of extra tracks is the largest number of receives that overlap. Nodes of a
-//! captured thread are nested in the ranges, operators and Python calls around them. Names that are paths
-//! (`step0/mb1/layer2/norm`) are nested too: successive slices of a lane with a common path are drawn under one slice
-//! for that path. A slice covers the time from issue to completion; the delay before a node's issue is blank. Events
-//! are written when nodes complete, so only issue times are stored. Each rank has counters: allocated bytes by class,
-//! if nodes state what they allocate and free; bytes sent per second, if the rank communicates; and the number of nodes
-//! waiting for a lane, if any node waits.
+//! so they get extra tracks, as many as the largest number of receives that overlap. Nodes of a captured thread are
+//! nested in the ranges, operators and Python calls around them. Nodes whose names are paths (`step0/mb1/layer2/norm`)
+//! are nested too: successive nodes of a lane with a common path are drawn under one slice for this path. A slice
+//! covers the time from issue to completion; the delay before a node's issue is blank. Events are written when nodes
+//! complete, so only issue times are stored. Each rank has counters: allocated bytes by class, if nodes state what they
+//! allocate and free; bytes sent per second, if the rank communicates; and the number of nodes waiting for a lane, if
+//! any node waits.
 
 use super::TimeCategory;
 use super::collectives::bus_factor;
@@ -81,12 +81,12 @@ pub struct TimelineWriter<'a, W> {
     groups: Vec<(String, GroupView<'a>)>,
     /// Posted receives, by instance and track.
     receives: Vec<Vec<ReceiveTrack>>,
-    /// Open path slices, by instance and lane.
+    /// Slices of paths that are open, by instance and lane.
     nesting: Vec<Vec<LaneNesting>>,
     /// For each instance, the latest step that it has begun, if names show steps.
     steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
-    /// Memory of each instance at the start of the drawn time range; `None` once that memory is drawn.
+    /// Memory of each instance at the start of the drawn time range; `None` once this memory has been drawn.
     held_before: Vec<Option<EndedInstant>>,
     counters: TimelineCounters,
     /// Start of the transfer of each send in progress, by instance.
@@ -191,7 +191,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.draw_held(instance, over);
     }
 
-    /// Draws the memory of an instance at the start of the drawn time.
+    /// Draws the memory of an instance at the start of the drawn time range.
     fn hold_before(&mut self, instance: InstanceId) {
         if let Some((_, held)) = self.held_before[instance.index()].take() {
             let from = self.selection.from;
@@ -241,7 +241,8 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         node: NodeIndex,
         kind: NodeKind,
     ) -> Option<ArrowEnd> {
-        // With captured times ranks do not wait for each other, so an arrow could point back in time.
+        // If communication keeps captured times, ranks do not wait for each other, so an arrow could point back in
+        // time.
         if self.prepared.comm_timing() == CommTiming::Captured {
             return None;
         }

@@ -44,7 +44,7 @@ pub enum UnknownFact {
     Communication,
     /// Bytes of collectives and messages.
     CommunicationSize,
-    /// Durations of collectives and messages that should keep recorded times.
+    /// Recorded durations of collectives and messages that should keep recorded times.
     CommunicationTime,
     /// FLOPs of kernels whose duration depends on more than their bytes.
     KernelFlops,
@@ -191,7 +191,8 @@ impl Report {
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns the text after the makespan in the headline if the makespan is a lower bound.
+    /// Returns the text that follows the makespan in the headline: a remark if the makespan is a lower bound,
+    /// otherwise nothing.
     pub(super) fn bound_text(&self) -> &'static str {
         match self.is_lower_bound() {
             true => ", a lower bound: some nodes have neither a price nor a duration",

@@ -42,7 +42,7 @@ type RowRole<'r> = Result<&'r str, usize>;
 /// Key of a table row: role (or report row), kind, number of members, and algorithm.
 type CollectiveRowKey<'r> = (RowRole<'r>, CollectiveKind, u32, &'r str);
 
-/// Groups the indices of report rows that share a table row, in order of first occurrence.
+/// Returns the indices of the report rows that share each table row, in order of first occurrence.
 pub(crate) fn group_rows(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     let mut place: BTreeMap<CollectiveRowKey<'_>, usize> = BTreeMap::new();
     let mut all: Vec<Vec<usize>> = Vec::new();
@@ -58,7 +58,7 @@ pub(crate) fn group_rows(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     all
 }
 
-/// Note that explains the last column.
+/// Note that explains the column `bus`.
 const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
 
 /// Returns the table of collectives, if there are any.

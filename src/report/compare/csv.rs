@@ -31,7 +31,7 @@ pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -
     }
 }
 
-/// Returns the status of a replay for programs.
+/// Returns the status of a replay, as a word that programs can compare.
 pub(super) fn status_word(column: &MachineColumn<'_>) -> &'static str {
     match &column.result {
         Ok(_) => "completed",

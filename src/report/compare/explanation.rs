@@ -256,8 +256,8 @@ fn format_instead_of(after: &str, before: &str, unit: &str) -> String {
     }
 }
 
-/// Explains a change of the bubble. Transfers between stages account for at most the amount by which they changed
-/// themselves. Other stages cause the rest.
+/// Explains a change of the bubble. Transfers between stages explain at most as much of the change as their own time
+/// changed. Other stages explain the rest.
 fn explain_bubble(why: &MakespanExplanation) -> String {
     let transfer = why
         .communication
@@ -296,7 +296,7 @@ fn explain_idle(why: &MakespanExplanation) -> String {
     )
 }
 
-/// Names the parts of the time that are long on both machines and do not change.
+/// Returns the names of the parts of the time that are long on both machines and do not change.
 fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();

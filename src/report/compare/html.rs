@@ -96,7 +96,7 @@ fn table_notes(sentences: &[&str]) -> String {
     notes.collect()
 }
 
-/// Returns the tile with the makespan on a machine and the makespan's interval.
+/// Returns a box with the makespan on a machine and the makespan's interval.
 fn render_machine_tile(
     comparison: &MachineComparison<'_>,
     at: usize,

@@ -39,7 +39,7 @@ pub struct ComparisonDocument<'c> {
     pub provenance: Provenance,
     /// Results of the machines, in the order given.
     pub machines: Vec<MachineResult<'c>>,
-    /// Each machine with a report, compared with the first such machine.
+    /// Each machine with a report, compared with the first machine that has one.
     pub comparison: Vec<AgainstRow>,
 }
 

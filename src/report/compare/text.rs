@@ -70,7 +70,7 @@ pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
     )
 }
 
-/// Returns the end of the capture, if the traces state it.
+/// Returns a sentence about the end of the capture, if the traces state this time.
 pub(super) fn describe_captured_end(comparison: &MachineComparison<'_>) -> Option<String> {
     let (_, report) = comparison.reference_machine()?;
     let (captured, slowest) = report.last_captured()?;
@@ -343,7 +343,7 @@ fn write_reasons(out: &mut String, comparison: &MachineComparison<'_>, style: Te
 /// Sentence that explains how the parts add up.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
-/// Returns the explanation of each machine compared with the first.
+/// Returns, for each machine, the explanation of its difference from the first machine.
 pub(super) fn reason_lines(comparison: &MachineComparison<'_>) -> Vec<IndentedLine> {
     let Some((first, reference)) = comparison.reference_machine() else {
         return Vec::new();

@@ -32,12 +32,12 @@ pub struct RunRecorder<'a> {
     pub(super) times: Vec<NodeTimes>,
     /// Causes of each node's start, by node number.
     pub(super) freed_by: Vec<ReleasingNodes>,
-    /// Instant at which all members of a node's collective had arrived. Until this instant is known, the node's start.
-    /// The index is the number of the collective among all instances.
+    /// Instant at which all members of a node's collective had arrived. Until this instant is known, the value is the
+    /// node's start. The index is the number of the collective among all instances.
     pub(super) began: Vec<Time>,
     /// Nodes in order of completion.
     pub(super) completed: Vec<RunNode>,
-    /// The last completed node of each lane. Nodes of a lane run one at a time, so they complete in order.
+    /// For each lane, the node that completed last. Nodes of a lane run one at a time, so they complete in order.
     last_on_lane: Vec<u32>,
 }
 

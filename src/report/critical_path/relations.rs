@@ -9,7 +9,7 @@ use chakram_trace::graph::{Graph, NodeKind, huge_pages};
 /// Sentinel for no node, or no call.
 pub const NONE: u32 = u32::MAX;
 
-/// Returns a number as an index; `None` for [`NONE`].
+/// Converts a node number to an index; `None` for [`NONE`].
 #[inline]
 pub fn known_index(number: u32) -> Option<usize> {
     (number != NONE).then_some(number as usize)
@@ -180,7 +180,7 @@ impl<'a> RunRelations<'a> {
         self.members[from..to].iter().map(|&member| member as usize)
     }
 
-    /// Returns the node with a number, found by a search over the instances.
+    /// Returns the node with this number; searches the instances.
     pub fn node_at_number(&self, number: usize) -> RunNode {
         let number = number as u32;
         let instance = self.instances.partition_point(|one| one.first <= number) - 1;

@@ -1,9 +1,9 @@
 //! Computes when a run would end if nodes had other durations. Dependencies, the order of nodes on lanes, and the
 //! durations of transfers stay the same.
 //!
-//! Times are propagated forward over the recorded run, each with its derivative. The derivative is with respect to x,
-//! a factor on one class of durations. The end is T(x) = max over paths of (time of others + x * time of the class),
-//! a convex piecewise linear function.
+//! Times are propagated forward over the recorded run, each with its derivative with respect to x, the factor on one
+//! class of durations. The end is T(x) = max over paths of (time of others + x * time of the class), a convex piecewise
+//! linear function.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, known_index};
@@ -53,9 +53,9 @@ impl ScaledTime {
 /// Rule that determines a node's end.
 #[derive(Clone, Copy, Debug)]
 enum EndRule {
-    /// The end follows from the node's own start.
+    /// The end depends only on the node's own start.
     Alone,
-    /// The end follows from the last start among the members of the node's collective.
+    /// The end depends on the last start among the members of the node's collective.
     Joined,
     /// The receive ends `lasts` after the start of its send, but not before its own start.
     Arrival { sender: u32, lasts: i64 },
@@ -72,7 +72,7 @@ pub struct ScaledEnd {
     pub slope: i64,
 }
 
-/// A recorded run that can be recomputed with other durations.
+/// A recorded run, whose times can be recomputed with other durations.
 #[derive(Debug)]
 pub struct ScaledRun<'r> {
     run: &'r RunRecorder<'r>,
@@ -240,7 +240,7 @@ struct ForwardPass<'s> {
     of_host: bool,
     ready: Vec<ScaledTime>,
     ends: Vec<ScaledTime>,
-    /// Starts of collectives; a start is set once it is known.
+    /// Starts of collectives, set as they become known.
     begins: Vec<ScaledTime>,
 }
 

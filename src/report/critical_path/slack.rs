@@ -70,7 +70,7 @@ impl LateLimits<'_> {
         }
     }
 
-    /// Returns the latest start of a communication node, in which other ranks take part.
+    /// Returns the latest start of a collective, send or receive, which depends on other ranks.
     fn shared_start(&self, of: RunNode, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind_of(of) {
@@ -187,9 +187,9 @@ fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
     (slack, times.end.since(times.start))
 }
 
-/// Returns the median slack of each category. `ranges` gives for each category the range of slack that contains the
-/// median, and the time of the nodes in that range up to the median. Only nodes of that range are stored and compared;
-/// adjacent nodes with equal slack are merged.
+/// Returns the median slack of each category. `ranges` has for each category the range of slack that contains the
+/// median, and the total time of the nodes in this range up to the median. Only nodes of that range are stored and
+/// compared; adjacent nodes with equal slack are merged.
 fn medians_within(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
     limits: &LateLimits<'_>,

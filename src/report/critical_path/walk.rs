@@ -13,7 +13,8 @@ impl RunRecorder<'_> {
         self.began[self.relations.instances[of.instance.index()].call_index(of.node)]
     }
 
-    /// Returns whether a collective node waited for other members, and its collective began before the node ended.
+    /// Returns whether the end of a collective node depends on the other members: members wait for one another, and
+    /// the collective began before the node ended.
     #[inline]
     pub(super) fn is_joined(&self, of: RunNode) -> bool {
         self.relations.comm != CommTiming::Captured

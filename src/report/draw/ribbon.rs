@@ -9,7 +9,7 @@ const NAMES: f64 = 18.0;
 const HEIGHT: f64 = 34.0;
 const SIDE: f64 = 20.0;
 
-/// A part of the row at one place.
+/// A part of the row that belongs to one place (such as a rank).
 #[derive(Clone, Debug)]
 pub struct RibbonStretch {
     /// Name of the place.

@@ -1,4 +1,4 @@
-//! Roofline charts: kernels relative to the peaks of their NPUs, FLOPs per second over FLOPs per byte, on
+//! Roofline charts: FLOPs per second of kernels over FLOPs per byte, below the peak rates of their NPUs, on
 //! logarithmic axes.
 
 use super::ValueFormat;
@@ -43,7 +43,7 @@ pub fn draw_roofline(
     let floor = up.end_values().0;
     for roof in roofs {
         let ridge = roof.flops_per_s / roof.bytes_per_s;
-        // The bandwidth line enters the picture at the left edge or at the bottom edge.
+        // The bandwidth line enters the picture at its left edge or at its bottom edge, whichever is further right.
         let enters = low.max(floor / roof.bytes_per_s).min(ridge);
         let line = [
             (enters, enters * roof.bytes_per_s),

@@ -30,7 +30,7 @@ impl RowChart {
     /// Draws the label of a row.
     pub fn draw_label(&mut self, row: usize, label: &str) {
         let y = ROW * row as f64 + 14.0;
-        // Letters are about 7 units wide.
+        // Letters are about 7 drawing units wide.
         let shown = cut_middle(label, (LABELS / 7.0) as usize);
         self.svg
             .add_text((LABELS - 8.0, y), TextAnchor::End, "label", &shown);

@@ -1,4 +1,4 @@
-//! Scatter charts: points by two values, with lines through some of them.
+//! Scatter charts: points at two values, with lines through some of the points.
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};

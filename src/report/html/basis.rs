@@ -1,4 +1,4 @@
-//! The basis of a prediction, and unknown facts: the numbers from which the sentences of the head follow.
+//! Tables of the basis of a prediction and of unknown facts: the numbers behind the sentences of the head.
 
 use super::page::{escape_html, render_report_number, render_section, render_table};
 use super::render_span;

@@ -93,7 +93,7 @@ fn render_dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     out
 }
 
-/// Returns the labels for shades of loads up to `most`.
+/// Returns the labels of a scale of shades for loads from 0 to `most`.
 fn scale_labels(most: f64) -> [String; 3] {
     [0.0, most / 2.0, most].map(load_text)
 }

@@ -157,7 +157,7 @@ pub(super) fn report_table(section: &ReportSection) -> String {
     out
 }
 
-/// Number of rows above which a table scrolls separately.
+/// Maximum number of rows of a table without a scroll bar of its own.
 const TALL: usize = 24;
 
 /// Returns a cell without its end tag. The tooltip shows the full text of a shortened name.
@@ -174,12 +174,12 @@ fn open_cell(cell: &SectionCell, right: bool) -> String {
     }
 }
 
-/// Returns `text` in the form that a page shows, shortened in the middle if it is very long.
+/// Returns `text` as a page shows it: shortened in the middle if it is very long.
 pub(super) fn shorten_name(text: &str) -> String {
     clip_middle(text, SHOWN)
 }
 
-/// Returns the attribute with the full text if the displayed text was shortened.
+/// Returns an HTML attribute with the full text, if the displayed text was shortened.
 fn title_attribute(text: &str) -> String {
     match text.chars().nth(SHOWN) {
         Some(_) => format!(

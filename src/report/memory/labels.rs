@@ -7,7 +7,7 @@ use chakram_base::units::{Bytes, Time};
 use chakram_trace::format::{TensorClass, escape_name};
 
 impl MemoryRow {
-    /// Formats the moment of the peak, as in ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
+    /// Formats the time of the peak, as in ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
     pub(super) fn describe_peak_moment(&self) -> String {
         let at = self.at.since(Time::ZERO);
         match &self.node {

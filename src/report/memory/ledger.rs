@@ -71,14 +71,15 @@ pub(super) struct MemoryLedger<S> {
     most: S,
     top: ClassSums<S>,
     top_node: Option<NodeIndex>,
-    /// Whether anything changed at this instant.
+    /// Whether any node allocated or freed memory at this instant.
     changed: bool,
     /// Total bytes of the peak.
     peak_total: S,
     rare: RareSums<S>,
 }
 
-/// Fields that change rarely, in a separate struct, so that the fields that every node changes share cache lines.
+/// Fields that change rarely. They are in a separate struct, so that the fields that every node changes share cache
+/// lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,
@@ -283,7 +284,7 @@ mod tests {
             node: Some(NODES[0]),
         };
         assert_eq!(ledger.into_totals().peak, first);
-        // With one byte more, the ledger has a new peak.
+        // An allocation of 9 bytes is a new peak.
         ledger.allocate_bytes(NODES[3], &bytes(9));
         ledger.end_instant();
         assert_eq!(

@@ -41,7 +41,7 @@ pub(crate) struct RankCapacities<'a> {
     machine: &'a Machine,
     shared: Option<SharedMemory>,
     ranks: u64,
-    /// For each graph, whether it loads from or stores to remote memory.
+    /// For each graph, whether the graph loads from or stores to remote memory.
     streams: Vec<bool>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> RankCapacities<'a> {
         Some(Bytes(own.0.saturating_add(share)))
     }
 
-    /// Returns the bytes of a peak that exceed the NPU's own memory, for a rank that uses remote memory.
+    /// Returns the number of bytes by which a peak exceeds the NPU's own memory, for a rank that uses remote memory.
     pub fn beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
         self.shared_memory(instance)?;
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;

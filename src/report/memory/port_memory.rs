@@ -31,7 +31,7 @@ pub struct PortMemory {
     pub peak: Bytes,
 }
 
-/// Returns the bytes of a peak that exceed an NPU's SRAM, on a machine with memory ports.
+/// Returns the number of bytes by which a peak exceeds an NPU's SRAM, on a machine with memory ports.
 pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
     if machine.first_remote_memory()?.npus_with_ports().is_empty() {
         return None;

@@ -47,7 +47,7 @@ fn sum(classes: &[u64]) -> u64 {
         .fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// Returns the table of memory, fullest first, if anything is known about memory.
+/// Returns the table of memory, with the fullest memory first, if the traces state allocations.
 pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.memory.is_empty() {
         return Vec::new();
@@ -112,7 +112,7 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
     vec![section]
 }
 
-/// Groups adjacent equal rows; returns each run with the index of its first row, fullest first.
+/// Groups adjacent equal rows; returns each group with the index of its first row, the fullest memory first.
 pub(crate) fn group_equal_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)

@@ -157,7 +157,8 @@ fn pack_bits(out: &mut Vec<u8>, width: u32, numbers: impl ExactSizeIterator<Item
     out.resize(end, 0);
 }
 
-/// Appends the length, and then one bit for each row of an optional column: 1 if the row has a value.
+/// Appends the definition levels of an optional column: their length, and then one bit per row, which is 1 if the row
+/// has a value.
 fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bool>) {
     let mut levels = Vec::new();
     pack_bits(&mut levels, 1, known.map(u32::from));
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!(&file[file.len() - 4..], MAGIC);
         let length = file[file.len() - 8..][..4].try_into().unwrap();
         let footer = u32::from_le_bytes(length) as usize;
-        // Field 1 of type 5 is version 1, encoded as 2 in zigzag.
+        // The footer begins with field 1 of type 5, the format version 1, which zigzag encodes as 2.
         assert_eq!(file[file.len() - 8 - footer..][..2], [0x15, 2]);
         // A table without rows has no row groups and must be readable too.
         let mut empty = Vec::new();

@@ -53,7 +53,7 @@ pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<Rep
     ]
 }
 
-/// Returns the table of the slowest of `families`, with shares of `whole`, the time of all operators.
+/// Returns the table of the slowest `families`, with their shares of `whole`, the time of all operators.
 fn build_slowest_section(
     title: &'static str,
     (families, rows): (&[OperatorTime], usize),

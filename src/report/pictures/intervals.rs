@@ -1,4 +1,5 @@
-//! A sequence of intervals with sorts (such as categories), limited to the number that a picture can show.
+//! A sequence of intervals, each of one sort (such as a category). The number of intervals is limited to the number
+//! that a picture can show.
 
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
@@ -57,8 +58,8 @@ impl<K: Copy + Ord> PictureIntervals<K> {
     }
 }
 
-/// Merges adjacent intervals within `resolution` into one interval, whose sort is the sort with the most time among
-/// them.
+/// Merges adjacent intervals that together are at most `resolution` long. The sort of the merged interval is the sort
+/// that takes the most time.
 fn merge_short_intervals<K: Copy + Ord>(
     all: &[PictureInterval<K>],
     resolution: Span,
@@ -121,7 +122,7 @@ mod tests {
             exact,
             [(100, 'a'), (103, 'b'), (104, 'c'), (108, 'b'), (300, 'a')]
         );
-        // In 100 to 108, b takes 7 and c takes 1.
+        // From 100 to 108, `b` takes 7 and `c` takes 1.
         let coarse: Vec<_> = all
             .into_intervals(Span(10))
             .iter()

@@ -34,10 +34,10 @@ const CURVES: usize = 7;
 /// Number of parts of the critical path to list.
 const LONGEST: usize = 24;
 
-/// Sentinel for a name whose label has not been computed yet.
+/// Sentinel in `labels` for a name whose label has not been computed yet.
 const UNNAMED: u32 = u32::MAX;
 
-/// Sort of an interval: category, and index of its name.
+/// Sort of an interval: the category, and the index of the interval's name.
 type SpanKey = (u8, u32);
 
 /// An observed rank.
@@ -153,7 +153,7 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Updates the open communication that belongs to `node` of a drawn rank.
+    /// Calls `change` with the state of open communications and the place of `node`, if the node's rank is drawn.
     fn with_place(
         &mut self,
         instance: InstanceId,
@@ -331,7 +331,7 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
         let class = prepared
             .machine()
             .class_of_npu(prepared.npu_of_rank(instance.rank));
-        // Instances with different release times count as different.
+        // Instances with different release times count as different, even if they run the same graph.
         let sort = (instance.graph, class, instance.release);
         sorts.entry(sort).or_default().push(at);
     }

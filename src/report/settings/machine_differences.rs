@@ -20,7 +20,7 @@ pub enum MachineDifference {
     Switching,
     /// Individual links differ.
     Links,
-    /// The part of a dimension that jobs use differs.
+    /// The part of a dimension that jobs may use differs.
     RankDomain,
     /// The network model differs.
     NetworkModel,
@@ -32,7 +32,7 @@ pub enum MachineDifference {
     Chunks,
     /// Measured times of collectives along these dimensions differ.
     MeasuredCollectives(Vec<usize>),
-    /// Peak rates of a class differ in these formats; an empty list means that systolic arrays differ.
+    /// Peak rates of a class differ for these number formats; an empty list means that systolic arrays differ.
     Peaks(usize, Vec<Dtype>),
     /// Measured kernels of a class differ.
     KernelCurves(usize),
@@ -214,7 +214,7 @@ impl MachineDifference {
         .to_owned()
     }
 
-    /// Returns the NPU class that the difference affects.
+    /// Returns the index of the NPU class that the difference concerns, if it concerns only one class.
     fn affected_class(&self) -> Option<usize> {
         match self {
             Self::Peaks(class, _)
@@ -334,8 +334,8 @@ impl MachineDifference {
     }
 }
 
-/// Returns why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. The reason names the
-/// communication of `kind` that crosses these dimensions, and the basis of its time.
+/// Returns why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. If communication of
+/// the kind `kind` crosses these dimensions, the reason states the basis of its time.
 fn explain_dimensions(
     run: &ReplayedRun<'_>,
     of: &[usize],

@@ -16,7 +16,7 @@ pub struct ReplayedRun<'a> {
     pub report: &'a Report,
 }
 
-/// Communication across a dimension of the machine.
+/// Amount of communication across a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DimensionUse {
     /// Number of (group, kind) pairs whose collectives are timed by algorithms.
@@ -108,7 +108,7 @@ impl ReplayedRun<'_> {
         found
     }
 
-    /// Returns the reason why no kernel uses the NPU's rates; `None` if a kernel does.
+    /// Returns the reason why no kernel is timed by the NPU's rates; `None` if a kernel is.
     pub(super) fn without_priced_kernels(&self) -> Option<String> {
         let kernels = &self.report.kernels;
         let basis = self.prepared.pricing_coverage();

@@ -1,4 +1,4 @@
-//! Determines stages and tensor groups of ranks from the roles of their groups.
+//! Determines the stage and the tensor group of each rank from the roles of its groups.
 
 use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub(super) fn assign_rank_families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, 
         let next = numbers.len() as u32;
         stages.push(*numbers.entry(root).or_insert(next));
     }
-    // Tensor groups are numbered within their stage.
+    // Tensor groups are numbered from 0 within their stage.
     let mut within: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
     let groups = (0..ranks).map(|rank| {

@@ -36,7 +36,7 @@ impl ChromeTicks {
     }
 }
 
-/// Name of the slices at the receiving ends of arrows.
+/// Name of the short slices that mark the arrival of messages.
 const ARRIVAL: &str = "arrival";
 
 /// An event of the Chrome trace format.
@@ -207,8 +207,7 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    /// Draws one end of the arrow from a call to a node that the call launched. The end is at the beginning of the
-    /// slice.
+    /// Draws one end of the arrow from a call to a node that the call launched, at the beginning of the slice.
     fn draw_launch_arrow(&mut self, track: TrackId, phase: &'static str, id: u64, at: ChromeTicks) {
         self.write_event(&TraceEvent {
             ph: phase,
@@ -275,7 +274,8 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             self.draw_arrow(track, arrow, start, end);
         }
         if lasts {
-            // Arrows can only be attached to slices, so an instant gets no arrow.
+            // In this format, arrows can only be attached to slices, so a node that is drawn as an instant gets no
+            // arrow.
             for &id in &slice.launched {
                 self.draw_launch_arrow(track, "s", id, start);
             }

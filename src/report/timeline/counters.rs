@@ -13,13 +13,13 @@ use std::collections::BTreeSet;
 /// The encoder that draws counters, and the time range to draw.
 type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
 
-/// Number of waiting nodes of a rank.
+/// Nodes of a rank that wait for their lane.
 #[derive(Clone, Debug, Default)]
 struct WaitingNodes {
     nodes: BTreeSet<NodeIndex>,
-    /// Instant of the last change of the number.
+    /// Instant at which the number last changed.
     at: Time,
-    /// Number of waiting nodes before that instant.
+    /// Number of waiting nodes before the instant `at`.
     before: u64,
     drawn: u64,
 }

@@ -2,7 +2,7 @@
 
 use chakram_base::units::Time;
 
-/// A track: the rank, and the number within the rank.
+/// Identifies a track: the rank, and the track's number within the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TrackId {
     pub rank: u32,
@@ -80,7 +80,7 @@ pub(super) trait TimelineEncoder {
     fn begin_slice(&mut self, track: TrackId, name: &str, at: Time);
     /// Ends the innermost open slice.
     fn end_slice(&mut self, track: TrackId, name: &str, at: Time);
-    /// Draws an instant of a rank.
+    /// Marks an instant of a rank.
     fn draw_marker(&mut self, rank: u32, name: &str, at: Time);
     /// Draws the bytes allocated by a rank from `at` on, by class.
     fn draw_memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]);

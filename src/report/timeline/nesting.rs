@@ -1,4 +1,4 @@
-//! Shows names that are paths as enclosing slices.
+//! Draws the parts of names that are paths as enclosing slices.
 
 use super::events::{TimelineEncoder, TrackId};
 use chakram_base::units::Time;
@@ -7,7 +7,7 @@ use chakram_trace::format::origin::profiled_step;
 /// Maximum number of levels above a node; deeper parts of a path remain part of the name.
 const LEVELS: usize = 8;
 
-/// A range that encloses a node.
+/// A range (enclosing slice) around a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NestingPart<'n> {
     pub name: &'n str,

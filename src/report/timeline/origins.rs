@@ -16,7 +16,7 @@ pub(super) struct TimelineOrigins<'a> {
     instances: Vec<(&'a Graph, usize, u64)>,
     /// For each graph, the nodes that each node called.
     called: Vec<Csr>,
-    /// For each Python call of a graph: the call itself, or the innermost drawn call around it.
+    /// For each Python call of a graph: the call itself if it is drawn, or else the innermost drawn call around it.
     drawn: Vec<Vec<u32>>,
     /// By arrow id, whether the beginning of the arrow was drawn.
     is_drawn: Vec<bool>,
@@ -125,7 +125,7 @@ impl<'a> TimelineOrigins<'a> {
     }
 }
 
-/// Returns, for each Python call, the call itself or the innermost drawn call around it.
+/// Returns, for each Python call, the call itself if it is drawn, or else the innermost drawn call around it.
 fn drawn_calls(graph: &Graph) -> Vec<u32> {
     let mut drawn: Vec<(u32, usize)> = Vec::with_capacity(graph.stacks().calls.len());
     for (number, call) in (0..).zip(&graph.stacks().calls) {

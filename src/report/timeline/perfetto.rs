@@ -2,7 +2,7 @@
 //!
 //! Implements `protos/perfetto/trace/` of the Perfetto project. Every packet is field 1 of the `Trace` message, so
 //! the file is written packet by packet. Texts are interned: the first packet that uses a text defines the text with
-//! an id. Packets are compressed in batches (`compressed_packets`).
+//! an id. Packets are written in compressed batches (`compressed_packets`).
 
 use super::events::{ArrowEnd, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId};
 use chakram_base::units::Time;
@@ -128,7 +128,8 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed = written.err();
     }
 
-    /// Writes a packet. The definitions of texts that the packet is the first to use come before it.
+    /// Writes a packet. If the packet is the first to use a text, the definition of the text is written with the
+    /// packet.
     fn write_packet(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),

@@ -31,7 +31,7 @@ impl TimelineSelection {
         self.ranks.is_empty() || self.ranks.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// Returns whether an interval from `start` to `end` is drawn.
+    /// Returns whether an interval from `start` to `end` overlaps the drawn time range.
     pub fn overlaps_interval(&self, start: Time, end: Time) -> bool {
         start <= self.to && end >= self.from
     }

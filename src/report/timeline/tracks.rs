@@ -16,7 +16,7 @@ const RECEIVE_TRACKS: u32 = 1 << 20;
 pub(super) struct ReceiveTrack {
     /// Receive that occupies the track.
     holder: Option<NodeIndex>,
-    /// Whether a receive was drawn on the track, so that the track has a name.
+    /// Whether the track has a name, because a receive was drawn on it.
     named: bool,
 }
 

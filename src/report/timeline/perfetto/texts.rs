@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct TextNumbers {
     known: BTreeMap<String, u64>,
-    /// Texts that no packet has defined yet.
+    /// New texts, which no packet has defined yet.
     pub fresh: Vec<InternedText>,
 }
 

@@ -59,8 +59,8 @@ impl RoleGrid {
             .unwrap_or_default()
             .into_iter()
             .max_by_key(|&(_, size)| size);
-        // A group of only the first and the last stage shares weights, and is not a group of replicas. In a job with
-        // such a group, the other stages may reduce nothing.
+        // If only the first and the last stage reduce gradients, these stages share weights and are not replicas. The
+        // job is therefore rejected only if all ranks reduce gradients.
         if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
                 "ranks reduce gradients in groups of different shapes",
