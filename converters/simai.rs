@@ -35,7 +35,8 @@ pub struct SimaiWorkload {
     pub layers: Vec<SimaiLayer>,
     /// Indices of layers whose inputs are kept (activation checkpoints).
     checkpoints: BTreeSet<usize>,
-    /// Indices of layers before whose backward pass all layers since the last checkpoint are recomputed.
+    /// Indices of layers that require recomputation: before their backward pass, all layers since the
+    /// last checkpoint are recomputed.
     recomputing: BTreeSet<usize>,
 }
 

@@ -87,7 +87,7 @@ const LEAST_GROWTH: i64 = 1_000;
 /// Observations of one call on two ranks.
 #[derive(Clone, Copy, Debug)]
 struct ClockObservation {
-    /// Start and end on each rank, by its own clock, ns.
+    /// For each rank, the call's start and end by the rank's own clock, ns.
     spans: [(i64, i64); 2],
     kind: ObservationKind,
 }

@@ -249,7 +249,7 @@ impl JsonWalker<'_> {
                 return Ok(());
             };
             let before = mended.text.len();
-            // Offset at which the element would have to start, so that bytes after the repaired name have
+            // Virtual offset of the element's start: counted from it, bytes after the repaired name keep
             // their original offsets.
             let behind = (offset + mended.resume as u64).wrapping_sub(before as u64);
             // Try a prefix that suffices for most elements, then longer prefixes.

@@ -12,7 +12,7 @@
 //! There are two units of bandwidth: a GB is 2^30 bytes in the network file, and 10^9 bytes in all other files.
 //!
 //! Behaviour of ASTRA-sim that a correct model would not have is called a [`Quirk`] and has a name. A run has all
-//! quirks except those that are corrected.
+//! quirks, except the corrected ones.
 
 mod algorithm;
 mod analytical_network;

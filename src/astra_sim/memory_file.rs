@@ -8,7 +8,7 @@ use super::error::{InputError, InputNote};
 pub enum ServerSharing {
     /// Each NPU has its own memory servers.
     PerNpu,
-    /// The NPUs of a node share servers; they have consecutive numbers.
+    /// The NPUs of a node, which have consecutive numbers, share servers.
     PerNode {
         /// Number of nodes, at least 1.
         nodes: u32,

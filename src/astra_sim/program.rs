@@ -7,9 +7,9 @@
 //! are sent. With a window of W, reception r, counted from 0, adds packet W + r.
 //!
 //! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a
-//! reduce-scatter, all Z packets of a round are reduced; in an all-reduce, only those of every second
-//! round ([`PacketRounds`]). With Z = n - 1 and W = 1, this gives the expected reductions. For larger
-//! windows and for groups, ASTRA-sim's results are surprising.
+//! reduce-scatter, all Z packets of every round are reduced; in an all-reduce, the Z packets of every
+//! second round ([`PacketRounds`]). With Z = n - 1 and W = 1, this gives the expected reductions. For
+//! larger windows and for groups, ASTRA-sim's results are surprising.
 //!
 //! If quirks are corrected, `direct` starts to gather only when all packets are reduced, and reduces in
 //! named groups as in other groups. Halving-doubling reduces all L messages of its first half at their
@@ -84,8 +84,8 @@ pub(super) struct QueueSlot {
     pub queue: u16,
     /// True if the member sends towards lower indices.
     pub backward: bool,
-    /// True if the member uses the mirrored tree, whose root is the lowest member instead of the highest
-    /// one.
+    /// True if the member uses the mirrored tree, in which the root is the lowest member instead of the
+    /// highest.
     pub mirrored: bool,
 }
 

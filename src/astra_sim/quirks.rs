@@ -270,8 +270,8 @@ pub(super) fn fractional_bytes(amount: BufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
-/// Formats the set in a form that [`FromStr`] parses, which lists its members or the missing quirks,
-/// whichever is shorter.
+/// Formats the set in a form that [`FromStr`] parses. Lists either the set's members or the missing
+/// quirks, whichever is shorter.
 impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();

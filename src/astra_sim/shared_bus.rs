@@ -3,9 +3,9 @@
 //! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner
 //! bus is behind the outer bus's NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives
 //! one transfer at a time. With latency L, overhead o, gap g and gap per byte G, b bytes leave after
-//! offset + (b-1)G and arrive L + o later, truncated to whole ns. The offset is o or, if the side was
-//! sending before, the rest of g since its last transfer, if that is larger. A side that has sent more
-//! than eight transfers in a row yields to the other side.
+//! offset + (b-1)G and arrive L + o later, truncated to whole ns. The offset is o. If the side was
+//! sending before, the offset is the larger of o and the rest of g since its last transfer. A side that
+//! has sent more than eight transfers in a row yields to the other side.
 //!
 //! Reductions take place on arrival, one at a time, and take ⌊b/100⌋ · delay + 50 ns. A transfer that
 //! returns then crosses the bus in the other direction. Every transfer that begins or ends at the outer
@@ -40,7 +40,7 @@ enum BusSideState {
     Receiving,
 }
 
-/// What a transfer does after it has crossed the inner bus.
+/// How a transfer continues after it has crossed the inner bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BusContinuation {
     /// The caller is notified.
@@ -51,7 +51,7 @@ enum BusContinuation {
     Reduce,
 }
 
-/// A transfer. While it crosses the inner bus, it also stores what it does afterwards on the outer bus.
+/// A transfer. While a transfer crosses the inner bus, it also stores how it continues on the outer bus.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTransfer {
     bytes: u32,
@@ -59,7 +59,7 @@ struct QueuedTransfer {
     reduces: bool,
     returns: bool,
     token: CompletionToken,
-    /// On the inner bus: true if the transfer makes a round trip, and what it does afterwards.
+    /// On the inner bus: true if the transfer makes a round trip, and how it continues afterwards.
     round_trip: bool,
     then: BusContinuation,
 }
@@ -150,7 +150,7 @@ impl SharedBus {
         ended
     }
 
-    /// Continues after an event whose completed transfer the caller has handled.
+    /// Continues after an event that completed a transfer, when the caller has handled this transfer.
     pub fn resume_after(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
         // A transfer that has crossed the inner bus may allow the outer side to send.
         if event / 3 >= INNER_NPU as u32 {

@@ -26,7 +26,7 @@ use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding}
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// What a node stands for of which only the duration matters; encoded in the node's FLOPs.
+/// What a node represents if only its duration matters; encoded in the node's FLOPs.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
@@ -52,8 +52,8 @@ pub struct AstraRankGraph {
     pub notes: Vec<InputNote>,
 }
 
-/// Returns what ASTRA-sim considers a [`NodeKind::Compute`] node to be, in a graph that an [`AstraTraceReader`]
-/// built: a kernel, nothing, or communication or memory with only a recorded duration.
+/// Returns the kind that a [`NodeKind::Compute`] node has for ASTRA-sim, in a graph that an
+/// [`AstraTraceReader`] built: a kernel, nothing, or communication or memory with only a recorded duration.
 #[inline]
 pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
@@ -316,7 +316,7 @@ impl TraceReaderState<'_> {
     }
 }
 
-/// Returns an operation that takes its recorded duration on its lane. Its FLOPs encode what it stands for.
+/// Returns an operation that takes its recorded duration on its lane. Its FLOPs encode what it represents.
 fn timed_op(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,

@@ -150,7 +150,7 @@ struct ArrivalFile<'s> {
     rows: ArrivalRows,
     repeat: u32,
     speed: f64,
-    /// Start of the current repetition of the file; it is added to the file's times.
+    /// Start of the current repetition of the file, which is added to the file's times.
     offset: Time,
     last: Time,
     /// Line number of the previous arrival.

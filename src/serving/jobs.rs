@@ -25,7 +25,7 @@ use chakram_workloads::model::{ChainInput, LayerOperator, Model, ModelLayer, Ope
 pub struct VectorJob {
     /// Number of tasks.
     pub tasks: u64,
-    /// Length of a task's vectors; a task has as many multiplications.
+    /// Length of a task's vectors, which equals the number of multiplications in a task.
     pub length: u64,
 }
 

@@ -66,8 +66,8 @@ impl RandomStream {
         log_normal_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
-    /// Returns a random index, with the probabilities of weights whose running sums are `sums`. The last
-    /// sum must be above 0.
+    /// Returns a random index. Its probabilities are proportional to weights, of which `sums` are the
+    /// running sums. The last sum must be above 0.
     pub fn pick_index(&mut self, sums: &[f64]) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
         let at = self.next_unit() * total;

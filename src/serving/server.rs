@@ -94,7 +94,7 @@ pub(super) struct Server<'s> {
     now: Time,
     /// Number of requests that arrived so far.
     arrived: u64,
-    /// Number of requests left of [`super::scenario::StopRule::first`].
+    /// Number of the first requests ([`super::scenario::StopRule::first`]) that are not complete yet.
     first_left: Option<u64>,
     failure: Option<ServeError>,
 }

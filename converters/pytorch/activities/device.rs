@@ -130,7 +130,7 @@ pub(super) fn place_device_activities(
     }
     made.sort_unstable();
     let mut placed = vec![NONE; rank.devices.len()];
-    // The stream's last activities. There are several if one kernel carried out a batch of messages.
+    // The stream's last activities. There are several if one kernel executed a batch of messages.
     let mut previous: (i64, Vec<u32>) = (i64::MIN, Vec::new());
     for (index, device) in rank.devices.iter().enumerate() {
         if previous.0 != device.stream {

@@ -102,7 +102,7 @@ impl TrackTable {
     pub fn finish_tracks(mut self) -> Vec<KinetoTrack> {
         for (number, name) in self.names.into_iter().enumerate() {
             // The table cannot look up a key without inserting it. Keys inserted here do no harm, because their
-            // indices follow those of all tracks.
+            // indices come after the indices of all tracks.
             let track = self.keys.intern_name(self.named.get(number as u32));
             if let Some(track) = track.and_then(|t| self.tracks.get_mut(t as usize)) {
                 track.name = self.texts.get(name).to_owned();

@@ -81,7 +81,8 @@ impl ElementLayouts {
         }
     }
 
-    /// Returns the first of `first` and its siblings whose text `text` begins with.
+    /// Tries `first` and its siblings in order, and returns the first step with whose text `text`
+    /// begins.
     #[inline]
     fn find_fitting(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
         let mut step = self.steps.get(first as usize)?;

@@ -3,7 +3,7 @@
 //!
 //! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes, and message j
 //! of an all-gather has 2^j D bytes. The second half of an all-reduce continues with 2⌊d/2⌋ bytes, where
-//! d is the size of the last message of the first half; this is less than d if d is odd.
+//! d is the size of the first half's last message. If d is odd, this is less than d.
 //!
 //! An all-gather also allows other numbers of members. With L = ⌊log2 n⌋ it visits the distances ⌊n/2⌋,
 //! ⌊n/4⌋, … in L messages. It terminates if members form pairs at each distance, although a member then
@@ -34,7 +34,7 @@ pub(super) fn level_count(position: LinePosition) -> u32 {
     position.size.ilog2()
 }
 
-/// Returns the number of messages that a member sends; it receives as many.
+/// Returns the number of messages that a member sends, which equals the number that it receives.
 pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * level_count(position),

@@ -8,7 +8,7 @@ use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
 use chakram_hardware::collective::LinePosition;
 
-/// Returns the number of messages that a member sends; it receives as many.
+/// Returns the number of messages that a member sends, which equals the number that it receives.
 pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     let n = position.size;
     match phase.part {

@@ -61,7 +61,7 @@ pub struct MessageMatching {
     pub messages: u64,
 }
 
-/// Number of tags for nodes; there are as many tags for collectives.
+/// Number of tags for nodes, and also number of tags for collectives.
 const RANGE: u64 = 500_000_000;
 /// Size of the message by which a receiver signals that it is ready.
 const HANDSHAKE: u64 = 8192;

@@ -58,7 +58,7 @@ pub(super) struct EventTally {
     depth: u32,
 }
 
-/// Counts events. The start and end of a step are those of its outermost operator.
+/// Counts events. A step starts and ends with its outermost operator.
 struct EventCounter<'a>(&'a mut EventTally, &'a StepProgram, &'a mut Vec<(u64, u64)>);
 
 impl EventRecorder for EventCounter<'_> {

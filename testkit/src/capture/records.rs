@@ -154,7 +154,7 @@ impl<'p> StepRecords<'p> {
         *next - 1
     }
 
-    /// Assigns ids to those tensors of an operator that have none.
+    /// Assigns ids to the tensors of an operator that have no id.
     fn assign_ids(&mut self, from: u32, count: u16) {
         let (program, from) = (self.program, from as usize);
         for slot in &program.args[from..from + usize::from(count)] {
@@ -185,7 +185,8 @@ impl<'p> StepRecords<'p> {
         self.next_rf - 1
     }
 
-    /// Starts an operator. `threads` are Kineto's thread, and the thread on whose host stack the operator is.
+    /// Starts an operator. `threads` are Kineto's thread, and the thread of the host stack that contains the
+    /// operator.
     fn begin_operator(
         &mut self,
         op: u32,
