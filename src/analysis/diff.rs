@@ -1,8 +1,8 @@
-//! Compares two jobs: their traces, independent of node ids and record order, or their replay reports.
+//! Compares two jobs: either their traces (regardless of node ids and record order) or their replay reports.
 //!
 //! Traces are compared in three steps. [`matching`](mod@matching) matches the nodes of the two traces; [`TraceDiff`]
-//! lists the differences under this matching, and [`DiffTally`] sums them over nodes and ranks. Even a poor matching
-//! gives true differences, but more differences than necessary.
+//! lists the differences under this matching, and [`DiffTally`] sums them over nodes and ranks. Even under a poor
+//! matching, all reported differences are true, but there are more of them than necessary.
 
 pub mod differences;
 mod fields;

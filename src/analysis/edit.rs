@@ -1,7 +1,7 @@
 //! Transforms traces into other traces, and audits traces for private information.
 //!
 //! Every transformation works on the contents of files, one rank at a time, and copies all other content unchanged.
-//! Unknown fields survive a [`mod@slice`] and a [`scale`]; only [`anonymise`] removes them.
+//! [`mod@slice`] and [`scale`] keep unknown fields; only [`anonymise`] removes them.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::attr::AttrView;

@@ -1,9 +1,9 @@
 //! Inspects a trace or a job: counts and times by type, lane, group, peer and operator; single nodes with their
 //! neighbourhood; and the critical path of the recorded run.
 //!
-//! An inspection replays nothing and needs no machine. Each rank is read into an [`InspectedTrace`] on its own, even if
-//! its file has faults. Several threads read ranks, and [`in_order`] passes the ranks on in ascending order, so that
-//! only a few ranks are in memory at a time.
+//! An inspection does not replay traces and needs no machine. Each rank is read into an [`InspectedTrace`] on its own,
+//! even if its file has faults. Several threads read ranks, and [`in_order`] passes the ranks on in ascending order, so
+//! that only a few ranks are in memory at a time.
 
 mod attributes;
 mod class;

@@ -51,19 +51,19 @@ pub struct ValidateOptions {
     pub dependencies: DependencyPolicy,
     /// Whether a rank without a trace is accepted as a copy of a rank with a trace.
     pub mirror: bool,
-    /// Number of ranks of the job, if larger than the number of ranks in the traces.
+    /// Number of ranks of the job, if it is larger than the number of ranks that the traces name.
     pub ranks: Option<u32>,
     /// Declared groups, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,
     /// Sizes of the machine's dimensions, innermost first; `None` if the machine is unknown. The sizes determine which
     /// ranks take part in a collective over some of the dimensions.
     pub dimensions: Option<Vec<u32>>,
-    /// Maximum number of kept defects of each kind.
+    /// Maximum number of defects of each kind that are kept; all defects are counted.
     pub show: usize,
 }
 
 impl ValidateOptions {
-    /// Returns the defaults, modified by `change`.
+    /// Returns the default options, modified by `change`.
     pub fn apply_changes(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);

@@ -18,9 +18,9 @@ pub struct ChangedNode {
 /// A dependency between matched nodes that only one trace has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EdgeChange {
-    /// Waiting node, by its index in each trace.
+    /// Node that waits, as its index in each trace.
     pub node: [u32; 2],
-    /// Node that `node` waits for, by its index in each trace, or `None` if no such node exists.
+    /// Node that `node` waits for, as its index in each trace; `None` if neither trace has the node.
     pub on: Option<[u32; 2]>,
     /// True for a control dependency, which only orders the two nodes, and false for a data
     /// dependency.
@@ -34,9 +34,9 @@ pub struct EdgeChange {
 pub struct TraceDiff {
     /// Matching of the nodes.
     pub pairs: NodeMatching,
-    /// Nodes of the first trace only; dependencies from and to these nodes are not listed.
+    /// Nodes that only the first trace has; dependencies from and to these nodes are not listed.
     pub removed: Vec<u32>,
-    /// Nodes of the second trace only.
+    /// Nodes that only the second trace has.
     pub added: Vec<u32>,
     /// Nodes with different fields, in the order of the first trace.
     pub changed: Vec<ChangedNode>,
@@ -121,8 +121,8 @@ fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTra
     )
 }
 
-/// Dependency in terms of the first trace: the target (`u32::MAX` if it does not exist), and true for a control
-/// dependency.
+/// Dependency, expressed by nodes of the first trace: the predecessor (`u32::MAX` if it does not exist), and true for
+/// a control dependency.
 type MappedDependency = (u32, bool);
 
 /// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are ignored.
@@ -143,7 +143,7 @@ fn compare_dependencies(
         }
     };
     let same = |(x, y): (&RawDependency, &RawDependency)| known(0, x) == known(1, y);
-    // In the usual case, both lists have the same order and need no sorting.
+    // Usually both lists have the same order, so they need no sorting.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }

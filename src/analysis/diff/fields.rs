@@ -21,7 +21,7 @@ pub enum NodeField {
     Host,
     /// Rank of the other end of a message.
     Peer,
-    /// The node's own rank, as stated by a message.
+    /// Own rank of a send or receive, if the node states it.
     Own,
     /// Tag of a message.
     Tag,
@@ -49,7 +49,7 @@ pub enum NodeField {
     Wait,
     /// Estimated time added by the profiler.
     Profiler,
-    /// Duration in whole microseconds, compared only if the more precise duration is the same.
+    /// Duration in whole microseconds; compared only if the more precise durations are equal.
     Micros,
     /// Recorded start.
     Start,
@@ -64,7 +64,7 @@ pub enum NodeField {
 /// Aspect of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiffAspect {
-    /// Nodes, dependencies, and properties of nodes.
+    /// Nodes, dependencies, and properties of nodes other than times and sizes.
     Structure,
     /// Durations, delays and starts.
     Time,

@@ -1,6 +1,6 @@
 //! Labels nodes by their surroundings, starting from labels of the nodes' own content.
 //!
-//! Labels decide only which nodes are compared, never whether two nodes differ.
+//! Labels determine only which nodes are compared with each other, never whether two nodes differ.
 
 use super::node_labels::mix_bits;
 use super::side::{ComparedTrace, EdgeDirection};
@@ -33,7 +33,7 @@ fn hash_pairs(
     let sum = parts.fold(0_u64, |sum, (next, control)| {
         sum.wrapping_add(hash_neighbour(labels[next as usize], way, control))
     });
-    // The factor distinguishes a node's own label from the sum of its neighbours' contributions.
+    // The factor 3 distinguishes a node's own label from the sum of its neighbours' contributions.
     mix_bits(own.wrapping_mul(3).wrapping_add(sum))
 }
 

@@ -69,13 +69,13 @@ impl NodeMatching {
         self.free -= 1;
     }
 
-    /// Returns whether no further pair is possible.
+    /// Returns whether all nodes of at least one trace are paired, so that no further pair is possible.
     pub(super) fn is_complete(&self) -> bool {
         self.free == 0
     }
 }
 
-/// Minimum number of nodes in each trace for processing both in parallel.
+/// Minimum number of nodes in each trace for which both traces are processed in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
 /// Runs two functions, in parallel if `much` is true, and returns both results.
@@ -130,7 +130,7 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
     pairs
 }
 
-/// Kind of label that a side caches for each node.
+/// Kind of node label; each compared trace caches the labels of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelKind {
     /// Whole record, except id and dependencies.
@@ -211,7 +211,7 @@ fn by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
             return;
         }
         let before = pairs.free;
-        // Unambiguous neighbours come first; the alignment then orders the others.
+        // Unambiguous neighbours are paired first. The other neighbours are then paired by the alignment.
         pair_neighbours(sides, pairs, LabelKind::Key, AmbiguityPolicy::UniqueOnly);
         align::pair_by_lane_alignment(sides, pairs);
         pair_neighbours(sides, pairs, LabelKind::Content, AmbiguityPolicy::InIdOrder);

@@ -71,7 +71,7 @@ pub(super) fn hash_content(item: &RawTraceNode<'_>) -> u64 {
         };
         if !matches!(number, 1 | 4 | 5) {
             let field = &record.bytes[from..cursor.file_offset() - record.offset];
-            // Addition commutes, so the order of fields has no effect.
+            // The hashes are added, because addition commutes and so the order of fields has no effect.
             sum = sum.wrapping_add(mix_bits(stable_hash(&field)));
         }
     }

@@ -20,7 +20,7 @@ pub struct DiffRenderOptions<'t> {
 }
 
 impl DiffRenderOptions<'_> {
-    /// Returns how many of `count` lines to show.
+    /// Returns the number of lines to show of a list of `count` lines.
     pub(super) fn lines_shown(&self, count: usize) -> usize {
         self.show.map_or(count, |show| show.min(count))
     }

@@ -45,7 +45,7 @@ pub struct TimePartChange {
     pub sum: AmountChange,
     /// Operators or groups that contribute to the part, with their time as a mean over NPUs; largest change first.
     pub behind: Vec<ContributionChange>,
-    /// The part of the mean's change that `behind` does not explain.
+    /// The change of the mean that `behind` does not explain.
     #[serde(rename = "rest_ps", serialize_with = "json::serialize_saturated")]
     pub rest: i128,
 }
@@ -75,7 +75,7 @@ pub struct ReplayDiff {
     pub before_machine: String,
     /// The machine's name in the second report.
     pub after_machine: String,
-    /// Differences of the inputs that limit the comparison of the two reports.
+    /// Notes on differences between the inputs of the two reports, which make their numbers less comparable.
     pub notes: Vec<String>,
     /// The makespans, in picoseconds.
     #[serde(rename = "makespan_ps")]
@@ -104,11 +104,11 @@ pub struct RankShift {
 /// Comparison of two report documents.
 #[derive(Clone, Debug)]
 pub struct ReportDiff {
-    /// Notes on differences that limit the comparison of numbers.
+    /// Notes on differences between the documents that make their numbers less comparable.
     pub notes: Vec<String>,
-    /// For each document, the machines whose report only that document has.
+    /// For each of the two documents, the machines that only this document reports on.
     pub only: [Vec<String>; 2],
-    /// The replays in both documents, in the order of the first document.
+    /// Comparisons of the replays that are in both documents, in the order of the first document.
     pub replays: Vec<ReplayDiff>,
 }
 

@@ -1,4 +1,4 @@
-//! One side of a comparison: a trace with the data that matching needs.
+//! One of the two traces of a comparison, with the data that matching needs.
 
 use super::node_labels;
 use chakram_trace::graph::{Csr, RawTrace};
@@ -39,7 +39,8 @@ impl<'o> ComparedTrace<'o> {
             for node in raw.node_indices() {
                 for dep in raw.dependencies_of(node) {
                     if let Some(target) = dep.target() {
-                        // Index and kind fit in one word, because traces of 2^31 or more nodes are rejected.
+                        // Index and kind of dependency fit in one word, because traces of 2^31 or more nodes are
+                        // rejected.
                         each(target, node << 1 | u32::from(dep.control));
                     }
                 }

@@ -2,8 +2,8 @@
 //! closed.
 //!
 //! If many nodes or ranks have the same change, the change has one line, with the first occurrence and all ranks. Times
-//! and sizes of all nodes of both traces are summed by operator, type and group, and the largest changes of single
-//! nodes are kept.
+//! and sizes of all nodes are summed for both traces, by operator, type and group. The largest changes of single nodes
+//! are kept.
 
 mod amounts;
 
@@ -17,7 +17,7 @@ use chakram_trace::graph::RawTrace;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Tolerance below which changes of times are ignored.
+/// Tolerance for changes of times; smaller changes are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum TimeTolerance {
     /// Every change counts.
@@ -77,7 +77,7 @@ pub struct ChangeOccurrences {
     pub count: u64,
     /// Ranks with the change, ascending.
     pub ranks: Vec<u32>,
-    /// Ids (in both traces) of the first node with the change, on the first rank.
+    /// Ids in the two traces of the first node with the change, on the lowest rank with the change.
     pub ids: [Option<u64>; 2],
 }
 
@@ -139,7 +139,7 @@ pub struct FileFault {
     pub text: String,
 }
 
-/// Limits of the data that is kept, and the tolerance for times.
+/// Limit on the changes that are kept, and the tolerance for times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiffTallyOptions {
     /// Maximum number of changes of single nodes, separately for times and sizes; `None` keeps all.
@@ -183,7 +183,7 @@ impl DiffTally {
         tally
     }
 
-    /// Creates the totals of a rank with identical files.
+    /// Creates the totals of a rank whose files are identical in both jobs.
     pub fn of_identical(rank: u32) -> Self {
         Self {
             identical: vec![rank],

@@ -14,7 +14,7 @@
 //! | the metadata record | keeps `captured_ns`, steps and their time without a profiler, amounts of work, the core, the lanes, the roles, and the mark that kernels ran on a CPU |
 //! | `doc_string`, start times, unknown fields | removed |
 //!
-//! The hash is keyed BLAKE3. Equal names have equal hashes on all ranks and in all runs with one key, and nobody
+//! The hash is keyed BLAKE3. With the same key, equal names have equal hashes on all ranks and in all runs. Nobody
 //! without the key can guess names by trial.
 
 use super::audit;
@@ -255,7 +255,7 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.read_field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // `kept` attributes were written above, so the first `kept` attributes do not count as removed.
+                // `kept` of the attributes were written above, so the first `kept` attributes do not count as removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
@@ -327,7 +327,7 @@ impl TraceAnonymiser {
         Ok(())
     }
 
-    /// Writes an attribute if the rules keep it.
+    /// Writes an attribute if the rules of this module keep it.
     fn anonymise_attribute(
         &self,
         attr: &AttrView<'_>,
@@ -383,7 +383,7 @@ impl TraceAnonymiser {
     }
 }
 
-/// Dependencies of one node, by kind of dependency.
+/// Data and control dependencies of one node.
 #[derive(Default)]
 struct DependencyLists {
     control: Vec<u64>,

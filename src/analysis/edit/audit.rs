@@ -1,8 +1,8 @@
 //! Audit of the private information in a trace: names of hosts and people, addresses, paths, secrets.
 //!
 //! The audit searches every text of a file: names of nodes; names, comments and values of attributes; inputs and
-//! outputs; metadata; and unknown text fields, at any depth. [`find_leaks`] searches one text. The audit does not find text
-//! that is private only by its meaning, such as a project's name in an operator's name.
+//! outputs; metadata; and unknown text fields, at any depth. [`find_leaks`] searches one text. The audit cannot find
+//! text that is private only because of its meaning, such as a project's name in an operator's name.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -23,7 +23,7 @@ pub struct TextLocation {
     pub field: String,
 }
 
-/// A finding with all its occurrences in fields of one name.
+/// A private text, with all its occurrences in fields of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditFinding {
     /// Kind of information.
@@ -68,7 +68,7 @@ const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
 impl TraceAudit {
     /// Searches the (decompressed) `contents` of a trace.
     ///
-    /// Fails on a truncated file, because the content of the rest is unknown.
+    /// Fails on a truncated file, because the missing part may contain private text.
     pub fn search_trace(contents: &[u8]) -> Result<Self, TraceError> {
         let mut this = Self::default();
         let mut frames = FrameCursor::new(contents);

@@ -49,7 +49,7 @@ pub use grid::{RankGrid, ScaledDimension};
 use group_scaling::{GroupNames, GroupScaling};
 use rank_writer::ScaleWriter;
 
-/// The part of a sharded buffer that stays constant.
+/// The size that stays constant when a sharded buffer is scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardScaling {
     /// The whole buffer: weights and optimizer states, which do not grow with the number of replicas.
@@ -89,7 +89,7 @@ pub struct JobScaling {
     crossings: BTreeMap<u32, Vec<CrossingMessage>>,
     /// For each rank, true if all copies of the rank are equal.
     alike: BTreeMap<u32, bool>,
-    /// True if a collective or a message crosses the dimension.
+    /// True if a collective or a message is between ranks with different coordinates along the dimension.
     exchanges: bool,
 }
 
@@ -118,7 +118,7 @@ impl JobScaling {
         Ok(this)
     }
 
-    /// Returns the scaled dimension, which maps new ranks to the ranks they copy.
+    /// Returns the scaled dimension, which maps each new rank to the rank that it copies.
     pub fn scaled_dimension(&self) -> &ScaledDimension {
         &self.along
     }
@@ -179,7 +179,7 @@ impl JobScaling {
             match view.op {
                 Op::Collective { group, .. } => {
                     let (_, shape) = self.group_of_node(rank, view.id, group).map_err(at)?;
-                    // Copies of a group get new names, so the collectives of the copies differ between blocks.
+                    // Copies of a group get new names, so a rank's collectives differ between its copies.
                     alike &= shape != Some(GroupScaling::Copied);
                     self.exchanges |= shape != Some(GroupScaling::Copied);
                 }
@@ -190,7 +190,7 @@ impl JobScaling {
                     bytes,
                     ..
                 } => {
-                    // Peers are rank numbers, so copies of a message differ between blocks.
+                    // Peers are rank numbers, so a rank's messages differ between its copies.
                     alike = false;
                     if let Some((step, others)) =
                         self.ring_step(rank, view.id, receive, peer).map_err(at)?
@@ -264,7 +264,7 @@ impl JobScaling {
             (own.x, far.x)
         };
         let size = i64::from(self.along.original_size());
-        // Takes the shorter direction around the ring; a step of half the ring counts as forward.
+        // The step is taken in the shorter direction around the ring; a step of half the ring counts as forward.
         let forward = (i64::from(to) - i64::from(from)).rem_euclid(size);
         let step = if forward * 2 > size {
             forward - size
@@ -278,7 +278,7 @@ impl JobScaling {
     pub fn check_equal_ranks(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
             let place = self.along.original_position(rank);
-            // All ranks along the dimension are compared with the first of these ranks.
+            // All ranks along the dimension are compared with the first rank along it.
             let first = self.along.original_rank_at(0, place);
             let expected = self.crossings.get(&first);
             if expected.is_some_and(|expected| expected != crossings) {
@@ -295,7 +295,7 @@ impl JobScaling {
         Ok(())
     }
 
-    /// Returns whether the copies of `rank` in all blocks are equal traces.
+    /// Returns whether all copies of `rank` have equal traces.
     pub fn is_alike(&self, rank: u32) -> bool {
         self.alike.get(&rank).copied().unwrap_or(false)
     }

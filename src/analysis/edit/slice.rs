@@ -8,9 +8,9 @@
 //! annotation's own lane, and before the next uncovered node on that lane. All nodes that belong to a node covered in
 //! this way are covered too.
 //!
-//! A trace without these attributes expresses calls as control dependencies, like the traces of Chakra's own converter.
-//! In such a trace, a node belongs to its first control dependency. A device node without control dependencies belongs
-//! to its first data dependency.
+//! In traces without these attributes, such as the traces of Chakra's own converter, calls are control dependencies. In
+//! such a trace, a node belongs to its first control dependency. A device node without control dependencies belongs to
+//! its first data dependency.
 //!
 //! Metadata nodes, which declare groups, are always kept.
 //!
@@ -25,9 +25,9 @@
 //! # Times
 //!
 //! Times are computed for every rank on its own. A node starts when its delay has passed after the end of its last
-//! dependency. A node lasts as recorded, including recorded waiting. For traces that chakram converted, these starts
-//! equal the captured starts to the nanosecond. Let `S` be the earliest start of any selected node of the job. Then
-//! `start'(n) = max(0, start(n) - S)`, and a kept node gets the delay
+//! dependency. A node takes its recorded duration, including recorded waiting. For traces that chakram converted, the
+//! computed starts equal the captured starts to the nanosecond. Let `S` be the earliest start of any selected node of
+//! the job. Then `start'(n) = max(0, start(n) - S)`, and a kept node gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)
@@ -80,9 +80,9 @@ pub struct SliceSummary {
     pub mended: u64,
     /// True if control dependencies close a cycle, so that all control dependencies were left out.
     pub cyclic: bool,
-    /// Start of the first requested node, relative to the start of the slice.
+    /// Start of the rank's first requested node, relative to the start of the job's slice.
     pub starts: Span,
-    /// End of the last requested node, if every rank runs on its own.
+    /// End of the rank's last requested node, relative to the start of the job's slice, if every rank runs on its own.
     pub ends: Span,
 }
 
@@ -122,7 +122,7 @@ impl RankSelection {
         self.first
     }
 
-    /// Cuts the nodes that communicate with nodes that were cut on other ranks.
+    /// Also cuts the nodes that communicate with nodes that were cut on other ranks.
     pub fn drop_unmatched(&mut self, unmatched: &UnmatchedCommunication) {
         for &node in unmatched.kept_by(self.rank) {
             self.kept[node as usize] = false;

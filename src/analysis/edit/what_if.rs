@@ -58,7 +58,7 @@ struct EditCounts {
 }
 
 impl EditCounts {
-    /// Returns notes on the basis of the new times and on unknown facts.
+    /// Returns notes on how the new times were computed, and on unknown facts.
     fn describe_counts(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.notes.iter().cloned().collect();
         if self.by_line > 0 {
@@ -130,7 +130,8 @@ fn refuse_edit(found: impl Into<String>, hint: &str) -> TraceError {
 fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
     let asked = format!("an edited trace with {nodes} additional nodes");
-    // Bytes per node: a node with its dependencies, its record in the trace, and the trace as a graph.
+    // A copied node is estimated to take 1,024 bytes: the node with its dependencies, its record in the trace, and the
+    // node in the graph.
     let fits = bounds::check_fits(asked, nodes, 1024, "a smaller number");
     fits.map_err(|error| refuse_edit(error.to_string(), "a smaller number"))
 }
@@ -240,8 +241,8 @@ pub fn edit_job(
                 {
                     continue;
                 }
-                // The trace of a rank that sends messages names its peers, so ranks of different stages have
-                // different traces.
+                // The hash of the trace suffices as the key, because ranks of different stages send to different peers
+                // and so have different traces.
                 let hash = *blake3::hash(trace).as_bytes();
                 let (new, own) = match done.get(&hash) {
                     Some(known) => known.clone(),
@@ -383,7 +384,7 @@ fn of_rank(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
     }
 }
 
-/// Returns the edits in order, with edits of one kind combined into one: factors are multiplied, added layers are
+/// Returns the edits in order. Edits of the same kind are combined into one: factors are multiplied, added layers are
 /// summed.
 fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
@@ -513,7 +514,7 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     program.scaled = (!words.is_empty()).then(|| words.join(" "));
 }
 
-/// Notes the bucket sizes in the trace, because a trace with fewer layers may no longer show them.
+/// Stores the bucket sizes in the trace, because a trace with fewer layers may no longer show them.
 fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     let edits = program.scaled.clone().unwrap_or_default();
     let words = || edits.split_ascii_whitespace();

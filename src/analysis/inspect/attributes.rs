@@ -22,7 +22,8 @@ pub fn count_attributes(
     // For each known attribute, the number of nodes that have it, and the last such node.
     let mut counts: Vec<(u64, u32)> = Vec::new();
     let mut fields = [0_u64; FIELDS.len()];
-    // Similar nodes have the same attributes in the same order, so predicting the order saves look-ups.
+    // Similar nodes have the same attributes in the same order. Therefore, the loop predicts the next attribute,
+    // which saves look-ups.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
     for node in raw.node_indices().filter(|&node| selected(node)) {
         let record = &raw.nodes[node as usize].record;

@@ -57,12 +57,12 @@ impl NodeClass {
         }
     }
 
-    /// Returns whether nodes of this kind wait for other ranks.
+    /// Returns whether nodes of this type communicate, so that they may wait for other ranks.
     pub fn is_communication(self) -> bool {
         matches!(self, Self::Send | Self::Receive | Self::Collective(_))
     }
 
-    /// Returns whether nodes of this kind have a duration.
+    /// Returns whether nodes of this type have a duration.
     pub fn takes_time(self) -> bool {
         !matches!(self, Self::Metadata | Self::Unreadable)
     }

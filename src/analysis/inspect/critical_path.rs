@@ -2,10 +2,10 @@
 //! node.
 //!
 //! The critical path is the longest path through dependencies and the order of nodes on their lanes, so the times of
-//! its parts sum to the time of the run. If the times of all ranks share one origin, the path crosses ranks: from a
-//! node that waited for another rank, it continues on that rank. A collective began when its last member arrived, and a
-//! message began when its sender and its receiver had arrived. The path therefore continues on the rank that arrived
-//! last, from the time of its arrival.
+//! its parts sum to the time of the run. If the times of all ranks share one origin, the path crosses ranks: after a
+//! node that waited for another rank, the path continues on that rank. A collective began when its last member arrived,
+//! and a message began when its sender and its receiver had arrived. The path therefore continues on the rank that
+//! arrived last, from the time of its arrival.
 
 use super::class::NodeClass;
 use super::path_input::PathInput;
@@ -24,7 +24,7 @@ pub struct PathSegment {
     pub from: Time,
     /// Time from the end of the releasing node to the start of this node.
     pub delay: Span,
-    /// Time that the node then waited for another rank, if the path stays on this node while it waits.
+    /// Time that the node then waited for another rank; zero if the path continues on the other rank instead.
     pub wait: Span,
     /// Remaining time of the part: work of the node, or transfer of its data.
     pub work: Span,
@@ -50,7 +50,7 @@ impl CriticalPath {
 }
 
 /// Returns the track and node of the rank that arrived last at the communication `step` of a track. Returns `None`
-/// unless that rank arrived after `start` and before `end`.
+/// unless this rank arrived after `start` and before `end`.
 fn find_last_arrival(
     matches: &CommMatches<'_>,
     tracks: &[PathInput],

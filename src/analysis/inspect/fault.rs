@@ -21,7 +21,7 @@ pub struct CountedFault {
 pub struct FaultSummary {
     /// Faults that a replay would reject.
     pub faults: Vec<CountedFault>,
-    /// Faults that a replay repairs with a notice.
+    /// Faults that a replay repairs, and about which it prints a notice.
     pub notes: Vec<CountedFault>,
 }
 

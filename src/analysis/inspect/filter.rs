@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Pattern of a name, case-sensitive. A pattern with `*`, `?` or `[` must match the whole name; any other pattern must
-/// be a part of the name.
+/// occur somewhere in the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePattern {
     /// Glob pattern that matches the whole name.
@@ -183,7 +183,7 @@ pub struct NodeFilter {
     pub types: Vec<ClassFilter>,
     /// Selects collectives of these groups.
     pub groups: Vec<String>,
-    /// Selects nodes on lanes that match one of these patterns, by the lane's name in tables or in the file.
+    /// Selects nodes on lanes whose name (in tables or in the file) matches one of these patterns.
     pub lanes: Vec<NamePattern>,
     /// Selects nodes with these attributes. If several values are given for one attribute, a node must have one of
     /// them.
@@ -252,7 +252,7 @@ impl NodeFilter {
             }
         }
         self.labels.iter().all(|label| {
-            // Several values of one attribute are alternatives.
+            // If several values are required of one attribute, one of them suffices.
             let alike = |other: &&AttributeFilter| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
             wanted.any(|label| attributes.iter().any(|attr| label.matches_attribute(attr)))

@@ -41,7 +41,7 @@ pub struct NearbyNode<'a> {
 pub struct NearbyNodes<'a> {
     /// Listed nodes, nearest first.
     pub nodes: Vec<NearbyNode<'a>>,
-    /// Whether there are more nodes than the listed ones.
+    /// Whether there are further nodes, which are not listed.
     pub more: bool,
 }
 
@@ -71,7 +71,7 @@ impl<'a> NodeNeighbourhood<'a> {
         let previous = next.reverse_edges();
         let (before, more_before) = find_neighbourhood(centre, depth, most, &previous);
         let (after, more_after) = find_neighbourhood(centre, depth, most, &next);
-        // Distance of each shown node from the centre.
+        // Distance from the centre, for each node that is shown.
         let near = before.iter().chain(&after).copied();
         let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
         let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Processes items (such as files) in parallel and passes on the results in order.
+//! Processes items (such as files) in parallel, and passes on the results in the order of the items.
 
 use chakram_base::interrupt::inherit_token;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub fn in_order<T: Sync, R: Send, E>(
     });
     // Workers and consumer share one condition variable, because both wait for changes of the same state.
     let changed = Condvar::new();
-    // A poisoned lock still guards consistent data, because `work` runs without the lock.
+    // Poisoning of the lock is ignored: its data is still consistent, because `work` runs without the lock.
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = |guard| changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {

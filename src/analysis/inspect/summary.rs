@@ -36,9 +36,10 @@ pub struct RankOverview {
     pub data: u64,
     /// Number of control dependencies that the file lists.
     pub control: u64,
-    /// Number of nodes in the longest chain of dependencies.
+    /// Number of nodes on the longest chain of dependencies.
     pub depth: u32,
-    /// Largest number of nodes at the same depth.
+    /// Maximum number of nodes at the same depth, where the depth of a node is its position on its longest chain of
+    /// dependencies.
     pub width: u32,
     /// Start of the rank's first node.
     pub start: Time,
@@ -97,8 +98,8 @@ impl RankInspection {
         file_bytes: u64,
         contents: &TraceContents,
     ) -> Result<Self, TraceError> {
-        // Counting attributes uses only records, so it can run in parallel with the other sums, which use decoded
-        // nodes.
+        // The counts of attributes need only records, so they are computed in parallel with the other sums, which
+        // need decoded nodes.
         let count = |raw: &RawTrace<'_>| attributes::count_attributes(raw, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.with_source(e);
@@ -194,7 +195,7 @@ struct RankTables {
     operators: BTreeMap<(String, NodeClass), NodeSums>,
 }
 
-/// Sums by a small key, in order of first use.
+/// Sums by a key with few distinct values, in the order in which the keys occur first.
 struct KeyedSums<K> {
     keys: Interner<K>,
     sums: Vec<NodeSums>,
@@ -312,8 +313,8 @@ pub struct JobInspection {
     pub unreadable: Vec<(u32, PathBuf, String)>,
     /// Schema versions in the files, each with its number of ranks.
     pub versions: BTreeMap<String, u32>,
-    /// Attributes of metadata records, by name and type: value on the first rank with the attribute, number of ranks
-    /// with the attribute, and true if all these ranks have the same value.
+    /// Attributes of metadata records, by name and type: the value on the first rank with the attribute, the number
+    /// of ranks with the attribute, and whether all these ranks have the same value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
     /// Groups that files declare; an empty list means all ranks.
     pub groups: DeclaredGroups,
@@ -323,7 +324,8 @@ pub struct JobInspection {
     pub types: SpreadTable<NodeClass>,
     /// Sums by lane.
     pub lanes: SpreadTable<LaneKey>,
-    /// Name of each lane on the first rank that names it, and true if other ranks name it differently.
+    /// For each lane, the name on the first rank that names the lane, and whether other ranks name the lane
+    /// differently.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
     /// Sums of collectives by group and kind.
     pub collectives: SpreadTable<(String, CollectiveKind)>,

@@ -41,18 +41,18 @@ impl NodeSums {
     }
 }
 
-/// A sum over ranks, with the ranks that have the minimum and the maximum.
+/// A sum over ranks, with the minimum and the maximum and the ranks that have them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpreadRow {
     /// Sum over ranks.
     pub sum: NodeSums,
-    /// Number of ranks that have such nodes.
+    /// Number of ranks that have nodes of this row.
     pub ranks: u32,
-    /// Minimum time on a rank that has such nodes, and the first rank with this time.
+    /// Minimum time on a rank that has nodes of this row, and the first rank with this time.
     pub least: (Span, u32),
     /// Maximum time on a rank, and the first rank with this time.
     pub most: (Span, u32),
-    /// Minimum number of nodes on a rank that has such nodes, and the first rank with this number.
+    /// Minimum number of nodes on a rank that has nodes of this row, and the first rank with this number.
     pub fewest: (u64, u32),
     /// Maximum number of nodes on a rank, and the first rank with this number.
     pub largest: (u64, u32),

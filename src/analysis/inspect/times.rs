@@ -14,7 +14,7 @@ pub enum TimeBasis {
     Given,
     /// The file has durations, and delays between nodes, which together reproduce the captured run.
     Kept,
-    /// The file has durations but no delays. The time between nodes is unknown, so starts are too early.
+    /// The file has durations but no delays. The time between nodes is unknown, so the computed starts are too early.
     Estimated,
     /// The file has no durations.
     Unknown,
@@ -124,7 +124,7 @@ fn detect_group_threads(
     run.ran = raw.nodes.len();
     let mut before = vec![NONE; raw.nodes.len()];
     let mut order: Vec<u32> = raw.node_indices().collect();
-    // Nodes on one lane run in turn, so the previous node on the lane may be the cause of a start.
+    // Nodes on one lane run one after another, so the previous node on the lane may be the cause of a start.
     order.sort_by_key(|&node| {
         (
             lanes.find_exclusive_lane(node),

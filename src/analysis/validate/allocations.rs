@@ -6,10 +6,10 @@ use super::node::ValidatedNodes;
 use chakram_trace::format::TensorClass;
 
 /// Reports tensor classes for which the trace frees more than it allocates in total. The defect names the first node,
-/// in the order of ids, at which the frees so far exceed all allocations.
+/// in the order of ids, up to which the trace frees more than it allocates in total.
 pub(super) fn check_allocations(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
-        // The sums stay below 2^96, because there are fewer than 2^32 nodes.
+        // The sums stay below 2^96, because a trace has fewer than 2^32 nodes with 64-bit numbers.
         let changes = raw.memory.iter();
         let allocated: u128 = changes.map(|(_, c)| u128::from(c.allocates[i])).sum();
         let mut freed = 0_u128;

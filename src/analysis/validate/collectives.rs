@@ -103,8 +103,8 @@ impl<'a> GroupCalls<'a> {
             let said = sequence.call_at(k).map(|at| self.signature_of_call(at));
             sides.entry(said).or_default().push(sequence);
         }
-        // The majority of members is assumed to be right. On a tie, the side with the lowest rank is assumed to be
-        // right.
+        // The majority of members is assumed to be right. If both sides have the same number of members, the side
+        // with the lowest rank is assumed to be right.
         let mut sides: Vec<_> = sides.into_values().collect();
         sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
         let [right, wrong, ..] = &sides[..] else {

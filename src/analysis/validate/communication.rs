@@ -1,4 +1,4 @@
-//! Digest of a trace: its part in the job's communication.
+//! Digest of a trace: the collectives, messages and other facts that must agree with other ranks.
 
 use super::NONE;
 use super::defects::DefectLocation;
@@ -10,7 +10,7 @@ use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_name};
 use chakram_trace::graph::{Interner, NameTable};
 use chakram_trace::matching::SlotCalls;
 
-/// Digest of a node whose record is no longer in memory.
+/// The facts about a node that are kept after its record is dropped from memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeDigest {
     pub id: u64,
@@ -51,7 +51,7 @@ pub(super) struct InSwitchAccess {
     pub store: bool,
 }
 
-/// Group in the notation of a trace: its name (absent for all ranks), and a mask of the machine's dimensions.
+/// Reference to a group in a trace: the group's name (absent for all ranks), and a mask of the machine's dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupReference {
     pub name: Option<String>,
@@ -170,7 +170,7 @@ impl DigestCollector {
         name: &str,
         bytes: u64,
     ) -> NodeDigest {
-        /// Maximum number of bytes kept of a name; messages show fewer.
+        /// Maximum number of bytes of a name that are kept; messages show fewer bytes.
         const KEPT: usize = 256;
         let item = &raw.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
@@ -225,8 +225,8 @@ impl CommunicationDigest {
         }
     }
 
-    /// Describes the first message or collective after `place` in program order; if `place` is `None`, the first one of
-    /// the trace.
+    /// Describes the first message or collective after `place` in program order or, if `place` is `None`, the first one
+    /// in the trace.
     pub fn next(&self, place: Option<u32>) -> String {
         let behind = |node: &NodeDigest| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));

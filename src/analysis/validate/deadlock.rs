@@ -1,9 +1,9 @@
-//! Finds cycles of waits across ranks: deadlocks on every machine, in any order of events.
+//! Finds cycles of waits across ranks. Such a cycle is a deadlock on every machine, in any order of events.
 //!
-//! A receive waits for its send. A member of a collective waits for all work before the other members' calls. In a
-//! collective with a root, members wait for fewer others: members that only send wait for no other member, and members
-//! that only receive wait only for the root. Other cycles, such as on lanes that collectives of several groups share,
-//! depend on the machine, and only a replay finds them.
+//! A receive waits for its send. A member of a collective waits for all work that the other members must do before
+//! their calls. In a collective with a root, members wait for fewer others: members that only send wait for no other
+//! member, and members that only receive wait only for the root. Other cycles, such as on lanes that collectives of
+//! several groups share, depend on the machine, and only a replay finds them.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -15,15 +15,15 @@ use chakram_trace::graph::Csr;
 use chakram_trace::graph::cycle::short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
-/// The waits of all ranks: first the vertices of each trace, then one vertex for each collective of each party. The
-/// vertex of a collective represents the moment when all required members have arrived.
+/// Graph of the waits of all ranks. The vertices of each trace come first, then one vertex for each collective of each
+/// party (group). The vertex of a collective represents the moment when all required members have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     /// Index of the first vertex of each trace.
     first: Vec<u32>,
     parties: &'a [BoundGroup],
     sequences: &'a [Vec<MemberCalls<'a>>],
-    /// Index of the first vertex of each party.
+    /// Index of the first vertex of each party (group).
     rendezvous: Vec<u32>,
     pairs: &'a [(CommRef, CommRef)],
 }
@@ -150,7 +150,7 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Reports `cycle` with the names of its nodes.
+    /// Reports the cycle of waits `cycle`, with the names of its nodes.
     fn report_cycle(&self, cycle: &[u32], findings: &mut DefectLog) {
         const SHOWN: usize = 12;
         let named = cycle.iter().filter_map(|&vertex| {

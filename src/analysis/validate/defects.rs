@@ -1,4 +1,4 @@
-//! Collection of defects: all are counted, and only the first few of each kind are kept.
+//! Collects defects: counts all of them, and keeps only the first few of each kind.
 
 use super::kind::{DefectKind, Severity};
 use super::node::ValidatedNode;
@@ -72,7 +72,7 @@ pub struct Defect {
     pub found: String,
     /// Remedy, if it is more specific than the remedy for the kind.
     pub hint: Option<String>,
-    /// Rank and location of the contradicting node in another trace.
+    /// Rank and location of the node in another trace that contradicts the defective node.
     pub against: Option<(u32, DefectLocation)>,
 }
 

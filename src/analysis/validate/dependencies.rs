@@ -66,7 +66,7 @@ impl DependencyChecker {
             };
             self.flags[target as usize] |= AWAITED;
             self.flags[i as usize] |= WAITS;
-            // Nearly all traces have ascending ids, which makes the topological sort unnecessary.
+            // In nearly all traces, ids ascend along dependencies, so no topological sort is necessary.
             self.sorted[usize::from(dep.control)] &= target < i;
             self.has_control |= dep.control;
         }
@@ -159,8 +159,8 @@ impl DependencyChecker {
         let with_control = policy != DependencyPolicy::Data;
         let whole = self.attempt_order(raw, with_control);
         let (attempt, held) = match whole {
-            // As in the graph builder, if data dependencies alone form no cycle, control dependencies are dropped
-            // with a warning.
+            // If data dependencies alone form no cycle, control dependencies are dropped with a warning, as in the
+            // graph builder.
             OrderAttempt::Cyclic(rows, stuck)
                 if policy == DependencyPolicy::Auto && self.has_control =>
             {
@@ -218,8 +218,8 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports nodes that can never start because of their predecessors, except the nodes of `cycle` and the seeds,
-    /// which are reported separately. `stuck` are the nodes that are on a cycle or depend on a cycle.
+    /// Reports nodes that can never start because of their predecessors. The nodes of `cycle` and the seeds are left
+    /// out, because they are reported separately. `stuck` are the nodes that are on a cycle or depend on a cycle.
     fn report_unreachable(
         &self,
         raw: &ValidatedNodes<'_>,

@@ -18,8 +18,8 @@ pub(super) struct BoundGroup {
     pub members: Vec<u32>,
     /// Mask of the participating dimensions, if the members depend on an unknown machine.
     pub partial: Option<u32>,
-    /// Members that use the group and have complete traces: index among the traces, and the slots that refer to the
-    /// group.
+    /// Members that use the group and have complete traces, each as the index of its trace and the slots that refer
+    /// to the group.
     pub callers: Vec<(usize, Vec<u32>)>,
     sorted: bool,
 }
@@ -47,8 +47,8 @@ impl BoundGroup {
 /// Index of the group of all ranks.
 const WORLD: usize = 0;
 
-/// Groups resolved so far. As in a replay, groups are identified by name and members: groups with one name but
-/// different members are different.
+/// Groups resolved so far. As in a replay, a group is identified by its name and members, so groups with the same
+/// name but different members are different groups.
 struct GroupInterner<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
@@ -203,7 +203,7 @@ impl GroupBinder {
     ) {
         let (coordinates, partial) = match (mask, &options.dimensions) {
             (None, _) => (Vec::new(), None),
-            // Without a machine, equal masks are assumed to select the same ranks.
+            // If the machine is unknown, equal masks are assumed to select the same ranks.
             (Some(mask), None) => (vec![(UNKNOWN, mask)], Some(mask)),
             (Some(mask), Some(sizes)) => (coordinates_in_mask(rank, mask, sizes), None),
         };

@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Severity {
     /// A replay would reject the job, or the replay would never end.
     Error,
-    /// A replay would continue after dropping or assuming something.
+    /// A replay would repair the trace: it would drop something or make an assumption.
     Warning,
     /// Information only.
     Note,

@@ -190,7 +190,7 @@ fn compare_views(
     found.compare_text(NodeField::Eager, [a.eager, b.eager], yes);
 }
 
-/// Fields of a record that are missing in the decoded view.
+/// Fields of a record that the decoded view does not contain.
 #[derive(Default)]
 struct RecordFields<'a> {
     kind: u64,
@@ -247,7 +247,7 @@ fn compare_records(
     found: &mut ChangeCollector<'_>,
 ) {
     let (a, b) = (split_fields(a), split_fields(b));
-    // Different type numbers can decode to the same operation.
+    // Different type numbers can decode to the same operation, so the numbers themselves are compared too.
     if !found.compares_any(&[NodeField::Type]) {
         found.compare_text(NodeField::Type, [a.kind, b.kind], |kind| {
             format!("number {kind}")
@@ -309,7 +309,7 @@ fn compare_records(
     });
 }
 
-/// Calls `each` with every key whose values differ between two lists sorted by key.
+/// Calls `each` for every key whose values differ between two lists, which are sorted by key.
 fn by_key<'a, K: Ord + Copy>(
     a: &[(K, &'a [u8])],
     b: &[(K, &'a [u8])],

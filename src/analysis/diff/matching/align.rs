@@ -9,7 +9,7 @@ use chakram_trace::graph::stable_hash;
 use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
 
-/// A lane: the number in the trace, and the kind: empty nodes (0), host (1) or NPU (2).
+/// A lane: its number in the trace, and its kind, which is 0 for empty nodes, 1 for host nodes and 2 for NPU nodes.
 type AlignedLane = (Option<i64>, u8);
 
 fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
@@ -34,7 +34,7 @@ fn group_nodes_by_lane(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u3
     lanes
 }
 
-/// Pairs nodes with equal keys at the same position in an alignment of the lanes; known pairs anchor the alignment.
+/// Aligns the lanes and pairs nodes with equal keys at the same position; known pairs anchor the alignment.
 pub(super) fn pair_by_lane_alignment(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     let [mut a, mut b] = [0, 1].map(|which| group_nodes_by_lane(&sides[which]));
     a.retain(|lane, _| b.contains_key(lane));

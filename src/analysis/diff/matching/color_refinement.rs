@@ -3,10 +3,10 @@
 //!
 //! Classes contain nodes of both traces. A class with one node of each trace is a pair. If several nodes of each trace
 //! remain in a class, finer labels split the class. Nodes that are still equal are paired in the order of ids. After
-//! each of these steps, nodes with different neighbours are separated until the partition is stable. For two traces
-//! that differ only in ids and order, the algorithm finds the true pairs, except in graphs so regular that counting
-//! neighbours does not distinguish different nodes. Each refinement step visits only the edges of the smaller part of a
-//! class, so the total time is O(edges · log nodes).
+//! each of these steps, nodes with different neighbours are separated until the partition is stable. If two traces
+//! differ only in ids and order, the algorithm finds the true pairs. The exceptions are graphs that are so regular that
+//! counts of neighbours do not distinguish different nodes. Each refinement step visits only the edges of the smaller
+//! part of a class, so the total time is O(edges · log nodes).
 
 use super::equal_labels::for_each_equal_label;
 use super::{NodeHashes, NodeMatching};
@@ -50,7 +50,7 @@ pub(super) struct ColorRefinement<'x, 'o> {
     members: Vec<u32>,
     classes: Vec<RefinementClass>,
     queue: VecDeque<ClassSplitter>,
-    /// Ambiguous classes; the last one is resolved next.
+    /// Ambiguous classes; the last class is resolved next.
     ambiguous: Vec<u32>,
     /// For each node, the number of edges into the current splitter; the upper half counts control dependencies.
     count: Vec<u64>,
@@ -187,7 +187,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits the classes of `touched` by the counts of their members, and resets these counts.
+    /// Splits the classes of the nodes `touched` by the counts of their members, and resets these counts.
     fn split_touched(&mut self, touched: &mut [u32]) {
         touched.sort_unstable_by_key(|&node| {
             (self.class[node as usize], self.count[node as usize], node)
@@ -329,7 +329,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let mut taken = 0;
             for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
                 let first = alike.partition_point(|&(_, node)| node < offset);
-                // Takes the same number of nodes from each trace, so that the new class is balanced.
+                // The new class gets the same number of nodes from each trace, so that it is balanced.
                 let both = first.min(alike.len() - first);
                 if both > 0 {
                     let (a, b) = alike.split_at(first);

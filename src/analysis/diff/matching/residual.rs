@@ -1,4 +1,4 @@
-//! Matches the remaining nodes, which changed in place, by their neighbours.
+//! Matches nodes whose content changed but whose place in the graph did not, by their neighbours.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
@@ -10,7 +10,7 @@ const NEAR: usize = 64;
 const THROUGH: usize = 1024;
 const CANDIDATES: usize = 16;
 const TRIES: u8 = 8;
-/// Total number of neighbours of candidates that are compared for one node.
+/// Maximum total number of neighbours of candidates that are compared for one node.
 const WORK: usize = 1 << 16;
 
 /// Agreement between the neighbours of two nodes, as far as the partners of the neighbours are known.
@@ -81,7 +81,8 @@ fn score_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8
 /// Pairs nodes that share most of their neighbours. If one unmatched node then remains in each trace, pairs these two
 /// nodes.
 pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    // The search goes from an unmatched node to the partners of its neighbours, and from these to unmatched nodes.
+    // The search goes from an unmatched node to the partners of its neighbours, and from these partners to their
+    // unmatched neighbours.
     let mut waiting: Vec<u32> = pairs.unmatched_nodes(0).collect();
     waiting.reverse();
     let mut tries = vec![0_u8; sides[0].len()];
@@ -122,7 +123,7 @@ pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut Node
 }
 
 /// Returns the unmatched node of the second trace that shares the most neighbours with `node`. Returns `None` if that
-/// node shares less than half.
+/// node shares less than half of the neighbours.
 fn find_best_partner(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &NodeMatching,
@@ -160,7 +161,7 @@ fn find_best_partner(
     let scored = affordable.filter_map(|other| {
         let agreement = count_agreeing_neighbours(sides, pairs, node, other);
         let like = score_likeness(sides, node, other);
-        // Among equal candidates, the one with the lowest index is taken, so that the result is deterministic.
+        // Among equal candidates, the candidate with the lowest index is chosen, so that the result is deterministic.
         (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
     });
     scored.max().map(|(.., other)| u32::MAX - other)

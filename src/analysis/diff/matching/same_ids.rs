@@ -1,16 +1,16 @@
 //! Matches nearly identical large traces by ids.
 //!
 //! Ids alone are not evidence, because tools renumber nodes freely. But if nearly all nodes have identical records,
-//! byte for byte, and the same neighbours by the same ids, no tool has renumbered the nodes. Two nodes with the same
-//! id are paired if their records and the records of their neighbours are identical, and if they have the same
-//! neighbours on both sides. Matching by identical ids is used only if it pairs nine of ten nodes. If a few equal
-//! nodes of such traces exchanged their ids, the reported differences are still true, as under any matching.
+//! byte for byte, and neighbours with the same ids, no tool has renumbered the nodes. Two nodes with the same id are
+//! paired if their records and the records of their neighbours are identical, and if they have the same neighbours on
+//! both sides. These pairs are used only if they include at least nine of ten nodes. If a few equal nodes of such
+//! traces exchanged their ids, the reported differences are still true, as under any matching.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::cmp::Ordering;
 
-/// Sentinel: no node has the same id.
+/// Sentinel for a node without a counterpart of the same id.
 const NOBODY: u32 = u32::MAX;
 
 /// Pairs nodes with the same id, if nearly all nodes are identical. Returns whether nodes were paired.

@@ -1,4 +1,5 @@
-//! Renders differences of traces as comma-separated values, one row for each difference; times and sizes come last.
+//! Renders differences of traces as comma-separated values, one row per difference; differences of times and sizes
+//! come last.
 
 use super::json::word_of_change;
 use super::{DiffRenderOptions, words};

@@ -143,7 +143,7 @@ impl From<AmountChange> for AmountChangeRow {
     }
 }
 
-/// Number of occurrences of each change, by its name.
+/// Number of occurrences of each kind of change, by the kind's name.
 #[derive(Debug)]
 struct CountsDocument<'t>(&'t DiffTally);
 

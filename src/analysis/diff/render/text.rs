@@ -151,7 +151,7 @@ fn write_omitted_count(
     }
 }
 
-/// Section: verb and noun of the heading, details, and a predicate that selects the changes.
+/// Section of the text: verb and noun of the heading, details, and a function that selects the changes.
 type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
 /// A quantity that is summed over nodes: its name, and a function that returns its change.

@@ -1,6 +1,7 @@
 //! Differences of reports as an HTML page: one self-contained file.
 //!
-//! As on the page of a report, each number carries its JSON pointer into the JSON form of the same comparison.
+//! Each number has an attribute with its JSON pointer into the JSON form of the same comparison, as on the page of a
+//! report.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, ReportDiff};
 use crate::diff::AmountChange;

@@ -31,7 +31,7 @@ pub enum ReportError {
 /// A report, or the reports of several machines.
 #[derive(Clone, Debug)]
 pub struct ComparedReports {
-    /// The program that wrote the document, with its options and inputs.
+    /// Version, options and inputs of the program that wrote the document.
     pub provenance: Provenance,
     /// Results, one for each machine.
     pub machines: Vec<MachineResult<'static>>,
@@ -60,7 +60,8 @@ pub fn read_report(text: &str) -> Result<ComparedReports, ReportError> {
     for machine in &mut document.machines {
         if let MachineResult::Completed(report) = machine {
             check_report(report)?;
-            // One report may have a row per micro-batch, and the other report a single row for all micro-batches.
+            // One report may have a row per micro-batch, while the other has a single row for all micro-batches, so
+            // rows are summed over micro-batches.
             report.to_mut().sum_micro_batches();
         }
     }

@@ -7,12 +7,12 @@ use chakram_trace::graph::NodeKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Returns the means over `npus` NPUs of the parts of an NPU's time, rounded so that they sum to the makespan.
+/// Returns each part of an NPU's time as a mean over `npus` NPUs, rounded so that the parts sum to the makespan.
 fn divide_by_npus<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
     let count = npus.max(1) as u128;
     let mut whole = 0;
     sums.map(|sum| {
-        // Rounding cumulative sums, instead of each part, keeps the total equal to the makespan.
+        // The cumulative sums are rounded instead of the parts, so that the total stays equal to the makespan.
         let rounded = |sum: u128| (sum + count / 2) / count;
         let before = rounded(whole);
         whole += sum;
@@ -167,7 +167,7 @@ fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
         let mut twins: BTreeMap<String, usize> = BTreeMap::new();
         for row in &report.collectives {
             let what = format!("{}, {}", row.kind, row.group);
-            // Groups with equal names are distinguished by their order.
+            // Groups with equal names are distinguished by their index in the report.
             let twin = twins.entry(what.clone()).or_default();
             let entry = found
                 .entry((what.clone(), *twin))

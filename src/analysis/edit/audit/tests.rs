@@ -137,7 +137,7 @@ fn what_traces_say_of_work_is_no_leak() {
     }
 }
 
-/// A fixed sequence of pseudorandom numbers.
+/// Generator of pseudorandom numbers, which are the same in every run.
 struct Chance(u64);
 
 impl Chance {

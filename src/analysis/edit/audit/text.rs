@@ -73,7 +73,7 @@ pub fn contains_leak(text: &str) -> bool {
     !find_leaks(text).is_empty()
 }
 
-/// Returns the private parts of `text`, in the order of the searches for them.
+/// Returns the private parts of `text`, in the order in which the searches find them.
 pub fn find_leaks(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
     // The searches for e-mail addresses, paths and hosts are fast, because each starts from a
@@ -105,7 +105,7 @@ pub(super) fn byte_before(text: &str, at: usize) -> Option<u8> {
     at.checked_sub(1).map(|at| text.as_bytes()[at])
 }
 
-/// Returns the number of bytes from `at` on that satisfy `test`.
+/// Returns the number of consecutive bytes from `at` on that satisfy `test`.
 fn run(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
     text.as_bytes()[at..]
         .iter()
@@ -253,7 +253,7 @@ fn find_stack_frames<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Keys whose values after a `=` are private.
+/// Keys of private values, as in `KEY=VALUE`.
 const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("hostname", LeakKind::Host),
     ("host", LeakKind::Host),

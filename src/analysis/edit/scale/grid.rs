@@ -18,7 +18,7 @@ impl RankGrid {
             grid.0.push((name, size));
         }
         let sizes = grid.0.iter().map(|(_, size)| u64::from(*size));
-        // The product saturates, because the product of five sizes may exceed even 128 bits.
+        // The multiplication saturates, because the product of five sizes may exceed even 128 bits.
         if sizes.fold(1, u64::saturating_mul) > u64::from(MAX_NPUS) {
             return Err(format!("more than {MAX_NPUS} ranks"));
         }
@@ -188,7 +188,7 @@ impl ScaledDimension {
         )
     }
 
-    /// Returns all new ranks whose coordinates in the other dimensions occur in `ranks`, ascending.
+    /// Returns, in ascending order, all new ranks whose coordinates in the other dimensions occur in `ranks`.
     pub(super) fn scale_members(&self, ranks: &[u32]) -> Vec<u32> {
         let places = ranks.iter().map(|&rank| self.original_position(rank));
         let first = places.filter(|place| place.x == 0);

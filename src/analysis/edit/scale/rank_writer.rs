@@ -80,7 +80,7 @@ impl ScaleWriter<'_> {
             Op::Message { .. } => self.edit_message(&view)?,
             _ => AttributeEditList::new(),
         };
-        // Attributes that the node lacks are not added.
+        // Only attributes that the node has are changed; no attribute is added.
         let mut there = AttributeEditList::new();
         if !sets.is_empty() {
             let mut scales = Vec::new();
@@ -162,7 +162,7 @@ impl ScaleWriter<'_> {
             sets.push(("comm_size", AttributeEdit::Count(size)));
         }
         if old != new {
-            // The sizes exchanged with new members are unknown.
+            // The sizes that are exchanged with new members are unknown, so the lists of sizes are removed.
             sets.push((SEND_BYTES, AttributeEdit::Remove));
             sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
         }
@@ -190,7 +190,7 @@ impl ScaleWriter<'_> {
         if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, group.to_text()) {
             *name = self.scaling.names.in_block(&old, self.block);
             sets.push(("pg_name", AttributeEdit::Text(name)));
-            // Producers use one of two attribute names; only the attribute that the node has is set.
+            // Tools use one of two attribute names for the group; only the attribute that the node has is set.
             sets.push(("comm_group", AttributeEdit::Text(name)));
         }
         Ok(sets)
@@ -255,7 +255,7 @@ impl ScaleWriter<'_> {
         }
     }
 
-    /// Returns the new bytes that a call receives or sends.
+    /// Returns the number of bytes that a call receives or sends in the scaled job.
     fn scale_tensor_bytes(
         &self,
         view: &NodeView<'_>,

@@ -22,7 +22,7 @@ pub struct CheckedTrace<'a> {
 }
 
 impl<'a> CheckedTrace<'a> {
-    /// Reads a trace. Fails if a replay would reject it.
+    /// Reads a trace. Fails if a replay would reject the trace.
     pub fn read_trace(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw = RawTrace::read_trace(contents);
         if !raw.faults.is_empty() {

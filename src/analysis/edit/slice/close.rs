@@ -13,8 +13,8 @@ type ForwardedDependency = (u32, bool);
 #[derive(Debug)]
 pub(super) struct DependencyClosure {
     joints: Vec<bool>,
-    /// Range of the dependencies of a joint or a kept node if these changed, or the range of the replacements of a
-    /// cut node.
+    /// For a joint or a kept node, the range of its dependencies, if they changed. For a cut node, the range of its
+    /// replacements.
     rows: Vec<Option<(u32, u32)>>,
     list: Vec<ForwardedDependency>,
 }
@@ -22,8 +22,8 @@ pub(super) struct DependencyClosure {
 impl DependencyClosure {
     /// Computes the new dependencies in time linear in the number of dependencies.
     pub fn new(trace: &CheckedTrace<'_>, kept: &[bool]) -> Self {
-        // Finds the cut nodes that a kept node waits for, also through other cut nodes, in one pass over the existing
-        // order. petgraph's depth-first search would take twice as long.
+        // One pass over the existing order finds the cut nodes that a kept node waits for, also through other cut
+        // nodes. A depth-first search with petgraph would take twice as long.
         let mut needed = vec![false; kept.len()];
         for &i in trace.order.iter().rev() {
             if kept[i as usize] || needed[i as usize] {
@@ -64,7 +64,8 @@ impl DependencyClosure {
             if kept[at] && !changed {
                 continue;
             }
-            // Data dependencies sort before control dependencies, and the first one per node is kept.
+            // Data dependencies are sorted before control dependencies, and only the first dependency on each node is
+            // kept.
             found.sort_unstable();
             found.dedup_by_key(|behind| behind.0);
             this.joints[at] = !kept[at] && found.len() > MOST_BEHIND;

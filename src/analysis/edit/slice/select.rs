@@ -21,7 +21,7 @@ pub enum SliceTarget {
 /// Sentinel for a node without an owner: the end of a chain of parents.
 const NONE: u32 = u32::MAX;
 
-/// Returns for each node, by index, whether the node is requested.
+/// Returns, for each node by index, whether the node is requested.
 pub(super) fn select_target_nodes(
     trace: &CheckedTrace<'_>,
     cut: &SliceTarget,
@@ -57,7 +57,7 @@ pub(super) fn select_target_nodes(
     Ok(asked)
 }
 
-/// Lists similar names for error messages: the names of steps, or else the first names.
+/// Lists names of annotations for error messages: the names of steps or, if there are no steps, the first names.
 fn suggest_names(trace: &CheckedTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
@@ -104,8 +104,8 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
     Ok((owner, said))
 }
 
-/// Returns, by index, whether a node is part of the step: by the nodes' attributes or, if no node has such an
-/// attribute, by the step's annotation.
+/// Returns, for each node by index, whether the node is part of the step. Attributes of the nodes decide or, if no
+/// node has such an attribute, the step's annotation.
 fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
@@ -156,7 +156,7 @@ fn list_steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     })
 }
 
-/// Returns, by index, whether the annotations that match `pattern` cover a node.
+/// Returns, for each node by index, whether an annotation that matches `pattern` covers the node.
 fn select_annotated(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.raw.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
@@ -241,7 +241,8 @@ fn collect_annotation_windows(
         .for_each(|starts| starts.sort_unstable());
     let mut list: Vec<AnnotationWindow> = of.into_iter().flatten().collect();
     for busy in &mut list {
-        // Waiting at the end of the annotation is not a node, so the window extends to the start of the next node.
+        // At the end of an annotation, the thread may wait without a node, so the window extends to the start of the
+        // thread's next node.
         let starts = others.get(&busy.lane).map_or(&[][..], Vec::as_slice);
         let next = starts.partition_point(|&start| start < busy.to);
         busy.to = starts.get(next).copied().unwrap_or(Span::MAX);

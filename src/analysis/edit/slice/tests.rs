@@ -120,7 +120,7 @@ fn a_slice_starts_where_its_first_node_did() {
         node(3, 2, &[2], &[]),
         node(4, 2, &[1], &[]),
     ];
-    // Node 4 starts at 5 µs, node 2 at 5.3 and node 3 at 12.3, so the slice of 2 to 4 starts at 5.
+    // Node 4 starts at 5 µs, node 2 at 5.3 µs and node 3 at 12.3 µs, so the slice of nodes 2 to 4 starts at 5 µs.
     let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(2..=4));
     assert_eq!(after.iter().map(delay).collect::<Vec<_>>(), [300, 0, 0]);
     assert_eq!((captured, sliced.starts), (9300, Span::ZERO));
@@ -283,7 +283,7 @@ fn long_chains_take_no_stack_and_linear_time() {
     // Without attributes kernels belong to their dependencies, so all kernels are covered.
     let (captured, after, _) = slice(&chain(1000, &[]), &ends);
     assert_eq!((after.len(), captured), (1000, 1_000_000));
-    // With attributes, these kernels belong to no other node: only the middle of the chain is cut.
+    // With attributes, these kernels belong to no other node, so only the middle of the chain is cut.
     let count = 100_000;
     let (captured, after, _) = slice(&chain(count, &[attribute("parent", 0)]), &ends);
     assert_eq!((ids(&after), captured), (vec![1, count], count * 1000));

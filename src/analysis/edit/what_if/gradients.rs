@@ -2,7 +2,7 @@
 //! wait for buckets.
 //!
 //! Gradients are ready in the order of the parameters' hooks. A bucket collects gradients until its size reaches the
-//! limit, and is then reduced. The remaining gradients are the last bucket.
+//! limit, and is then reduced. The remaining gradients form the last bucket.
 
 use super::EditCounts;
 use super::program::{AttributeChange, ItemDependency, ProgramItem, RankProgram, StepPhase};
@@ -146,16 +146,16 @@ impl GradientReductions {
         (all > 0 && bytes.is_multiple_of(all)).then(|| bytes / all)
     }
 
-    /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket except
-    /// the last.
+    /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket, not
+    /// counting the last bucket.
     pub fn largest_bucket_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
         let full = self.collectives.split_last()?.1.iter();
         full.map(|&item| bytes_of(program, item)).min()
     }
 }
 
-/// Returns whether a reduction leaves each rank only its shard of the gradients. Generated jobs show this: the
-/// reduction frees temporary memory of its whole size.
+/// Returns whether a reduction leaves each rank only its shard of the gradients. In generated jobs, such a reduction
+/// frees temporary memory of its whole size.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of(reduction).memory.named_changes();
     let bytes = bytes_of(program, reduction);
@@ -357,7 +357,7 @@ pub(super) fn regroup_found(
         ));
     };
     counts.matched += found.collectives.len() as u64;
-    // New buckets: index of the first and the last hook, and bytes.
+    // New buckets: index of the first hook, index of the last hook, and bytes.
     let mut buckets: Vec<(usize, usize, u64)> = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (i, &(_, elements)) in found.hooks.iter().enumerate() {
@@ -578,7 +578,7 @@ fn place_buckets(
         .collect();
     let launchers: BTreeSet<u32> = found.launches.iter().flatten().copied().collect();
     let (behind, calm) = delays_behind(program, &launchers);
-    // For each old bucket, the first node that waits for its reduction.
+    // For each old bucket, the first node that waits for the bucket's reduction.
     let mut waits: Vec<Option<u32>> = vec![None; found.collectives.len()];
     for &item in &program.order {
         if gone.contains(&item) {
@@ -625,7 +625,7 @@ fn place_buckets(
             changes.insert("wait_ns", AttributeChange::Removed);
             changes.insert("eager", AttributeChange::Removed);
         }
-        // The new collective waits only for its launch, even if the old collective had other dependencies.
+        // The new collective waits only for its launch, even if the copied collective has other dependencies.
         let own = &mut program.items[collective as usize].deps;
         own.retain(|dep| copies.contains(&dep.on));
         let at = found.hooks[last].0;

@@ -114,8 +114,8 @@ pub enum LayerChange {
 pub enum PassOrder {
     /// In GPipe, all forward passes run before the backward passes.
     GPipe,
-    /// 1F1B: each stage first runs one forward pass for each stage from its own to the last. Afterwards, the stage
-    /// alternates between one backward pass and one forward pass.
+    /// 1F1B: each stage first runs as many forward passes as there are stages from this stage to the last.
+    /// Afterwards, the stage alternates between one backward pass and one forward pass.
     OneForwardOneBackward,
 }
 
@@ -130,7 +130,8 @@ pub enum JobEdit {
     Hidden(WidthChange),
     /// New number of repeated layers.
     Layers(LayerChange),
-    /// Number of forward and backward passes before each optimizer step, for a capture with one such pass per step.
+    /// Number of forward and backward passes before each optimizer step, for a capture with one forward and one
+    /// backward pass per step.
     Accumulate(u32),
     /// Factor by which the number of micro-batches of a pipeline grows; the total number of samples stays the same.
     MicroBatches(u32),

@@ -1,8 +1,8 @@
 //! Records that an edit replaces and that the inverse edit cannot restore by itself, such as recorded reductions of
 //! gradient buckets.
 //!
-//! An attribute of the metadata record keeps the replaced records. An edit restores these records if all edits of the
-//! trace now cancel one another.
+//! The replaced records are stored in an attribute of the metadata record. An edit restores these records if all edits
+//! of the trace now cancel one another.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::append_frame;
@@ -10,7 +10,7 @@ use chakram_trace::format::wire::FrameCursor;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Name of the attribute of the metadata record that keeps the replaced records.
+/// Name of the attribute of the metadata record in which the replaced records are stored.
 pub(super) const KEPT: &str = "unedited_records";
 
 /// Records by their index in the trace before all edits, and the number of records of that trace.
@@ -74,8 +74,8 @@ impl KeptRecords {
         text
     }
 
-    /// Returns `trace` with the kept records in their places; returns `trace` unchanged if its number of records
-    /// differs.
+    /// Returns `trace` with the kept records in their original places. Returns `trace` unchanged if its number of
+    /// records differs from the original number.
     pub fn put_back(&self, trace: Vec<u8>) -> Result<Vec<u8>, TraceError> {
         let mut out = Vec::with_capacity(trace.len());
         let (mut frames, mut count) = (FrameCursor::new(&trace), 0);

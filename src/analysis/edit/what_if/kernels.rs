@@ -1,9 +1,10 @@
 //! Changes kernels, messages and collectives for other batch sizes, sequence lengths and hidden sizes.
 //!
 //! Work: a tensor with a sample dimension grows with the number of samples, but a tensor of parameters does not. One
-//! size of a matrix multiplication is the number of samples, so its FLOPs grow with that number. The FLOPs of attention
-//! grow with the square of the sequence length. The bytes of a kernel grow like the total elements of its tensors. If a
-//! trace has no shapes, all work of forward and backward passes is assumed to grow.
+//! size of a matrix multiplication is the number of samples, so the FLOPs of the multiplication grow with this number.
+//! The FLOPs of attention grow with the square of the sequence length. The bytes of a kernel grow in proportion to the
+//! total number of elements of its tensors. If a trace has no shapes, all work of forward and backward passes is
+//! assumed to grow.
 //!
 //! Time: a kernel has the FLOPs `F`, the bytes `Y`, and the recorded time `t`, which includes the profiler's part `p`.
 //! The new values are `F'`, `Y'` and `t'`:
@@ -12,13 +13,13 @@
 //! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)
 //! ```
 //!
-//! `w` is `Y` for kernels without FLOPs, and `F` for kernels with FLOPs. The exception is a kernel with FLOPs that
-//! moved its bytes at half of the trace's highest rate or faster. For such a kernel, `w` is `max(F / f, Y / y)` with
-//! the highest rates `f` (FLOPs) and `y` (bytes) of the trace.
+//! The work `w` of a kernel is `Y` if the kernel has no FLOPs, and `F` if it has. The exception is a kernel with FLOPs
+//! that moved its bytes at least at half of the trace's highest rate. For such a kernel, `w` is `max(F / f, Y / y)`
+//! with the highest rates `f` (FLOPs) and `y` (bytes) of the trace.
 //!
-//! `a` is the fixed time of a kernel call, which does not depend on the kernel's work. If the largest work of the
-//! kernels of one name is at least twice the smallest, `a` is the intercept of a line through the median times of these
-//! kernels over their work. Otherwise, `a` is the time of the shortest kernel of the trace.
+//! `a` is the fixed time of a kernel call, which does not depend on the kernel's work. If kernels of the same name
+//! differ in work by a factor of two or more, `a` is the intercept of a line through the median times of these kernels
+//! over their work. Otherwise, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -60,7 +61,7 @@ impl SizeScaling {
     }
 }
 
-/// Number of scaled nodes, by the source of their times.
+/// Numbers of scaled nodes, by the way in which their times were computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScalingCounts {
     /// Number of kernels, messages and collectives to which the scaling applies.
@@ -328,9 +329,9 @@ impl KernelScaler {
     /// before outputs.
     ///
     /// The sizes of most tensors show their contents. But a matrix whose number of rows equals the number of tokens may
-    /// by chance have the sizes of a weight. The position of such a matrix then decides. A matrix multiplication either
-    /// multiplies samples (first input) by a weight (second input), or multiplies the samples of both inputs and sums
-    /// the products into the gradient of a weight. Other kernels of a pass work on samples.
+    /// by chance have the sizes of a weight. For such a matrix, its position among the inputs decides. A matrix
+    /// multiplication either multiplies samples (first input) by a weight (second input), or multiplies the samples of
+    /// both inputs and sums the products into the gradient of a weight. Other kernels of a pass work on samples.
     fn find_parameters(
         &self,
         product: ProductKind,
@@ -394,7 +395,7 @@ impl KernelScaler {
         let mut counts = ScalingCounts::default();
         for item in program.order.clone() {
             let facts = *program.facts_of(item);
-            // Messages between stages are activations and their gradients, whatever phase surrounds them.
+            // Messages between stages are activations and their gradients, even if another phase surrounds them.
             let passes = matches!(facts.phase, StepPhase::Forward | StepPhase::Backward);
             let op = program.view_of(item).op;
             let was_widened = facts.unedited.is_some() && !passes;
@@ -512,8 +513,8 @@ impl KernelScaler {
         }
         let call = self.call_time_of_kernel(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        // A kernel with FLOPs is limited by bytes if it moves its bytes at half of the highest rate or faster, as in a
-        // multiplication of few rows by weights. Every other kernel with FLOPs is limited by its FLOPs.
+        // A kernel with FLOPs is limited by bytes if it moves its bytes at least at half of the highest rate, as a
+        // multiplication of few rows by weights does. Every other kernel with FLOPs is limited by its FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,
@@ -578,7 +579,7 @@ impl KernelScaler {
         true
     }
 
-    /// Returns the part of the `bytes` that a node allocates or frees for gathered parameters, or for whole gradients
+    /// Returns the part of `bytes`, which a node allocates or frees, that is for gathered parameters or for gradients
     /// before their reduction. Memory of parameters and of unreduced gradients does not grow with the tokens.
     fn bytes_of_parameters(
         &self,
@@ -707,7 +708,7 @@ impl KernelScaler {
         }
     }
 
-    /// Returns the shape of a kernel with more rows, sequences or keys.
+    /// Returns the shape of a kernel after its number of rows, sequences or keys grew.
     fn scaled_shape(
         &self,
         kernel: KernelShape,
@@ -809,7 +810,7 @@ fn work_of(program: &RankProgram<'_>, node: u32) -> UneditedWork {
     let profiler = view.profiler.0 / 1000;
     let profiler = match program.is_in_delay(node) {
         true => profiler,
-        // The profiler's part is subtracted from the delay first.
+        // The profiler's part is subtracted from the delay first, and only the rest from the duration.
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);

@@ -1,10 +1,10 @@
 //! Changes the number of layers. Layers are parts of a step that the forward pass and the backward pass repeat the same
 //! number of times.
 //!
-//! A repeated part is found by its structure: a sequence of operators with their shapes that immediately repeats. The
-//! longest such repetition of the forward pass gives the number of layers. The backward pass must have the same number
-//! of repetitions; the optimizer may have another number. New layers are copies of an inner layer, and removed layers
-//! are inner layers. Reductions of gradients are divided into new buckets.
+//! A repeated part is found by its structure: a sequence of operators, with their shapes, that is repeated without a
+//! gap. The longest such repetition of the forward pass gives the number of layers. The backward pass must have the
+//! same number of repetitions; the optimizer may have another number. New layers are copies of an inner layer, and
+//! removed layers are inner layers. Reductions of gradients are divided into new buckets.
 //!
 //! Work on parameters that does not repeat per layer, such as a fused optimizer or copies out of buckets, is scaled by
 //! the number of parameters.
@@ -88,13 +88,13 @@ impl JobLayers {
     }
 }
 
-/// Returns the layers of a step's forward passes, and all repetitions with the same period and number, each with the
-/// index of its pass.
+/// Returns the layers of a step's forward passes, and all repetitions with the same length and number of layers, each
+/// with the index of its pass.
 fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {
     let found = passes.forward.iter().filter_map(layers_of);
     let layers = found.max_by_key(|found| found.covered_count())?;
     let runs = find_runs(&passes.forward, layers.period, layers.times);
-    // A repetition of a few operators, as within one layer, does not count as layers.
+    // A repetition of only a few operators, such as a repetition within one layer, does not count as layers.
     let covered: usize = runs.iter().map(|(_, found)| found.covered_count()).sum();
     let passed: BTreeSet<usize> = runs.iter().map(|(pass, _)| *pass).collect();
     let all: usize = passed
@@ -303,8 +303,8 @@ fn change_step(
     Ok(Some((by, buckets.bucket_sizes())))
 }
 
-/// Returns the layers of a pass and chooses the template to copy: an inner layer that is equal to its neighbour, if
-/// there is one.
+/// Returns the layers of a pass, and chooses the template to copy: an inner layer that is equal to its neighbour, if
+/// such a layer exists.
 fn run_of(
     program: &RankProgram<'_>,
     pass: &PassItems,

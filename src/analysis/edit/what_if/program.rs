@@ -1,4 +1,4 @@
-//! A rank's trace as a program (an ordered list of items) whose parts an edit can repeat, drop and change.
+//! A rank's trace as a program: an ordered list of items, parts of which an edit can repeat, drop or change.
 //!
 //! An item is a node or a copy of a node. The order of the items is the program order. A dependency on the previous
 //! item of the same thread or stream only expresses the order of these two items. After an edit, such a dependency is
@@ -88,7 +88,7 @@ pub(super) struct NodeFacts<'a> {
     pub outputs: &'a str,
     pub micro_batch: Option<u32>,
     pub layer: Option<u32>,
-    /// Autograd's sequence number, which an operator shares with the function that computes its gradient.
+    /// Autograd's sequence number; an operator and the function that computes its gradient have the same number.
     pub sequence: Option<u64>,
     /// Text of the values that earlier edits replaced.
     pub unedited: Option<&'a str>,
@@ -257,7 +257,7 @@ impl<'a> RankProgram<'a> {
     pub fn callers_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         let mut left = self.facts.len();
         std::iter::successors(Some(node), move |&node| {
-            // Limits the loop, because a file may state that a node calls itself.
+            // The limit ends the loop if a file states that a node calls itself.
             left = left.checked_sub(1)?;
             self.facts[node as usize].caller
         })
@@ -289,7 +289,7 @@ impl<'a> RankProgram<'a> {
                 steps.find_map(|step| step).map(|step| numbers[&step])
             })
             .collect();
-        // Nodes of threads without marks, such as the thread of a backward pass, get the step of the previous node in
+        // On threads without marks, such as the thread of a backward pass, nodes get the step of the previous node in
         // program order.
         let mut current = None;
         for (fact, step) in self.facts.iter_mut().zip(of_callers) {
@@ -309,7 +309,8 @@ impl<'a> RankProgram<'a> {
             .node_indices()
             .map(|i| self.callers_of(i).find_map(|node| own[node as usize]))
             .collect();
-        // The range that encloses the optimizer, or else the backward pass, is the training iteration.
+        // The training iteration is the range that encloses the optimizer or, if there is no optimizer, the backward
+        // pass.
         let mut scopes: BTreeMap<Option<u32>, Option<u32>> = BTreeMap::new();
         for phase in [StepPhase::Backward, StepPhase::Optimizer] {
             for i in self.raw.node_indices() {
@@ -330,8 +331,8 @@ impl<'a> RankProgram<'a> {
                     found[0] = found[0].or(Some(i));
                     found[1] = Some(i);
                 }
-                // Only an optimizer's step after a backward pass counts, because a capture may begin with the end of
-                // an iteration.
+                // An optimizer's step counts only after a backward pass, because a capture may begin with the end of
+                // an earlier iteration.
                 Some(StepPhase::Optimizer) if found[1].is_some() => found[2] = found[2].or(Some(i)),
                 _ => {}
             }
@@ -475,8 +476,8 @@ impl<'a> RankProgram<'a> {
         item
     }
 
-    /// Removes the items for which `gone` returns true. Items that wait for a removed item wait for that item's
-    /// dependencies instead.
+    /// Removes the items for which `gone` returns true. Items that waited for a removed item wait for the removed
+    /// item's dependencies instead.
     pub fn remove_items(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -509,7 +510,7 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Encodes the trace. An unchanged program gives the bytes that were read.
+    /// Encodes the trace. If the program is unchanged, the result is the bytes that were read.
     pub fn write_trace(&self) -> Result<Vec<u8>, TraceError> {
         let count = self.raw.nodes.len() as u32;
         let moved = !self.order.iter().copied().eq(0..count);
@@ -647,8 +648,8 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job. The
-    /// attributes of the duration and of the work are therefore renamed in place. The names are restored when no edit
-    /// is left.
+    /// attributes of the duration and of the work are therefore renamed in place. The names are restored when all
+    /// edits cancel one another.
     fn write_metadata(
         &self,
         record: RawRecord<'_>,
@@ -694,8 +695,8 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns whether a node's own work is in its delay instead of its duration, because a wait of the node's caller
-    /// includes the duration.
+    /// Returns whether a node's own work is in its delay instead of its duration. This is so if the duration is part
+    /// of a wait of the node's caller.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO

@@ -231,8 +231,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
     found
 }
 
-/// Cuts each micro-batch of a pipeline into `times` smaller ones. The schedule keeps its order (GPipe or 1F1B) with
-/// more micro-batches.
+/// Cuts each micro-batch of a pipeline into `times` smaller micro-batches. The order of passes stays GPipe or 1F1B.
 pub(super) fn cut_micro_batches(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -273,8 +272,8 @@ pub(super) fn cut_micro_batches(
             ..SizeScaling::NONE
         };
         scaler.scale_items(program, part, &|item| all.contains(&item));
-        // All passes of a micro-batch are copied together, so that a copied backward pass depends on the copied
-        // forward pass of the same part.
+        // The passes of a micro-batch are copied together, so that a copied backward pass depends on the forward pass
+        // that was copied with it.
         let items: Vec<u32> = all.iter().copied().collect();
         let mut parts: Vec<BTreeMap<u32, u32>> = Vec::new();
         for _ in 1..times {
@@ -336,8 +335,7 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
 pub(super) struct PipelineStages {
     /// For each rank, the rank of the next stage, to which the rank sends in forward passes.
     next: BTreeMap<u32, u32>,
-    /// Ranks whose order of passes is 1F1B and not GPipe. If a rank has equal numbers of micro-batches and stages,
-    /// both orders are the same.
+    /// Ranks whose order of passes can only be 1F1B. (On some ranks, 1F1B and GPipe give the same order.)
     alternate: BTreeSet<u32>,
 }
 
@@ -346,12 +344,12 @@ pub(super) struct PipelineStages {
 pub(super) struct PipelinePlace {
     /// Number of stages from the rank's stage to the last stage, including both.
     pub stages: u32,
-    /// Whether one of these stages shows that the order is 1F1B.
+    /// Whether the order of passes on one of these stages can only be 1F1B.
     pub alternates: bool,
 }
 
 impl PipelineStages {
-    /// Adds the next stage of `rank`, if the rank sends messages in forward passes.
+    /// Adds the rank of the next stage after `rank`, if `rank` sends messages in forward passes.
     pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = warm_up_of_passes(program)
             && warm_up < micro_batches
@@ -459,7 +457,7 @@ pub(super) fn reorder_passes(
     Ok(counts)
 }
 
-/// Ends of passes: for each pass except the last, the node after which the next pass begins.
+/// Ends of passes. The end of a pass is the node after which the next pass begins; the last pass has no end.
 #[derive(Debug, Default)]
 struct PassEndItems {
     /// End node of each pass.
@@ -514,7 +512,7 @@ fn arrange_items(
             .into_iter()
             .flat_map(|items| items.iter());
         let items: Vec<u32> = items.map(|item| parts[part][item]).collect();
-        // Whether `on` is the end after which the pass began, in any of the parts.
+        // Whether `on` is the end of the previous pass, or a copy of this end for a part of a cut micro-batch.
         let was_front = |on: u32| {
             let before = ends.before.get(&pass);
             before.is_some_and(|before| parts.iter().any(|part| part.get(before) == Some(&on)))
@@ -566,8 +564,8 @@ fn arrange_items(
     ordered
 }
 
-/// Removes the nodes `old` from the program order, and inserts `ordered` at the position of the first removed node. A
-/// node between old nodes, such as a reduction of gradients, stays after the old node that it followed.
+/// Removes the nodes `old` from the program order, and inserts `ordered` at the position of the first removed node.
+/// Another node between the old nodes, such as a reduction of gradients, stays after the old node that it followed.
 fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! Changes the number of data-parallel replicas, with the reductions of gradients between them.
+//! Changes the number of data-parallel replicas, and the reductions of gradients between replicas.
 //!
 //! Replicas are the ranks that reduce gradients together. [`JobScaling`] adds or removes replicas. A job that reduces
 //! no gradients gets the reductions that DistributedDataParallel would issue, if the hooks of its parameters were
-//! captured. The reductions are in buckets of [`DEFAULT_BUCKET`], each after the hook that fills the bucket, and the
-//! optimizer waits for all reductions.
+//! captured. The reductions are in buckets of [`DEFAULT_BUCKET`] bytes. Each reduction follows the hook that fills
+//! its bucket, and the optimizer waits for all reductions.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions};

@@ -1,12 +1,13 @@
 //! Creates traces for ranks without a trace from captured ranks with the same role.
 //!
-//! Ranks form a grid. One dimension is the *stages* of a pipeline. The distance between neighbouring stages is the
-//! distance of forward messages: the receiving rank minus the sending rank. Another dimension of the grid of ranks is
-//! the *replicas*. The distance between neighbouring replicas is the distance between ranks that reduce gradients
-//! together. The remaining dimension has all other positions, such as shards of tensors. An absent rank m copies a
-//! captured rank t, its model. The model is a rank of the same stage, if possible with the same coordinate in the
-//! remaining dimension. The model of a rank in a middle stage may be in another middle stage. The 1F1B passes of such a
-//! model are reordered for the stage of m. The trace of t changes as follows:
+//! Ranks form a grid. One dimension has the *stages* of a pipeline as its coordinates. The distance between
+//! neighbouring stages is the distance of forward messages: the receiving rank minus the sending rank. Another
+//! dimension of the grid of ranks has the *replicas* as its coordinates. The distance between neighbouring replicas is
+//! the distance between ranks that reduce gradients together. The remaining dimension has all other positions, such as
+//! shards of tensors. An absent rank m copies a captured rank t, its model. The model is a rank of the same stage, if
+//! possible with the same coordinate in the remaining dimension. The model of a rank in a middle stage may be in
+//! another middle stage. The 1F1B passes of such a model are reordered for the stage of m. The trace of t changes as
+//! follows:
 //!
 //! - a message from t to a rank at distance d becomes a message from m to the rank at distance d from m; its tag
 //!   changes from stage to stage as the tags of t do;
@@ -44,7 +45,7 @@ pub(super) use restage::change_stages;
 /// Rule that selects the model of an absent rank among the captured ranks with the same role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoleModel {
-    /// The rank with the nearest place in the grid.
+    /// The rank with the nearest position in the grid.
     #[default]
     Nearest,
     /// The rank whose kernels take the least time.
@@ -332,7 +333,7 @@ fn share_equal_traces(traces: &mut RankTraces) {
     }
 }
 
-/// Checks that `count` traces as large as the largest of `traces` fit into memory; `fewer` is the remedy in the
+/// Checks that `count` traces, each as large as the largest of `traces`, fit into memory; `fewer` is the remedy in the
 /// error.
 fn check_memory(
     traces: &RankTraces,

@@ -1,10 +1,10 @@
 //! Finds the sizes of tensors (widths) that grow with a model's hidden size, and how they grow.
 //!
 //! The sizes of weights in matrix multiplications are widths, except the vocabulary size, which occurs only in the
-//! embedding and the loss. A tensor of activations has a width after its samples and tokens: one size, or two sizes
-//! (heads times the width of a head). Multiplications with weights grow with the square of the hidden size, and other
-//! work with the hidden size itself. Attention gets more heads of the same width if the new number of heads is whole;
-//! otherwise the heads become wider.
+//! embedding and the loss. In a tensor of activations, the sizes of samples and tokens are followed by a width: one
+//! size, or two sizes (heads times the width of a head). Multiplications with weights grow with the square of the
+//! hidden size, and other work with the hidden size itself. Attention gets more heads of the same width if the new
+//! number of heads is whole; otherwise the heads become wider.
 
 use super::gradients;
 use super::grammar::{ScaleFactor, WidthChange};
@@ -27,7 +27,8 @@ pub(super) struct ModelWidths {
     vocabulary: BTreeSet<u64>,
     heads: BTreeSet<u64>,
     kv_heads: BTreeSet<u64>,
-    /// Number of samples, number of tokens in a sequence, and rows of matrix multiplications.
+    /// Sizes that count samples or tokens: the number of samples, the number of tokens in a sequence, and the numbers
+    /// of rows of matrix multiplications.
     leading: BTreeSet<u64>,
     /// Numbers of elements of weights, for each layer of a generated job, and for all layers together under the key
     /// `None`. The first number counts weights with one width, the second counts weights with two widths.
@@ -107,7 +108,7 @@ impl ModelWidths {
             }
         }
         let most = seen.values().max().copied().unwrap_or(0);
-        // If no loss shows the vocabulary size, a size that occurs in few of the multiplications is assumed to be the
+        // If no loss shows the vocabulary size, a size that occurs only in a few multiplications is assumed to be the
         // vocabulary size.
         let rare = |size: &u64| this.vocabulary.is_empty() && seen[size] * 8 <= most && *size > 1;
         let rare: Vec<u64> = seen.keys().copied().filter(rare).collect();
@@ -263,9 +264,9 @@ impl ModelWidths {
         wider
     }
 
-    /// Returns the factor by which the parameters (if `gradients` is true, the gradients) of `layers` of a generated
-    /// job grow. An empty set means all layers. `bytes` are the bytes of these parameters on a rank. Parameters that no
-    /// multiplication shows (biases and norms) grow in proportion to the hidden size.
+    /// Returns the factor by which the parameters of `layers` of a generated job grow or, if `gradients` is true, their
+    /// gradients. An empty set means all layers. `bytes` are the bytes of these parameters on a rank. Parameters that
+    /// no multiplication shows (biases and norms) grow in proportion to the hidden size.
     pub fn growth_of_weights(
         &self,
         layers: &BTreeSet<u32>,

@@ -146,8 +146,8 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 }
 
 proptest! {
-    /// For random ranks, the path has no gap and ends with the rank that ends last. A part that stays on its rank has
-    /// the length of its node.
+    /// For random ranks, the path has no gap and ends with the rank that ends last. A part after which the path does
+    /// not change ranks has the length of its node.
     #[test]
     fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
         let tracks: Vec<PathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();

@@ -12,14 +12,14 @@ use serde::Serialize;
 /// Form of a list of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeList {
-    /// Text in lines of limited width.
+    /// The list is printed as text, in lines of limited width.
     Text {
         /// Maximum number of columns per line.
         width: usize,
     },
     /// The list is printed as one JSON document.
     Json,
-    /// Comma-separated values.
+    /// The list is printed as comma-separated values.
     Csv,
 }
 
@@ -38,8 +38,8 @@ impl NodeList {
         }
     }
 
-    /// Renders `rows`, one per line. Returns the text, and the end of each line in the text. In JSON, every line ends
-    /// with a comma.
+    /// Renders `rows`, one per line. Returns the text, and the end offset of each line in the text. In JSON, every
+    /// line ends with a comma.
     pub fn render_lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
         if self == Self::Csv {

@@ -1,4 +1,4 @@
-//! Renders the critical path of a job, or one path per rank.
+//! Renders the critical path of a job, or one critical path per rank.
 
 use super::RenderHints;
 use super::json::{ViewDocument, build_view_document};
@@ -192,7 +192,7 @@ impl TrackPath<'_> {
         })
     }
 
-    /// Returns whether both paths stay on one rank and have the same parts, with the same times and names.
+    /// Returns whether each path stays on one rank, and both have the same parts with the same times and names.
     fn is_equal_to(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)

@@ -1,5 +1,5 @@
-//! Tests differences of two traces. A comparison must find no differences if only ids and order differ, and must find
-//! every single change with its kind and place.
+//! Tests differences of two traces. If only ids and order differ, a comparison must find no difference. If one thing
+//! is changed, the comparison must find exactly this change.
 
 mod changes;
 mod same;

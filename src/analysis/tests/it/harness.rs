@@ -1,5 +1,5 @@
-//! Body of the fuzz target for differences. The fuzz crate uses the same code. The tests of this module run that code
-//! on every seed file.
+//! Body of the fuzz target for differences. The fuzz crate uses this module as its fuzz target. The tests of this
+//! module run the fuzz target on every seed file.
 
 mod diff;
 

@@ -90,7 +90,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
         }
     }
     let bytes = token.as_bytes();
-    // A drive is a single letter, so no letter may precede it.
+    // A drive is a single letter, so it counts as a drive only if no letter precedes it.
     let drive = token.find(":\\").filter(|&at| {
         at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word(bytes[at - 2]))
     });
@@ -131,8 +131,8 @@ const DOMAINS: [&str; 9] = [
     "localdomain",
 ];
 
-/// Top-level domains that may also end a dotted name in a program. A host name that ends in one of these domains must
-/// have three labels, and a digit or hyphen.
+/// Top-level domains that may also end a dotted name in a program. A name that ends in one of these domains counts as
+/// a host name only if it has three labels, and a digit or hyphen.
 const SHORT_DOMAINS: [&str; 18] = [
     "net", "io", "ai", "dev", "cloud", "local", "home", "cluster", "de", "uk", "fr", "ch", "nl",
     "eu", "jp", "cn", "ru", "us",

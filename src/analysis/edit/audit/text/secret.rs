@@ -5,8 +5,8 @@
 //! each step adds the logarithm of a ratio, in quarters of a bit: its frequency in random text divided by its
 //! frequency in names. Names score far below zero, and random text far above zero. Letter frequencies in names are
 //! assumed to be the English ones: `log2((1/26) / frequency)`, at most 13/4. A step between random letters has one of
-//! four combinations of cases, with probability 1/4 each. In names the probability is 4/5 from lower to lower case,
-//! 1/16 to a capital, and 1/8 after a capital.
+//! four combinations of cases, with probability 1/4 each. In names the probability of a step is 4/5 from lower to
+//! lower case, 1/16 to a capital, and 1/8 after a capital.
 
 use super::{LeakKind, TextLeak};
 
@@ -69,7 +69,7 @@ pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Searches a run of characters of either base64 alphabet.
+/// Searches a run of characters that belong to one of the two base64 alphabets.
 fn search_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
         found.push(TextLeak {

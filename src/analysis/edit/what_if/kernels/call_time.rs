@@ -7,9 +7,9 @@ pub(super) struct CallTime {
     pub by_line: bool,
 }
 
-/// Fits a line through `points` of work and time, by least squares of relative errors, and returns the line's time at
-/// zero work. The result is at least 0 and at most nine tenths of the shortest time. Returns `None` if the largest work
-/// is less than twice the smallest.
+/// Fits a line to `points` of work and time, by least squares of relative errors. Returns the line's time at zero work.
+/// The result is at least 0 and at most nine tenths of the shortest time. Returns `None` if the largest work is less
+/// than twice the smallest.
 pub(super) fn fit_intercept(points: &[(f64, f64)]) -> Option<f64> {
     let works = points.iter().map(|point| point.0);
     let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));

@@ -12,8 +12,8 @@ use std::fmt;
 
 /// Buckets in which a step reduced its gradients.
 pub(super) enum GradientBuckets {
-    /// The step reduces no gradients. `elements` is the number of elements of the parameters, 0 if no hooks show this
-    /// number.
+    /// The step reduces no gradients. `elements` is the number of elements of the parameters, or 0 if no hooks show
+    /// this number.
     None { elements: u64 },
     /// Buckets of a captured job with hooks of parameters: bucket limit in bytes, bytes per element, and total number
     /// of elements.
@@ -22,7 +22,7 @@ pub(super) enum GradientBuckets {
         each: u64,
         elements: u64,
     },
-    /// Buckets of a generated job, which states layers.
+    /// Buckets of a generated job, whose nodes state their layers.
     Layers(LayerBuckets),
 }
 
@@ -41,7 +41,7 @@ pub(super) struct LayerBuckets {
     bytes: u64,
     /// Whether gradients are reduced after the backward pass.
     at_end: bool,
-    /// Gathers of the parameters that the optimizer updated.
+    /// Collectives that gather the parameters that the optimizer updated.
     gathers: Vec<u32>,
     shard: f64,
 }
@@ -55,7 +55,7 @@ fn refuse_unknown_buckets() -> TraceError {
 }
 
 impl GradientBuckets {
-    /// Finds the buckets of a step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` are the
+    /// Finds the buckets of a step. Layers whose labels are in the ranges `repeated` are equal; `layer_bytes` are the
     /// bytes of a layer's weights in matrix multiplications, if known.
     pub fn find_buckets(
         program: &RankProgram<'_>,
@@ -303,7 +303,7 @@ impl LayerBuckets {
         Ok(this)
     }
 
-    /// Finds the gathers of parameters after the optimizer.
+    /// Finds the collectives that gather the updated parameters after the optimizer.
     fn find_gathers(&mut self, program: &RankProgram<'_>, step: u32) -> Result<(), TraceError> {
         let is_gather = |item: u32| {
             let facts = program.facts_of(item);

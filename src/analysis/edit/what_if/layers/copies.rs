@@ -1,6 +1,6 @@
 //! Copies or removes layers in all passes of a step.
 //!
-//! A layer run is a pass with its layers in execution order. New layers are copies of one layer of the run, the
+//! A *layer run* is a pass with its layers in execution order. New layers are copies of one layer of the run, the
 //! template, and are inserted after the template. Removed layers are the layers after the template. If a node waits for
 //! a node `n` layers earlier in the same pass, it still waits for a node `n` layers earlier after the edit. If a node
 //! waits for a node of another pass, the dependency is moved by as many layers as the waiting node. For example,
@@ -13,9 +13,9 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Key of a part of a layer; the same part has the same key in different layers. The key consists of a hash of the name
-/// without numbers, the number of layers by which the node is ahead of the running layer, and an index among the nodes
-/// for which these two are equal.
+/// Key of a part of a layer; the same part has the same key in different layers. The key consists of a hash of the
+/// node's name without numbers, the number of layers by which the node is ahead of the running layer, and an index
+/// among the nodes with the same hash and number.
 type LayerItemKey = (u64, i64, u32);
 
 /// A pass with its layers.
@@ -24,11 +24,11 @@ pub(super) struct LayerRun {
     pub backward: bool,
     /// Nodes of each layer, in execution order of the layers.
     pub layers: Vec<Vec<u32>>,
-    /// Position in `layers` of the template, which is copied.
+    /// Index in `layers` of the template, the layer that is copied.
     pub template: usize,
 }
 
-/// Place of a node in a layer: the run, the position of the layer in the run, and the part of the layer.
+/// Place of a node: the run, the position of the node's layer in the run, and the part of the layer.
 #[derive(Clone, Copy)]
 struct LayerItemPosition {
     run: usize,
@@ -45,7 +45,7 @@ pub(super) struct LayerMove {
     pub new: i64,
 }
 
-/// Changes the runs of a step by `by` layers each; negative removes layers.
+/// Adds `by` layers to each run of a step; a negative number removes layers.
 pub(super) struct LayerEditor {
     runs: Vec<LayerRun>,
     by: i64,
@@ -121,8 +121,8 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the number of the layer at a position in a run of `count` layers. A backward pass is counted from its
-    /// end, because its first layers may be missing.
+    /// Returns the number of the layer at a position in a run of `count` layers. The layers of a backward pass are
+    /// counted from its end, because its first layers may be missing.
     fn layer_at_position(&self, run: usize, position: i64, count: i64) -> i64 {
         match self.runs[run].backward {
             true => count - 1 - position,
@@ -148,8 +148,8 @@ impl LayerEditor {
         layer.get(&key).copied()
     }
 
-    /// A node at the old position `old` of `run` depends on `target`. Returns the corresponding dependency of a node in
-    /// the layer at the new position `new`.
+    /// If a node in the layer at position `old` of `run` depends on `target`, returns the corresponding dependency of a
+    /// node in the layer at the new position `new`.
     fn find_moved_target(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
         let Some(of) = self.places.get(&target) else {
             return Some(target);
@@ -245,9 +245,9 @@ impl LayerEditor {
         program.order = order;
     }
 
-    /// Returns, for each copy, the layer whose recorded times the copy takes. Layers equal to the template are used
-    /// equally often. The remaining copies use the layers whose times are nearest to the mean, so that twice the layers
-    /// take twice the time.
+    /// Returns, for each copy, the layer whose recorded times the copy takes. All layers that are equal to the template
+    /// are used equally often. The remaining copies use the layers whose times are nearest to the mean, so that twice
+    /// the number of layers takes twice the time.
     fn timed_layers(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
@@ -345,8 +345,8 @@ impl LayerEditor {
         }
     }
 
-    /// Updates the dependencies of nodes outside layers. A node that waited for the last layer waits for the new last
-    /// layer. A node that waited for every layer also waits for the new layers.
+    /// Updates the dependencies of nodes outside layers. A node that waited for the last layer now waits for the new
+    /// last layer. A node that waited for every layer now also waits for the new layers.
     fn link_others(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for item in program.order.clone() {
             if self.places.contains_key(&item) || gradients::is_bucket(program, item) {
@@ -407,7 +407,7 @@ pub(super) fn label_of(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> 
     program.facts_of(*layer.iter().find(computes)?).layer
 }
 
-/// Returns a hash of the name of a part of a layer. In a generated job, hashes only the end of the name, after the
+/// Returns a hash of the name of a part of a layer. In a generated job, hashes only the part of the name after the
 /// layer's own name.
 fn hash_part(program: &RankProgram<'_>, item: u32) -> u64 {
     let name = program.view_of(item).name;
@@ -452,7 +452,7 @@ pub(super) fn whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<V
     }
     let mut left: Vec<usize> = parts.iter().map(|part| part.len()).collect();
     let mut layers = vec![Vec::new(); parts.len()];
-    // Gathers between two layers fetch parameters for the second or for later layers.
+    // A gather between two layers fetches parameters for the second of them or for a later layer.
     let mut front: Vec<u32> = Vec::new();
     let (mut current, mut before): (Option<usize>, bool) = (None, true);
     for &item in &program.order {

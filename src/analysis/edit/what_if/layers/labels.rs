@@ -4,8 +4,8 @@ use super::super::program::{AttributeChange, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of};
 use std::collections::BTreeMap;
 
-/// Repeated layers of a job. For each part of the model on a stage: the first and the last label, and the number of
-/// layers added.
+/// Repeated layers of a job. For each part of the model on a stage, the key is the first and the last label, and the
+/// value is the number of layers added.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);
 
@@ -26,7 +26,7 @@ impl LayerLabels {
     ) {
         let base = |run: usize| label_of(program, editor.edited_runs()[run].layers.first()?);
         let bases: Vec<Option<u32>> = (0..editor.edited_runs().len()).map(base).collect();
-        // A gather before all layers belongs to the layer that waits for it.
+        // A gather of parameters before all layers belongs to the layer that waits for the gather.
         let mut fetched: BTreeMap<u32, LayerMove> = BTreeMap::new();
         for (&item, moved) in &editor.moves {
             for dep in &program.items[item as usize].deps {
@@ -67,7 +67,7 @@ impl LayerLabels {
     }
 }
 
-/// Adds `by` to the numbers of all layers.
+/// Adds `by` to the layer numbers of all nodes.
 pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
     if by == 0 {
         return;

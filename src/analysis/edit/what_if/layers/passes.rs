@@ -18,7 +18,7 @@ impl PassItems {
     fn push(&mut self, program: &RankProgram<'_>, item: u32) {
         let (view, facts) = (program.view_of(item), program.facts_of(item));
         let mut hasher = DefaultHasher::new();
-        // Digits are skipped, because names of modules and layers contain their numbers.
+        // Digits are left out of the signature, because names of modules and layers contain numbers.
         for part in view
             .name
             .split(|c: char| c.is_ascii_digit())
@@ -123,8 +123,9 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 /// because parameters are gathered ahead for some layers.
 type LayerBlocks = Vec<Vec<u32>>;
 
-/// Returns the layers of a forward pass: the longest repetition. If this repetition repeats whole passes over the
-/// same layers, as when tokens are decoded one by one, the function returns the repetition inside one pass.
+/// Returns the layers of a forward pass, which are the longest repetition. If the repeated part is itself a whole
+/// pass over the layers (as when tokens are decoded one by one), the function returns the repetition inside one such
+/// pass.
 pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
@@ -137,7 +138,7 @@ pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     }
 }
 
-/// Returns all repetitions with this period and number in `passes`, each with the index of its pass.
+/// Returns all repetitions in `passes` with this length and number, each with the index of its pass.
 pub(super) fn find_runs(
     passes: &[PassItems],
     period: usize,
@@ -170,8 +171,8 @@ pub(super) fn find_runs(
 }
 
 impl StepPasses {
-    /// Finds the layers of backward passes by autograd's sequence numbers, which an operator shares with the function
-    /// that computes its gradient. Returns `None` if a pass does not show all layers.
+    /// Finds the layers of backward passes by autograd's sequence numbers: an operator and the function that computes
+    /// its gradient have the same number. Returns `None` if a pass does not show all layers.
     pub fn blocks_by_links(
         &self,
         program: &RankProgram<'_>,
@@ -220,7 +221,7 @@ impl StepPasses {
             for &item in &pass.items {
                 let mut callers = program.callers_of(program.items[item as usize].node);
                 let own = callers.find_map(|caller| of_function.get(&caller).copied());
-                // Functions of operators before the first layer, such as an embedding, belong to no layer.
+                // Gradient functions of operators before the first layer, such as an embedding, belong to no layer.
                 let other = own.is_none() && program.facts_of(item).phase == StepPhase::Backward;
                 let seen_all = current == Some(0) && other;
                 current = if seen_all { None } else { own.or(current) };

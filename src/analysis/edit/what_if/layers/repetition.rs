@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum number of distances between equal nodes that are tried as the length of a layer.
+/// Maximum number of distances (between equal nodes) that are tried as the length of a layer.
 const MAX_PERIODS: usize = 64;
 
 /// A part of a list of nodes that repeats: its start, its length and the number of repetitions.
@@ -19,8 +19,8 @@ impl RepeatedPart {
     }
 }
 
-/// Returns the repetition that covers most of `signatures`. If `times` is given, only repetitions with that number
-/// count. Among repetitions that cover the same length, returns the one with the shortest period.
+/// Returns the repetition that covers most of `signatures`. If `times` is given, only parts that are repeated exactly
+/// `times` times count. Among repetitions that cover the same length, returns the one with the shortest period.
 pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
     let mut best: Option<RepeatedPart> = None;
     for period in find_candidate_periods(signatures) {

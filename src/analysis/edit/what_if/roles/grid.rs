@@ -4,7 +4,7 @@ use super::{CapturedRank, StageKind, refuse_missing_role};
 use chakram_trace::format::TraceError;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Dimension of the grid: distance between neighbouring ranks, and size.
+/// Dimension of the grid: the distance between neighbouring ranks, and the number of coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GridDimension {
     stride: u32,
@@ -203,7 +203,7 @@ impl RoleGrid {
         offsets.sum()
     }
 
-    /// Returns whether two ranks differ at most in stage and replica.
+    /// Returns whether two ranks have equal coordinates in all dimensions other than stage and replica.
     pub(super) fn has_same_position(&self, a: u32, b: u32) -> bool {
         self.dimensions.iter().enumerate().all(|(at, dimension)| {
             [self.stages, self.replicas].contains(&Some(at))
@@ -260,7 +260,7 @@ impl RoleGrid {
                 let x = dimension.coordinate_of(member);
                 let x = match all[..] {
                     [_] => new,
-                    // The first and the last stage share weights, and so form a group.
+                    // A group over several stages must consist of the first and the last stage, which share weights.
                     _ if is_restaged => match x {
                         _ if all != [first, last] => return None,
                         0 => 0,
@@ -296,7 +296,7 @@ mod tests {
         let grid = grid();
         // Replicas of shard 1 in stage 1 are 9 and 13; replicas of shard 2 in stage 3 are 26 and 30.
         assert_eq!(grid.moved_group(&[9, 13], 9, 26, &grid), Some(vec![26, 30]));
-        // The members keep the order of the group.
+        // The members of the result are in the order of the original group.
         assert_eq!(
             grid.moved_group(&[1, 0, 2, 3], 1, 31, &grid),
             Some(vec![29, 28, 30, 31])

@@ -25,14 +25,15 @@ fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
     Ok(false)
 }
 
-/// Returns the difference of message tags between neighbouring stages, for messages down and up the pipeline. The
-/// difference is 0 if all stages use the same tags, or if the difference is unknown.
+/// Returns the differences of message tags between neighbouring stages, for messages down the pipeline and for
+/// messages up the pipeline. The difference is 0 if all stages use the same tags, or if the difference is unknown.
 pub(super) fn tag_steps(
     grid: &RoleGrid,
     rank: u32,
     contents: &[u8],
 ) -> Result<[i64; 2], TraceError> {
-    // Smallest tags of the messages down and up the pipeline, exchanged with the previous and with the next stage.
+    // Smallest tags of messages, indexed first by direction (down or up the pipeline), then by partner (the previous
+    // or the next stage).
     let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
     let own = grid.stage_of(rank);
     let mut frames = FrameCursor::new(contents);
@@ -67,7 +68,8 @@ pub(super) struct RoleWriter<'w, 'g> {
     pub(super) model: usize,
     pub(super) from: u32,
     pub(super) to: u32,
-    /// Difference of message tags between neighbouring stages, for messages down and up the pipeline.
+    /// Differences of message tags between neighbouring stages, for messages down the pipeline and for messages up
+    /// the pipeline.
     pub(super) tag_steps: [i64; 2],
 }
 
@@ -186,7 +188,7 @@ impl RoleWriter<'_, '_> {
                     AttributeEdit::Count(self.target.stage_of(self.to).into()),
                 ));
             }
-            // Attributes that the node lacks are not added.
+            // Only attributes that the node has are changed; no attribute is added.
             let mut there = Vec::new();
             if !sets.is_empty() {
                 for_each_attribute(record, |attr: &AttrView<'_>| {

@@ -2,8 +2,8 @@
 //!
 //! Each new stage copies a captured stage of its role: the first stage, the last stage, or, for middle stages, each
 //! captured middle stage in turn. A pipeline with more stages has more layers, and each stage keeps its number of
-//! layers. Peers, groups and tags change as for absent ranks, 1F1B passes are reordered for the new stage, and labels
-//! of layers are renumbered.
+//! layers. Peers, groups and tags change in the same way as for added ranks, 1F1B passes are reordered for the new
+//! stage, and labels of layers are renumbered.
 
 use super::super::layers::shift_labels;
 use super::{
@@ -20,7 +20,8 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Returns which of `captured` stages is copied for stage `stage` of a pipeline with `stages` stages.
+/// Returns the captured stage, of `captured` stages, that is copied for stage `stage` of a pipeline with `stages`
+/// stages.
 fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
     match StageKind::from_stage(stage, stages) {
         StageKind::Only | StageKind::First => 0,
@@ -91,7 +92,8 @@ pub(in super::super) fn change_stages(
         Some(None) => return Err(unknown_order(stages)),
         _ => false,
     };
-    // Tags are taken from a middle stage, because only a middle stage exchanges messages with both sides.
+    // The differences of tags are computed from a middle stage, because only a middle stage exchanges messages with
+    // both neighbours.
     let middle = captured.iter().find(|one| one.place == StageKind::Middle);
     let tags = match middle {
         Some(one) => tag_steps(&grid, one.rank, &traces[one.rank as usize].1)?,

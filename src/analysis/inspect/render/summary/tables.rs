@@ -23,7 +23,8 @@ impl SummaryWriter<'_> {
         Span(time.0 / self.ranks.max(1))
     }
 
-    /// Formats the rank with the most time, if ranks differ.
+    /// Formats the maximum time and the rank that has it, or states that all ranks have the same time; empty for a
+    /// single rank.
     fn describe_longest_rank(&self, row: &SpreadRow) -> String {
         if self.ranks < 2 {
             String::new()
@@ -36,7 +37,8 @@ impl SummaryWriter<'_> {
         }
     }
 
-    /// Formats the rank with the least time, if ranks differ.
+    /// Formats the minimum time and the rank that has it, or the number of ranks without such nodes; empty if all
+    /// ranks have the same time.
     fn describe_shortest_rank(&self, row: &SpreadRow) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),

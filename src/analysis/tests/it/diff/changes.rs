@@ -144,7 +144,7 @@ fn fields_that_change() {
         Some((node.id, field("name")))
     });
     check("another type", |random, nodes| {
-        // A kernel becomes a load, which also has bytes but no operations.
+        // A kernel becomes a load, which has bytes like a kernel but no floating-point operations.
         let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
         let node = one(random, nodes, compute)?;
         node.r#type = 2;

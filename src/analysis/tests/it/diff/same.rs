@@ -1,4 +1,4 @@
-//! Compares a trace with a renumbered and reordered copy; there must be no difference.
+//! Compares traces with renumbered and reordered copies. The comparison must find no difference.
 
 use super::traces::{Found, Random, alike, compare, distinct, shuffled};
 use proptest::prelude::*;
@@ -98,7 +98,8 @@ fn a_trace_of_distinct_nodes_is_itself() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Tests random graphs of nodes of one or a few kinds, sparse or dense, with a part that occurs twice.
+    /// Tests random graphs, sparse or dense, whose nodes have one or a few different contents. A part of each graph
+    /// occurs twice.
     #[test]
     fn whatever_the_graph_it_is_the_same(
         count in 1..40_u64,

@@ -47,7 +47,7 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
 /// Number of kinds of values that an attribute can have.
 pub const KINDS: usize = 30;
 
-/// Returns a value of kind number `kind`; values of one kind are distinct for distinct `seed` below 100.
+/// Returns a value of the kind `kind`. Different seeds below 100 give different values of a kind.
 pub fn value(kind: usize, seed: u8) -> Value {
     let (real, text) = (f64::from(seed) + 0.5, format!("v{seed}"));
     let (n, u) = (i32::from(seed) - 50, u32::from(seed));
@@ -127,7 +127,7 @@ pub fn int(name: &str, value: u64) -> AttributeProto {
     attribute(name, Value::Uint64Val(value))
 }
 
-/// Builds a node with many random properties, and with one of a few names.
+/// Builds a node with many random properties, whose name is one of a few names.
 pub fn node(random: &mut Random, id: u64, what: What) -> Node {
     let mut number = |bound: u64| random.next() % bound;
     let mut attr = vec![int("duration_ns", 1000 + number(1 << 30))];
@@ -206,7 +206,7 @@ pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
         .collect()
 }
 
-/// Builds a trace of nodes that differ only in their dependencies, if at all.
+/// Builds a trace whose nodes have equal content and differ only in their dependencies.
 pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     let mut nodes: Vec<Node> = (0..count)
         .map(|id| Node {
