@@ -1,11 +1,11 @@
 //! The one queue of pending events: a radix heap over instants.
 //!
-//! Time never runs backward, so an event can be stored in the bucket of the highest bit in which its instant differs
-//! from the last instant taken. Each pending event moves down at most 64 buckets (in practice two or three), for any
-//! number of pending events. Events of one instant keep the order in which they were scheduled.
+//! Time never runs backward, so each event is stored in the bucket of the highest bit in which its instant differs from
+//! the last instant taken. Each pending event moves down at most 64 buckets (in practice two or three), for any number
+//! of pending events. Events of one instant keep the order in which they were scheduled.
 //!
-//! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). Delays that end at one instant are then delivered together, in
-//! order, at the position of the first scheduled delay. ASTRA-sim has the same order.
+//! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). Delays that end at one instant are then delivered
+//! together, in order, at the position of the first scheduled delay. ASTRA-sim has the same order.
 
 use super::event::{Event, EventClass};
 use super::ids::InstanceIndex;
@@ -25,7 +25,7 @@ pub(super) struct Agenda {
     /// Bit b - 1 is set when bucket b is not empty.
     filled: u64,
     last: Time,
-    /// Scratch space, kept for its allocation.
+    /// Scratch space for [`Self::refill_lowest_bucket`], kept so that its allocation is reused.
     spill: Vec<(Time, Event)>,
     /// Pending batches of each NPU's delays, by the instant at which the delays end.
     pending: Vec<VecDeque<(Time, u32)>>,
@@ -35,7 +35,7 @@ pub(super) struct Agenda {
     free_delays: Vec<u32>,
 }
 
-/// Batch of an NPU's delays that end at one instant: a linked list in `delays`.
+/// Batch of an NPU's delays that end at one instant, stored as a linked list in `delays`.
 #[derive(Clone, Copy, Debug)]
 struct DelayBatch {
     first: u32,
@@ -200,7 +200,7 @@ impl Agenda {
         !self.buckets[0].is_empty()
     }
 
-    /// Moves the lowest filled bucket down, so that bucket 0 holds the earliest events.
+    /// Moves the lowest filled bucket down, so that bucket 0 contains the earliest events.
     fn refill_lowest_bucket(&mut self) {
         let lowest = self.filled.trailing_zeros() as usize + 1;
         self.filled &= self.filled - 1;
@@ -309,8 +309,8 @@ mod tests {
     }
 
     proptest! {
-        /// The agenda must give the same instants as a map from instants to lists, and the same order within each
-        /// instant.
+        /// The agenda must give the same instants as a map from instants to lists, and the same order of events within
+        /// each instant.
         #[test]
         fn events_come_in_order_of_time_and_then_of_scheduling(
             steps in prop::collection::vec((0_u32..4, prop::collection::vec(0_u64..2000, 0..5)), 1..200)

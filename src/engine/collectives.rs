@@ -1,8 +1,8 @@
 //! Collectives in flight: from the arrival of their first member to the completion of their last.
 //!
-//! A member arrives when its node gets its lane ([`Collectives::arrive_at_collective`]). After that, this module handles the agenda's
-//! events of collectives and the network's notices about their messages. Ends of members' nodes and notifications of
-//! observers are stored in [`Effects`].
+//! A member arrives when its node gets its lane ([`Collectives::arrive_at_collective`]). From then on, this module
+//! handles the collective's events in the agenda, and the network's notices about its messages. Ends of members' nodes,
+//! and notifications for observers, are stored in [`Effects`].
 
 use super::dataflow::RunningInstance;
 use super::discipline::{CollectiveModel, Discipline};
@@ -54,7 +54,7 @@ pub(super) struct Collectives<'a, M: CollectiveModel> {
     answers: AnswerCounts,
     /// Number of collectives requested so far.
     requests: u32,
-    /// First collective that a member issued with another kind or size than an earlier member.
+    /// The first collective whose kind or size differs between a member and an earlier member.
     mismatch: Option<IssueMismatch>,
 }
 
@@ -115,7 +115,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         self.answers.add_counts_to(outcome);
     }
 
-    /// Adds a member to its collective when the member's node has taken its lane.
+    /// Adds a member to its collective, after the member's node has taken its lane.
     pub fn arrive_at_collective<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -146,7 +146,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             self.notify_joined(now, call, slot.group, run);
         }
         // In insertion order, if the collective has no analytical answer, the member proceeds immediately, because the
-        // order of arrivals within an instant may matter.
+        // result may depend on the order of arrivals within an instant.
         if M::Order::AT_ONCE && !self.may_be_closed(fabric, run) {
             self.enroll_member(fabric, effects, now, run, slot.member);
             return;
@@ -156,7 +156,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         if arrived.len() > 1 {
             return;
         }
-        // The first member that arrives at an instant schedules the settling of the run; later members need not.
+        // Only the first member that arrives at an instant needs to schedule the settling of the run.
         if M::Order::AT_ONCE {
             let event = Event::of_run(EventClass::Settle, run, 0);
             effects.agenda.push(now, event);
@@ -245,8 +245,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                 let splits = splits.map(|splits| running.first_splits + splits);
                 (request(call.buffer, splits), call.root)
             }
-            // If collectives are matched in issue order, the plan has no calls. The first member to arrive defines the
-            // call.
+            // If collectives are matched in issue order, the plan has no calls, so the first member that arrives
+            // defines the call.
             None => {
                 let buffer = kind.buffer_bytes(bytes, group.members.len() as u32);
                 (request(buffer.unwrap_or(u64::MAX), None), Position(0))

@@ -49,7 +49,7 @@ pub struct GroupView<'a> {
 pub struct CompiledReplay<'a> {
     /// The workload without added launches.
     given: &'a Workload,
-    /// The workload with added launch nodes, if the host launches nodes.
+    /// The workload with added launch nodes, or `None` if the host launches no nodes.
     launched: Option<Workload>,
     pub(super) machine: &'a Machine,
     pub(super) plan: ReplayPlan,
@@ -68,7 +68,7 @@ pub struct CompiledReplay<'a> {
     /// for which the replay was compiled.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
-    /// Chosen chunk counts of collectives, shared by reports and all runs.
+    /// Chosen numbers of chunks of collectives, which reports and all runs share.
     pub(super) chosen: ChunkChoices,
 }
 
@@ -93,7 +93,7 @@ impl<'a> CompiledReplay<'a> {
             &chosen,
         );
         let compiled = Self::with_prices(workload, machine, options, &backend, prices)?;
-        // The backend chose chunk counts during compilation, which must not be chosen again.
+        // Keep the chunk counts that the backend chose during compilation, so that runs do not choose them again.
         Ok(Self { chosen, ..compiled })
     }
 
@@ -109,8 +109,8 @@ impl<'a> CompiledReplay<'a> {
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
-    /// Does the same as [`Self::with_backend`] for known sources of durations. Finding these sources visits all graphs,
-    /// so it is done only once.
+    /// Does the same as [`Self::with_backend`] for known sources of durations. To find these sources, all graphs are
+    /// visited, so callers do this only once.
     fn with_prices<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -156,7 +156,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails if tile groups were requested but save nothing.
+    /// Fails if tile groups were requested, but no rank can simulate another.
     pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
             true => tile_groups::check_groups(self.workload(), &self.plan),
@@ -239,7 +239,7 @@ impl<'a> CompiledReplay<'a> {
         self.prices.corrected_to
     }
 
-    /// Returns true if undisturbed collectives of `kind` in `group` take measured times.
+    /// Returns true if collectives of `kind` in `group` that no other traffic disturbs take measured times.
     pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
         let custom =
             |custom: &CustomCollective| custom.applies_to(kind, group.extent.member_count());

@@ -62,7 +62,7 @@ impl Discipline for ContentOrder {
         if engine.settle_memories(now) {
             engine.effects.progress.count_settlement();
         }
-        // Settling collectives may have ended nodes.
+        // Settling may have ended nodes at some members of a tile group but not at others.
         if engine.tile_groups.are_uneven() {
             engine.settle_uneven(now, None);
         }

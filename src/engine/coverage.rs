@@ -5,7 +5,7 @@ use chakram_hardware::compute::{CurveClass, KernelTiming};
 /// Numbers and total times of nodes, by the source of their durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PricingCoverage {
-    /// Number of kernels timed by the chosen compute model.
+    /// Number of kernels whose durations the chosen compute model computed.
     pub priced: u64,
     /// Number of kernels timed by roofline because they have no recorded duration.
     pub estimated: u64,
@@ -19,7 +19,7 @@ pub struct PricingCoverage {
     pub kept_time: u128,
     /// True if recorded kernels run on an NPU class with other rates than the recorded NPU's.
     pub carried: bool,
-    /// Number of kernels in `fell_back` of which only the FLOPs are unknown.
+    /// Number of kernels in `fell_back` for which only the FLOPs are unknown.
     pub flops_unknown: u64,
     /// Total duration of the kernels in `flops_unknown`, in picoseconds.
     pub flops_unknown_time: u128,

@@ -28,19 +28,19 @@ pub(super) fn unpack_node(word: u64) -> InstanceNode {
     }
 }
 
-/// Flag of an instance: a processor model serves its kernels.
+/// Flag of an instance: a processor model serves the instance's kernels.
 pub(super) const SERVED: u8 = 1;
-/// Flag: the launch of the instance has its own durations.
+/// Flag of an instance: its launch has its own durations.
 pub(super) const REPRICED: u8 = 2;
-/// Flag: its kernels take longer while collectives run.
+/// Flag of an instance: its kernels take longer while collectives run.
 pub(super) const SLOWED: u8 = 16;
-/// Flag: the instance waits for its feed to release it.
+/// Flag of an instance: it waits until its feed releases it.
 pub(super) const HELD: u8 = 4;
-/// Flag: several launches use its lanes in turn.
+/// Flag of an instance: several launches use its lanes in turn.
 pub(super) const TURNS: u8 = 8;
 
-/// An instance of a launch in flight. The struct stores references to avoid look-ups in the loop, and fits in one cache
-/// line.
+/// An instance of a launch in flight. The struct stores references, so that the loop needs no look-ups, and fits in one
+/// cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct RunningInstance<'a> {
@@ -118,8 +118,8 @@ pub(super) struct Dataflow<'a> {
     /// Plan and offsets of the launch in each run state.
     places: Vec<LaunchLayout<'a>>,
     open: OpenDependencies,
-    /// Ready nodes that wait until another node of their instance completes. These nodes became ready through a node
-    /// that completed immediately. Used only by the discipline of insertion order.
+    /// Ready nodes that wait until another node of their instance completes. These nodes became ready when a node
+    /// completed immediately. Used only by the discipline of insertion order.
     dormant: Vec<u64>,
     /// Number of completed nodes of all launches.
     completed: u64,
@@ -300,7 +300,7 @@ impl<'a> Dataflow<'a> {
                 EventClass::Node | EventClass::Ready | EventClass::Release
             );
             if alike.len() > 1 && of_nodes {
-                // Content order must not depend on the instance's index: the index depends on how run states are
+                // Content order must not depend on an instance's index, because the index depends on how run states are
                 // reused.
                 alike.sort_unstable_by_key(|event| {
                     let InstanceNode { instance, node } = event.instance_node();
@@ -394,7 +394,7 @@ impl<'a> Dataflow<'a> {
         self.open.len()
     }
 
-    /// Copies the progress of one instance to another with the same graph.
+    /// Copies the progress of one instance to another instance of the same graph.
     pub fn copy_progress(&mut self, from: InstanceIndex, to: InstanceIndex) {
         let of = &self.instances[from.index()];
         let (left, collectives) = (of.left, of.collectives);

@@ -1,4 +1,4 @@
-//! Discipline: all rules that depend on the order of events at an instant, as one trait with two implementations.
+//! Discipline: one trait, with two implementations, for all rules that depend on the order of events at an instant.
 //!
 //! The loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis are the same for both implementations.
 
@@ -14,12 +14,12 @@ pub trait CollectiveModel: EndpointModel + IssueDiscipline<Order: Discipline> {}
 
 impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> CollectiveModel for M {}
 
-/// Order of the events of an instant, and the rules that follow from this order: matching, assignment of lanes, and
-/// completion of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own
-/// order, and by [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's order.
+/// Order of the events of an instant, and the rules that depend on this order: for matching, lanes, and the completion
+/// of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own order, and by
+/// [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's order.
 pub trait Discipline: Sized {
-    /// True if all consequences of an event are carried out before the next event, so the order of events at an instant
-    /// matters. False if consequences are collected, and settled when no event of the instant is left.
+    /// True if all consequences of an event are carried out before the next event, so that results depend on the order
+    /// of events at an instant. False if consequences are collected, and settled when no event of the instant is left.
     const AT_ONCE: bool;
 
     /// True if every send completes when its message has arrived, including sends of collectives. False if sends of

@@ -1,9 +1,9 @@
 //! Effects of events, in typed lists that the loop drains in the order of the contract.
 //!
-//! Components only append to the lists, because the consequences may depend on other events of the instant. Later
-//! events go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), the consequences of
-//! an event come before all other events. Components append these consequences as work. Entries are done in order, each
-//! with all its consequences before the next entry (depth first).
+//! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
+//! instants go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), the consequences
+//! of an event come before all other events. Components append these consequences as work, whose entries are done in
+//! order, each with all its consequences before the next entry (depth first).
 
 use super::agenda::Agenda;
 use super::discipline::Discipline;
@@ -17,9 +17,9 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkMessage;
 
-/// Lists of effects. The loop drains the fields in this order: the first five after each event, the others after a
-/// round, and arrivals only when no event is left at the instant. Entries of `began`, `records`, `ends` and `work` are
-/// added only by methods.
+/// Lists of effects. The loop drains the fields in the order below: the first five after each event, the others after a
+/// round, and `arrivals` only when no event is left at the instant. Entries of `began`, `records`, `ends` and `work`
+/// are added only by methods.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Events at later instants.
@@ -51,16 +51,17 @@ pub(super) struct Effects {
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
     pub progress: LoopProgress,
-    /// True if `ends`, `work`, `began` or `records` may have entries. The flag saves three checks after each event.
+    /// True if `ends`, `work`, `began` or `records` may have entries. Thanks to the flag, the loop makes one check
+    /// after each event instead of four.
     is_stirred: bool,
 }
 
-/// A message submitted at this instant.
+/// A message that will be submitted at this instant.
 #[derive(Debug)]
 pub(super) struct PendingSend {
     /// Content key: NPU of the sender, then the sender's launch and node or, for a step of a collective, group and
-    /// sequence, chunk, stage and step. Messages are submitted in ascending order of keys, so the order does not depend
-    /// on op numbers or other messages.
+    /// sequence, chunk, stage and step. Messages are submitted in ascending order of keys, so that the order does not
+    /// depend on op numbers or other messages.
     pub key: SendOrderKey,
     /// The message.
     pub message: NetworkMessage,
@@ -78,7 +79,7 @@ pub(super) struct LoopProgress {
     at: Time,
     /// Number of settlements of that instant so far.
     settled: u32,
-    /// Number of rounds since the last settlement.
+    /// Number of rounds of that instant since its last settlement.
     rounds: u32,
 }
 
@@ -136,7 +137,7 @@ impl Effects {
         self.is_stirred
     }
 
-    /// Clears the flag because the caller will drain all lists.
+    /// Clears the flag of [`Self::leave_something`], because the caller will drain all lists.
     #[inline]
     pub fn clear_follow_up(&mut self) {
         self.is_stirred = false;
@@ -156,7 +157,7 @@ impl Effects {
         self.records.push(record);
     }
 
-    /// Records the time at which a node ends, as determined by the network, a memory or a collective.
+    /// Records the time, determined by the network, a memory or a collective, at which a node ends.
     #[inline]
     pub fn schedule_announced_end(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         self.is_stirred = true;

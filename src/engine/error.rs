@@ -10,13 +10,13 @@ use std::fmt;
 pub struct NodeRef {
     /// Number of the node's launch, if the run has several launches.
     pub launch: Option<LaunchSerial>,
-    /// Rank of its trace.
+    /// Rank of the trace that contains the node.
     pub rank: Rank,
     /// Id of the node in the trace file.
     pub id: u64,
     /// Name of the node, possibly shortened.
     pub name: String,
-    /// Index in the graph.
+    /// Index of the node in its graph.
     pub index: NodeIndex,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for NodeRef {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
 pub struct ReplayRefusal {
-    /// Sentence with the problem and the expected value.
+    /// Sentence that states the problem and the expected value.
     pub found: String,
     /// Hint that says what the user can try.
     pub hint: String,

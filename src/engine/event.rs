@@ -6,7 +6,7 @@ use chakram_hardware::network::NetworkEvent;
 
 /// Number of bits of an event's payload.
 const PAYLOAD_BITS: u32 = 32;
-/// Number of bits of an event's rank.
+/// Number of bits of an event's rank field.
 const RANK_BITS: u32 = 27;
 /// An event: class, rank and payload in one word. Events of an instant are handled in ascending order of these words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +16,7 @@ pub(super) struct Event(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum EventClass {
-    /// A part of the machine fails; the payload is the failure.
+    /// A part of the machine fails; the payload is the index of the failure.
     Failure,
     /// A node of the rank is complete; the payload is the node.
     Node,
@@ -42,8 +42,8 @@ pub(super) enum EventClass {
     EndpointDone,
     /// The reduction of a received message is complete. The rank field is the index of the run, the payload the cell.
     Reduced,
-    /// A member receives a message that arrived before the member was ready. The rank field is the index of the run,
-    /// the payload the cell.
+    /// A member receives a message that had arrived before the member was ready. The rank field is the index of the
+    /// run, the payload the cell.
     Found,
     /// A message leaves when it is ready, because its rendezvous request has already arrived. The payload is the
     /// message's op.

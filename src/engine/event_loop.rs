@@ -19,10 +19,11 @@ pub(super) trait LoopComponents {
     fn check_interruption(&self) -> Result<(), Interruption>;
 }
 
-/// Number of rounds between two checks. A round takes 0.1 µs to milliseconds, and a check takes a few nanoseconds.
+/// Number of rounds between two checks for an interruption. A round takes 0.1 µs to milliseconds, and a check takes a
+/// few nanoseconds.
 const ROUNDS_BETWEEN_CHECKS: u32 = 256;
 
-/// Runs components to their end.
+/// Runs components until no event is pending or they decide to end.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Models of the caller, which replace the machine's durations of kernels, loads and stores.
+//! Models that the caller implements in place of the machine's: durations of kernels, loads and stores.
 //!
 //! A caller's network is passed to [`CompiledReplay::run_over`](super::CompiledReplay::run_over), and a caller's
 //! collective algorithm to [`Machine::with_algorithm`](chakram_hardware::build_machine::Machine::with_algorithm).
@@ -25,8 +25,8 @@ pub trait MemoryDesign: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Creates an idle remote memory. If the result is `None`, the machine's model is used. Capacities are always the
-    /// machine's.
+    /// Creates an idle remote memory. If the result is `None`, the machine's model is used. Capacities are always those
+    /// of the machine.
     fn create_remote_memory(&self) -> Option<Box<dyn MemoryModel>> {
         None
     }

@@ -46,8 +46,9 @@ pub(super) struct Fabric<'a, N> {
 impl EventScheduler for Agenda {
     #[inline]
     fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
-        // Ops of one instant use separate ports and counters, so their order does not matter. There are two exceptions:
-        // first bytes at one port, and messages at one link. Such events are ordered by content before op numbers.
+        // Events of different ops at one instant use separate ports and counters, so their order has no effect, with
+        // two exceptions: first bytes at one port, and messages at one link. These events are ordered by content, and
+        // only then by op numbers.
         let event = match event {
             NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),
@@ -119,13 +120,13 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.ops.insert(of)
     }
 
-    /// Allocates an op that is not a message and is not counted.
+    /// Allocates an op that only identifies an event, without counting a message.
     #[inline]
     pub fn handle_of(&mut self, of: InFlightOp) -> OpIndex {
         self.ops.reserve_op(of)
     }
 
-    /// Returns the context of an op.
+    /// Returns the context that was stored with an op.
     #[inline]
     pub fn in_flight_op(&self, op: OpIndex) -> InFlightOp {
         self.ops.get(op)
@@ -247,7 +248,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// Handles a network event. `notice` returns the resulting notices about messages.
+    /// Handles a network event. The resulting notices about messages are fetched with [`Self::pop_delivery_notice`].
     #[inline]
     pub fn handle_event(&mut self, now: Time, event: NetworkEvent, effects: &mut Effects) {
         let (agenda, notices) = (&mut effects.agenda, &mut self.notices);
@@ -260,8 +261,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.notices.pop()
     }
 
-    /// Sorts the events of a round into content order. Slots of ops are reused, so messages of one NPU at a port or
-    /// link keep the order of submission and not of op slots.
+    /// Sorts the events of a round into content order. Messages of one NPU at a port or link keep the order of
+    /// submission, because op indices are reused and have no order.
     #[inline]
     pub fn sort_sends_by_content(&self, round: &mut [Event]) {
         // Equal words are equal events, so an unstable sort is deterministic.

@@ -1,9 +1,9 @@
 //! Failures of NPUs and links during a run.
 //!
-//! A failure comes before all other events of its instant. After the failure, nodes on the failed NPU never end, and
-//! neither do messages and collectives in which its ranks take part. If such work is left, the run is stuck, and its
-//! error names the failures and this work. A failed link is removed from the network, which continues over the other
-//! links.
+//! A failure takes effect before all other events of its instant. After the failure, nodes on the failed NPU never end,
+//! and neither do messages and collectives in which its ranks take part. If such work is left, the run is stuck, and
+//! its error names the failures and this work. A failed link is removed from the network, which continues over the
+//! other links.
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;
@@ -25,7 +25,7 @@ use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Flag of an instance: an NPU has failed, so each end of a node must be checked.
+/// Flag of an instance: some NPU of the machine has failed, so each end of a node must be checked.
 pub(super) const WATCHED: u8 = 64;
 
 /// Consequences of a failure.
@@ -42,7 +42,7 @@ pub struct FailureOutcome {
     pub resent_bytes: u64,
 }
 
-/// A failure, with the NPU or the links that it takes out of service.
+/// A failure, and the NPU or the links that it takes out of service.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedFailure {
     given: MachineFailure,
@@ -266,8 +266,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let failure = &self.failures.planned[number as usize];
         match &failure.part {
             PlannedFailurePart::Npu(npu) => {
-                // If an NPU fails several times, the first failure counts. The flag makes every later end check for
-                // failed NPUs.
+                // If an NPU fails several times, the first failure counts. The flag causes a check for failed NPUs at
+                // the end of every later node.
                 self.failures.npus.entry(*npu).or_insert(&failure.given);
                 self.flow.set_flag_of_all(WATCHED);
             }

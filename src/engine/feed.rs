@@ -14,12 +14,12 @@ pub use timed::TimedLaunches;
 /// A source of launches of programs. A job is a feed with a single launch at 0.
 ///
 /// A feed is notified after the events of a round: first of its ended ranks and launches, in the order of their
-/// numbers, then of its wake. The engine carries out the feed's requests immediately, before the next notification.
-/// Feeds are notified in the order in which they were passed to the run.
+/// numbers, then of its wake. After each notification, the engine carries out the feed's requests before it sends the
+/// next notification. Feeds are notified in the order in which they were passed to the run.
 pub trait LaunchFeed {
     /// Returns the instant at which the feed wants to be woken next, or `None` for never. Called before the run and
-    /// after each notification below. A past instant means now, so a feed must eventually return a later instant to let
-    /// time advance.
+    /// after each notification below. A past instant means now, so time advances only after the feed has returned a
+    /// later instant.
     fn wake_at(&self) -> Option<Time>;
 
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
@@ -44,14 +44,14 @@ pub trait LaunchFeed {
     }
 }
 
-/// Begin and end of a step over all ranks.
+/// Beginning and end of a step over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepTimes {
-    /// Start on the first rank to start.
+    /// Time at which the first rank starts the step.
     #[serde(rename = "begin_ps")]
     pub begin: Span,
-    /// End on the last rank to end.
+    /// Time at which the last rank ends the step.
     #[serde(rename = "end_ps")]
     pub end: Span,
 }

@@ -1,8 +1,8 @@
-//! Launches in flight: their state, beginning and end.
+//! State of launches in flight, and the beginning and end of launches.
 //!
-//! The run state of a launch (`LaunchFrame`) covers consecutive instances, nodes, groups and matches in the components
-//! that own them. All run states of a program have the same layout and are reused after a launch ends. Memory is
-//! therefore bounded by the number of launches in flight.
+//! The run state of a launch (`LaunchFrame`) consists of consecutive instances, nodes, groups and matches in the
+//! components that own these. All run states of a program have the same layout and are reused after a launch ends.
+//! Memory is therefore bounded by the number of launches in flight.
 
 use super::compiled_replay::CompiledReplay;
 use super::dataflow::{Dataflow, HELD, LaunchNumbers, REPRICED, RunningInstance, SLOWED};
@@ -43,7 +43,7 @@ pub(super) struct ProgramLaunches<'a> {
     lanes_of: Vec<Vec<u32>>,
     /// Maximum number of an NPU's lanes over all programs.
     most_lanes: u32,
-    /// Run states of launches whose ranks must be released by their feed.
+    /// Run states of launches whose ranks start only when their feed releases them.
     held: BTreeMap<LaunchSerial, u32>,
     /// Number of the next launch.
     next: u64,
@@ -80,8 +80,8 @@ impl<'a> ProgramLaunches<'a> {
         }
     }
 
-    /// Returns the first lane of an instance. If there is only one launch, it is the instance's own lane; otherwise it
-    /// is the lane that the NPU's launches of this feed share.
+    /// Returns the first lane of an instance. With a single launch, these are the instance's own lanes; otherwise the
+    /// NPU's launches of this feed share the lanes.
     pub fn find_first_lane(&mut self, lanes: &mut Lanes, feed: u32, npu: Npu, own: u32) -> u32 {
         if !self.many {
             return lanes.add_lanes(own);
@@ -151,8 +151,8 @@ impl<'a> ProgramLaunches<'a> {
         Ok((program, record))
     }
 
-    /// Returns a run state for a launch, and true if the state was used before. If false, the caller must add the new
-    /// state to all components.
+    /// Returns a run state for a launch, and true if the state was used before. If the state is new (false), the caller
+    /// must add it to all components.
     pub fn take_run_state(&mut self, record: LaunchRecord, prices: LaunchPrices) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchFrame {
@@ -185,7 +185,7 @@ impl<'a> ProgramLaunches<'a> {
         &self.frames[frame as usize].record
     }
 
-    /// Starts a rank that its feed has just released.
+    /// Starts a rank of a launch that its feed has just released.
     pub fn release_rank(
         &self,
         flow: &mut Dataflow<'a>,
@@ -235,7 +235,8 @@ impl<'a> ProgramLaunches<'a> {
         price
     }
 
-    /// Returns the duration of a node with the launch's own durations, and with the slowdown by concurrent collectives.
+    /// Returns the duration of a node after the changes that the launch requests, and with the slowdown by concurrent
+    /// collectives.
     #[inline(never)]
     fn own_price(&self, running: &RunningInstance<'_>, node: NodeIndex, price: Span) -> Span {
         let graph = running.graph;

@@ -62,7 +62,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             self.collectives
                 .chunk_executor_mut()
                 .step_arrived(fabric, effects, now, to, from, step);
-            // Members react to a step only after their endpoint's work, so the arrival has no further consequence.
+            // Members react to a step only when their endpoint has processed the message, so the arrival has no further
+            // consequence yet.
             return;
         }
         self.on_control_message_arrived(now, op);
@@ -116,7 +117,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             InFlightOp::Scripted {
                 run, from, part, ..
             } if self.settings.sends_end_on_arrival => {
-                // The sender's part ends before the receiver's part.
+                // End the sender's part before the receiver's part.
                 self.collectives.chunk_executor_mut().part_ended(
                     fabric,
                     effects,

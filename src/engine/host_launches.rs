@@ -1,4 +1,4 @@
-//! Launches by a host, added to graphs when a replay is prepared. The traces themselves do not change.
+//! Adds launches by a host to graphs when a replay is prepared. The traces themselves do not change.
 
 use super::{CollectiveTiming, ComputeModel, LaunchMode, ReplayOptions};
 use chakram_base::ids::NodeIndex;
@@ -44,7 +44,8 @@ pub(super) fn resolve_default_prices(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            // If the model was not measured, the correction does not reduce the error below the error of kernel times.
+            // The correction for all other models (without `gemms`) does not reduce the error below the error of kernel
+            // times.
             None => found
                 .filter(|found| found.gemms.is_some())
                 .map(|found| found.error),
@@ -52,8 +53,8 @@ pub(super) fn resolve_default_prices(
     }
 }
 
-/// Returns the machine's correction for models with the same most frequent matrix product as `workload`. If there is
-/// none, returns the machine's correction for all other models.
+/// Returns the machine's correction for models whose most frequent matrix products have the sizes of those in
+/// `workload`. If there is none, returns the machine's correction for all other models.
 fn find_price_correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
     let corrections = machine.corrections();
     if corrections.is_empty() {
@@ -157,7 +158,7 @@ fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLau
     Some(HostLaunch { cost, waits })
 }
 
-/// Returns true if `node` may be the first or the last node of a pass.
+/// Returns true if `node` may be the first or the last node of a pass, where some hosts wait.
 fn ends_pass(graph: &Graph, node: NodeIndex) -> bool {
     let class = graph.kernel(node);
     let ends = [

@@ -1,4 +1,4 @@
-//! Typed indices of items in flight and of items in reports. Separate types prevent mix-ups.
+//! Typed indices of items in flight and of items in reports. Separate types prevent that one index is used for another.
 
 use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;
@@ -8,8 +8,8 @@ index!(
     InstanceId
 );
 index!(
-    /// Id of a group for observers: its index over [`CompiledReplay::group_views`](crate::CompiledReplay::groups) of all
-    /// programs, one program after another.
+    /// Id of a group for observers: its index over [`CompiledReplay::group_views`](crate::CompiledReplay::groups) of
+    /// all programs, one program after another.
     ReplayGroupId
 );
 index!(
@@ -56,7 +56,7 @@ pub struct RunCell {
     pub cell: CellIndex,
 }
 
-/// A step of a stage of a collective in flight, or the number of steps taken in the stage.
+/// A step in a stage of a collective in flight, or the number of steps taken in this stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedStep {
     pub stage: SharedStage,

@@ -1,8 +1,8 @@
 //! In-switch collectives of the memory pool: for all NPUs of the machine, switches gather loads and reduce stores.
 //!
-//! Members do not wait for each other: the time of each access includes its share of the link load, under the
-//! assumption that all NPUs make the same access. Therefore, the k-th in-switch access, in the order of ids, must be
-//! equal on all ranks, and every NPU must have a rank. Other jobs are rejected.
+//! Members do not wait for each other, because the time of each access already includes the load of the links if all
+//! NPUs make the same access. Therefore, the k-th in-switch access, in the order of ids, must be equal on all ranks,
+//! and every NPU must have a rank. Other jobs are rejected.
 
 use super::error::ReplayRefusal;
 use super::matching::describe_node;
@@ -15,7 +15,7 @@ use chakram_trace::matching::first_difference;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeSet;
 
-/// Fails if an in-switch access is not made by all NPUs, does not pass a switch, or exceeds the memory.
+/// Fails if an in-switch access is not made by all NPUs, passes through no switch, or exceeds the memory.
 pub(super) fn check_switch_accesses(
     workload: &Workload,
     machine: &Machine,

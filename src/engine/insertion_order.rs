@@ -3,7 +3,7 @@
 //!
 //! The consequences of an event come before all other events. Components append these consequences as work
 //! ([`FollowUp`]). Entries are done in order, each with all its consequences before the next entry (depth first). After
-//! a node ends, the nodes that it made ready are issued.
+//! each end of a node, the nodes that became ready are issued.
 
 use super::Engine;
 use super::dataflow::unpack_node;
@@ -48,7 +48,8 @@ impl Discipline for InsertionOrder {
         engine.round = round;
     }
 
-    /// Nodes are issued while events are handled, so no arrivals remain to settle.
+    /// Does nothing: in insertion order, nodes are issued while events are handled, so no arrivals of collectives
+    /// remain to be settled.
     #[inline]
     fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
@@ -142,8 +143,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that an immediate completion
-    /// made ready waits until another node completes, unless no other node is in flight.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id. If a node became ready because
+    /// another node completed immediately, it waits until a further node completes, unless no other node is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
@@ -219,8 +220,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.processors.kernel_lanes_mut().grant_by_id(lane)
     }
 
-    /// Wakes instances that have nothing in flight; otherwise their dormant nodes would never run. ASTRA-sim does the
-    /// same.
+    /// Wakes instances that have no node in flight, because their dormant nodes would otherwise never run. ASTRA-sim
+    /// does the same.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant_nodes_mut().iter();
         let mut sleeping: Vec<InstanceIndex> =

@@ -1,9 +1,9 @@
-//! Lanes of NPUs: holder, queue, and turns of launches.
+//! Lanes of NPUs: the node that holds a lane, the lane's queue, and turns of launches.
 //!
 //! A lane serves nodes in the order in which they became ready. If an NPU may run several launches of one feed, the
-//! lane serves the launches in the order in which they began. A node of a launch therefore takes the lane only when all
-//! nodes of earlier launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot
-//! deadlock over lanes. Each feed has its own lanes.
+//! lane serves the launches in the order in which they began. A node therefore takes the lane only when all nodes of
+//! earlier launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot deadlock
+//! over lanes. Each feed has its own lanes.
 
 use super::dataflow::{Dataflow, unpack_node};
 use super::discipline::Discipline;
@@ -24,7 +24,7 @@ struct LaneState {
     waiting: u32,
 }
 
-/// Turn of a launch on a lane that several launches use.
+/// Turn of a launch on a lane that several launches use one after another.
 #[derive(Clone, Copy, Debug)]
 struct LaneTurn {
     instance: InstanceIndex,
@@ -109,7 +109,7 @@ impl Lanes {
     #[inline]
     pub fn take_or_wait(&mut self, lane: u32, node: u64) -> bool {
         let state = &mut self.states[lane as usize];
-        // If a free lane has a queue, the queue is served after the round, before newer nodes.
+        // If nodes queue for a free lane, they are served after the round, before this newer node.
         if state.holder == FREE && state.waiting == 0 {
             state.holder = node;
             true
@@ -134,7 +134,7 @@ impl Lanes {
         }
         let serial = |word: u64| flow.launch_serial(unpack_node(word).instance);
         let place = match queue.back() {
-            // Most nodes of later launches arrive later, so check the back of the queue first.
+            // Nodes of later launches mostly arrive later, so check the back of the queue first.
             Some(&last) if serial(last) > serial(node) => {
                 let before = |&word: &u64| serial(word) <= serial(node);
                 queue.partition_point(before)
@@ -183,7 +183,7 @@ impl Lanes {
         self.states[lane as usize].holder == word || self.queues[lane as usize].contains(&word)
     }
 
-    /// Returns true if two lanes have equal holders and queues, except for the instances.
+    /// Returns true if the holders and queues of two lanes are equal apart from the instances.
     pub fn have_equal_state(&self, one: u32, other: u32) -> bool {
         let node = |word: u64| (word != FREE).then(|| unpack_node(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);

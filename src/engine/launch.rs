@@ -20,10 +20,10 @@ impl fmt::Display for LaunchSerial {
 pub struct Launch {
     /// Index of the program in the run.
     pub program: u32,
-    /// The NPU on which a program of one rank runs, or `None` for the NPU for which the program was compiled. Every
-    /// kernel of the program must have a known duration on this NPU's class.
+    /// The NPU on which a program of one rank runs. If `None`, the program runs on the NPU for which it was compiled.
+    /// Every kernel of the program must have a known duration on this NPU's class.
     pub npu: Option<Npu>,
-    /// A number that the feed chooses, which is copied to records of the launch.
+    /// Number that the feed chooses, and that records of the launch repeat.
     pub tag: u64,
     /// Durations of the launch's kernels.
     pub prices: LaunchPrices,
@@ -37,7 +37,7 @@ pub enum LaunchPrices {
     /// The program's durations.
     #[default]
     AsCompiled,
-    /// The program's durations times a factor, each rounded to the nearest picosecond.
+    /// The program's durations times this factor, each rounded to the nearest picosecond.
     Scaled(f64),
     /// Durations by class of kernels. A class is the index of the kernel's name in its graph
     /// ([`Graph::name_index`](chakram_trace::graph::Graph::name_index)). Classes without a duration here keep the

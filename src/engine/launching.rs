@@ -1,5 +1,5 @@
-//! Handling of launches in the loop: notifies feeds of ended launches, starts requested launches, and starts and ends
-//! processor jobs.
+//! Handles launches in the loop: notifies feeds of ended launches, starts requested launches, and starts and ends jobs
+//! of processor models.
 
 use super::collectives::RunningGroups;
 use super::dataflow::{
@@ -152,7 +152,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.schedule_jobs(now);
     }
 
-    /// Notifies processor models that an instant is over at which jobs ended or were submitted.
+    /// Notifies processor models that no more jobs will end or be submitted at this instant.
     pub(super) fn settle_processors(&mut self, now: Time) {
         self.processors.settle_instant(now);
         self.schedule_jobs(now);
@@ -175,7 +175,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 }
 
-/// The components of a loop that store state of launches.
+/// The components of the loop that store state of launches.
 ///
 /// The struct does not depend on the loop's generic types, so its code is compiled only once.
 struct LaunchParts<'x, 'a> {
@@ -282,8 +282,8 @@ impl<'a> LaunchParts<'_, 'a> {
         let only = !self.launches.are_many();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
-            // Reserve exactly the size of the single run state. With several run states, lists grow by doubling, so
-            // exact reservations would only cause more copies.
+            // If there is only one run state, reserve exactly its size. With several, lists grow by doubling, and exact
+            // reservations would only cause more copies.
             let lanes = plan.instances.iter();
             let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
             self.processors

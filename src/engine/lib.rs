@@ -5,14 +5,14 @@
 //! All pending events of a replay are in one queue. The loop takes all events of an instant together as a *round* and
 //! handles them in content order (class, rank, node or op), independent of the order in which they were scheduled.
 //! Handled events free lanes and make nodes ready. After the round, freed lanes take the nodes that queue for them, and
-//! then newly ready nodes are posted, by rank and id. If this schedules events at the same instant, another round
-//! follows.
+//! then newly ready nodes are posted, by rank and id. If events at the same instant are scheduled in this process,
+//! another round follows.
 //!
-//! When no event is left at the instant, it is *settled*. Collectives with newly arrived members proceed: analytically
-//! if all members arrived together and a closed form is proved, otherwise message by message. Loads and stores that
-//! contend on the way to a memory pool share its links again, after their chunks have reached the network's ports and
-//! after all messages of the instant. Because of this order, an unrelated event, or an analytical answer in place of
-//! messages, never changes the order of other events.
+//! When no event is left at the instant, the instant is *settled*. Collectives with newly arrived members proceed:
+//! analytically if all members arrived together and a closed form is proved, otherwise message by message. The
+//! bandwidth of a memory pool's links is divided anew among loads and stores, after their chunks have reached the
+//! network's ports and after all messages of the instant. Because of this order, an unrelated event, or an analytical
+//! answer in place of messages, never changes the order of other events.
 //!
 //! # The life of a node
 //!
@@ -26,16 +26,16 @@
 //! has arrived.
 //!
 //! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated. A member's part begins
-//! when all ranks for which it waits have started, and completes after its own recorded duration. Starts are collected
-//! and settled like the arrivals above. Lanes and launch order work as with a simulated network. A node that does not
-//! wait for other ranks needs no place in the launch order.
+//! when all ranks for which it waits have started, and completes after its own recorded duration. Starts of members are
+//! collected and settled like the arrivals of collectives' members above. Lanes and launch order work as with a
+//! simulated network. A node that does not wait for other ranks needs no place in the launch order.
 //!
 //! # Launches
 //!
-//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`LaunchFeed`]; a job is a feed with
-//! one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round, feeds
-//! are notified of ended launches. Then feeds whose requested wake time has come are woken. New launches begin in the
-//! next round. [`ProcessorModel`]s settle when no event is left at the instant, before collectives.
+//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`LaunchFeed`]; a job is a feed
+//! with one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round,
+//! feeds are notified of ended launches. Then the feeds whose requested wake time has come are woken. New launches
+//! begin in the next round. [`ProcessorModel`]s settle when no event is left at the instant, before collectives.
 //!
 //! # Example
 //!
@@ -160,7 +160,7 @@ pub struct ReplayOutcome {
     pub failures: Vec<FailureOutcome>,
 }
 
-/// The loop of one replay. The components of the loop own separate states, and pass their effects to the loop.
+/// The loop of one replay. Each component owns its state, and passes effects on other components to the loop.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
     launches: ProgramLaunches<'a>,
@@ -181,8 +181,8 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     for Engine<'_, O, N, M>
 {
-    /// Handlers return no errors. Instead, handlers store an error in the effects, which the loop checks before the
-    /// next round.
+    /// Handlers of events return no errors. Instead, they store an error in the effects, which the loop checks before
+    /// the next round.
     #[inline]
     fn next(&mut self) -> Option<Time> {
         let next = self.effects.agenda.next_time();
@@ -287,7 +287,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         Ok(())
     }
 
-    /// Calls `say` with the state from which a diagnosis is made.
+    /// Calls `say` with the state of the loop that a deadlock diagnosis needs.
     fn with_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
         let chunks = self.collectives.chunk_executor();
         say(&StuckDiagnosis {
@@ -338,15 +338,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.effects.arrivals = arrivals;
     }
 
-    /// Shares the links of memories again if accesses began or ended at this instant and no event of the instant is
-    /// left. Returns true if any links were shared again.
+    /// Divides the bandwidth of memories' links anew if accesses began or ended at this instant and no event of the
+    /// instant is left. Returns true if any bandwidth was divided anew.
     #[inline]
     fn settle_memories(&mut self, now: Time) -> bool {
         let (mut next, mut settled) = (0, false);
         while let Some(memory) = self.fabric.unsettled_memory(next) {
             next = memory + 1;
-            // An access that one memory ends at this instant may cause new accesses to another memory. The other memory
-            // is therefore settled after these accesses.
+            // The end of an access to one memory may cause new accesses to another memory at this instant, so the other
+            // memory is settled afterwards.
             if !self.effects.agenda.has_event_at(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
                 self.run_follow_ups(now);

@@ -131,7 +131,7 @@ fn group_calls(
     ))
 }
 
-/// Applies the durations that options request to `calls`, the collectives that `members` issue.
+/// Applies the changed durations that options request to `calls`, the collectives that `members` issue.
 fn recheck_changed_calls(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -151,8 +151,8 @@ fn recheck_changed_calls(
     }
 }
 
-/// Returns the longest recorded transfer among the members of a call of unknown size. `None` if the first member states
-/// a size.
+/// Returns the longest recorded transfer among the members of a collective of unknown size. `None` if the first member
+/// states a size.
 fn recorded_transfer(
     workload: &Workload,
     members: &[MemberCalls<'_>],
@@ -261,8 +261,8 @@ fn call_plan(
     })
 }
 
-/// Numbers the channels of messages, each defined by ends, tag and size. Fails if a channel has different numbers of
-/// sends and receives, unless `allow_unmatched`.
+/// Numbers the channels of messages; a channel is defined by two ends, a tag and a size. Fails if a channel has
+/// different numbers of sends and receives, unless `allow_unmatched`.
 pub(super) fn number_channels(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -296,9 +296,9 @@ pub(super) fn number_channels(
     }
 }
 
-/// Returns the first unmatched send for which there is an unmatched receive with the same ends and tag but another
-/// size. The send and the receive are probably two halves of one message with different sizes. Channels with equal ends
-/// and tag must be neighbours in the list.
+/// Returns the first unmatched send and an unmatched receive with the same ends and tag but another size, if there is
+/// such a pair. The send and the receive are probably two halves of one message with different sizes. Channels with
+/// equal ends and tag must be neighbours in the list.
 fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),

@@ -1,4 +1,4 @@
-//! Tile groups in the event loop: work that a leader does for all members of its group.
+//! Tile groups in the event loop: the work that a leader does on behalf of all members of its group.
 
 use super::Engine;
 use super::discipline::CollectiveModel;
@@ -47,7 +47,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.notify_of_members(leader, |observer, id| {
             observer.on_issued(now, id, node, kind);
         });
-        // Kernels and host work take the same time on all members, so a single event ends them.
+        // Kernels and host work take the same time on all members, so a single event ends them for all.
         if !is_shared(kind) {
             let end = now
                 + self
@@ -66,7 +66,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts the deferred loads and stores once all accesses of a dispatch are known.
+    /// Starts the deferred loads and stores, after all accesses of a dispatch are known.
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.has_groups() {
@@ -124,7 +124,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Settles steps that only some members of a group have taken.
+    /// Settles steps that only some members of a group have taken in this round.
     #[inline(never)]
     pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<UnpostedNodes<'_>>) {
         loop {

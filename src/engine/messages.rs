@@ -20,15 +20,15 @@ use std::collections::VecDeque;
 mod recorded;
 mod requests;
 
-/// Progress of a message between two ranks. Includes the waiting half (the send or the receive), if one waits.
+/// Progress of a message between two ranks, including the half (send or receive) that waits for the other, if any.
 #[derive(Clone, Copy, Debug)]
 struct MessageState {
     /// True once the last byte has arrived or, with recorded durations, once the send has started.
     delivered: bool,
     /// True once the send has been issued. Used only for messages over the network.
     sent: bool,
-    /// Index of the waiting half's node plus one, or zero if none waits. The waiting half is the receive. With recorded
-    /// durations, it may also be the send.
+    /// Index of the waiting half's node plus one, or zero if none waits. The waiting half is the receive or, only with
+    /// recorded durations, the send.
     posted: u32,
     /// Instance of the waiting half.
     waiter: InstanceIndex,
@@ -55,8 +55,8 @@ struct MessageChannel {
     /// Issued halves whose other half is not issued yet: sends or receives, never both.
     unmet: VecDeque<InstanceNode>,
     unmet_receive: bool,
-    /// Number of rendezvous requests that arrived before their send. Requests have no size, so the first channel with
-    /// the same ends and tag counts the requests for all sizes.
+    /// Number of rendezvous requests that arrived before their send. Requests do not state a size, so the first channel
+    /// with the same ends and tag counts the requests for messages of all sizes.
     asked: u32,
     /// Ops of sends that wait for their request. Used only in the first channel with the same ends and tag.
     expected: VecDeque<OpIndex>,
@@ -167,7 +167,7 @@ impl<'a> Messages<'a> {
             node,
             ports,
         });
-        // If a send completes on arrival, the time at which its message leaves has no effect.
+        // If a send completes on arrival, no notice is needed when its message has left.
         let tell = !self.ends_on_arrival;
         let message = between_ranks(op, ends, ports, bytes, tell);
         if fabric.needs_requests() {
@@ -213,8 +213,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notifies observers of the halves that begin when a send is issued: the receive, and also the send unless the
-    /// receiver must request the message.
+    /// Notifies observers of the halves whose transfer begins when a send is issued: the receive, and also the send
+    /// unless the receiver must request the message.
     fn begin_send<D: Discipline>(
         &mut self,
         flow: &Dataflow<'_>,
@@ -239,8 +239,8 @@ impl<'a> Messages<'a> {
     }
 
     /// Matches an issued half with the oldest opposite half in the channel, and notifies observers that both begin; an
-    /// eager send has already begun. Requests have no size, so if receivers must request messages, messages of all
-    /// sizes match.
+    /// eager send has already begun. Requests do not state a size, so if receivers must request messages, halves with
+    /// different sizes match too.
     fn match_half(
         &mut self,
         flow: &Dataflow<'_>,
@@ -270,7 +270,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Submits a message whose sender has no trace. The sender sends when its receiver is ready.
+    /// Submits a message whose sender has no trace. The sender is assumed to send when its receiver is ready.
     fn send_mirrored<D: Discipline, N: NetworkBackend>(
         &self,
         flow: &Dataflow<'_>,
@@ -284,8 +284,8 @@ impl<'a> Messages<'a> {
         let ends = (flow.peer_of_message(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         effects.begin_transfer(running.id, node);
-        // The key contains the receiver's node, because the sender has none. In this launch, the sender's NPU sends
-        // nothing else except collectives.
+        // The key contains the receiver's node, because the sender has no node. This is unambiguous, because the
+        // sender's NPU sends nothing else in this launch except in collectives.
         let (serial, InstanceId(id)) = (flow.launch_serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open_ports(2);

@@ -1,4 +1,4 @@
-//! Life of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
+//! States of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
 
 use super::collectives::MemberCall;
 use super::dataflow::{RunningInstance, pack_node, unpack_node};
@@ -46,7 +46,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if !running.has_flag(GROUPED | WATCHED) {
             self.complete_alone(now, instance, node);
         } else if running.has_flag(WATCHED) {
-            // Runs with failing NPUs have no tile groups.
+            // Runs in which NPUs fail have no tile groups, so the node's own instance is checked.
             let node = InstanceNode { instance, node };
             let groups = &self.collectives.chunk_executor().groups;
             if self
@@ -111,7 +111,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 ready.sort_unstable();
             }
         }
-        // If a tile group is split during the loop, nodes are added to the list.
+        // The list grows during the loop if a tile group is split.
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
             let InstanceNode { instance, node } = unpack_node(word);
@@ -168,7 +168,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn post_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         match running.graph.kind(node) {
-            // Fast path for most nodes: their duration is known, and their lanes serve only one launch.
+            // Fast path for the most frequent case: the node's duration is known, and its lane serves only one launch.
             kind @ (NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory)
                 if running.flags == 0 =>
             {
@@ -221,8 +221,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         }
         let (slot, sequence) = self.flow.call_of_node(instance, node);
-        // If the node does not wait for other members, it counts as ready in the launch order, but starts without
-        // waiting for its place.
+        // A node that does not wait for other members counts as ready in the launch order, but starts without waiting
+        // for its place.
         let parked = if alone { NONE } else { node.0 };
         if self
             .collectives
@@ -310,8 +310,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let send = InstanceNode { instance, node };
         self.messages
             .post_send::<M::Order, N>(&self.flow, fabric, effects, now, send);
-        // Only observers are notified here. All other consequences come in the order of the contract, after other nodes
-        // of the instant.
+        // Only observers are notified here. All other consequences follow in the order of the contract, after other
+        // nodes of the instant.
         for (instance, node) in self.effects.began.drain(..) {
             self.observer.on_transfer_began(now, instance, node);
         }

@@ -1,7 +1,7 @@
 //! Observers: notifications about the progress of a replay.
 //!
-//! The caller chooses the observers, and the loop is compiled for them. The loop stores nothing per node for reports;
-//! an observer may store such data itself.
+//! The caller chooses the observers, and the loop is compiled for their types. The loop itself stores no data per node
+//! for reports; observers may store such data.
 
 use super::{InstanceId, JobTimes, LaunchRecord, LoopCounts, ProcessorJob, ReplayGroupId};
 use chakram_base::ids::{NodeIndex, Rank};
@@ -76,7 +76,7 @@ impl TimeCategory {
 /// A segment of the critical path, which begins at the end of the previous segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSegment {
-    /// Instance of the segment's node.
+    /// Instance of the segment's node `node`.
     pub instance: InstanceId,
     /// The node that runs or that will run next.
     pub node: NodeIndex,
@@ -104,9 +104,9 @@ pub struct CollectiveRecord {
     /// Time from `last_start` to `end`. If communication takes recorded or captured durations, the longest recorded
     /// duration of a member.
     pub transfer: Span,
-    /// The rank that caused the longest wait, and its share of `waited`. The rank is the last to arrive among ranks
-    /// with a trace (the lowest of several); with recorded durations, it may be the root. `None` if no member waited,
-    /// and in a replay as captured.
+    /// The rank that caused the longest wait, and its share of `waited`. It is the rank that arrived last among ranks
+    /// with a trace (the lowest of several such ranks); with recorded durations, it may be the root. `None` if no
+    /// member waited, and in a replay as captured.
     pub waited_for: Option<(Rank, Span)>,
     /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, a member's
     /// time ends at the last arrival among the ranks for which it waits. In a replay as captured, the sum of the
@@ -170,7 +170,7 @@ impl Observer for () {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Forwards to an observer whose owner keeps it even if the replay fails.
+/// Forwards to an observer that the caller keeps even if the replay fails.
 impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {

@@ -23,7 +23,7 @@ pub struct ReplayOptions {
     pub compute: ComputeModel,
     /// Source of the durations of host work: host nodes, and delays before nodes.
     pub host: HostTiming,
-    /// Way in which the machine's host launches nodes, for graphs without host work.
+    /// Way in which the machine's host launches nodes of graphs that contain no host work.
     pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
@@ -33,11 +33,11 @@ pub struct ReplayOptions {
     pub map: Option<Vec<Npu>>,
     /// Network model, or `None` for the machine's model. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkKind>,
-    /// Source of the times of uncontended collectives. By default curves if kernels use curves.
+    /// Source of the times of uncontended collectives. By default, curves are used if kernels use curves.
     pub collectives: Option<CollectiveTiming>,
     /// Factor on launches, on measured collectives, and on kernels whose times come from curves. By default the
-    /// machine's [correction](chakram_hardware::build_machine::Machine::corrections) for the workload's most frequent matrix
-    /// product, if the machine has such a correction.
+    /// machine's [correction](chakram_hardware::build_machine::Machine::corrections) for the workload's most frequent
+    /// matrix product, if the machine has such a correction.
     pub correction: Option<f64>,
     /// Simulate every collective message by message, even if a closed form is proved. Has an effect only with
     /// [`CommTiming::Model`].
@@ -63,7 +63,7 @@ pub struct ReplayOptions {
     /// unmatched receive never completes. Has an effect only in insertion order
     /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
-    /// Answer a collective analytically only if the order in which its members end at an instant is also proved. Has an
+    /// Answer a collective analytically only if the order in which its members end at an instant is proved, too. Has an
     /// effect only in insertion order.
     pub ordered_ends: bool,
 }
@@ -85,7 +85,7 @@ impl ReplayOptions {
 /// Way in which a host launches work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchMode {
-    /// `Eager` if kernel times come from curves, and `None` otherwise.
+    /// [`Self::Eager`] if kernel times come from curves, otherwise [`Self::None`].
     #[default]
     Auto,
     /// Launches take no time.
@@ -116,8 +116,8 @@ impl SettingChoice for LaunchMode {
 /// Source of the uncontended time of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveTiming {
-    /// Measured times, if the machine has curves, the members are along one dimension, and no other traffic disturbs
-    /// the collective.
+    /// Measured times, provided that the machine has curves, the members are along one dimension, and no other traffic
+    /// disturbs the collective.
     Curves,
     /// Times by the machine's algorithms and links.
     Algorithms,
@@ -149,7 +149,7 @@ pub enum CommTiming {
     #[default]
     Model,
     /// Times as captured, including waiting, separately for every rank: start + wait + recorded duration. No rank waits
-    /// for another, so the replay shows how well the conversion preserved a capture.
+    /// for another, so the replay shows how well the conversion has preserved the capture.
     Captured,
     /// Transfers take their recorded duration, and waiting follows from the replay. A member's part begins at the last
     /// start among the members for which it waits, and takes the member's own recorded duration.
@@ -157,7 +157,8 @@ pub enum CommTiming {
     /// A member waits for all members including itself. In broadcast, scatter, reduce and gather, the root waits for
     /// all members, and any other member waits for itself and the root. Both halves of a message wait for each other.
     /// An *eager* member does not wait, but a receive always waits for its send. A member without a trace starts
-    /// together with the last member that has one. A message half without a trace starts together with the other half.
+    /// together with the last member that has one. If a half of a message has no trace, it starts together with the
+    /// other half.
     Recorded,
 }
 

@@ -39,7 +39,7 @@ pub(super) struct CallPlan {
     pub buffer: u64,
     /// The root's position in the extent.
     pub root: Position,
-    /// Longest recorded transfer of a member, which is the duration if the size is unknown.
+    /// Longest recorded transfer of a member. It is the collective's duration if the size is unknown.
     pub recorded: Option<Span>,
     /// Duration that an option sets in place of the simulated duration.
     pub changed: Option<ChangedTime>,
@@ -57,7 +57,7 @@ pub(super) struct GroupPlan {
     /// Number of members with a trace.
     pub present: u32,
     pub extent: GroupExtent,
-    /// For each phase, the network paths that messages of several members share.
+    /// For each phase, the paths between members, if they are equal for all members.
     pub paths: Vec<SharedPaths>,
     /// Number of a member's ports along a phase: two if the member may be wired to neighbours on both sides. If the
     /// group is not a sub-grid, a member has two ports for every dimension.
@@ -114,8 +114,8 @@ pub(super) struct InstancePlan {
     /// Index in [`ReplayPlan::shared`], which has durations and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundSlot>,
-    /// Sequence of each call within its group. `None` if it is the same as in the graph, which two slots bound to the
-    /// same group would change.
+    /// Sequence of each call within its group. `None` if the sequences are those of the graph, which is so unless two
+    /// slots are bound to the same group.
     pub sequences: Option<Vec<u32>>,
     /// Match of each message of the graph, or [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,
@@ -188,8 +188,8 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
-    /// Entry of `shared` for each NPU class, for a job of one rank. [`NONE`] for classes on which some kernel has no
-    /// known duration. Empty for jobs of several ranks.
+    /// Index in `shared` for each NPU class, for a job of one rank, which a feed may launch on any NPU. [`NONE`] for
+    /// classes on which some kernel has no known duration. Empty for jobs of several ranks.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
@@ -199,10 +199,10 @@ pub(super) struct ReplayPlan {
     /// and any message size. Used only if messages are matched in issue order.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
-    /// Error for reports if most kernels have no known duration. `None` also if the user chose a model that allows such
-    /// kernels.
+    /// Error for reports if most kernels have no known duration. `None` if they have, or if the user chose a model that
+    /// allows such kernels.
     pub mostly_free: Option<ReplayRefusal>,
-    /// Effect of each requested change of durations.
+    /// Effect of each change of durations that the options request.
     pub changes: Vec<PriceChangeCount>,
 }
 
@@ -295,7 +295,7 @@ impl ReplayPlan {
         let (free, mostly_free) =
             unpriced.settle_unpriced(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
-        // A few recorded durations are enough: the report counts the nodes without a recorded duration.
+        // A few recorded durations are enough for a replay, because the report counts the nodes that have none.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
                 format!(
@@ -363,7 +363,7 @@ impl ReplayPlan {
         (index != NONE).then_some(InstanceId(index))
     }
 
-    /// Gives one half of a message the number of the next match.
+    /// Assigns the number of the next match to one half of a message.
     pub(super) fn assign_match_index(&mut self, (instance, message): CommRef) {
         self.instances[instance as usize].pairs[message as usize] = self.pairs;
     }

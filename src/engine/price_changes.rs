@@ -1,4 +1,4 @@
-//! Changes of durations for what-if questions: other durations of kernels and collectives, slow ranks, and jitter.
+//! Changes of durations for what-if questions: changed durations of kernels and collectives, slow ranks, and jitter.
 //!
 //! Changes apply before the loop, when the durations of nodes are computed. Kernel changes come first, in the given
 //! order, each on the result of the previous change. The factor of a slow rank follows, then jitter.
@@ -208,10 +208,10 @@ pub struct PriceChanges {
     pub jitter: Option<KernelJitter>,
 }
 
-/// Effect of one change on the nodes of all ranks.
+/// Effect of one requested change on the nodes of all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PriceChangeCount {
-    /// The change, as its key and its text.
+    /// The change, as the key and the text of the option.
     pub change: String,
     /// True if the change applies to collectives. A collective counts once, not once per member.
     pub of_collectives: bool,
@@ -231,7 +231,7 @@ impl PriceChanges {
         *self == Self::default()
     }
 
-    /// Returns `rank` if the changes may give this rank durations of its own, or `None` otherwise.
+    /// Returns `rank` if the changes may give this rank durations that differ from other ranks', otherwise `None`.
     pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)
@@ -269,7 +269,8 @@ impl PriceChanges {
     }
 
     /// Changes `prices`, the durations of the nodes of `graph` on `rank`. Returns the effect of each change, in the
-    /// order of [`Self::create_zero_counts`]. Collectives are included only if they take their recorded or captured time.
+    /// order of [`Self::create_zero_counts`]. Collectives are included only if they take their recorded or captured
+    /// time.
     pub(crate) fn apply_to_graph(
         &self,
         graph: &Graph,
@@ -286,7 +287,7 @@ impl PriceChanges {
             let price = &mut prices[call.node.index()];
             let recorded = *price;
             for (number, time) in self.of_collective(call.kind, graph.name(call.node)) {
-                // Changes of collectives do not accumulate. Each change applies to the recorded duration.
+                // Changes of collectives do not accumulate, so start from the recorded duration for each change.
                 *price = recorded;
                 counts[from + number].count_change(price, time.apply_to_span(recorded));
             }
@@ -408,7 +409,7 @@ impl PriceChangeCount {
         *price = new;
     }
 
-    /// Counts a collective whose duration is unknown before the replay.
+    /// Counts a collective that a change matches and whose duration is unknown before the replay.
     pub(crate) fn count_call(&mut self) {
         self.matched += 1;
         self.changed += 1;

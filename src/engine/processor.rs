@@ -4,9 +4,9 @@ use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{Span, Time};
 
-/// Model of processors whose kernels use no lanes, such as core arrays, and servers with their own scheduling.
+/// Model of processors whose kernels use no lanes, such as arrays of cores, or servers with their own scheduling.
 ///
-/// A model is passive: the loop notifies it of ready and ended kernels, and the model answers with times. Kernels that
+/// A model is passive: the loop notifies it of ready and ended kernels, and the model returns times. Kernels that
 /// become ready in the same round are submitted in the order of NPU, launch and node.
 pub trait ProcessorModel {
     /// Returns true if this model serves the kernels of launches of `program` on an NPU. Called
@@ -22,12 +22,12 @@ pub trait ProcessorModel {
     fn on_job_ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
 
     /// Notifies the model that no more jobs end or are submitted at this instant. Called only at instants at which jobs
-    /// ended or were submitted. A model that chooses among waiting jobs then knows all of them. Appends the times of
+    /// ended or were submitted. A model that chooses among waiting jobs thus knows all of them. Appends the times of
     /// every job whose times are now known.
     fn settle_instant(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
 }
 
-/// A kernel of a launch in a processor.
+/// A kernel of a launch that a processor model serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessorJob {
     /// The NPU.
@@ -53,7 +53,7 @@ pub struct ProcessorJob {
 pub struct JobTimes {
     /// Identifies the job ([`ProcessorJob::token`]).
     pub token: u64,
-    /// Start, not before now.
+    /// Start, not before the current time.
     pub start: Time,
     /// End, not before the start.
     pub end: Time,

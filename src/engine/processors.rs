@@ -17,7 +17,7 @@ pub(super) struct Processors<'a> {
     model: Option<&'a mut dyn ProcessorModel>,
     /// Times of the model's jobs that are now known. The list is reused to keep its allocation.
     started: Vec<JobTimes>,
-    /// True if the model was notified of jobs since it last settled.
+    /// True if the model was notified of jobs after it last settled an instant.
     unsettled: bool,
 }
 
@@ -96,13 +96,13 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Returns true if the model was notified of jobs since it last settled.
+    /// Returns true if the model was notified of jobs after it last settled an instant.
     #[inline]
     pub fn are_unsettled(&self) -> bool {
         self.unsettled
     }
 
-    /// Notifies the model that an instant is over at which jobs ended or were submitted.
+    /// Notifies the model that no more jobs will end or be submitted at this instant.
     pub fn settle_instant(&mut self, now: Time) {
         self.unsettled = false;
         if let Some(model) = &mut self.model {

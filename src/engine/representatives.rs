@@ -2,9 +2,8 @@
 //! at the same time.
 //!
 //! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a job of replicas. On
-//! a network without contention, copies affect each other only through collectives. If copies have the same graphs and
-//! equivalent placements on the machine, they arrive at collectives together. Thus one copy determines the end of all
-//! copies.
+//! a network without contention, copies affect each other only through collectives. Copies with the same graphs and
+//! equivalent placements on the machine arrive at collectives together, so the end of one copy is the end of all.
 //!
 //! For collectives within one copy, such as the all-reduce of tied weights' gradients, one copy is always enough. For a
 //! collective across copies, one copy's members are enough only if the collective is answered analytically: the
@@ -26,8 +25,8 @@ type CopyPosition = (u32, u32);
 /// Replays one copy as the representative of a job. If one copy cannot represent the job, replays all ranks.
 ///
 /// `copies` must be disjoint, of equal length, and cover every rank. `replay` must replay its argument on `machine`
-/// with `options`, with a [`RepresentativeCheck`] as an observer. `replay` must return the replay's result and the
-/// check's verdict.
+/// with `options`, with a [`RepresentativeCheck`] as an observer. `replay` must return the result of the replay and of
+/// [`RepresentativeCheck::represents_all`].
 ///
 /// # Errors
 ///
@@ -65,8 +64,8 @@ impl RepresentativeCheck {
         }
     }
 
-    /// Returns true if a replay of all ranks would end at the same time, because no collective with absent members was
-    /// simulated message by message.
+    /// Returns true if a replay of all ranks would end at the same time. This is so if no collective with absent
+    /// members was simulated message by message.
     pub fn represents_all(&self) -> bool {
         self.stands
     }
@@ -175,7 +174,7 @@ impl CopyComparison<'_> {
             pairs.all(|(&to_a, &to_b)| {
                 let [of_a, of_b] = [to_a, to_b].map(|peer| self.places[peer.index()]);
                 let [own_a, own_b] = [a.rank, b.rank].map(|rank| self.places[rank.index()]);
-                // A message must stay in its copy.
+                // A message must not leave its copy.
                 of_a.0 == own_a.0
                     && of_b.0 == own_b.0
                     && of_a.1 == of_b.1
@@ -205,8 +204,9 @@ impl CopyComparison<'_> {
     }
 }
 
-/// Returns the layout of `npus` along dimension `d`. In switched dimensions only equality matters, so equal coordinates
-/// get the same number, in order of first use. In wired dimensions the result is the distance from the first NPU.
+/// Returns the layout of `npus` along dimension `d`. In switched dimensions, only the equality of coordinates has an
+/// effect, so equal coordinates get the same number, in the order of first use. In wired dimensions the result is the
+/// distance from the first NPU.
 fn distances_along(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()
@@ -236,7 +236,8 @@ mod tests {
     use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder};
     use std::cell::RefCell;
 
-    /// Four ranks: odd ranks compute for 10 us, even ranks for `even` us. Then all ranks all-reduce 1 MB.
+    /// Returns a job of four ranks. Odd ranks compute for 10 us and even ranks for `even` us; then all ranks all-reduce
+    /// 1 MB.
     fn job(even: u64) -> Workload {
         let mut builder = WorkloadBuilder::default();
         let graphs = [even, 10].map(|us| {

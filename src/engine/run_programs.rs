@@ -1,4 +1,4 @@
-//! Runs of programs, with the feeds that launch them and the network and backend for their communication.
+//! Runs programs, with the feeds that launch them, and with the network and the backend for their communication.
 
 use super::compiled_replay::CompiledReplay;
 use super::failures;
@@ -52,9 +52,9 @@ impl<'a> LaunchSource<'a> {
 /// Runs the launches of `programs` that `feeds` request, until no feed wants to be woken and nothing is in flight. If
 /// `processors` serves an NPU, kernels on this NPU use no lanes.
 ///
-/// A *program* is a job with durations, placement and matches; the first program has index 0. All programs of a call
-/// must be for one machine and use the same models. Observers receive ids of instances and groups that are numbered
-/// over all programs.
+/// A *program* is a compiled job, with durations, placement and matches; the first program has index 0. All programs of
+/// a call must be for one machine and use the same models. Observers receive ids of instances and groups that are
+/// numbered over all programs.
 ///
 /// # Errors
 ///
@@ -88,7 +88,7 @@ pub fn run_launches<'a>(
         processors: processors.map(|processors| processors as _),
         many: true,
     };
-    // Serving runs without observers, so a second loop without notifications is worth its compile time.
+    // Serving runs without observers, so a second loop without notifications is worth its additional compile time.
     if observer.is_nobody() {
         return run_over_network(source, &mut ());
     }
@@ -153,8 +153,8 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
         }
         NetworkKind::FairSharing => {
             let Some(mut network) = FairSharingNetwork::new(topology) else {
-                // The machine has too many NPUs for this network. The run does not use the network; otherwise an
-                // earlier check would have failed.
+                // The machine has too many NPUs for the requested network. The run does not use the network, because
+                // otherwise an earlier check would have failed.
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };

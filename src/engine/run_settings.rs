@@ -13,9 +13,9 @@ use chakram_trace::graph::NodeKind;
 pub(super) struct RunSettings<'a> {
     pub topology: &'a Topology,
     pub stepwise: bool,
-    /// True if an analytical answer also needs a proved order of ends.
+    /// True if a collective may be answered analytically only if the order of its members' ends is proved, too.
     pub ordered_ends: bool,
-    /// True if the network carries only collectives of all ranks, one at a time.
+    /// True if all traffic on the network belongs to collectives of all ranks, one at a time.
     pub collectives_alone: bool,
     /// True if tile groups are used.
     pub aggregate: bool,
@@ -52,7 +52,7 @@ impl<'a> RunSettings<'a> {
     }
 }
 
-/// Returns true if NPUs share a channel to memory. The order in which members complete a collective may then affect
+/// Returns true if NPUs share a channel to memory, so that the order in which members complete a collective may affect
 /// other operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.first_remote_memory();

@@ -1,4 +1,4 @@
-//! Bytes between pairs of members in all-to-alls of unequal parts, collected from the members' traces.
+//! Collects the bytes between pairs of members, in all-to-alls of unequal parts, from the members' traces.
 //!
 //! The sender's size takes precedence over the receiver's. If neither member of a pair states a size, for example
 //! because both ranks lack a trace, the pair exchanges an equal part of the collective's bytes. A member's part for
@@ -15,7 +15,7 @@ use chakram_trace::workload::Workload;
 /// Maximum number of members, because a table has an entry for every pair.
 const MOST_MEMBERS: usize = 1 << 13;
 
-/// Finds the bytes between pairs for the collectives of `group`.
+/// Finds the bytes between pairs of members for the all-to-alls of `group` that have unequal parts.
 pub(super) fn gather_split_sizes(
     plan: &mut ReplayPlan,
     workload: &Workload,

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod insertion_order;
 
-/// Maximum number of waiting nodes to name, per rank and in total.
+/// Maximum numbers of waiting nodes that the error names: per rank, and in total.
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
@@ -48,7 +48,7 @@ impl StuckDiagnosis<'_, '_> {
         for (i, running) in self.flow.instances().iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
-                // Skip complete nodes. Skip nodes with open dependencies too, because they wait only as a consequence.
+                // Skip complete nodes, and nodes with open dependencies, which wait only as a consequence of others.
                 let vertex = InstanceNode {
                     instance: InstanceIndex(i as u32),
                     node,
@@ -269,8 +269,7 @@ impl StuckDiagnosis<'_, '_> {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
-            // If members launch together, the run begins only when all members are ready. Before that, no member has
-            // arrived.
+            // If members launch together, no member arrives before all are ready.
             let arrived = self.has_arrived(slot.group, sequence, member);
             let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
             if !there {
@@ -337,7 +336,7 @@ impl StuckDiagnosis<'_, '_> {
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
-        // The walk follows at most one wait per node, so it ends at the first cycle that it closes.
+        // Each node waits for at most one next node, so the walk ends when it reaches a node again.
         while seen.insert(at) {
             path.push(at);
             let next = if self.is_posted(at) {
@@ -362,7 +361,7 @@ impl StuckDiagnosis<'_, '_> {
             .collect()
     }
 
-    /// Returns true if a member of a collective has arrived, or `None` if no member has.
+    /// Returns whether a member of a collective has arrived, or `None` if no member has arrived.
     fn has_arrived(&self, group: GroupIndex, sequence: u32, member: MemberIndex) -> Option<bool> {
         let run = self.groups[group].run(sequence)?;
         Some(self.runs[run].nodes_of_members()[member.index()] != NONE)
@@ -374,7 +373,7 @@ impl StuckDiagnosis<'_, '_> {
     }
 }
 
-/// For each incomplete node of an instance, one of its incomplete dependencies.
+/// By instance: for each incomplete node, one of its incomplete dependencies.
 #[derive(Default)]
 struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
 

@@ -1,5 +1,5 @@
-//! Checks of replays on tiles: faulty cores run no ranks, no route is cut by faulty links, and no port model is used,
-//! because cores have no ports.
+//! Checks for replays on tiles: faulty cores must not run ranks, faulty links must not cut off any route, and the
+//! network model must not be the port model, because cores have no ports.
 
 use super::error::ReplayRefusal;
 use super::matching::describe_node;
@@ -13,7 +13,7 @@ use chakram_hardware::topology::tile_grid::format_coordinates;
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::{RankInstance, Workload};
 
-/// Returns the NPU of each rank, or `None` unless traces name cores and the machine has tiles.
+/// Returns the NPU of each rank if the traces name cores and the machine has tiles, otherwise `None`.
 pub(super) fn place_ranks_on_cores(
     workload: &Workload,
     machine: &Machine,

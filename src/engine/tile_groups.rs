@@ -11,8 +11,8 @@
 //! members end their nodes in the same rounds, each member would do the same as the leader. Messages are submitted in
 //! content order, whichever instance posts them, and loads and stores in the order of instances. If only some members
 //! end a node in a round, the group is *split* before this has any consequence. The parts are ranges of neighbouring
-//! instances that agree, each with a copy of the leader's state and pending kernels (`split`). The parts are then
-//! separate groups or single ranks. When neighbours end a collective together in equal states, they join again
+//! instances in equal states, each with a copy of the leader's state and pending kernels (`split`). The parts are then
+//! separate groups or single ranks. When neighbouring parts end a collective together in equal states, they join again
 //! (`rejoin`).
 //!
 //! A group is a range of instances with the same graph and NPU class that exchange no messages with each other.
@@ -45,9 +45,9 @@ pub struct GroupSplit {
     pub at: Time,
     /// The node that some members ended later than others.
     pub node: String,
-    /// The lowest rank that had ended the node or could begin it.
+    /// The lowest rank that, at that time, had ended the node or could begin it.
     pub ahead: Rank,
-    /// The lowest rank that had neither ended the node nor could begin it.
+    /// The lowest rank that, at that time, had not ended the node and could not begin it.
     pub behind: Rank,
 }
 
@@ -102,7 +102,7 @@ struct TileGroup {
     whole: Vec<NodeIndex>,
 }
 
-/// State shared by all parts of a group that existed at the start.
+/// State that all parts of an original group share.
 #[derive(Debug)]
 struct GroupOrigin {
     /// Number of groups and single instances into which the original group is currently split.
@@ -123,7 +123,7 @@ pub(super) struct TileGroups {
     origin_of: Vec<u32>,
     /// Collectives that parts of split groups ended in this round, as (original group, node, leader).
     ended: Vec<(u32, NodeIndex, InstanceIndex)>,
-    /// Groups with open nodes, which must be checked for a split.
+    /// Groups with nodes whose step only some members have taken; these groups must be checked for a split.
     uneven: Vec<u32>,
     /// Loads and stores that were issued but not submitted yet.
     accesses: Vec<InstanceNode>,
@@ -324,7 +324,7 @@ impl TileGroups {
         }
     }
 
-    /// Records that a member may queue for the lane of a node. When the last member may queue, returns the leader.
+    /// Records that a member may queue for the lane of a node. Returns the leader when the last member may queue.
     pub fn record_queued(
         &mut self,
         flow: &Dataflow<'_>,
@@ -340,7 +340,7 @@ impl TileGroups {
         Some(leader)
     }
 
-    /// Records that a member has ended a node. When the last member has ended it, returns the leader.
+    /// Records that a member has ended a node. Returns the leader when the last member has ended the node.
     pub fn record_ended(
         &mut self,
         flow: &Dataflow<'_>,
@@ -352,7 +352,7 @@ impl TileGroups {
             let group = self.group_of(instance);
             let whole = &mut self.groups[group].whole;
             if let Some(place) = whole.iter().position(|&one| one == node) {
-                // One event ended all members, so no further member has to end the node.
+                // One event ended the node for all members, so do not wait for the other members.
                 whole.swap_remove(place);
             } else {
                 self.gather_step(member, now, MemberStep::Ended)?;

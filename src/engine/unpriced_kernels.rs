@@ -3,9 +3,9 @@
 //! kernel.
 //!
 //! If the bytes of a kernel are known but its FLOPs are not, the duration follows from the bytes in any format. A
-//! recorded kernel keeps its duration. Arithmetic without a known duration would take no time, so it is an error. If
-//! most kernels have a recorded duration, a few kernels without one are only counted and reported. If most kernels have
-//! no known duration, the report would be meaningless, so this is also an error.
+//! recorded kernel keeps its duration. An arithmetic kernel without a known duration would take no time, so it is an
+//! error. If most kernels have a recorded duration, a few kernels without one are only counted and reported. If most
+//! kernels have no known duration, the report would be meaningless, so this is also an error.
 
 use super::coverage::PricingCoverage;
 use super::error::ReplayRefusal;
@@ -18,7 +18,7 @@ use chakram_trace::format::Dtype;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Kernels without a known duration: computing kernels by NPU class and number format, and kernels without FLOPs and
+/// Kernels without a known duration: kernels with FLOPs, by NPU class and number format, and kernels without FLOPs and
 /// bytes.
 #[derive(Debug, Default)]
 pub(super) struct UnpricedKernels {
@@ -78,8 +78,8 @@ impl UnpricedKernels {
         }
     }
 
-    /// Fails on arithmetic without a known duration. Otherwise returns the number of kernels that take no time. Also
-    /// returns an error for reports if most kernels take no time. `basis` counts all other kernels.
+    /// Fails if an arithmetic kernel has no known duration. Otherwise returns the number of kernels that take no time
+    /// and, if these are most kernels, an error for reports. `basis` counts all other kernels.
     pub fn settle_unpriced(
         &self,
         workload: &Workload,
@@ -187,7 +187,7 @@ impl UnpricedKernels {
     }
 }
 
-/// Returns a problem and a hint: `found` needs a rate of an NPU that `machine` does not describe.
+/// Returns the problem and the hint of an error: `found` needs a rate of an NPU that `machine` does not describe.
 pub(super) fn without_npu(machine: &Machine, found: &str) -> (String, String) {
     let name = machine.name();
     let example = match is_inline(name) {

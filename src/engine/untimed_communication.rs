@@ -1,4 +1,5 @@
-//! Untimed communication: neither its size nor a recorded duration is known, so its duration is unknown.
+//! Untimed communication: collectives and messages whose duration is unknown, because neither their size nor a recorded
+//! duration is known.
 //!
 //! A collective takes the longest recorded transfer of its members, so it is untimed only if no member has a recorded
 //! transfer or wait. A message is untimed if neither half has a recorded duration.
@@ -27,7 +28,7 @@ enum MatchedOperation {
     Half(u32, u32),
 }
 
-/// Returns the nodes of untimed communication.
+/// Returns the communication nodes whose duration is unknown.
 pub(super) fn find_untimed_nodes(plan: &ReplayPlan, workload: &Workload) -> Vec<(Rank, NodeIndex)> {
     let mut timed = BTreeSet::new();
     let mut bare = Vec::new();

@@ -11,7 +11,7 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkBackend;
 
-/// Admission that a chunk must wait for before a stage.
+/// Condition for which a chunk must wait before a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageAdmission {
     Nothing,
@@ -22,7 +22,7 @@ pub(super) enum StageAdmission {
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Enrolls the chunks of the member at `position`. Each chunk begins its first stage or waits for admission to it.
+    /// Enrolls the chunks of the member at `position`. Each chunk begins its first stage or waits to be admitted to it.
     pub(super) fn enroll_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -161,8 +161,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             if admitted.inside >= order.capacity[phase] {
                 return;
             }
-            // Chunks enter in the schedule's order. A chunk that arrived early therefore waits for the chunks before
-            // it.
+            // Chunks enter in the schedule's order, so a chunk that arrived early waits for the chunks before it.
             let Some(passage) = order.order[phase].get(admitted.next as usize) else {
                 return;
             };
@@ -203,7 +202,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit_next_chunk(npu, queue) {
             self.open_stage(fabric, effects, now, at);
-            // A script may end immediately. The consequences of the script's end must come before the next chunk.
+            // The script may have ended immediately. Carry out the consequences of its end before the next chunk
+            // begins.
             if effects.work.len() > before {
                 effects.push_follow_up(FollowUp::Admit(npu, queue));
                 return;

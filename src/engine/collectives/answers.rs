@@ -1,4 +1,5 @@
-//! Numbers that identify withdrawable analytical answers, and counts of collectives by kind of answer.
+//! Counts of collectives that were answered analytically (by a formula instead of a simulation), and numbers that
+//! identify the answers that can still be withdrawn.
 
 use crate::ReplayOutcome;
 
@@ -6,7 +7,7 @@ use crate::ReplayOutcome;
 /// rank.
 const ANSWERS: u32 = 1 << 27;
 
-/// Counts of answers so far.
+/// Numbers of analytical answers so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnswerCounts {
     /// Number of collectives answered analytically.

@@ -1,4 +1,4 @@
-//! Queues of chunks that wait at an NPU for their stage.
+//! Queues in which chunks wait at an NPU for their next stage.
 
 use crate::ids::RunCell;
 use chakram_base::ids::Npu;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 struct NpuChunkQueue {
     /// Waiting chunks in the order of arrival; the first chunk is admitted next.
     waiting: VecDeque<RunCell>,
-    /// Number of admitted chunks that have not left their stage.
+    /// Number of admitted chunks that have not ended their stage.
     running: u32,
 }
 

@@ -19,7 +19,7 @@ use chakram_hardware::topology::Topology;
 /// Last stage that is ordered separately in a message's content key, which has 27 bits. All later stages share this
 /// value.
 pub(super) const LAST_ORDER: u16 = 31;
-/// Number of bits for the sender in a message's content key.
+/// Number of bits of a message's content key that identify the sender's position.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
@@ -47,8 +47,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             self.handle_script_event(fabric, effects, now, at, ScriptEvent::Begin);
             return;
         }
-        // In insertion order no chunk advances here. The first step is taken by the event that makes the endpoint
-        // ready.
+        // In insertion order, the chunk advances only when a later event makes the endpoint ready.
         if !M::Order::AT_ONCE {
             self.begun_chunks.push(at);
         }
@@ -152,7 +151,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 self.advance_chunk(fabric, effects, now, at);
             }
         } else if number == 0 {
-            // A message that waits for no step needs only a count per stage.
+            // Messages that need not wait for a step are only counted, per stage.
             progress.waiting[at.cell.index() * stages + stage.index()] += 1;
         } else {
             progress.defer_message(at.cell, stage, number, false);
@@ -233,7 +232,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
             let held = step.after > progress.credits || step.arrived > progress.arrived;
-            // If a member may send to all others at once, the next message waits until the port is free. A group of n
+            // If a member could send to all others at once, each message waits until the port is free. A group of n
             // members then has n messages in flight instead of n².
             if held || (paced && progress.leaving) {
                 break;
@@ -313,8 +312,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             .expect("it is in one");
         let index = self.backend.phase_index(assignment);
         let phase = &group.extent.phases[index];
-        // The second strand of a chunk runs the mirrored program, so its partner's position counts from the other end
-        // of the line.
+        // The second strand of a chunk runs the mirrored program, so the partner's position is counted from the other
+        // end of the line.
         let to = match strand {
             0 => step.to,
             _ => phase.size - 1 - step.to,
@@ -357,7 +356,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             tell_injected: state.leaving,
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
-            // The closed forms assume that ports of a sub-grid with ideal switching serve messages in the order of
+            // With a sub-grid and ideal switching, closed forms assume that ports serve messages in the order of
             // arrival.
             turn: if group.extent.regular && topology.switching_mode() == SwitchingMode::IDEAL {
                 MessagePriority::default()
@@ -417,8 +416,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let length = run.length;
         let passed = self.admit_or_wait(at.run, chunk, position, number, queue_slot);
         if number.index() + 1 < length {
-            // The chunk must queue for the next stage before its place is released, because both stages may use the
-            // same queue.
+            // Let the chunk queue for its next stage before its place is released, because both stages may use the same
+            // queue.
             let next = self.enter_stage(npu, at, StageIndex(number.0 + 1));
             self.release_place(fabric, effects, now, npu, at, passed);
             self.admit_waiting(fabric, effects, now, npu, at, next);
@@ -430,8 +429,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         progress.done[position.index()] += 1;
         if progress.done[position.index()] == run.chunks {
             self.end_member(fabric, effects, now, at.run, position);
-            // All chunks have been admitted, and the admission state is gone. The place must still be released, because
-            // all collectives share the queues.
+            // All chunks of the member have been admitted, and the admission state may be gone. A place in a queue must
+            // still be released, because all collectives share the queues.
             if let StageAdmission::Queue(queue) = passed {
                 if M::Order::AT_ONCE {
                     effects.push_follow_up(FollowUp::Leave(npu, queue));

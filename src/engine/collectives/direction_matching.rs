@@ -1,9 +1,9 @@
 //! Members that run the same stage of a collective in different directions or trees.
 //!
 //! NPUs may alternate between the queues or trees of a dimension. If two members executed different numbers of
-//! collectives before, they may then use opposite directions of a ring or different trees. A message has a receiver
-//! only if the receiver, in its own direction, receives from the sender. The receiver counts the message among the
-//! messages from this sender. Messages and requests are stored until the queue slot of their receiver is known.
+//! collectives before, they may then use opposite directions of a ring or different trees. A message is received only
+//! if its receiver, in its own direction, expects messages from the sender; it then counts among the messages from this
+//! sender. Messages and requests are stored until the queue slot of their receiver is known.
 
 use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;
@@ -11,7 +11,8 @@ use crate::discipline::CollectiveModel;
 use crate::ids::{CellIndex, RunCell, RunIndex, SharedStage};
 use chakram_base::ids::Position;
 
-/// A message or rendezvous request whose step number is in the sender's numbering.
+/// A message or rendezvous request whose step number has not been converted from the sender's numbering to the
+/// receiver's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnsortedMessage {
     /// Cell of the sender.
@@ -87,8 +88,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         found
     }
 
-    /// Processes the messages stored for a chunk at a member that is now enrolled, because the chunk's queue slots are
-    /// now known.
+    /// Processes the messages that were stored for a chunk until its member enrolled, because the chunk's queue slots
+    /// are now known.
     pub(super) fn number_deferred(&mut self, at: RunCell) {
         let run = &mut self.runs[at.run];
         let (position, length) = (run.position_of_cell(at.cell), run.length);

@@ -1,4 +1,4 @@
-//! Endpoints of members: delays, reductions and bus transfers of their messages.
+//! Endpoints of members: the delays, reductions and bus transfers that messages cause there.
 
 use super::executor::ChunkExecutor;
 use super::run::{CellLocation, LineCellLocation};
@@ -145,13 +145,13 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         Some((Event::from_word(token.word), token.detail))
     }
 
-    /// Continues an NPU's bus after the consequences of an event are carried out.
+    /// Continues an NPU's bus after the caller has carried out the consequences of an event.
     pub fn resume_bus(&mut self, effects: &mut Effects, now: Time, npu: Npu, event: u32) {
         let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
         self.backend.resume_bus(now, npu, event, clock);
     }
 
-    /// Notifies the backend that an NPU has nothing in progress although some of its nodes are ready.
+    /// Notifies the backend that nothing is in progress on an NPU although some of its nodes are ready.
     pub fn note_idle(&mut self, npu: Npu) {
         self.backend.on_idle(npu);
     }

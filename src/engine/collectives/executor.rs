@@ -1,4 +1,4 @@
-//! Simulation of collectives message by message: their events and state.
+//! Simulates collectives message by message: state, and dispatch of events.
 
 use super::chunk_queues::ChunkQueues;
 use super::direction_matching::UnsortedMessage;
@@ -33,7 +33,7 @@ pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub(super) withheld: WithheldSteps,
     /// True if members of a collective may run the same stage in different directions or trees.
     pub(super) mixed_directions: bool,
-    /// Times and positions of the members' ends while a collective is rehearsed.
+    /// Time and position of each member's end, recorded while a collective is rehearsed; otherwise `None`.
     pub(super) rehearsed_ends: Option<Vec<(Time, Position)>>,
 }
 
@@ -119,7 +119,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         self.on_arrival(fabric, effects, now, to, step);
     }
 
-    /// Handles the departure of a step's message, if a member waits for it.
+    /// Handles the departure of a step's message, if the sender waits for it.
     #[inline]
     pub fn step_left<N: NetworkBackend>(
         &mut self,
@@ -231,7 +231,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
             messages: run.messages,
         });
         running.order.run_of[run.sequence as usize] = None;
-        // If messages of the run are still in flight, the run keeps its slot, because their ops refer to it.
+        // Free the run's slot only if none of its messages are in flight, because ops of messages refer to the slot.
         if run.progress.is_none() {
             self.runs.give_back(id);
         }

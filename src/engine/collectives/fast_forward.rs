@@ -1,10 +1,11 @@
-//! Analytical answers on networks with contention. Such answers can be withdrawn.
+//! Analytical answers on networks with contention: a formula gives a collective's time instead of a simulation, until
+//! other traffic uses its links.
 //!
 //! An analytically answered collective *reserves* the ports or links of its members along the dimensions that it spans,
 //! if all of them are idle. The answer is valid as long as no other traffic uses one of these links. When another
 //! message, load or store is about to use such a link, the run is *materialized*: it is simulated message by message
 //! from its start until now, and continues this way. The simulation is exact, because the run was alone on its links so
-//! far. The run's messages of this instant are submitted together with the message that used the link.
+//! far. The run's messages of this instant are submitted together with the other message.
 
 use super::Collectives;
 use super::lone_run::MainLoopProgress;
@@ -21,8 +22,8 @@ use chakram_hardware::network::{LinkReservations, NetworkBackend};
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Answers a run whose members all start at `now` analytically, with the duration `span`. The run must be able to
-    /// reserve its links. Returns true if the links could be reserved.
+    /// Answers a run whose members all start at `now` analytically, with the duration `span`. Succeeds only if the
+    /// run's links can be reserved; returns true on success.
     pub(super) fn fast_forward<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -51,8 +52,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Returns true if an end event belongs to the run's latest analytical answer. If so, also releases the run's
-    /// reservation.
+    /// Releases the run's reservation if an end event belongs to the run's latest analytical answer. Returns true if it
+    /// does.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -135,8 +136,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Simulates a run that was answered analytically or holds its links: message by message, from its start until
-    /// `now` and from now on.
+    /// Switches a run that was answered analytically or holds its links to simulation: simulates it message by message
+    /// from its start until `now`, and continues in this way.
     pub(super) fn materialize_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -152,7 +153,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
-            // From here on the run counts as simulated, and `step` adds it to the count of simulated runs.
+            // From here on the run counts as simulated, so `step` adds it to the number of simulated runs.
             self.answers.closed -= 1;
             self.answers.unfolded += 1;
             run.answer.materialized = true;

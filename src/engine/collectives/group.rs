@@ -43,7 +43,7 @@ impl RunningGroup<'_> {
         Some(InstanceId(self.first_id.0 + own.0))
     }
 
-    /// Returns the run of a collective, or `None` if the collective is not in flight.
+    /// Returns the run of the collective `sequence`, or `None` if the collective is not in flight.
     pub fn run(&self, sequence: u32) -> Option<RunIndex> {
         self.order.run_of[sequence as usize]
     }
@@ -81,7 +81,7 @@ impl IndexMut<GroupIndex> for RunningGroups<'_> {
 
 impl<'a> RunningGroups<'a> {
     /// Adds the groups of a program's launch, whose instances begin at `first_instance`. Returns the index of the first
-    /// group. `only` is true if there will be no other launch.
+    /// group. `only` is true if the run has only this launch.
     pub fn add_groups(
         &mut self,
         plan: &'a ReplayPlan,
@@ -127,13 +127,13 @@ impl<'a> RunningGroups<'a> {
             .mark_ready(slot.member, sequence, node)
     }
 
-    /// Returns a parked node of a group that may start now.
+    /// Removes and returns a parked node of a group that may start now, or `None`.
     #[inline]
     pub fn next_parked(&mut self, group: GroupIndex) -> Option<InstanceNode> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
-            // Members that do not wait for others have already started, before their place was reached.
+            // Members that do not wait for others started before their place was reached, so their nodes are skipped.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group

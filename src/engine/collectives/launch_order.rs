@@ -1,15 +1,16 @@
 //! Launch order: the order in which the collectives of a group take their lanes.
 //!
-//! Members of a group must start its collectives in the same order. Otherwise each of two collectives could hold a lane
-//! that a member of the other needs. The first collective in program order is launched as soon as any member is ready
-//! for it. To overlap with computation, a later collective may overtake the first, but only when every member is ready
-//! for the later one. Otherwise the later collective might depend on the first at an unready member. Therefore, a
-//! launched collective never waits for an unlaunched one, and a workload that runs in program order never deadlocks
-//! here.
+//! Members of a group must start its collectives in the same order. Otherwise two collectives could each occupy a lane
+//! that a member of the other collective needs. The first collective in program order is launched as soon as any member
+//! is ready for it. To overlap with computation, a later collective may overtake the first, but only when every member
+//! is ready for the later one. Otherwise, at a member that is not ready, the later collective might depend on the
+//! first. Therefore, a launched collective never waits for an unlaunched one, and a workload that runs in program order
+//! never deadlocks here.
 //!
 //! A group whose collectives share a lane with other nodes *gathers*: each of its collectives is launched only when
 //! every member is ready, and then all members queue for their lanes together. Thus the collectives of such groups have
-//! the same order on all lanes. A collective that holds a lane never waits for a collective that is queued after it.
+//! the same order on all lanes. A collective that occupies a lane therefore never waits for a collective that is queued
+//! after it.
 
 use crate::ids::RunIndex;
 use crate::plan::{GroupPlan, NONE};
@@ -88,7 +89,7 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Adds the collective `sequence` if it is new. Used for members that ignore the launch order.
+    /// Makes room for the collective `sequence` if it is new. Used for members that ignore the launch order.
     #[inline]
     pub fn register_call(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
@@ -139,7 +140,7 @@ impl LaunchOrder {
         }
     }
 
-    /// Returns a parked node that may start now, and its member, or `None`.
+    /// Removes a parked node that may start now. Returns the member and the node, or `None`.
     #[inline]
     pub fn next_parked(&mut self) -> Option<(MemberIndex, u32)> {
         if self.parked.is_empty() {
@@ -166,7 +167,8 @@ impl LaunchOrder {
         if place < next || (place == NONE && self.gathers) {
             return None;
         }
-        // If the member has started all launched collectives, the first unlaunched collective is next.
+        // If the member has already started all launched collectives, it needs the first collective that is not
+        // launched.
         let before = self.order.get(next as usize).copied().unwrap_or(self.first);
         (before != sequence).then_some(before)
     }

@@ -1,5 +1,5 @@
-//! Simulation of a collective alone, by the same event loop with separate effects, up to the present or to the
-//! collective's end.
+//! Simulates a collective as if it were alone, by the same event loop with separate effects, up to the present or to
+//! the collective's end.
 
 use super::Collectives;
 use super::fast_forward::ArrivalWave;
@@ -37,8 +37,8 @@ impl MainLoopProgress {
 
 /// Components of a run that is simulated alone.
 ///
-/// At the present instant, the run must be at exactly the same event as the main loop. The main loop may have settled
-/// the instant since it began or since the last members arrived. All rounds of the instant are then over, and the
+/// At the present instant, the run must be at exactly the same event as the main loop. If the main loop has settled
+/// this instant since it began or since the last members arrived, all rounds of the instant are over, and the
 /// simulation continues until no event of the instant is left. Otherwise the simulation takes the same number of rounds
 /// as the main loop, and the messages of its last round are submitted together with the main loop's.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
@@ -50,7 +50,7 @@ struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     waves: Peekable<IntoIter<ArrivalWave>>,
     arriving: Option<Vec<MemberIndex>>,
     present: Option<MainLoopProgress>,
-    /// Current instant, and the number of its rounds that are handled.
+    /// Current instant; `handled` is the number of its rounds that have been handled.
     at: Time,
     handled: u32,
     round: Vec<Event>,
@@ -65,7 +65,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
             return None;
         }
         self.fabric.submit_pending(self.at, self.own);
-        // Only peek: members of the next arrival may send before the next event.
+        // Only peek, because the members that arrive next may send before the next event.
         let due = self.own.agenda.peek_time();
         let due = due.filter(|&due| present.is_none_or(|present| due <= present.now));
         if let Some(due) = due.filter(|&due| wave.is_none_or(|wave| due <= wave)) {
@@ -104,7 +104,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
         ControlFlow::Continue(())
     }
 
-    /// Never interrupted: the simulation takes at most seconds, and the main loop needs its result.
+    /// Never fails: the simulation takes seconds at most, and the main loop needs its result.
     fn check_interruption(&self) -> Result<(), Interruption> {
         Ok(())
     }
@@ -157,7 +157,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                     let of = fabric.forget_op(op);
                     self.chunks.on_message_arrived(fabric, own, now, of);
                 }
-                // Scripted collectives have no closed form, so all messages here are steps.
+                // Scripted collectives have no closed form, so every message here belongs to a step.
                 DeliveryNotice::Injected(op) => {
                     if let InFlightOp::Step { run, from, .. } = fabric.in_flight_op(op) {
                         self.chunks

@@ -56,7 +56,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return Err(first);
         }
         let stages = |number| self.chunks.schedules.get(number).all_stages();
-        // One phase may have all members on its line, and a dimension with the same line may exist too.
+        // Identify lines by size and stride, because a phase over all members may have the same line as a phase along
+        // one dimension.
         let line = |phase: usize| {
             let phase = &group.extent.phases[phase];
             (phase.size, phase.stride)
@@ -67,7 +68,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             stages.iter().filter(passes)
         };
         let phases = 0..group.extent.phases.len();
-        // Every stage needs a counterpart among the first member's stages. The order of phases may differ.
+        // Every stage needs a counterpart among the first member's stages, but the order of phases may differ.
         let passes = |phase| along(number, phase).count() == along(of.schedule, phase).count();
         if !phases.clone().all(passes) {
             return Err(first);

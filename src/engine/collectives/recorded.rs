@@ -1,4 +1,4 @@
-//! Collectives and messages with recorded or captured durations: dependencies among members, and completion times.
+//! Collectives and messages that take recorded or captured durations: dependencies among members, and completion times.
 //!
 //! The network is not simulated. A member's part *begins* when all members for which it waits have started (see
 //! [`CommTiming`]), and ends after the member's own duration.
@@ -52,8 +52,8 @@ impl CommTiming {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Begins the parts of members that have nobody left to wait for. Called when members of the collective have
-    /// started and no event is left at `now`.
+    /// Begins the parts of members that have nobody left to wait for. Called when members of the collective started at
+    /// `now` and no event is left at `now`.
     pub fn begin_parts(
         &mut self,
         flow: &Dataflow<'_>,
@@ -71,8 +71,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let root =
             root_of(group, sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let sweep = all || root.is_some_and(|root| fresh.contains(&root));
-        // If the root or the last member has just started, every member may now be able to begin. Otherwise only
-        // members that have just started may be able to begin.
+        // If the root or the last member has just started, every member may be able to begin now; otherwise, only
+        // members that have just started may.
         let candidates = if sweep { members } else { fresh.len() as u32 };
         for i in 0..candidates {
             let member = if sweep {

@@ -1,19 +1,20 @@
-//! Rehearsed answers: a collective on idle links behaves as in an earlier trial run alone (a rehearsal).
+//! Rehearsed answers: a collective on idle links takes the times of an earlier trial run in which it was alone (a
+//! rehearsal).
 //!
-//! Some networks store, for each link, only the time until which the link is busy ([`RehearsedLinks`]). Such networks
-//! have no closed form for irregularly placed members. But two collectives on idle links run identically, apart from
-//! their starts, if their members arrive in the same *pattern* of times. The second collective of a schedule is
-//! *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines the end of each
-//! member and the use of each link. If a later collective has this pattern and finds these links idle, it reserves the
-//! links and is answered immediately.
+//! Some networks store, for each link, only the time until which the link is busy ([`RehearsedLinks`]). On such
+//! networks, there is no closed form for irregularly placed members. However, two collectives on idle links run
+//! identically, apart from their starts, if their members arrive in the same *pattern* of times. The second collective
+//! of a schedule is *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines
+//! the end of each member and the use of each link. If a later collective has this pattern and finds these links idle,
+//! it reserves the links and is answered immediately.
 //!
 //! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all have arrived. In
 //! such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes the
 //! pattern. The answer then starts in the past, at the first arrival. Other collectives, such as broadcasts, are
 //! answered only if nothing was sent before the last arrival, for example if the root arrives last.
 //!
-//! A link is reserved until the collective's last message over it has been submitted. Later traffic queues after that
-//! message in any case. Before a message, load or store takes a reserved link, the collective is
+//! A link is reserved until the collective's last message over it has been submitted. Traffic that comes later would
+//! queue after that message anyway. Before a message, load or store takes a reserved link, the collective is
 //! [materialized](super::fast_forward): it is simulated message by message from then on. Members that have already
 //! ended are not affected.
 
@@ -41,7 +42,7 @@ pub(super) struct CollectiveRehearsal {
     pattern: Vec<Span>,
     /// End and position of each member, in order of time.
     pub ends: Vec<(Span, Position)>,
-    /// Links that it uses.
+    /// Use of each link by the collective.
     pub links: Vec<RehearsedLink>,
 }
 
@@ -60,7 +61,7 @@ pub(super) enum RehearsalState {
     Impossible,
 }
 
-/// Returns true if every member needs data from every other member, so that none ends before all have arrived.
+/// Returns true if every member needs data from every other member, so that no member ends before all have arrived.
 fn awaits_all(run: &CollectiveRun) -> bool {
     let kind = run.request.map(|request| request.kind);
     matches!(
@@ -75,7 +76,7 @@ fn awaits_all(run: &CollectiveRun) -> bool {
     )
 }
 
-/// Returns each member's arrival relative to the first arrival. All are zero if `together`.
+/// Returns each member's arrival relative to the first arrival. All values are zero if `together`.
 fn summarize_arrivals(run: &CollectiveRun, together: bool) -> Vec<Span> {
     let (first, last) = (run.arrivals.first, run.arrivals.last);
     let members = run.arrivals.starts.iter().zip(&run.arrivals.nodes);
@@ -121,7 +122,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return false;
         };
         if !together && !is_held {
-            // Messages were already sent, so the new rehearsal is of use only for later collectives with this pattern.
+            // This run has already sent messages, so the new rehearsal serves only later collectives with this pattern.
             return false;
         }
         let run = &self.chunks.runs[id];
@@ -145,7 +146,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.answers.reserve_answer_number()
         };
         let run = &mut self.chunks.runs[id];
-        // Discard the progress of earlier members, which have already enrolled for simulation.
+        // Discard the progress of members that arrived earlier and have already enrolled for simulation.
         if let Some(progress) = run.progress.take() {
             fabric.close_ports(progress.ports);
             self.answers.stepwise -= 1;
@@ -205,8 +206,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> bool {
         let run = &self.chunks.runs[id];
         if run.answer.last_wave == now {
-            // There are two settlements at this instant. Messages of the first arrivals would leave before the second
-            // arrivals, which a rehearsal does not reproduce.
+            // This is the second settlement of the instant. The messages of the first arrivals would leave before the
+            // second arrivals, which a rehearsal does not reproduce.
             self.materialize_run(fabric, effects, now, id);
             return false;
         }
@@ -314,8 +315,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .map(|(at, position)| (at.since(start), position))
             .collect();
         ends.sort_unstable();
-        // If a member ends at the instant of an arrival, the result depends on the order of rounds, which an answer
-        // does not contain.
+        // If a member ends at the instant at which another arrives, the result depends on the order of rounds, which a
+        // rehearsal does not record.
         let last = pattern.iter().max().copied().unwrap_or_default();
         let lasts = ends.first().is_some_and(|&(first, _)| first > last);
         (lasts && ends.len() == members).then_some(())?;

@@ -1,8 +1,8 @@
 //! Rendezvous: messages that are sent only when their receiver has requested them.
 //!
 //! A receiver that posts a receive sends a small request to the sender. The data leaves when the request has arrived
-//! and the sender is ready. Requests have no size. If two ranks exchange several sizes under one tag, data can
-//! therefore arrive before its receive is posted.
+//! and the sender is ready. Requests do not state a size. If two ranks exchange messages of several sizes under one
+//! tag, a request can therefore release another message, whose data arrives before its receive is posted.
 
 use super::executor::ChunkExecutor;
 use super::run::CellLocation;

@@ -1,5 +1,5 @@
-//! A collective in flight. If the collective is simulated message by message, it also has the progress of each chunk at
-//! each member.
+//! A collective in flight, with the progress of each chunk at each member if the collective is simulated message by
+//! message.
 //!
 //! Terms: a collective is split into *chunks*. Each chunk passes through *stages*, each along one phase of the group.
 //! In a stage, the members on a *line* of the phase run a program of *steps*. A step sends one message and requires
@@ -94,7 +94,7 @@ pub(super) struct RecordedMemberTimes {
 pub(super) struct AnalyticalAnswer {
     /// Number that identifies the analytical answer as long as it can be withdrawn, or 0 otherwise.
     pub number: u32,
-    /// Index, within its instant, of the settlement that gave the answer.
+    /// Index of the settlement that determined the answer, among the settlements of its instant.
     pub settlement: u32,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
@@ -107,7 +107,7 @@ pub(super) struct AnalyticalAnswer {
     /// True if the answer depends on the members' different arrival times. If false, all members count as arrived at
     /// `start`.
     pub is_skewed: bool,
-    /// The rehearsal that gives the answer. `told` is the number of members whose end has already been delivered.
+    /// The rehearsal that determines the answer. `told` is the number of members whose end has already been delivered.
     pub rehearsal: Option<Arc<CollectiveRehearsal>>,
     pub told: u32,
 }
@@ -146,7 +146,7 @@ impl MemberArrivals {
 pub(super) struct ChunkProgress {
     /// Current stage: [`OUTSIDE`] before the first stage, and the number of stages after the last.
     pub stage: StageIndex,
-    /// True if the chunk has been admitted to its stage. If a stage has two strands, true only until this strand ends.
+    /// True if the chunk has been admitted to its stage; in a stage with two strands, only until this strand ends.
     pub begun: bool,
     /// True if the chunk waits for a message to leave: the last message of the stage, or every message if messages are
     /// paced.
@@ -159,8 +159,8 @@ pub(super) struct ChunkProgress {
     pub credits: u32,
 }
 
-/// Place of a cell: its stage, queue slot and line position. The line position is `None` if the member takes no part in
-/// the stage.
+/// Place of a cell: its stage, its queue slot, and its position on a line (`None` if the member takes no part in the
+/// stage).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellLocation {
     pub stage: StageRef,
@@ -334,7 +334,7 @@ impl CollectiveRun {
     /// a fixed order.
     pub(super) fn begin_simulation(&mut self, ports: PortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
-        // `too_large` has already bounded the number of cells.
+        // The product cannot overflow, because `too_large` has already bounded the number of cells.
         let cells = members * self.chunks as usize * self.strands as usize;
         let outside = ChunkProgress {
             stage: OUTSIDE,
@@ -360,7 +360,7 @@ impl CollectiveRun {
         });
     }
 
-    /// Returns the index of the schedule of the member at a position.
+    /// Returns the index of the schedule that the member at a position follows.
     #[inline]
     pub(super) fn schedule_at(&self, position: Position) -> u32 {
         if self.own_schedules.is_empty() {
@@ -405,7 +405,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the chunk of a cell. If all chunks have the same stages, returns chunk 0.
+    /// Returns the chunk of a cell. Returns chunk 0 if all chunks have the same stages, which saves a division.
     #[inline]
     pub(super) fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: CellIndex) -> u32 {
         if schedule.is_uniform() {

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 /// Key of a schedule: group, kind, bytes, root, and a key from the backend for everything else.
 type ScheduleKey = (ReplayGroupId, CollectiveKind, u64, Position, u64);
 
-/// Reference to a stage: the index of its schedule, and its index in the schedule. A reference fits in a register, so
-/// passing it is faster than passing a stage.
+/// Reference to a stage: the index of its schedule, and its index in the schedule. The reference fits in a register, so
+/// passing it is faster than passing the stage itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageRef {
     pub schedule: u32,
@@ -26,8 +26,8 @@ pub(super) struct CachedSchedule<S> {
     /// Duration if all members start together and nothing else is in flight. The outer `None` means not computed yet,
     /// the inner `None` that no closed form is proved.
     pub closed: Option<Option<Span>>,
-    /// For insertion order, the reorderings that bring members into the order of their ends. `None` if this order is
-    /// not proved.
+    /// For insertion order: the reorderings that turn the order in which members begin into the order in which they
+    /// end. `None` if this order is not proved.
     pub end_order: Option<Vec<OrderChange>>,
     pub rehearsal: RehearsalState,
 }
@@ -49,7 +49,7 @@ impl<S> Default for ScheduleCache<S> {
 }
 
 impl<S: Copy> ScheduleCache<S> {
-    /// Returns the index of a request's schedule. On first use, `work_out` computes the schedule.
+    /// Returns the index of a request's schedule. On the first use of the schedule, `work_out` computes it.
     pub fn find_or_create_schedule(
         &mut self,
         group: ReplayGroupId,

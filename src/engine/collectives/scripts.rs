@@ -1,9 +1,9 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
-//! In insertion order, a send ends when its message has arrived, and a separate event starts each part after the
-//! previous part. In content order, a send ends when its last byte has left or, if the machine requires it, has
-//! arrived. A receive whose message has arrived ends immediately. Messages of one instant are collected, so the order
-//! of events within the instant does not matter.
+//! In insertion order, a send ends when its message has arrived, and a separate event starts each operation (part) of a
+//! script after the previous one. In content order, a send ends when its last byte has left or, if the machine requires
+//! it, has arrived. A receive whose message has arrived ends immediately. Messages of one instant are collected, so the
+//! order of events within the instant does not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::ChunkExecutor;
@@ -104,7 +104,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         at: RunCell,
         part: u32,
     ) {
-        // The op only identifies the event, so it is not counted as a message.
+        // The op only identifies an event, so it does not count as a message.
         let op = fabric.handle_of(InFlightOp::Scripted {
             run: at.run,
             from: at.cell,

@@ -1,4 +1,5 @@
-//! Settling of collectives: chooses between analytical answer and simulation, and ends the members' nodes.
+//! Settles collectives: chooses between an analytical answer (the time by a formula) and a simulation, and ends the
+//! members' nodes.
 
 use super::Collectives;
 use super::run::CollectiveRun;
@@ -88,7 +89,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         run.arrivals.ends.extend(ends);
     }
 
-    /// Notifies the observer that all members of a collective have arrived.
+    /// Notifies the observer that the transfers of all members begin, because all have arrived.
     fn begin_all_members(&self, effects: &mut Effects, id: RunIndex) {
         let run = &self.chunks.runs[id];
         let group = &self.chunks.groups[run.group];
@@ -143,8 +144,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         span
     }
 
-    /// Returns true if a run may still be answered analytically. In insertion order, a run that may not be answered
-    /// proceeds immediately, because the order of arrivals within an instant may matter.
+    /// Returns true if a run may still be answered analytically. In insertion order, any other run proceeds
+    /// immediately, because its result may depend on the order of arrivals within an instant.
     pub fn may_be_closed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -252,8 +253,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
-    /// Returns the stated duration of a run after all members have arrived: set by an option, or recorded if the size
-    /// is unknown.
+    /// Returns the duration that a run takes without any model after all members have arrived: set by an option, or
+    /// recorded if the size is unknown.
     fn stated_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -282,8 +283,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         unchanged.map(|span| changed.apply_to_span(span))
     }
 
-    /// Continues the simulation with the members that arrived at this instant. `all` is true if every member has
-    /// arrived.
+    /// Continues the simulation of a run with the members that arrived at this instant. `all` is true if every member
+    /// has arrived.
     pub(super) fn continue_simulation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,4 +1,5 @@
-//! Stage numbers that members share if they execute different collectives as their group's n-th collective.
+//! Stage numbers that are common to all members, even if members execute different collectives as their group's n-th
+//! collective.
 
 use super::executor::ChunkExecutor;
 use super::run::CollectiveRun;
@@ -8,8 +9,8 @@ use chakram_base::ids::{Position, StageIndex};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Returns the shared number of a cell's current stage: the index of the corresponding stage in the first member's
-    /// schedule. A shared number is needed because members with different collectives may pass phases in different
-    /// orders, but a message is matched by its line.
+    /// schedule. Members with different collectives may pass phases in different orders, but messages are matched by
+    /// line, so both ends of a message need a common number.
     // Always inlined: called three times per message, and mostly reads only the cell.
     #[inline(always)]
     pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {

@@ -1,4 +1,4 @@
-//! Open dependencies of nodes. A node's count has only one byte: the loop reads a node's entry for every edge, and most
+//! Open dependencies of nodes. Each node's count has only one byte, because the loop reads it once per edge, and most
 //! of these accesses miss the caches.
 
 use chakram_trace::graph::huge_pages;
@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Bits that count open dependencies.
 const COUNT: u8 = 0x3f;
-/// Maximum count in these bits.
+/// Maximum count in these bits; the remaining value is reserved for [`COMPLETE`].
 const MOST: u8 = COUNT - 1;
 /// Flag: the node has an entry in [`OpenDependencies::beyond`].
 const MORE: u8 = 0x40;
@@ -97,7 +97,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Refills a node's byte from `beyond`.
+    /// Refills the count in a node's byte from `beyond`, after the byte has reached zero.
     #[inline(never)]
     fn count_on(&mut self, node: usize) -> NodeState {
         let flags = self.left[node];
@@ -184,7 +184,7 @@ mod tests {
                     open.mark_delayed(first + degree as usize);
                 }
             }
-            // Marking a root as delayed has no effect.
+            // Node 0 is a root, so marking it as delayed has no effect.
             open.mark_delayed(0);
             assert!(open.is_met(0) && open.open_dependency_count(0) == Some(0));
             for &degree in &degrees[1..] {
@@ -221,8 +221,8 @@ mod tests {
         }
     }
 
-    /// 100 of 200 dependencies are complete, more than the 62 that the byte counts at first. The two copies are equal.
-    /// The copies differ once one of them completes a further dependency.
+    /// 100 of 200 dependencies are complete, more than the 62 that the byte counts at first. Two copies are equal until
+    /// one of them completes a further dependency.
     #[test]
     fn copies_are_alike_until_one_of_them_goes_on() {
         let mut open = OpenDependencies::with_node_capacity(0);

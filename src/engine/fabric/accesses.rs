@@ -2,10 +2,10 @@
 //!
 //! A memory on the network is one of the network's endpoints. Accesses that cross the network are submitted before the
 //! messages of their instant. If a collective's analytical answer reserves a link on the way of an access, the
-//! collective is materialized first. The network serves memory ports: it returns the end of an access immediately or
-//! sends a notice later. For other memories, chunks arrive at the NPU's port when no other event of the instant is
-//! left. Until the last chunk has arrived, the access is announced at the port, so no collective is answered
-//! analytically over this port.
+//! collective is materialized first. For memory ports, the network serves the whole access: it returns the end
+//! immediately or sends a notice later. For other memories, chunks arrive at the NPU's port when no other event of the
+//! instant is left. Until its last chunk has arrived, the access is announced at the port, so that no collective is
+//! answered analytically over this port.
 
 use super::{Fabric, InFlightOp};
 use crate::dataflow::unpack_node;
@@ -106,7 +106,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         }
     }
 
-    /// Submits the accesses that cross the network. No analytical answer may reserve their links at this time.
+    /// Submits the accesses that cross the network. The caller must first have withdrawn all analytical answers that
+    /// reserve their links.
     pub fn submit_accesses(&mut self, now: Time, effects: &mut Effects) {
         let topology = self.topology;
         let mut approaching = std::mem::take(&mut effects.accesses);
@@ -167,7 +168,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 return now;
             };
             if request.last {
-                // The last chunk ends the announcement of the access at the port.
+                // The last chunk of an access ends its announcement at the port.
                 servers.serve_expected(now, place, request.span)
             } else {
                 servers.serve_message(now, place, request.span)
@@ -178,7 +179,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         });
     }
 
-    /// Returns the first memory, from index `first` on, whose links must be shared again because accesses began or
+    /// Returns the first memory, from index `first` on, whose links must be divided anew because accesses began or
     /// ended.
     #[inline]
     pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
@@ -188,7 +189,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         })
     }
 
-    /// Shares the links of a memory again among its accesses.
+    /// Divides the bandwidth of a memory's links anew among its accesses.
     pub fn settle_memory(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         self.submit_chunks(now, memory, effects);
         let Some(model) = self.memory_model_mut(memory) else {
@@ -239,7 +240,7 @@ pub(super) struct RemoteState<'a> {
     first: Option<EndpointId>,
 }
 
-/// Server of the accesses of a memory.
+/// The part of the simulation that serves the accesses of a memory.
 #[derive(Debug)]
 enum MemoryService<'a> {
     /// The network serves accesses at memory ports.
@@ -290,7 +291,7 @@ impl<'a> RemoteState<'a> {
         machine.all_memories().map(state).collect()
     }
 
-    /// Returns the endpoint for loads and stores of `npu`. The NPU's port is searched only once.
+    /// Returns the endpoint for loads and stores of `npu`. The nearest port of each NPU is searched only once.
     fn endpoint_of_npu(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
         let MemoryService::Ports { ports, nearest } = &mut self.service else {

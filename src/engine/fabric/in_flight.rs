@@ -1,4 +1,4 @@
-//! Messages in flight, by their ops in the network.
+//! Contexts of messages in flight, found by their ops.
 
 use crate::ids::{CellIndex, InstanceIndex, RunIndex, SharedStage};
 use chakram_base::ids::{NodeIndex, OpIndex};
@@ -17,7 +17,7 @@ pub enum InFlightOp {
         /// Number of steps that the receiver must have taken before it receives the message.
         recv_posted: u32,
     },
-    /// Rendezvous request of one member to another, for the message of the other's step `step`.
+    /// Rendezvous request from one member to another, which asks for the message of the other member's step `step`.
     ChunkRequest {
         run: RunIndex,
         from: CellIndex,
@@ -41,7 +41,7 @@ pub enum InFlightOp {
         node: NodeIndex,
         ports: PortRange,
     },
-    /// Message of a sender without a trace to a posted receive. The fields identify the receive's instance and node.
+    /// Message from a sender without a trace to a posted receive. The fields identify the receive's instance and node.
     Mirrored {
         receiver: InstanceIndex,
         node: NodeIndex,
@@ -78,7 +78,7 @@ impl OpSlab {
         self.reserve_op(op)
     }
 
-    /// Does the same as [`Self::insert`] for an op that is not a message and is not counted.
+    /// Does the same as [`Self::insert`] for an op that only identifies an event and does not count as a message.
     #[inline]
     pub fn reserve_op(&mut self, op: InFlightOp) -> OpIndex {
         match self.free.pop() {
@@ -93,7 +93,7 @@ impl OpSlab {
         }
     }
 
-    /// Numbers the message of `op` as the next one submitted.
+    /// Gives the message of `op` the next submission number.
     #[inline]
     pub fn mark_submitted(&mut self, op: OpIndex) {
         if self.handed.len() < self.slots.len() {

@@ -18,8 +18,8 @@ pub struct RepeatedLaunch {
     starts: Vec<Time>,
     /// Steps that have begun on some rank, by index. [`None`] after a step has ended on all ranks.
     steps: Vec<Option<LaunchSerial>>,
-    /// Ranks that have ended their previous step and wait for the earliest start of their next step. The key is the
-    /// index of the next step.
+    /// Ranks that have ended their previous step and wait for the earliest start of their next step. Keys are indices
+    /// of the next step.
     early: BTreeMap<u64, Vec<Rank>>,
     times: Vec<StepTimes>,
 }
@@ -31,7 +31,7 @@ impl RepeatedLaunch {
     }
 
     /// Creates a feed that launches program number `program` once for each instant in `starts` (in any order). A rank
-    /// begins a launch at the launch's instant, or when the rank has ended the previous launch if that is later.
+    /// begins a launch at the launch's instant, or at the end of its previous launch if that is later.
     pub fn at_times(program: u32, mut starts: Vec<Time>) -> Self {
         starts.sort_unstable();
         Self {
@@ -62,7 +62,7 @@ impl RepeatedLaunch {
 
 impl LaunchFeed for RepeatedLaunch {
     fn wake_at(&self) -> Option<Time> {
-        // The first step waits for no rank. A later step needs a wake only if some rank is ready for it.
+        // The first step does not wait for any rank. A later step needs a wake only if some rank is ready for it.
         match self.steps.is_empty() {
             true => self.starts.first().copied(),
             false => self
@@ -112,7 +112,7 @@ impl LaunchFeed for RepeatedLaunch {
 
     fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
         self.steps[ended.tag as usize] = None;
-        // A rank executes its steps in order, so steps end in order.
+        // Every rank executes its steps in order, so steps end in order.
         self.times.push(StepTimes {
             begin: ended.began.since(Time::ZERO),
             end: now.since(Time::ZERO),

@@ -1,4 +1,4 @@
-//! Messages with recorded durations: the halves wait for each other and then end after their own durations.
+//! Messages with recorded durations: the two halves wait for each other, and then each ends after its own duration.
 
 use super::Messages;
 use crate::CommTiming;
@@ -9,7 +9,7 @@ use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 
-/// Begins a node that has nothing left to wait for. The node ends after its own duration.
+/// Begins the transfer of a node that has nothing left to wait for. The node ends after its own duration.
 fn begin_transfer(
     flow: &Dataflow<'_>,
     effects: &mut Effects,

@@ -31,7 +31,7 @@ impl Messages<'_> {
     }
 
     /// Handles the arrival of a rank's request. Posts the rank's receive, and releases the oldest withheld message, if
-    /// any. Requests have no size, so the oldest message is released whatever its size is.
+    /// any. Requests do not state a size, so the oldest message is released whatever its size.
     pub fn on_request_arrived<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

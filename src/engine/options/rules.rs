@@ -40,7 +40,7 @@ pub enum OptionRefusal {
     NotByRoofline(Box<ComputeModel>),
     /// A roofline efficiency is given, but all kernels keep their recorded durations.
     AllRecorded(Box<ComputeModel>),
-    /// A machine of the recording is given, but no kernel has a recorded duration.
+    /// The machine on which kernels were recorded is given, but no kernel has a recorded duration.
     NoneRecorded,
     /// Scaling of kernels from the capture's device is requested, but the capture names no device, or a device without
     /// a preset.
@@ -194,8 +194,8 @@ impl ReplayOptions {
         self.check_workload(workload)
     }
 
-    /// Checks that options have an effect in combination. Part of [`Self::check_effects`], for callers that have no machine
-    /// yet.
+    /// Checks that the options have an effect together; part of [`Self::check_effects`], for callers that have no
+    /// machine yet.
     ///
     /// # Errors
     ///
@@ -217,7 +217,8 @@ impl ReplayOptions {
         }
     }
 
-    /// Checks that `machine` supports the options; part of [`Self::check_effects`], for callers that have no workload yet.
+    /// Checks that `machine` supports the options; part of [`Self::check_effects`], for callers that have no workload
+    /// yet.
     ///
     /// # Errors
     ///
@@ -240,7 +241,7 @@ impl ReplayOptions {
         Ok(())
     }
 
-    /// Checks that options have an effect on `workload`, as a part of [`Self::check_effects`].
+    /// Checks that options have an effect on `workload`; part of [`Self::check_effects`].
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ impl ReplayPlan {
         // The members of each group, partitioned by their coordinates in the dimensions that a mask excludes.
         let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<NpuCoordinates, Vec<Rank>>> =
             BTreeMap::new();
-        // If a mask excludes no member, it is dropped, so that it does not create a second group.
+        // If a mask excludes no member, the whole group is used, so that the mask does not create a second group.
         let mut whole: BTreeMap<GroupId, ReplayGroupId> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
             let graph = workload.graph_of(instance);
@@ -37,7 +37,7 @@ impl ReplayPlan {
                     Some(mask) => (0..dimensions.len())
                         // A mask has 32 bits, so higher dimensions never take part.
                         .filter(|&d| d >= 32 || mask >> d & 1 == 0)
-                        // In a dimension of size 1 all members have the same coordinate, so the dimension does not
+                        // In a dimension of size 1, all members have the same coordinate, so such a dimension does not
                         // partition them.
                         .filter(|&d| dimensions[d].size > 1)
                         .collect(),
@@ -102,7 +102,7 @@ impl ReplayPlan {
         let paths = extent.phases.iter();
         let paths = paths.map(|phase| backend.collect_paths(&extent, phase, machine.topology()));
         let dimensions_of = machine.topology().dimensions();
-        // Rings and meshes have links to both sides instead of one port.
+        // Members of rings and meshes have a port for each side.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
         let sides = if extent.regular {
             let mut phases = extent.phases.iter();

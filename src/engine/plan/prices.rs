@@ -30,7 +30,7 @@ pub(super) fn price_graph(
         let node = matching::describe_node(instance.rank, graph, node);
         ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
-    // Returns the bytes of a node, or an error if they exceed `room`.
+    // Returns the bytes of a load or store, or an error if they exceed the capacity `room`.
     let within = |node: NodeIndex, room: Option<Bytes>, holder: &str, hint: &str| {
         let bytes = Bytes(graph.bytes(node));
         if let Some(room) = room.filter(|room| bytes > *room) {
@@ -40,7 +40,7 @@ pub(super) fn price_graph(
         }
         Ok(bytes.0)
     };
-    // Maps the memories that the graph names to the machine's memories.
+    // Map the memories that the graph names to the machine's memories.
     let memories: Vec<_> = (graph.remote_memories().iter())
         .map(|name| machine.named_memory(name))
         .collect();
@@ -78,8 +78,8 @@ pub(super) fn price_graph(
             }
             price
         };
-        // Finding the duration for a shape or name takes a microsecond. A step has few distinct kernels, so durations
-        // are cached.
+        // The computation of a duration takes a microsecond, and a step has few distinct kernels, so durations are
+        // cached.
         let by_name = !class.curves.measured.is_empty();
         if !by_name && kernel.shape.is_none() {
             return price();
@@ -151,7 +151,7 @@ pub(super) fn price_graph(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::find_access_fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
-                    // The duration of a remote access depends on contention, so it is determined during the run.
+                    // The duration of a remote access may depend on contention, so it is determined during the run.
                     None => Span::ZERO,
                 }
             }

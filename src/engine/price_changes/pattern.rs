@@ -68,7 +68,7 @@ pub fn check_class(word: &str) -> Result<(), String> {
 pub fn matches_glob(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut seen) = (0, 0);
-    // Position of the last `*`, and the end of the text that this `*` matches so far.
+    // Position of the last `*` in the pattern, and the end of the text that this `*` matches so far.
     let mut star: Option<(usize, usize)> = None;
     while seen < text.len() {
         match glob.get(at) {
@@ -92,7 +92,7 @@ pub fn matches_glob(glob: &str, text: &str) -> bool {
     glob[at..].iter().all(|one| *one == '*')
 }
 
-/// Matches of a pattern in a graph. Each name, shape and path is tested only once.
+/// Nodes of a graph that a pattern matches. Each name, shape and path is tested only once.
 pub struct KernelMatches<'g> {
     pattern: &'g KernelPattern,
     graph: &'g Graph,
@@ -127,7 +127,7 @@ impl<'g> KernelMatches<'g> {
                     path += if path.is_empty() { "" } else { "/" };
                     path += module;
                 }
-                // If a module matches, everything inside it matches too.
+                // If a module matches, all calls inside it match too.
                 let inside = around.is_some_and(|caller| calls[caller]);
                 calls.push(
                     inside || module.is_some_and(|module| is_meant(&path) || is_meant(module)),

@@ -9,7 +9,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::Graph;
 
 impl StuckDiagnosis<'_, '_> {
-    /// Describes a message that waits for its other half.
+    /// Describes why a half of a message waits for its other half.
     pub(super) fn wait_in_channel(
         &self,
         InstanceNode { instance, node }: InstanceNode,

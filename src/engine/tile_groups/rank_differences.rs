@@ -6,7 +6,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::format_count;
 use chakram_trace::workload::{RankInstance, Workload};
 
-/// Reason, known before the run, why a rank cannot simulate a later rank.
+/// Reason why a rank cannot simulate a later rank, as far as it is known before the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RankDifference {
     Graph,
@@ -31,8 +31,8 @@ pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<
     }
 }
 
-/// Fails if no rank could simulate another. Applies the rule of [`TileGroups::form_groups`](super::TileGroups::form) before
-/// the run.
+/// Fails if no rank could simulate another. Applies the rule of
+/// [`TileGroups::form_groups`](super::TileGroups::form_groups) before the run.
 pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(), ReplayRefusal> {
     let instances = workload.instances();
     let (mut pairs, mut runs, mut start) = ([0; 3], 1, 0);

@@ -1,13 +1,14 @@
-//! Joining of split tile groups: if neighbours end a collective together in equal states, they become a group again.
+//! Joins parts of split tile groups: if neighbouring parts end a collective together in equal states, they become a
+//! group again.
 //!
 //! Members of a stage diverge because of traffic over different links, such as activations from the previous stage. A
 //! collective for which all members wait removes the differences if it ends for all members at the same instant, as a
 //! ring algorithm does. From then on all members do the same work at the same time again.
 //!
 //! The state of an instance consists of its open dependencies, the holders and queues of its lanes, and its pending
-//! events. Nodes that are carried out per member may be pending with different end times, because a group gathers them.
-//! Kernels may not be pending: parts with a running kernel stay separate until they end a collective while no kernel
-//! runs.
+//! events. Nodes that are carried out per member may be pending with different end times, because a group waits for its
+//! members' ends anyway. Kernels may not be pending: parts with a running kernel stay separate until they end a
+//! collective while no kernel runs.
 
 use super::shared_lanes::parked_of;
 use super::{GROUPED, TileGroup, TileGroups, is_shared};
@@ -78,8 +79,8 @@ impl TileGroups {
             let number = self.of[of.index()];
             number == NONE || self.groups[number as usize].whole.is_empty()
         };
-        // The comparison ignores pending events. Parts therefore do not join if they have running delays, or nodes that
-        // one common event will end.
+        // The comparison does not include pending events. Therefore, parts do not join if they have running delays, or
+        // nodes that one common event will end.
         !self.is_follower(flow, a)
             && !self.is_follower(flow, b)
             && self.last_of(a).nth_after(1) == b
@@ -141,7 +142,8 @@ impl TileGroups {
         });
         self.origins[origin as usize].parts -= leaders.len() as u32 - 1;
         self.counts.rejoined += 1;
-        // The leader now posts for all members, so the followers' nodes and lanes must not be dispatched separately.
+        // The leader now posts nodes for all members, so the followers' nodes and lanes must not be dispatched
+        // separately.
         let follows = |instance: InstanceIndex| leaders[1..].contains(&instance);
         effects
             .ready

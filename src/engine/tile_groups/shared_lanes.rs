@@ -3,7 +3,7 @@
 //!
 //! When the last member is ready, a collective on a shared lane queues for this lane on all members at once. At that
 //! time, lower ranks have already posted this round's nodes, and higher ranks have not. A leader posts a node for all
-//! members together, so the order is the same only if no other node is posted to this lane in the round. If several
+//! members together, so it reproduces this order only if no other node is posted to this lane in the round. If several
 //! nodes are posted to the lane, or one node while another collective waits for its members, the group is first split
 //! into single ranks.
 
@@ -62,7 +62,8 @@ pub(super) fn parked_of(
 }
 
 impl TileGroups {
-    /// Returns true if a leader cannot post the first node of `left` for all members at once.
+    /// Returns true if a leader cannot post the first node of `left` for all members at once without changing the order
+    /// on a shared lane.
     #[inline]
     pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let InstanceNode { instance, node } = unpack_node(left[0]);

@@ -1,5 +1,5 @@
-//! Splitting of tile groups: members that differ are simulated separately from then on, each with a copy of the
-//! leader's state.
+//! Splits tile groups: members that differ are simulated separately from then on, each with a copy of the leader's
+//! state.
 
 use super::{GROUPED, GroupSplit, IncompleteStep, MemberStep, TileGroup, TileGroups, is_shared};
 use crate::dataflow::{Dataflow, pack_node, unpack_node};
@@ -98,8 +98,8 @@ impl TileGroups {
         for &other in &others {
             copy_leader(flow, lanes, effects, leader, other);
         }
-        // The dispatch loop is in the middle of this list, so new leaders must post their own copies of the remaining
-        // nodes, in the same order.
+        // The dispatch loop is in the middle of this list, so copy the remaining nodes for the new leaders, which post
+        // them in the same order.
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();
             let own: Vec<u64> = left
@@ -114,7 +114,8 @@ impl TileGroups {
             ready[next..].sort_unstable();
         }
         let graph = flow.instance(leader).graph;
-        // Each member already has a scheduled end for per-member nodes, unless one event ends all members (`whole`).
+        // For nodes that are carried out per member, each member already has a scheduled end, unless one event ends all
+        // members (`whole`).
         effects.agenda.copy_events(leader, &others, |event| {
             let node = event.instance_node().node;
             match event.event_class() {
@@ -145,7 +146,7 @@ impl TileGroups {
                 let present: Vec<(InstanceIndex, Time)> =
                     present.filter(|(one, _)| run.contains(one)).collect();
                 let (node, step) = (open.node, open.step);
-                // All members of this part have taken the step, so the part takes the step as a group.
+                // All members of this part have taken the step, so the part takes it as a group.
                 if present.len() == run.len() {
                     if step == MemberStep::Queued && flow.instance(run[0]).gathers_shared_lane(node)
                     {
@@ -203,7 +204,7 @@ impl TileGroups {
         counts.split.get_or_insert(split);
     }
 
-    /// Splits all groups into single instances, so that a diagnosis finds the state of every member.
+    /// Splits all groups into single instances, so that a deadlock diagnosis finds the state of every member.
     pub fn dissolve_all(
         &mut self,
         flow: &mut Dataflow<'_>,

@@ -17,7 +17,7 @@ const KERNEL: Op<'static> = Op::Compute {
     dtype: Some(Dtype::Bf16),
 };
 
-/// A workload of one node with a recorded duration of `us` microseconds.
+/// Returns a workload of one node with a recorded duration of `us` microseconds.
 fn workload(op: Op<'_>, us: u64) -> Workload {
     let mut builder = WorkloadBuilder::default();
     let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
@@ -37,7 +37,7 @@ fn workload(op: Op<'_>, us: u64) -> Workload {
         .unwrap()
 }
 
-/// Returns the error that results from the options after `change` has modified them.
+/// Returns the error that the default options cause after `change` has modified them.
 fn refusal(machine: &str, workload: &Workload, change: impl FnOnce(&mut ReplayOptions)) -> String {
     let machine = Machine::load_by_name(machine).unwrap();
     let checked = ReplayOptions::with_changes(change).check_effects(&machine, workload);
