@@ -1,4 +1,4 @@
-//! Replay options, both as flags and as settings whose effect on a run can be checked.
+//! Replay options, as flags and as settings whose effect on a run can be checked.
 
 use super::flags::{flag_of, with_flags};
 use chakram_base::setting::SettingKey;
@@ -11,16 +11,16 @@ use std::marker::PhantomData;
 
 /// Help heading for options of the timing model.
 pub(super) const MODEL: &str = "Timing model";
-/// Help heading for options about traces.
+/// Help heading for options that concern traces.
 pub(super) const TRACES: &str = "Traces";
 
-/// A subset of the options of replays.
+/// A group of the replay options.
 pub trait OptionGroup {
-    /// Returns true if the option `key` belongs to the subset.
+    /// Returns true if the option `key` belongs to the group.
     fn has_option(key: SettingKey) -> bool;
 }
 
-/// Options of one subset that the command line gives.
+/// Options of one group that are on the command line.
 #[derive(Clone, Debug)]
 pub struct OptionArgs<G> {
     given: GivenOptions,
@@ -28,7 +28,7 @@ pub struct OptionArgs<G> {
     group: PhantomData<G>,
 }
 
-/// Options that the command line gives (not defaults), with their values.
+/// Options on the command line (not defaults), with their values.
 pub type GivenOptions = Vec<(SettingKey, Vec<String>)>;
 
 /// Parses `given` without the option `left_out`.
@@ -43,7 +43,7 @@ impl<G> OptionArgs<G> {
         &self.given
     }
 
-    /// Returns the settings that result from the options on the command line.
+    /// Returns the settings that the options on the command line give.
     pub fn parsed_settings(&self) -> &ReplaySettings {
         &self.settings
     }
@@ -57,7 +57,7 @@ impl<G: OptionGroup> OptionArgs<G> {
     }
 }
 
-/// Returns clap's name of an option.
+/// Returns the name of an option in clap.
 fn clap_id(key: SettingKey) -> String {
     flag_of(key).trim_start_matches('-').replace('-', "_")
 }
@@ -66,7 +66,8 @@ fn option_arg(option: &'static ReplayOption) -> Arg {
     let parser: ValueParser = match option.syntax {
         ReplayOptionSyntax::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {
-                // Leaking these words does no harm, because clap keeps them until the program ends.
+                // It does no harm to leak these words, because clap keeps them until the program
+                // ends.
                 PossibleValue::new(&*word.replace('_', "-").leak()).help(summary)
             });
             PossibleValuesParser::new(values).into()

@@ -1,8 +1,8 @@
-//! Formats the help of all commands: options are in groups and in two columns, and lines are no wider than
-//! the terminal or 100 columns.
+//! Formats the help of all commands: options are grouped in two columns, and lines have at most the
+//! width of the terminal or 100 columns.
 //!
-//! `-h` omits rare options (options with `hide_short_help`). `--help` shows all options, with the meanings
-//! of their values.
+//! `-h` leaves out rare options (options with `hide_short_help`). `--help` shows all options, with
+//! the meanings of their values.
 
 use super::{given, output};
 use clap::builder::{PossibleValue, StyledStr};
@@ -14,13 +14,13 @@ use textwrap::Options;
 /// Maximum width of lines; the next constant is the minimum.
 const WIDTH: usize = 100;
 const MIN_WIDTH: usize = 30;
-/// Column at which the descriptions of options begin. If lines are narrower than [`WIDE`], there is not
-/// enough space for two columns.
+/// Column at which the descriptions of options begin. If lines are narrower than [`WIDE`], the
+/// descriptions follow on separate lines, because two columns do not fit.
 const TEXT: usize = 30;
 const NARROW_TEXT: usize = 10;
 const WIDE: usize = 60;
 
-/// Choice of the options that help shows.
+/// Length of help, which determines the options in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelpLength {
     /// Common options.
@@ -130,7 +130,7 @@ impl HelpPage {
                 headings.push(heading);
             }
         }
-        // Headings that several commands have follow the command's own headings.
+        // Headings that several commands have come after the command's own headings.
         let shared = [given::MODEL, output::REPORT, super::GENERAL];
         headings.sort_by_key(|heading| shared.iter().position(|name| *heading == Some(*name)));
         for heading in headings {
@@ -176,8 +176,9 @@ impl HelpPage {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
-    /// Writes a command. A command that is too long is broken over several lines such that a shell still
-    /// accepts it. The command's purpose follows on the same line, or precedes it as a comment.
+    /// Writes a command of an example. A command that is too long is broken into several lines so
+    /// that a shell still accepts it. The purpose of the command follows on the same line, or
+    /// precedes the command as a comment.
     fn write_example(&mut self, text: &str, indent: &str) {
         if indent.len() + text.chars().count() <= self.width {
             self.text += &format!("{indent}{text}\n");
@@ -218,8 +219,8 @@ impl HelpPage {
         }
     }
 
-    /// Writes `name`, and then `text` from column `column` on. If the name is too long, the text begins on a
-    /// new line.
+    /// Writes `name`, and then `text` from the column `column` on. If the name is too long, the
+    /// text begins on a new line.
     fn write_row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
         let style = clap::builder::Styles::styled();
         let style = style.get_literal();
@@ -238,7 +239,7 @@ impl HelpPage {
         }
         let at = self.text.len();
         self.write_paragraph(text, &pad, &pad);
-        // The text's first line is on the same line as the name.
+        // The first line of the text is on the same line as the name.
         self.text.replace_range(at..at + used, "");
     }
 
@@ -315,7 +316,7 @@ pub fn help_text_of(arg: &Arg) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelpClosingPart {
     Blank,
-    /// A heading or sentences. Line breaks of the source are not kept.
+    /// A heading, or sentences. Line breaks in the source are not kept.
     Paragraph(String),
     /// A command line, optionally followed by its purpose.
     Command(String),

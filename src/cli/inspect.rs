@@ -1,4 +1,4 @@
-//! `chakram inspect`: shows what a trace or a job contains.
+//! `chakram inspect`: shows the contents of a trace or a job.
 
 use super::flags::parser_of_choices;
 use super::load::{StepArg, VerifyArg};
@@ -29,7 +29,7 @@ const FILTERS: &str = "Filters";
 
 mod list;
 
-/// Options that show details which the text omits.
+/// Options that show details which the text leaves out.
 const HINTS: RenderHints = RenderHints {
     all: "--format json",
     all_paths: "--format json, or --rank R",
@@ -168,7 +168,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         return Err(args.no_rank(found).into());
     }
     let title = job::name_of(&args.traces, &files);
-    // Write a listing directly, because it is streamed, whereas the destination collects a whole
+    // Write a listing directly, because a listing is streamed, but the destination collects a whole
     // text.
     if args.list && !args.critical_path {
         return args.list_nodes(&files, out, outputs);
@@ -200,7 +200,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// If files have `faults`, prints a warning to standard error.
+/// If files have faults, prints a warning with their number to standard error.
 fn warn_of_faults(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
@@ -255,7 +255,7 @@ impl InspectArgs {
         }
     }
 
-    /// Returns the filters on the command line.
+    /// Returns the filters on the command line, as options with their values.
     fn filter_options(&self) -> Vec<(&'static str, Vec<String>)> {
         let mut words = Vec::new();
         let mut say = |name, values: Vec<String>| {
@@ -277,7 +277,7 @@ impl InspectArgs {
         words
     }
 
-    /// Formats the filter as text, without ranks; empty if there is no filter.
+    /// Formats the filter as text, except for ranks; empty if there is no filter.
     fn filter_words(&self) -> String {
         let options = self
             .filter_options()
@@ -294,7 +294,7 @@ impl InspectArgs {
         self.threads.map_or_else(cores, NonZeroUsize::get)
     }
 
-    /// Returns the limit from the command line, or the default for the format.
+    /// Returns the limit of rows on the command line, or the default of the format.
     fn row_limit(&self) -> usize {
         let default = match self.format {
             InspectFormatArg::Text => LISTED,
@@ -322,7 +322,7 @@ impl InspectArgs {
             contents.with_source(e)
         })?;
         let limit = match self.format {
-            // Apply the limit here too, because a drawing of all nodes is unreadable.
+            // Apply the limit here too, because nobody can read a drawing of all nodes.
             InspectFormatArg::Dot => self.limit.unwrap_or(LISTED),
             _ => self.row_limit(),
         };

@@ -1,5 +1,4 @@
-//! `--repeat`, `--starts` and `--with`: a job that runs several times, and several jobs on one
-//! machine.
+//! `--repeat`, `--starts` and `--with`: several runs of a job, and several jobs on one machine.
 
 use super::load;
 use super::output::{RankMapArg, ReportDestination, RunArgs, parse_placement};
@@ -21,14 +20,14 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Help heading for the options about launches.
+/// Help heading for options that concern launches (runs of a job).
 const LAUNCHES: &str = "Launches";
 
-/// Maximum number of launches of one job. Launches are limited because each one has a row in the
-/// report.
+/// Maximum number of launches of one job. The number is limited because each launch has a row in
+/// the report.
 const MOST: usize = 1_000_000;
 
-/// Options for several launches and for several jobs.
+/// Options for several launches of a job, and for several jobs.
 #[derive(Debug, Args)]
 pub struct LaunchArgs {
     /// Replay the traces N times in a row; each rank begins a step when its previous one ends
@@ -46,7 +45,7 @@ pub struct LaunchArgs {
     on: Vec<RankMapArg>,
 }
 
-/// JSON document of a job from `--with`.
+/// JSON document of a job that `--with` adds.
 #[derive(Serialize)]
 struct ConcurrentJobDocument<'a> {
     job: &'a str,
@@ -59,8 +58,8 @@ impl LaunchArgs {
         self.repeat.is_some() || self.starts.is_some() || !self.with.is_empty()
     }
 
-    /// Rejects combinations of options that make no sense. `several` is true if there are several
-    /// machines.
+    /// Rejects combinations of options that contradict each other. `several` is true if the command
+    /// replays on several machines.
     pub fn check_combinations(&self, several: bool) -> Result<(), String> {
         if self.with.len() != self.on.len() {
             return Err(format!(
@@ -84,8 +83,8 @@ impl LaunchArgs {
         found.map(|path| job::find_traces([path], verify)).collect()
     }
 
-    /// Registers the files that these options read as inputs, so that `outputs` cannot replace them. `found`
-    /// are the files of the `--with` jobs.
+    /// Registers the files that these options read as inputs, so that `outputs` must not replace
+    /// them. `found` are the files of the `--with` jobs.
     pub fn protect_inputs(&self, found: &[FoundTraces], outputs: &mut OutputSet) {
         self.starts
             .iter()
@@ -134,8 +133,8 @@ impl LaunchArgs {
     ) -> Result<Vec<Job>, Box<dyn Error>> {
         let mut jobs = Vec::new();
         for ((path, on), found) in self.with.iter().zip(&self.on).zip(found) {
-            // Options about reading traces apply to all jobs, but options about ranks and groups apply
-            // only to the main job.
+            // Options that concern the reading of traces apply to all jobs, but options that
+            // concern ranks and groups apply only to the main job.
             let loading = JobOptions {
                 groups: None,
                 ranks: None,
@@ -217,7 +216,7 @@ impl LaunchArgs {
     }
 }
 
-/// Rejects jobs that share an NPU, because each would use it as if it were alone.
+/// Rejects jobs that share an NPU, because each job would use it as if the other were not there.
 fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {
@@ -236,7 +235,7 @@ fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     }
 }
 
-/// Reads start times, one per line. Ignores empty lines, and everything after `#`.
+/// Parses start times from a file, one per line. Ignores empty lines, and everything after `#`.
 fn read_starts(path: &Path) -> Result<Vec<Time>, Box<dyn Error>> {
     let shown = path.display();
     let text = job::read_text(path)?;

@@ -1,4 +1,5 @@
-//! The command line: parses arguments, runs a command, prints its result, and turns errors into exit codes.
+//! The command line: parses arguments, runs a command, prints the result, and converts errors to
+//! exit codes.
 //!
 //! The exit codes are 0 (done), 1 (deadlock or failure), 2 (invalid input, invalid usage or failed output)
 //! and 3 (a threshold was exceeded, or a leak was found). Exit code 0 means that every node of every rank
@@ -93,7 +94,7 @@ struct Cli {
 /// Help heading for the options that every command has.
 const GENERAL: &str = "General options";
 
-/// Limits on a command's resources, and how much it prints.
+/// Limits on a command's resources, and the amount of printed text.
 #[derive(Debug, Args)]
 struct LimitArgs {
     /// Fail instead of using more memory; by default three quarters of the memory of the machine or container
@@ -156,8 +157,8 @@ enum CliCommand {
 #[derive(Debug)]
 struct DeferredArgs<A>(A);
 
-/// True if the arguments of all commands are built at once. Help, completion and the manual need all
-/// arguments.
+/// True if the arguments of all commands are built at once, as help, completion and the manual
+/// need.
 static WHOLE: AtomicBool = AtomicBool::new(false);
 
 impl<A: Args> Args for DeferredArgs<A> {
@@ -196,22 +197,23 @@ fn command_line() -> Command {
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    // Add completers only for shells, because nothing else needs them.
+    // Add completers only for shells, because only they need completers.
     let mut command = match help::requested_help_length(&arguments) {
         Some(length) => help::replace_help(whole_command(), length),
         None => Cli::command(),
     };
     let matches = command.try_get_matches_from_mut(&arguments);
     let matches = matches.map_err(|error| suggest::add_suggestions(error, &command, &arguments))?;
-    // Do not drop the command: its thousands of parts would take as long as parsing a short line, and the
-    // program ends soon.
+    // Do not drop the command: dropping its thousands of parts would take as long as parsing a
+    // short line, and the program ends soon.
     std::mem::forget(command);
     Cli::from_arg_matches(&matches)
 }
 
-/// Parses a command line. Returns the result, and the words after rewriting.
+/// Parses a command line. Returns the result, and the words of the rewritten command line.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
-    // Rewrite the arguments before parsing, because ASTRA-sim accepts some that clap rejects.
+    // Rewrite the arguments before clap parses them, because ASTRA-sim accepts some that clap
+    // rejects.
     let arguments = astra_sim::rewrite_arguments(arguments);
     let words = arguments.kept.clone();
     let parsed = parse(arguments.kept).map(|mut cli| {
@@ -231,7 +233,7 @@ pub fn main() -> ExitCode {
 /// Runs the program with `arguments` and returns its exit code. The first argument is the program's
 /// name.
 pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
-    // A shell that completes words runs the program with an environment variable set.
+    // If an environment variable is set, a shell runs the program only to complete words.
     let folder = env::current_dir().ok();
     let completed = CompleteEnv::with_factory(command_line)
         .try_complete(arguments.iter().cloned(), folder.as_deref());
@@ -240,8 +242,8 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => error.exit(),
     }
-    // Watch signals before all else, because a signal may arrive at any time and temporary files must
-    // then be removed.
+    // Watch signals first, because a signal may arrive at any time, and temporary files must then
+    // be removed.
     signals::install_handlers();
     progress::mark_start();
     setting::name_as(flags::write_flag);
@@ -265,7 +267,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     let mut out = terminal::EscapingWriter::standard_output();
     let result = dispatch_command(&cli.command, &mut out);
     let result = result.and_then(|code| {
-        // Flush the output here, because a failure on drop would go unnoticed.
+        // Flush the output here, because nobody would notice a failure on drop.
         out.flush()?;
         Ok(code)
     });
@@ -282,7 +284,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Runs `command`, whose output goes to `out`.
+/// Runs `command`, and writes its output to `out`.
 fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match command {
         CliCommand::Convert(DeferredArgs(args)) => convert::run(args, out),
@@ -326,8 +328,8 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
     }
 }
 
-/// Returns true if the error is a closed pipe. A closed pipe is not a failure, because a reader such as
-/// `head` may stop early.
+/// Returns true if the error means that the pipe of the output is closed. A closed pipe is not a
+/// failure, because a reader such as `head` may stop early.
 fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     let kind = |error: &(dyn Error + 'static)| {
         let json = error.downcast_ref::<serde_json::Error>();
@@ -368,13 +370,13 @@ fn print_chain(error: &(dyn Error + 'static)) {
     print_error(&error_text(error));
 }
 
-/// Returns the text of an error: the message, its causes, and then what to try.
+/// Returns the text of an error: the message, then its causes, then a suggestion of what to try.
 fn error_text(error: &(dyn Error + 'static)) -> String {
     let own = error.to_string();
     let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();
     while let Some(inner) = cause {
-        // A failed write and the command around it may have the same text, which is printed only once.
+        // If a failed write and the error around it have the same text, print it only once.
         let words = inner.to_string();
         if words != last {
             text += &format!("\n  because: {words}");
@@ -391,7 +393,7 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Returns a suggestion for an error that has none.
+/// Returns a suggestion for an error whose message has none.
 fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
     let of_job = match error.downcast_ref() {
         Some(JobError::Trace(error)) => Some(error),
@@ -424,7 +426,7 @@ fn print_error(text: &str) {
     } else {
         anstyle::Style::new()
     };
-    // If writing to standard error fails, there is no place to report it.
+    // If writing to standard error fails, the failure cannot be reported anywhere.
     let _ = writeln!(
         anstream::stderr(),
         "{style}error{style:#}: {}",

@@ -1,4 +1,4 @@
-//! Options about a job's traces, and progress while they are loaded.
+//! Options for the traces of a job, and progress while they are loaded.
 
 use super::given::{OptionArgs, OptionGroup, TRACES};
 use super::progress::Progress;
@@ -11,7 +11,7 @@ use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
 use std::time::Instant;
 
-/// How strictly traces are checked against their job's file.
+/// Strictness of the check of traces against the job file.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct VerifyArg {
     /// Accept traces that differ from their job's file, PREFIX.job.json
@@ -20,7 +20,7 @@ pub struct VerifyArg {
 }
 
 impl VerifyArg {
-    /// Returns the checks to make before a replay: lengths, and for small jobs also hashes.
+    /// Returns the level of checks before a replay: lengths, and for small jobs also hashes.
     pub fn replay_level(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
@@ -29,7 +29,7 @@ impl VerifyArg {
         }
     }
 
-    /// Returns the checks for commands that read every byte anyway: lengths and hashes.
+    /// Returns the level of checks for commands that read every byte anyway: lengths and hashes.
     pub fn thorough_level(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
@@ -39,7 +39,7 @@ impl VerifyArg {
     }
 }
 
-/// Choice of one profiled step, for commands that do not replay.
+/// The choice of one profiled step, for commands that do not replay.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct StepArg {
     /// Use only this profiled step, like `chakram slice`
@@ -47,7 +47,7 @@ pub struct StepArg {
     pub step: Option<u64>,
 }
 
-/// The options that decide how a job's traces are read.
+/// The options that determine how a job's traces are read.
 #[derive(Clone, Debug)]
 pub struct TraceOptions;
 
@@ -57,12 +57,13 @@ impl OptionGroup for TraceOptions {
     }
 }
 
-/// The options about a job's traces on the command line.
+/// The options for a job's traces on the command line.
 pub type JobArgs = OptionArgs<TraceOptions>;
 
 impl JobArgs {
-    /// Returns the number of ranks of a mirrored job (one trace for all ranks) if `--ranks` does not give it:
-    /// the number of NPUs of the machines. Fails if the machines have different numbers of NPUs.
+    /// Returns the number of ranks of a mirrored job (one trace for all ranks) if `--ranks` does
+    /// not give it: the number of NPUs of each machine. Fails if the machines have different
+    /// numbers of NPUs.
     pub fn npu_count_of(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
         let first = machines.next().unwrap_or(0);
         let other = machines.find(|&npus| npus != first);
@@ -78,7 +79,7 @@ impl JobArgs {
     }
 }
 
-/// Loads the job in `found`, and shows progress on a terminal.
+/// Loads the job in `found`, and shows the progress on a terminal.
 pub fn load_job(found: &FoundTraces, name: String, options: &JobOptions) -> Result<Job, JobError> {
     let start = Instant::now();
     let job = with_progress(|progress| job::load_found(found, name, options, progress))?;
@@ -87,7 +88,7 @@ pub fn load_job(found: &FoundTraces, name: String, options: &JobOptions) -> Resu
     Ok(job)
 }
 
-/// Runs `work`, and shows on a terminal how many files it has read.
+/// Runs `work`, and shows the number of files read so far on a terminal.
 pub fn with_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
     let mut progress = None;
     work(&mut |done, total| {

@@ -116,8 +116,8 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns two lower bounds in cycles: as if all units multiplied all the time, and as if each word were read
-/// from or written to memory only once.
+/// Returns two lower bounds in cycles: the first as if all units multiplied in every cycle, the
+/// second as if each word were read from or written to memory only once.
 fn lower_bounds(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
@@ -201,7 +201,7 @@ fn write_text(
     Ok(())
 }
 
-/// JSON document of a search.
+/// JSON document with the result of a search.
 #[derive(Serialize)]
 struct MappingDocument {
     accelerator: String,
@@ -236,10 +236,10 @@ type LoopBound = (&'static str, u64);
 #[derive(Serialize)]
 struct LevelRow {
     name: String,
-    /// Loops of the mapping, from the outermost inward.
+    /// Loops of the mapping, from the outermost to the innermost.
     loops: Vec<LoopBound>,
     bytes: u64,
-    /// Number of words that are moved, for each tensor.
+    /// For each tensor, the number of words that are moved.
     words: BTreeMap<&'static str, WordCounts>,
 }
 

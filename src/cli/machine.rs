@@ -89,7 +89,7 @@ the nanosecond use `chakram astra-sim`; a machine file uses this program's own m
 }
 
 impl MachineArgs {
-    /// Returns whether the inputs are ASTRA-sim's.
+    /// Returns true if the inputs are files of ASTRA-sim.
     pub fn has_imports(&self) -> bool {
         matches!(self.action, MachineCommand::Import { .. })
     }
@@ -104,8 +104,8 @@ enum MachineFormatArg {
     Json,
 }
 
-/// Runs the command, and prints its result to `out`. If a file to check is invalid, returns exit
-/// code 2.
+/// Runs the command, and prints its result to `out`. Returns exit code 2 if a checked file is
+/// invalid.
 ///
 /// # Errors
 ///
@@ -167,7 +167,7 @@ fn show_machine(
         MachineFormatArg::Text => {
             out.write_all(source.text.as_bytes())?;
             if let Some(ratios) = TileRatios::of_machine(&machine) {
-                // Print the ratios as a comment, because the text must stay a valid machine file.
+                // Print the ratios as a comment, so that the text remains a valid machine file.
                 write!(out, "\n{}", ratios.format_comment(machine.name()))?;
             }
         }
@@ -216,7 +216,7 @@ fn format_npus(machine: &Machine) -> String {
 }
 
 /// Formats each dimension as `switch 8 @ 450 GB/s`. A topology of individual links is formatted as
-/// `clos 4x4 @ 12.5 GB/s`.
+/// its kind and rate: `clos 4x4 @ 12.5 GB/s`.
 fn format_dimensions(machine: &Machine) -> Vec<String> {
     let graph = machine.topology().explicit_links();
     let dimensions = machine.topology().dimensions();
@@ -236,7 +236,7 @@ fn format_dimensions(machine: &Machine) -> Vec<String> {
     dimensions.iter().enumerate().map(words).collect()
 }
 
-/// Formats the network's properties that are not the default:
+/// Formats the network's properties that differ from the default:
 /// `, network ports, cut-through by 4096 B`.
 fn format_network(machine: &Machine) -> String {
     let mut text = String::new();

@@ -157,7 +157,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
     .with_indent(0);
     for found in models {
         let model = &found.model;
-        // Show only authors and year, because the model's file has the full reference.
+        // Show only the authors and the year, because the model file has the full reference.
         let source = model
             .source
             .split_once(", ")

@@ -1,4 +1,4 @@
-//! Arguments of a replay, and output of its report, for all sources of workloads.
+//! Arguments of a replay and output of its report, for all commands that replay a workload.
 
 use super::custom_algorithm;
 use super::flags::flag_of;
@@ -43,7 +43,7 @@ pub use timeline_file::{TimelineArgs, TimelineFile};
 /// Help heading for options about the report.
 pub(super) const REPORT: &str = "Report";
 
-/// The options that affect the times of a replay.
+/// The options that change the times of a replay.
 #[derive(Clone, Debug)]
 pub struct TimingOptions;
 
@@ -59,7 +59,7 @@ pub type TimingArgs = OptionArgs<TimingOptions>;
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// Options that affect the times of the replay.
+    /// Options that change the times of the replay.
     #[command(flatten)]
     pub timing: TimingArgs,
     #[command(flatten)]
@@ -98,26 +98,26 @@ pub struct RunArgs {
     /// In JSON and the table of operators, list the operators of every micro-batch instead of their sums, mb*/…
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     pub all_operators: bool,
-    /// Receives the table of nodes, for a caller in the same process.
+    /// Receives the table of nodes for a caller in the same process.
     #[arg(skip)]
     pub nodes: NodeSink,
 }
 
-/// A job to replay, and the data for its report.
+/// A job to replay, and further data for its report.
 #[derive(Clone, Copy)]
 pub struct ReplayedJob<'a> {
     /// Traces, groups and instances of the job.
     pub workload: &'a Workload,
     /// Name of the job in reports.
     pub name: &'a str,
-    /// The makespan of the other way to treat the profiler's cost: with this cost if the replay subtracts it,
-    /// otherwise without it. `None` if the cost is unknown.
+    /// The makespan with the opposite treatment of the profiler's cost: with this cost if the
+    /// replay subtracts it, otherwise without it. `None` if the cost is unknown.
     pub other_profiler: Option<Span>,
     /// Replays of the step with fewer micro-batches, for the extrapolation to the whole step.
     pub shorter: Option<ShorterReplays>,
-    /// Counts of the nodes that the job's edits matched and changed.
+    /// Counts of the items that the job's edits matched and changed.
     pub edits: Option<&'a EditReport>,
-    /// Gains from faster parts of the machine, if they are requested.
+    /// Gains from faster parts of the machine, if the user asked for them.
     pub sensitivities: Option<&'a SensitivityReport>,
     /// Software stack, if the user chose one.
     pub stack: Option<&'a StackReport>,
@@ -130,8 +130,8 @@ pub fn parse_price(text: &str) -> Result<f64, String> {
     price.ok_or_else(|| "expected dollars for an hour of an NPU such as 2.50".to_owned())
 }
 
-/// The parsed value of `--map`. The map has a type of its own, because clap treats a `Vec` as a
-/// repeated option.
+/// The parsed value of `--map`. The map has its own type, because clap treats a `Vec` as a repeated
+/// option.
 #[derive(Clone, Debug)]
 pub struct RankMapArg(Vec<Npu>);
 
@@ -153,8 +153,8 @@ impl RunArgs {
         self.format == ReportFormatArg::Json
     }
 
-    /// Rejects options that have no effect. `several` is true if the command replays on several
-    /// machines.
+    /// Rejects options that would have no effect. `several` is true if the command replays on
+    /// several machines.
     pub fn check_options(&self, several: bool) -> Result<(), String> {
         if self.wants_comparison() && !several {
             return Err(
@@ -220,8 +220,8 @@ impl RunArgs {
             .map_err(|refusal| refusal.to_string())
     }
 
-    /// Rejects options that can show only a single launch of a single job. `beside` is true if other
-    /// jobs share the machine.
+    /// Rejects options whose output is possible only for a single launch of a single job. `beside`
+    /// is true if other jobs share the machine.
     pub fn check_launches(&self, beside: bool) -> Result<(), String> {
         let given = [
             (self.timeline.file_path().is_some(), "--timeline"),
@@ -265,7 +265,7 @@ impl RunArgs {
         self.exit_code(beside.chain([&report]))
     }
 
-    /// Returns the first option on the command line that would need a replay to have an effect.
+    /// Returns the first option on the command line that has no effect without a replay.
     pub fn first_given(&self) -> Option<String> {
         let others = [
             (self.timeline.file_path().is_some(), "--timeline"),
@@ -322,7 +322,7 @@ impl RunArgs {
             .map(|path| to.other_outputs().create_file(&path))
             .transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
-        // If the host is simulated, its kernel launches are nodes, too.
+        // If the host is simulated, its kernel launches are also counted as nodes.
         let progress =
             Progress::start_counting("replaying", "nodes", prepared.workload().node_count());
         let observers = ((timeline, pictures), progress.node_observer());
@@ -402,7 +402,8 @@ impl RunArgs {
         }
     }
 
-    /// If requested, computes the sensitivities of `workload` (its gains from faster parts).
+    /// If the user asked for it, computes the sensitivities of `workload` (its gains from faster
+    /// parts).
     pub fn find_sensitivities(
         &self,
         workload: &Workload,
@@ -420,7 +421,7 @@ impl RunArgs {
             .transpose()
     }
 
-    /// If requested, creates the file of the HTML page.
+    /// If the user asked for it, creates the file of the HTML page.
     pub fn create_page(
         &self,
         to: &mut ReportDestination<'_>,
@@ -430,7 +431,7 @@ impl RunArgs {
             .transpose()
     }
 
-    /// Prints the warnings and notes that the format does not show to standard error.
+    /// Prints to standard error the warnings and notes that the report's format does not show.
     pub fn print_warnings(&self, report: &Report) -> Result<(), Box<dyn Error>> {
         if self.format == ReportFormatArg::Csv || self.prints_nodes() {
             for warning in &report.warnings {
@@ -443,7 +444,7 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Rejects `--fit require` if `workload` has no memory sizes.
+    /// Rejects `--fit require` if `workload` has no sizes of memory.
     pub fn check_fit(&self, workload: &Workload) -> Result<(), String> {
         let graphs = workload.graphs();
         let silent = graphs.iter().all(|graph| graph.memory_changes().is_empty());
@@ -457,8 +458,8 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Returns the exit code for replays that completed. With `--fit require`, also prints to standard error
-    /// which replays do not fit.
+    /// Returns the exit code for replays that completed. With `--fit require`, also prints the
+    /// replays that do not fit to standard error.
     pub fn exit_code<'r>(
         &self,
         reports: impl IntoIterator<Item = &'r Report>,
@@ -476,7 +477,7 @@ impl RunArgs {
         Ok(code)
     }
 
-    /// Registers the files that these options read as inputs, so that `outputs` cannot replace
+    /// Registers the files that these options read as inputs, so that `outputs` must not replace
     /// them.
     pub fn protect_inputs(&self, outputs: &mut OutputSet) {
         for arg in &self.timing.parsed_settings().custom {
@@ -484,7 +485,7 @@ impl RunArgs {
         }
     }
 
-    /// Returns the engine's options, without custom algorithms.
+    /// Returns the engine's options, except for custom algorithms.
     fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
         Ok(ReplayOptions {
             links: self.counts_links(),
@@ -525,7 +526,7 @@ impl RunArgs {
             .as_deref()
     }
 
-    /// Returns true if the user wants the table that compares machines.
+    /// Returns true if the user asked for the table that compares machines.
     pub fn wants_comparison(&self) -> bool {
         self.table == Some(ReportTableArg::Compare)
     }

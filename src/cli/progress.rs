@@ -1,8 +1,8 @@
 //! Progress of runs that take more than a second, on standard error if it is a terminal.
 //!
-//! The work stores its position in an atomic number, and a separate thread draws it. So the work's loops need
-//! not read a clock. The second counts from the program's start, so if several short pieces of work together
-//! take longer, the later ones are shown.
+//! The work stores its progress in an atomic number, and a separate thread draws it. So the loops
+//! of the work need not read a clock. The second begins at the start of the program, so if several
+//! short pieces of work together take longer, the progress of the later ones is shown.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;
@@ -22,14 +22,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Time from the program's start until progress is shown.
+/// Time from the start of the program until progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two updates of the line.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Time at which the program started.
 static STARTED: OnceLock<Instant> = OnceLock::new();
-/// True if the last line of the terminal is a progress bar.
+/// True if the last line on the terminal is a progress bar.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
 /// Records that the program starts now.
@@ -37,12 +37,12 @@ pub fn mark_start() {
     STARTED.get_or_init(Instant::now);
 }
 
-/// Returns whether the last line of the terminal is a progress bar.
+/// Returns true if the last line on the terminal is a progress bar.
 pub fn is_drawn() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }
 
-/// Counter of work that is done. The counter is shown until it is dropped.
+/// Counter of completed work, whose value is shown until the counter is dropped.
 pub struct Progress {
     done: Arc<AtomicU64>,
     end: Arc<ProgressEndSignal>,
@@ -77,8 +77,8 @@ impl ProgressEndSignal {
 }
 
 impl Progress {
-    /// Starts to count `total` things that are called `unit`; 0 means that the total is unknown. `doing`
-    /// names the work, such as `replaying`.
+    /// Starts to count `total` items that are called `unit`; a total of 0 means that it is unknown.
+    /// `doing` is the name of the work, such as `replaying`.
     pub fn start_counting(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (
             Arc::new(AtomicU64::new(0)),
@@ -103,30 +103,30 @@ impl Progress {
         self.drawing.is_some()
     }
 
-    /// Sets the number of things that are done.
+    /// Sets the number of items that are done.
     pub fn set_done(&self, done: u64) {
         self.done.store(done, Ordering::Relaxed);
     }
 
-    /// Sets a note about the work, which is printed before the bar.
+    /// Sets a note about the work, which is shown before the bar.
     pub fn set_note(&self, note: String) {
         if self.is_shown() {
             *self.note.lock().unwrap_or_else(PoisonError::into_inner) = note;
         }
     }
 
-    /// Counts one thing as done.
+    /// Counts one more item as done.
     pub fn count_one(&self) {
         self.count_more(1);
     }
 
-    /// Counts `more` things as done.
+    /// Counts `more` items as done.
     pub fn count_more(&self, more: u64) {
         self.done.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Returns an observer that counts the nodes that a replay completes, or `None` if progress is
-    /// not shown.
+    /// Returns an observer that counts the nodes that a replay completes; `None` if progress is not
+    /// shown.
     pub fn node_observer(&self) -> Option<NodeCounter<'_>> {
         self.is_shown().then_some(NodeCounter(self))
     }
@@ -137,8 +137,8 @@ impl Drop for Progress {
         *self.end.lock_ended() = true;
         self.end.woken.notify_all();
         if let Some(drawing) = self.drawing.take() {
-            // The drawing thread clears its line when it ends. If the drawing thread panicked, there is
-            // no line to clear.
+            // When the drawing thread ends, it clears its line. If the thread panicked, there is no
+            // line to clear, so ignore the error.
             let _ = drawing.join();
         }
     }
@@ -158,8 +158,8 @@ fn draw_until_end(
         _ => "{msg} {wide_bar} {human_pos} of {human_len} {prefix}, {rate}, {left}",
     };
     let style = ProgressStyle::with_template(template).expect("the template is constant");
-    // The bar is hidden at first, but counts from the start, so that its rate and remaining time apply to the
-    // whole work.
+    // The bar is hidden at first but counts from the start, so that its rate and its remaining time
+    // apply to the whole work.
     let hidden = ProgressDrawTarget::hidden();
     let bar = ProgressBar::with_draw_target((total > 0).then_some(total), hidden);
     bar.set_style(
@@ -191,7 +191,7 @@ fn draw_until_end(
     DRAWN.store(false, Ordering::Relaxed);
 }
 
-/// Writes the remaining time. Until the first thing is done, writes the elapsed time instead.
+/// Writes the remaining time. Until the first item is done, writes the elapsed time instead.
 fn write_time_left(state: &ProgressState, out: &mut dyn fmt::Write) {
     // Ignore errors, because a terminal that accepts no output must not stop the work.
     let _ = match state.pos() {
@@ -200,7 +200,7 @@ fn write_time_left(state: &ProgressState, out: &mut dyn fmt::Write) {
     };
 }
 
-/// Writes the number of things per second; from 10 on, without decimals.
+/// Writes the number of items per second; at 10 or more, without decimals.
 fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
     // Ignore errors, because a terminal that accepts no output must not stop the work.
@@ -224,7 +224,7 @@ impl Observer for NodeCounter<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Sink that counts nodes and passes them on to another sink.
+/// Sink that counts nodes, and passes them on to another sink.
 pub struct CountedSink<'p, S>(pub &'p Progress, pub &'p mut S);
 
 impl<S: Sink> Sink for CountedSink<'_, S> {

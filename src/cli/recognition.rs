@@ -1,8 +1,8 @@
-//! Recognizes the inputs of other tools, and names the command that reads them.
+//! Recognizes the inputs of other tools, and suggests the command that reads them.
 //!
-//! Every command accepts any path, and its reader reports errors in terms of its own format. So only after a
-//! command has failed is the format of its inputs recognized. If the error names a path on the command line
-//! that has another tool's content, a better error takes its place.
+//! Every command accepts any path, and its reader reports errors in the terms of its own format. So
+//! the format of inputs is recognized only after a command has failed. If the error names a path on
+//! the command line with content of another tool, it is replaced by a better error.
 
 use crate::terminal::shell_word;
 use chakram_astra_sim::AstraInputKind;
@@ -22,20 +22,20 @@ pub enum ReadableInputs {
     Own,
     /// chakram's own files and files of ASTRA-sim.
     AstraSim,
-    /// Files that one source of traces reads.
+    /// Files that the given source of traces reads.
     Source(TraceSource),
     /// Files that any source of traces reads.
     AnySource,
 }
 
-/// If `error` is about an input on the command line `words` that is not `readable`, returns a better error to
-/// print.
+/// Returns a better error to print if `error` is about an input on the command line `words` that is
+/// not `readable`.
 pub fn explain_input_error(
     error: &(dyn Error + 'static),
     words: &[OsString],
     readable: ReadableInputs,
 ) -> Option<String> {
-    // Recognition needs memory, so do not touch an error about memory.
+    // Recognition needs memory, so leave an error about memory unchanged.
     if bounds::remaining_bytes() < NEEDED {
         return None;
     }
@@ -71,7 +71,7 @@ pub fn explain_input_error(
     describe_recognized(path, readable)
 }
 
-/// Text that the error about an unknown machine contains.
+/// Text in the error about an unknown machine.
 const MACHINE_UNKNOWN: &str = "no machine is called";
 
 /// Returns true if a word is a list of machines, separated by commas.
@@ -102,10 +102,10 @@ fn advise_on_address(word: &OsStr) -> Option<String> {
     ))
 }
 
-/// Memory that recognition may need, in bytes: several times as much as it reads of a file.
+/// Memory in bytes that recognition may need: several times the part of a file that it reads.
 const NEEDED: u64 = 32 << 20;
 
-/// Returns the kind of the input `path` and the command that reads it. Returns `None` if the kind
+/// Returns the kind of the input `path`, and the command that reads it. Returns `None` if the kind
 /// is unknown or `readable`.
 pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     let word = shell_word(&path.to_string_lossy());
@@ -129,7 +129,8 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
     }
     let (noun, hint) = match RecognizedInput::recognize_file(path)? {
         RecognizedInput::Foreign(_) if readable == ReadableInputs::AnySource => return None,
-        // Let the Nsight reader itself report what is missing in the database.
+        // Leave the error unchanged, because the Nsight reader reports what is missing in the
+        // database.
         RecognizedInput::Foreign(_)
             if readable == ReadableInputs::Source(TraceSource::Nsys) && nsys::is_database(path) =>
         {
@@ -159,9 +160,9 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
     Some(format!("{}: this is {noun}{hint}", path.display()))
 }
 
-/// Returns the command that converts an input of `source`.
+/// Returns a command line that converts an input of `source`.
 fn conversion_command(source: TraceSource, input: &str) -> String {
-    // The options of this command have no default, so the user must choose their values.
+    // Some options of this command have no default, so the user must choose their values.
     let (options, output) = match source {
         TraceSource::Text => (" --npus N", "job"),
         TraceSource::Msccl => (" --size SIZE", "job"),
@@ -174,8 +175,8 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns true if the file's name has a trace's ending but no rank. Entries of archives can also be
-/// traces, but are not files.
+/// Returns true if the name of the file has the ending of a trace but no rank. Entries of archives
+/// can also be traces, but they are not files.
 fn is_misnamed_trace(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
@@ -204,13 +205,14 @@ fn existing_inputs(words: &[OsString]) -> Vec<PathBuf> {
         }
         is_output = is_output_option(&word.to_string_lossy());
     }
-    // If a file is both input and output, the error is about overwriting it, so it is not a foreign
-    // input.
+    // If a file is both input and output, the error says that it would be overwritten, so it is not
+    // a foreign input.
     inputs.retain(|path| !outputs.contains(path));
     inputs
 }
 
-/// Splits `--option=value` into option and value. Any other word is only a value.
+/// Splits `--option=value` into option and value. A word that is not an option is returned as a
+/// value.
 fn split_option(word: &OsStr) -> (Option<&str>, &OsStr) {
     let both = word.to_str().and_then(|text| text.split_once('='));
     match both.filter(|(option, _)| option.starts_with("--")) {
@@ -223,15 +225,16 @@ fn is_output_option(word: &str) -> bool {
     matches!(word, "-o" | "--output" | "--timeline" | "--html" | "--save")
 }
 
-/// Returns true if `text` names `path`, or a file inside it. A longer path that merely contains the text of
-/// `path` does not count.
+/// Returns true if `text` names `path`, or a file inside it. A longer path that only contains the
+/// text of `path` does not count.
 fn is_named(text: &str, path: &Path) -> bool {
     let name = path.to_string_lossy();
     let name = name.trim_end_matches('/');
     if name.is_empty() {
         return false;
     }
-    // `.` and `..` count as paths only before a slash or a colon, because dots also end sentences.
+    // `.` and `..` count as paths only before a slash or a colon, because sentences also end in
+    // dots.
     let is_dots = name == "." || name == "..";
     let is_of_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     text.match_indices(name).any(|(at, _)| {
@@ -247,8 +250,8 @@ fn is_named(text: &str, path: &Path) -> bool {
     })
 }
 
-/// Maximum size in bytes of an ASTRA-sim input that is recognized. Such files are written by hand, so they
-/// are small.
+/// Maximum size in bytes of a file that is recognized as an ASTRA-sim input. Such files are written
+/// by hand and are therefore small.
 const MAX_ASTRA_SIM: u64 = 1 << 16;
 
 fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {

@@ -66,7 +66,7 @@ pub struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// Returns the settings of the replay as if the option `left_out` were not given.
+    /// Returns the settings of the replay, as if the option `left_out` had not been given.
     fn settings_without(
         &self,
         left_out: Option<SettingKey>,
@@ -127,8 +127,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     args.run.protect_inputs(&mut outputs);
     let found_beside = args.launches.find_jobs(loading.verify)?;
     args.launches.protect_inputs(&found_beside, &mut outputs);
-    // Claim the output file before the replay, so that a file that cannot be written is reported before the
-    // replay takes time.
+    // Claim the output file before the replay, because otherwise a file that cannot be written
+    // would be reported only after the replay.
     let mut to = ReportDestination::claim_file(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
@@ -240,16 +240,16 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let code = args
                 .run
                 .exit_code(comparison.replayed_columns().map(|(_, report)| report))?;
-            // Check for failures only after the report, so that machines that completed are compared even if
-            // others failed.
+            // Check for failures only after the report, so that the report compares the machines
+            // that completed even if others failed.
             FailedReplays::check_all_completed(comparison)?;
             Ok(code)
         }
     }
 }
 
-/// Returns the given options about traces, as settings. Each setting comes with the job that `found`
-/// gives without this option.
+/// Returns the given options that concern traces, as settings. Each setting has the job that
+/// `found` gives without its option.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
@@ -294,8 +294,8 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Describes how edits changed `job` and its machine, with the makespan before the edits. Returns `None` if
-/// there are no edits.
+/// Describes the changes of `job` and its machine by edits, with the makespan before the edits.
+/// Returns `None` without edits.
 fn edit_report(
     job: &Job,
     unedited: Option<&Job>,
@@ -318,9 +318,9 @@ fn edit_report(
     }))
 }
 
-/// If an edit added ranks that have no trace, returns a range of makespans for `job`. The range covers the
-/// makespan of `job` itself, and its makespans if the added ranks copy the fastest and the slowest captured
-/// ranks of their roles.
+/// Returns a range of makespans for `job`, if an edit added ranks that have no trace. The range
+/// contains the makespan of `job` itself, and the makespans if the added ranks copy the fastest and
+/// the slowest captured ranks of their roles.
 fn completed_interval(
     found: &FoundTraces,
     job: &Job,
@@ -341,13 +341,13 @@ fn completed_interval(
         let other = job::load_found(found, String::new(), &loading, &mut |_, _| {})?;
         makespans.push(predict_makespan(other.workload(), machine, options)?);
     }
-    // There is no range if all captured ranks of each role are equal.
+    // There is no range if the captured ranks of each role are equal.
     let interval = CompletedInterval::from_makespans(&makespans);
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
 
-/// Loads `job` without its edits. Returns `None` if the job has no edits, if ranks are missing, or if the
-/// job was read from a pipe, which can be read only once.
+/// Loads the original `job`, without its edits. Returns `None` if the job has no edits, if ranks
+/// are missing, or if the job was read from a pipe, because a pipe can be read only once.
 fn load_unedited(
     found: &FoundTraces,
     job: &Job,
@@ -362,7 +362,7 @@ fn load_unedited(
         ..loading.clone()
     };
     match job::load_found(found, String::new(), &loading, &mut |_, _| {}) {
-        // An edit added the missing ranks, so without edits the job cannot run.
+        // An edit added the missing ranks, so the job cannot run without edits.
         Err(job::JobError::Workload(WorkloadError::Missing { .. })) => Ok(None),
         loaded => loaded.map(Some),
     }
@@ -379,7 +379,8 @@ fn predict_makespan(
     Ok(outcome.makespan)
 }
 
-/// Returns the machine file in the folder of the traces, or the machine for which the job was generated.
+/// Returns the machine file in the folder of the traces; if there is none, the machine for which
+/// the job was generated.
 fn case_machine(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(

@@ -62,12 +62,12 @@ struct ScaleDocument {
     ranks_before: usize,
     ranks: u32,
     different_traces: u64,
-    /// True if collectives or messages go along the scaled dimension.
+    /// True if collectives or messages exchange data along the scaled dimension.
     exchanges_along: bool,
 }
 
-/// Returns the machine for the scaled job. A machine that exists in several sizes gets enough nodes for
-/// `ranks` ranks.
+/// Returns the machine for the scaled job. If the machine exists in several sizes, it gets enough
+/// nodes for `ranks` ranks.
 fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
     let sized = name_for_ranks(name, ranks);
     match sized.as_deref() {
@@ -140,15 +140,15 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // Written files, by the hash of their contents. `of_old` has them by old rank, for ranks whose trace is
-    // the same in every block.
+    // Written files, keyed by the hash of their contents. `of_old` has these files by old rank, for
+    // ranks whose trace is the same in every block.
     let mut written: BTreeMap<[u8; 32], Option<OutputHandle>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.scaled_dimension().source_of_rank(rank);
-        // The contents are the same in every block, so the file is shared without generating the trace
-        // again.
+        // The contents are the same in every block, so the file is shared and the trace is not
+        // generated again.
         if let Some(&known) = of_old.get(&old)
             && outputs.share_trace(rank, known, link)?
         {
@@ -158,7 +158,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let opened = traces.open_file(file)?;
         let trace = scaling.write_rank(rank, opened.as_slice());
         let trace = trace.map_err(|e| opened.locate_error(e))?;
-        // Equal contents are found by their hash, so that only one trace must be in memory.
+        // Equal contents are found by their hash, so that only one trace is in memory at a time.
         let hash = *blake3::hash(&trace).as_bytes();
         let known = match written.get(&hash) {
             Some(&known) if outputs.share_trace(rank, known, link)? => known,

@@ -122,7 +122,7 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Name and text of a file: a table of runs, or a description of columns.
+/// Name and contents of a file: a table of runs, or a file of columns.
 struct ScoreFile {
     name: String,
     text: String,
@@ -137,7 +137,7 @@ impl ScoreFile {
     }
 }
 
-/// Tables of runs, each with the description of its columns.
+/// Tables of runs, each with its file of columns.
 struct ScoreFiles(Vec<[ScoreFile; 2]>);
 
 impl ScoreFiles {
@@ -179,8 +179,8 @@ impl ScoreFiles {
         Ok(tables.ok_or("no table is given")?)
     }
 
-    /// Returns the settings of `args`, each with the runs without that setting. A setting is omitted if no
-    /// run is possible without it, because it clearly has an effect then.
+    /// Returns the settings of `args`, each with the runs without that setting. A setting is
+    /// omitted if there can be no run without it, because it clearly has an effect.
     fn settings_without_each(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(ScoreSetting {
@@ -293,8 +293,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
-    // Write each row as soon as its run ends. Fits and corrections need all runs first, so their
-    // rows are written later.
+    // Write each row as soon as its run is predicted. Fits and corrections need all runs first, so
+    // their rows are written at the end.
     let is_corrected = args.leave_out.is_some() || args.steps.is_some();
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty() && !is_corrected;
     let answers = if grows {
@@ -383,7 +383,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// If `args` asks for it, corrects the predictions of `table` by measured steps.
+/// If `args` requests it, corrects the predictions of `table` by measured steps.
 fn find_correction(
     args: &ScoreArgs,
     files: &ScoreFiles,
@@ -418,7 +418,7 @@ fn find_correction(
     }))
 }
 
-/// Scores predictions of changes to captured jobs.
+/// Scores predictions of changed captured jobs.
 fn score_pairs(
     args: &ScoreArgs,
     path: &Path,
@@ -467,7 +467,7 @@ fn score_pairs(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Scores predictions of served language models.
+/// Scores predictions of language model serving.
 fn score_serving(
     args: &ScoreArgs,
     path: &Path,
@@ -506,7 +506,7 @@ fn score_serving(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Quotes a CSV field if it needs quotes.
+/// Quotes the text of a CSV field if it needs quotes.
 fn csv_text(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -564,7 +564,7 @@ fn write_pairs(scores: &PairScores, style: TextStyle, out: &mut dyn Write) -> st
     )
 }
 
-/// Returns the machine of the first run. Fails if no row can be predicted.
+/// Returns the machine of the first run. Fails if no row of the table can be predicted.
 fn first_machine(table: &RunTable) -> Result<&Machine, String> {
     let Some(run) = table.runs.first() else {
         let rows = table.refused.len();

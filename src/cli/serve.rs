@@ -1,4 +1,5 @@
-//! `chakram serve`: simulates requests to shared processors, and requests to language models on engines.
+//! `chakram serve`: simulates requests to shared processors, and requests to serving engines of
+//! language models.
 
 mod llm;
 
@@ -25,8 +26,8 @@ use llm::{LlmArgs, LlmInput, SloOption};
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
-/// Maximum number of requests of a run that is repeated to find whether a setting has an effect. A repetition
-/// takes at most a second or two.
+/// Maximum number of requests in a run that may be repeated to find out whether a setting has an
+/// effect. A repetition takes at most a second or two.
 const MOST_REPEATED: u64 = 200_000;
 
 /// Serve requests over time: waiting, batching, latency percentiles
@@ -133,15 +134,16 @@ fn parse_share(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct ServeDocument<'r> {
     reports: &'r [ServeReport],
-    /// Results at several rates, for a single platform.
+    /// Results at several request rates, if there is a single platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     sweep: Option<&'r RateSweep>,
-    /// Results at several rates, for each of several platforms in the order of the command line.
+    /// Results at several request rates for each platform, in the order of the command line, if
+    /// there are several.
     #[serde(skip_serializing_if = "<[RateSweep]>::is_empty")]
     sweeps: &'r [RateSweep],
 }
 
-/// Writes each request's row and timeline entry, if they are requested.
+/// Writes the row and the timeline entry of each request, if they are requested.
 struct ServeWriters<'r, 'm, W> {
     rows: Option<&'r mut (dyn Write + 'r)>,
     models: Vec<&'m str>,
@@ -172,7 +174,7 @@ impl<W: Write> RequestObserver for ServeWriters<'_, '_, W> {
 }
 
 impl ServeArgs {
-    /// Returns the command's outputs, which cannot replace its inputs, and the page if the user
+    /// Returns the command's outputs, which must not replace its inputs, and the page if the user
     /// wants one.
     fn claim_page(&self) -> Result<(OutputSet, Option<OutputClaim>), TraceError> {
         let mut outputs = OutputSet::default();
@@ -187,7 +189,7 @@ impl ServeArgs {
         Ok((outputs, page.transpose()?))
     }
 
-    /// Rejects combinations of options in which one has no effect.
+    /// Rejects combinations of options in which one of them has no effect.
     fn check_options(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
@@ -215,7 +217,7 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// Returns the scenario `own`, changed by the settings on the command line.
+    /// Returns the scenario `own` after it is changed by the settings on the command line.
     fn with_settings(&self, own: &Scenario) -> Result<Scenario, String> {
         let mut scenario = own.clone();
         scenario.seed = self.seed.unwrap_or(scenario.seed);
@@ -232,9 +234,9 @@ impl ServeArgs {
     }
 }
 
-/// Returns the reason why the seed of `args` has no effect on this run of `scenario`, or `None` if the seed
-/// has an effect. `own` is the scenario without the settings on the command line, and `report` the report
-/// of the run.
+/// Returns the reason why the seed of `args` has no effect on this run of `scenario`, or `None` if
+/// the seed has an effect. `own` is the scenario before the settings on the command line, and
+/// `report` is the report of the run.
 fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
@@ -263,8 +265,8 @@ fn seed_without_effect(
     Ok(is_same.then(|| without_effect("--seed", "this run uses no random numbers")))
 }
 
-/// Returns the reasons why `--requests` and `--rate` have no effect on the run of `report`; empty if
-/// both have one.
+/// Returns the reasons why `--requests` and `--rate` have no effect on the run of `report`; empty
+/// if both have an effect.
 fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -> Vec<String> {
     let requests = args.requests.and_then(|requests| {
         let fewest = own.stop.requests.map_or(requests, |own| own.min(requests));
@@ -283,7 +285,7 @@ fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -
     requests.into_iter().chain(rate).collect()
 }
 
-/// Reason why a setting has no effect if it repeats the scenario's value.
+/// Reason for a setting that has no effect because it repeats the scenario's value.
 const SAME: &str = "the scenario states the same value";
 
 fn without_effect(option: &str, why: &str) -> String {
@@ -396,7 +398,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             }
         }
     }
-    // Each platform has a run of its own, so a setting may affect only some of the runs.
+    // Each platform has its own run, so a setting may affect only some of the runs.
     for (i, report) in reports.iter_mut().enumerate() {
         let runs = (&own, &scenario);
         let seed = seed_without_effect(args, runs, platforms.get(i), options, report)?;
@@ -410,7 +412,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     write_page(page, &scenario.name, &reports, &[])
 }
 
-/// Returns the platforms to run on. If the command line names none, returns a single `None`.
+/// Returns the platforms for the run. If the command line names none, returns a single `None`.
 fn of_each(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     match platforms {
         [] => vec![None],
@@ -428,7 +430,7 @@ fn of_platform(error: ServeError, platform: Option<&Platform>, all: &[Platform])
     }
 }
 
-/// Runs `scenario` on `platform` at the requested rates. `own` is the scenario without the settings
+/// Runs `scenario` on `platform` at the requested rates. `own` is the scenario before the settings
 /// on the command line.
 fn sweep_platform_rates(
     args: &ServeArgs,
@@ -440,7 +442,8 @@ fn sweep_platform_rates(
         true => find_capacity(scenario, platform, options, args.attain)?,
         false => sweep_rates(scenario, platform, options, &args.rates)?,
     };
-    // Check only the first rate, because a run draws random numbers either at every rate or at none.
+    // Check only the first rate, because a scenario draws random numbers either at every rate or at
+    // none.
     let mut seed = None;
     if let Some(point) = found.points.first() {
         let at_rate = scenario.at_rate(point.rate_per_s);

@@ -1,5 +1,5 @@
-//! Signal handlers. Signals that end the program first remove temporary files. If a trace file becomes
-//! shorter while it is mapped into memory, the program ends with an ordinary error.
+//! Handlers of the signals that end the program. They first remove temporary files. If a trace file
+//! becomes shorter while it is mapped into memory, the program ends with an ordinary error.
 
 /// Installs the handlers. Signals that the parent process ignores stay ignored.
 #[cfg(unix)]
@@ -7,12 +7,13 @@ pub fn install_handlers() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         unix::set_handler(signal, unix::end_by_signal as *const () as usize);
     }
-    // If memory runs out, the allocator ends the program without running destructors, so remove temporary
-    // files at exit. SAFETY: the function does only what a signal handler may do, so it is safe at exit, too.
+    // If memory runs out, the allocator ends the program without destructors, so remove temporary
+    // files at exit. SAFETY: the function does only what is allowed in a signal handler, so it is
+    // also safe at exit.
     unsafe { libc::atexit(unix::remove_at_exit) };
     unix::set_handler(libc::SIGBUS, unix::cut_short as *const () as usize);
-    // Ignore the signal, so that exceeding the limit on file sizes becomes a write error. SAFETY:
-    // no code runs when the signal is ignored.
+    // Ignore the signal, so that a write that exceeds the limit on file sizes fails with an error.
+    // SAFETY: no code runs when a signal is ignored.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
@@ -28,11 +29,11 @@ mod unix {
     use std::mem::MaybeUninit;
     use std::ptr;
 
-    /// Installs `handler` for `signal`, unless the signal is ignored already.
+    /// Installs `handler` for `signal`, unless the signal is already ignored.
     pub fn set_handler(signal: i32, handler: usize) {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: both structures are valid. The handlers below read lists only without locks, and call only
-        // functions that POSIX allows in handlers.
+        // SAFETY: both structures are valid. The handlers below read lists only without locks, and
+        // call only functions that POSIX allows in signal handlers.
         unsafe {
             if libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) != 0
                 || before.assume_init_ref().sa_sigaction == libc::SIG_IGN
@@ -52,8 +53,7 @@ mod unix {
         remove_temporaries();
     }
 
-    /// Removes temporary files. After this, the program ends by `signal`, as if there were no
-    /// handler.
+    /// Removes temporary files. Then ends the program by `signal`, as if there were no handler.
     pub extern "C" fn end_by_signal(
         signal: i32,
         _: *const libc::siginfo_t,
@@ -63,15 +63,15 @@ mod unix {
             return;
         }
         remove_temporaries();
-        // Clear the line if it is a progress bar. Any other line is ended, because the terminal shows `^C`
-        // in it.
+        // If the last line is a progress bar, clear it. Otherwise end the line, because the
+        // terminal shows `^C` in it.
         write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);
     }
 
     fn die_by_signal(signal: i32) {
-        // SAFETY: POSIX allows all of these functions in a handler.
+        // SAFETY: POSIX allows all these functions in a signal handler.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             let mut set = MaybeUninit::uninit();
@@ -83,8 +83,8 @@ mod unix {
         }
     }
 
-    /// If the memory that could not be read belongs to a mapped trace whose file became shorter, ends the
-    /// program with an error.
+    /// Ends the program with an error if the memory that could not be read belongs to a mapped
+    /// trace whose file became shorter.
     pub extern "C" fn cut_short(signal: i32, info: *const libc::siginfo_t, _: *const libc::c_void) {
         // SAFETY: the system passes a valid `siginfo_t`.
         let address = unsafe { (*info).si_addr() } as usize;
@@ -95,12 +95,12 @@ mod unix {
         write_to_stderr(b"error: ");
         write_to_stderr(name.to_bytes());
         write_to_stderr(b": the file became shorter, or could not be read, during reading\n  try: the command again, when no program writes the file\n");
-        // SAFETY: POSIX allows this function in a handler.
+        // SAFETY: POSIX allows this function in a signal handler.
         unsafe { libc::_exit(2) };
     }
 
     fn write_to_stderr(text: &[u8]) {
-        // SAFETY: the bytes are valid, and POSIX allows writing in a handler.
+        // SAFETY: the bytes are valid, and POSIX allows this function in a signal handler.
         unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
     }
 }

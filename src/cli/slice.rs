@@ -1,4 +1,4 @@
-//! `chakram slice`: writes a part of a job as a job of its own.
+//! `chakram slice`: writes a part of a job as a separate job.
 
 use super::progress::Progress;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
@@ -59,7 +59,7 @@ struct SliceDocument {
     ranks: Vec<RankDocument>,
 }
 
-/// One rank of a slice.
+/// JSON summary of one rank of a slice.
 #[derive(Serialize)]
 struct RankDocument {
     rank: u32,
@@ -72,7 +72,7 @@ struct RankDocument {
     ends_ps: u64,
 }
 
-/// How communication is treated if a partner is outside the slice.
+/// Treatment of communication whose partner is outside the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnmatchedArg {
     /// Fail, and write nothing
@@ -113,8 +113,8 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             RankSelection::select_nodes(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
         parts.push(part.map_err(|e| opened.locate_error(e))?);
     }
-    // Missing partners are known only after all ranks are read, so traces are opened a second time for
-    // writing.
+    // Missing partners are known only after all ranks were read, so the traces are opened a second
+    // time for writing.
     let unmatched = matches.find_unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(
@@ -127,7 +127,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // Use the same start for all ranks, so that their times stay aligned.
+    // Use the same start time for all ranks, so that their times stay aligned.
     let start = parts
         .iter()
         .map(RankSelection::earliest_start)

@@ -16,8 +16,8 @@ pub fn add_suggestions(mut error: Error, command: &Command, arguments: &[OsStrin
                 Some(ContextValue::String(found)) => similar_flags(found, within),
                 _ => Vec::new(),
             };
-            // Remove clap's suggestion to pass the word as a value, because it does not help with a
-            // misspelling.
+            // Remove clap's suggestion to pass the word as a value, because it does not help if the
+            // word is misspelled.
             error.remove(ContextKind::Suggested);
             if !near.is_empty() {
                 error.remove(ContextKind::Usage);
@@ -25,7 +25,7 @@ pub fn add_suggestions(mut error: Error, command: &Command, arguments: &[OsStrin
             }
         }
         ErrorKind::InvalidSubcommand => {
-            // `COMMANDS` applies only to commands at the top level.
+            // `COMMANDS` contains only commands at the top level.
             let known = match within.get_name() == command.get_name() {
                 true => commands_meant(&error),
                 false => None,
@@ -59,7 +59,7 @@ fn innermost_command<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Co
     within
 }
 
-/// Words that users of other tools try as commands, with the commands that they mean.
+/// Commands of other tools that users may try, with the commands that they probably mean.
 const COMMANDS: [(&[&str], &str); 8] = [
     (
         &["list", "ls", "presets"],
@@ -117,8 +117,8 @@ fn commands_meant(error: &Error) -> Option<&'static str> {
     meant.map(|(_, meant)| *meant)
 }
 
-/// Words that users of other tools try as options, with the flags that they mean. If a word implies a value,
-/// the flag includes it.
+/// Options of other tools that users may try, with the flags that they probably mean. If a word
+/// implies a value, the flag includes it.
 const SYNONYMS: [(&[&str], &str); 10] = [
     (&["fsdp", "fsdp2", "zero3", "zero-3"], "zero 3"),
     (
@@ -155,8 +155,8 @@ const SYNONYMS: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// Returns the flags of `command` that `found` may mean: a synonym, or else flags within two edits, or else
-/// flags that share a part of the name.
+/// Returns the flags of `command` that `found` may mean: a synonym; if there is none, flags within
+/// two edits; if there are none, flags that share a part of the name.
 fn similar_flags(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')

@@ -103,7 +103,7 @@ fn parse_shard(text: &str) -> Result<StudyShard, String> {
     }
 }
 
-/// Explores the study, or merges its shards.
+/// Explores the points of a study, or merges the shards of a study.
 ///
 /// # Errors
 ///
@@ -229,7 +229,7 @@ fn own_command(args: &SweepArgs, number: u64) -> String {
     }
 }
 
-/// Writes the rows, the front and the page into `folder`. Either all files appear or none.
+/// Writes the rows, the front and the page into `folder`. Writes either all these files or none.
 fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     outputs.register_input(study);
@@ -271,8 +271,8 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     let quiet = |_: &SweepStep<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
-    // Write the journal only after the run, so that a merge that fails leaves none. With the journal, the
-    // sweep can be resumed, and its rows can be explained.
+    // Write the journal only after the run, so that a failed merge leaves no journal. With the
+    // journal, the merged sweep can be resumed, and its rows can be explained.
     let mut table = SweepTable::new(&study, rows, explorer.turns_so_far());
     table.find_intervals(&PointEvaluator::new(&study));
     let journal = SweepJournal::create_in(&args.output, &hash)?;

@@ -9,10 +9,10 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
 
-/// Standard output as bytes. Errors of this writer name standard output as the target.
+/// A writer of bytes to standard output. Its errors name standard output as the target.
 pub struct StandardOutput(io::Stdout);
 
-/// Returns standard output for binary data.
+/// Returns a writer of binary data to standard output.
 pub fn standard_output() -> StandardOutput {
     StandardOutput(io::stdout())
 }
@@ -35,7 +35,7 @@ impl Write for StandardOutput {
     }
 }
 
-/// How characters are escaped that a terminal would interpret.
+/// Ways to escape the characters that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscapeStyle {
     /// Escapes all control characters: `\u{1b}`.
@@ -46,8 +46,8 @@ pub enum EscapeStyle {
     Json,
 }
 
-/// Writer that escapes control characters in text as `\u{1b}`, except line ends and tabs. If colours are
-/// used, changes of colours are not escaped either.
+/// Writer that escapes the control characters in text as `\u{1b}`, except line ends and tabs. If
+/// colours are used, changes of colours are not escaped.
 pub struct EscapingWriter<W: Write> {
     out: W,
     escapes: EscapeStyle,
@@ -56,7 +56,7 @@ pub struct EscapingWriter<W: Write> {
 }
 
 impl EscapingWriter<io::BufWriter<StandardOutput>> {
-    /// Creates a writer to standard output. The writer keeps colours if standard output is a
+    /// Creates a writer to standard output. It keeps changes of colours if standard output is a
     /// terminal.
     pub fn standard_output() -> Self {
         let escapes = if io::stdout().is_terminal() {
@@ -69,14 +69,14 @@ impl EscapingWriter<io::BufWriter<StandardOutput>> {
 }
 
 impl<'w> EscapingWriter<&'w mut dyn Write> {
-    /// Creates a writer of a JSON document.
+    /// Creates a writer of a JSON document to `out`.
     pub fn json_writer(out: &'w mut dyn Write) -> Self {
         Self::new(out, EscapeStyle::Json)
     }
 }
 
 impl<W: Write> EscapingWriter<W> {
-    /// Creates a writer to `out`.
+    /// Creates a writer to `out` with the given way to escape characters.
     pub fn new(out: W, escapes: EscapeStyle) -> Self {
         Self {
             out,
@@ -160,11 +160,13 @@ fn colour_length(text: &str) -> Option<usize> {
 }
 
 thread_local! {
-    /// Lines for standard error, which are captured while a command runs inside another program.
+    /// Lines for standard error, which are captured instead of printed while a command runs inside
+    /// another program.
     static CAPTURED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`. Returns its lines for standard error instead of printing them.
+/// Runs `work`, and captures its lines for standard error instead of printing them. Returns the
+/// result and these lines.
 pub fn capture_stderr<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     let before = CAPTURED.replace(Some(Vec::new()));
     let result = work();
@@ -172,7 +174,7 @@ pub fn capture_stderr<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     (result, lines.unwrap_or_default())
 }
 
-/// Prints a line to standard error or, inside another program, captures it.
+/// Prints a line to standard error; inside another program, captures the line instead.
 pub fn print_to_stderr(words: Arguments<'_>) -> io::Result<()> {
     let text = words.to_string();
     let is_captured = CAPTURED.with_borrow_mut(|lines| {
@@ -191,7 +193,7 @@ pub fn print_to_stderr(words: Arguments<'_>) -> io::Result<()> {
     )
 }
 
-/// Returns `text` as one word of a shell command, in quotes if it needs them.
+/// Returns `text` as one word of a shell command, quoted if necessary.
 pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:@=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -201,11 +203,11 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
-/// Minimum width. Narrower terminals are treated as if they were this wide.
+/// Minimum width of text, in columns. Narrower terminals are treated as if they had this width.
 const MIN_COLUMNS: usize = 60;
 
-/// Returns the width of text in columns: `COLUMNS` if it is set; otherwise the terminal's width if the text
-/// goes to a terminal, or else [`TABLE_WIDTH`].
+/// Returns the width of text in columns: `COLUMNS` if it is set; otherwise, the terminal's width if
+/// the text goes to a terminal; otherwise, [`TABLE_WIDTH`].
 pub fn terminal_columns(is_standard_output: bool) -> usize {
     let asked = std::env::var("COLUMNS").ok();
     let asked = asked.and_then(|columns| columns.parse().ok());
@@ -219,7 +221,7 @@ pub fn terminal_columns(is_standard_output: bool) -> usize {
     columns.max(MIN_COLUMNS)
 }
 
-/// Returns the text style for standard output, or for a file.
+/// Returns the text style for standard output, or the style for a file.
 pub fn text_style(is_standard_output: bool) -> TextStyle {
     let style = match is_standard_output && io::stdout().is_terminal() {
         true => TextStyle::with_colours(),
@@ -239,22 +241,22 @@ pub fn plain_style() -> TextStyle {
     }
 }
 
-/// How much text goes to standard error besides errors: none if negative, notes and warnings if 0, also
-/// details if positive.
+/// Amount of text that goes to standard error besides errors: none if negative, notes and warnings
+/// if 0, details as well if positive.
 static VERBOSITY: AtomicI8 = AtomicI8::new(0);
 
-/// Sets how much text goes to standard error besides errors.
+/// Sets the amount of text that goes to standard error besides errors.
 pub fn set_verbosity(quiet: bool, verbose: bool) {
     VERBOSITY.store(i8::from(verbose) - i8::from(quiet), Ordering::Relaxed);
 }
 
-/// Returns whether progress may be drawn.
+/// Returns true if progress may be drawn.
 pub fn shows_progress() -> bool {
     let is_captured = CAPTURED.with_borrow(Option::is_some);
     !is_captured && !is_quiet() && io::stderr().is_terminal()
 }
 
-/// Returns whether only errors are printed.
+/// Returns true if only errors are printed.
 pub fn is_quiet() -> bool {
     VERBOSITY.load(Ordering::Relaxed) < 0
 }
@@ -275,7 +277,7 @@ pub fn print_warning(words: Arguments<'_>) -> io::Result<()> {
     }
 }
 
-/// If details are requested, prints a detail of the run with the time since `start`.
+/// If the user asked for details, prints a detail of the run with the time since `start`.
 pub fn print_detail(start: Instant, words: Arguments<'_>) -> io::Result<()> {
     match VERBOSITY.load(Ordering::Relaxed) > 0 {
         true => print_to_stderr(format_args!(

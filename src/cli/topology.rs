@@ -1,4 +1,4 @@
-//! `chakram topology`: shows graphs of chips, and searches for good ones.
+//! `chakram topology`: shows graphs of chips, and searches for graphs with few hops.
 
 use super::flags::parser_of_choices;
 use chakram_base::config;
@@ -173,8 +173,9 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     )
 }
 
-/// Returns the mean time in seconds to send 1 GB from one chip to another, over all pairs. The time is the
-/// size times the mean distance, divided by the link rate for the largest degree.
+/// Returns the mean time in seconds in which 1 GB is sent from one chip to another, over all pairs
+/// of chips. The time is the size times the mean distance, divided by the link rate for chips with
+/// the largest degree.
 fn mean_seconds(summary: &ChipGraphSummary, technology: &LinkTechnology) -> Option<f64> {
     Some(1e9 * summary.mean_distance / technology.rate_of_links(summary.degrees.1)?)
 }
@@ -225,8 +226,8 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Generates random graphs, and prints each one that is better than all before: its mean time to send 1 GB
-/// between two chips is lower.
+/// Generates random graphs, and prints each graph that has a lower mean time to send 1 GB between
+/// two chips than all graphs before it.
 fn search_random(
     (draws, below, chips, seed): (u32, u32, Option<u32>, u64),
     technology: &LinkTechnology,
@@ -251,7 +252,7 @@ fn search_random(
         };
         let graph = ChipGraph::create_random(count, &mut || split_mix(&mut state));
         let summary = graph.summarize();
-        // Skip this graph: without a link rate for so many links per chip, such chips are assumed not to
+        // Skip this graph: chips with so many links have no link rate, so they are assumed not to
         // exist.
         let Some(seconds) = mean_seconds(&summary, technology) else {
             continue;

@@ -56,16 +56,16 @@ pub enum SummaryFormatArg {
     Json,
 }
 
-/// File name that means a pipe (standard input or output).
+/// File name that represents standard input or standard output.
 pub const PIPE: &str = "-";
 
-/// Finds the files that `args` name, or reads the pipe. If the user chose a step, keeps only this
-/// step.
+/// Finds the files that `args` names, or reads standard input. If the user chose a step, keeps only
+/// this step.
 pub fn find_traces(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     Ok(find_whole(args)?.at_step(args.step.step)?)
 }
 
-/// Finds the files that `args` name, or reads the pipe. Keeps all steps.
+/// Finds the files that `args` names, or reads standard input. Keeps all steps.
 pub fn find_whole(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     let pipe = |path: &PathBuf| path == Path::new(PIPE);
     if !args.traces.iter().any(pipe) {
@@ -80,7 +80,7 @@ pub fn find_whole(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     Ok(JobTraces::from_pipe(io::stdin().lock(), PIPE)?)
 }
 
-/// Returns the file name ending for this compression.
+/// Returns the ending of file names for this compression; empty for none.
 pub fn compressed_suffix(compress: Option<CompressArg>) -> &'static str {
     match compress {
         None => "",
@@ -98,8 +98,8 @@ pub enum TraceTarget<'o> {
 }
 
 impl<'o> TraceTarget<'o> {
-    /// Creates the output for the traces of `ranks` ranks. No output may replace the inputs `traces`
-    /// and `beside`.
+    /// Creates the output for the traces of `ranks` ranks. No output may replace one of the inputs
+    /// `traces` and `beside`.
     pub fn new(
         args: &'o OutputArgs,
         ranks: usize,
@@ -116,7 +116,7 @@ impl<'o> TraceTarget<'o> {
             };
         }
         let mut files = OutputSet::default();
-        // Traces are read again while others are written, so no output may replace one.
+        // Traces are read again while outputs are written, so no output may replace a trace.
         job::mark_read(&mut files, &traces.found);
         beside
             .iter()
@@ -127,13 +127,12 @@ impl<'o> TraceTarget<'o> {
         Ok(Self::Files(Box::new(outputs)))
     }
 
-    /// Returns true if the trace goes to standard output, so that no other text may be printed
-    /// there.
+    /// Returns true if the trace goes to standard output, where no other text may then be printed.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Self::Pipe(_))
     }
 
-    /// Writes the trace of a rank. If the output is files, returns the file's handle.
+    /// Writes the trace of a rank. Returns the handle of the file, or `None` for standard output.
     pub fn write_trace(
         &mut self,
         rank: u32,
@@ -151,8 +150,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Uses the file `written` for `rank`, too: as a hard link if `link`, otherwise as a copy. Returns false
-    /// if this is impossible.
+    /// Uses the file `written` for `rank` too: as a hard link if `link` is true; otherwise as a
+    /// copy. Returns false if this is impossible.
     pub fn share_trace(
         &mut self,
         rank: u32,
@@ -167,8 +166,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// If there are groups, writes them to a file next to the traces, and returns its path. If the output is
-    /// a pipe, fails if the user `asked` for groups.
+    /// Writes the groups, if there are any, to a file next to the traces, and returns its path.
+    /// Fails if the output is a pipe and the user `asked` for groups.
     pub fn write_groups(
         &mut self,
         declared: &DeclaredGroups,
@@ -185,8 +184,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Gives all files their final names, the job file with `about` last. Returns text with the names of
-    /// the files.
+    /// Gives all files their final names, and last the job file, which contains `about`. Returns
+    /// text that names the files.
     pub fn commit_files(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => describe_saved(&outputs.commit_job(about)?),
@@ -195,14 +194,14 @@ impl<'o> TraceTarget<'o> {
     }
 }
 
-/// Prints a note if there are traces with the job's prefix that do not belong to the job. Returns text with
-/// the names of the job's traces.
+/// Prints a note if there are traces with the job's prefix that do not belong to the job. Returns
+/// text that names the job's traces.
 pub fn describe_saved(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     note_others(&job.prefix, &job.others)?;
     Ok(first_to_last(&job.traces))
 }
 
-/// Formats several file names by the first and the last.
+/// Formats a list of file names as the first and the last name.
 fn first_to_last(names: &[PathBuf]) -> String {
     match names {
         [] => String::new(),

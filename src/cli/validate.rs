@@ -91,7 +91,7 @@ enum ValidateFormatArg {
     Json,
 }
 
-/// Error for traces with defects, which are already printed.
+/// Error for traces with defects; the defects themselves are already printed.
 #[derive(Debug)]
 struct UnsoundTracesError(DefectCounts);
 
@@ -115,7 +115,7 @@ impl Error for UnsoundTracesError {}
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
-    // Check all hashes, although a replay checks hashes only for small jobs.
+    // Check all hashes here, although a replay checks hashes only for small jobs.
     let found = job::find_traces(&args.traces, args.verify.thorough_level())?;
     let found = job::at_step(found, args.step.step, None)?;
     let options = validate_options(args, &found, hash, &mut inputs)?;
@@ -191,11 +191,12 @@ fn validate_options(
     Ok(options)
 }
 
-/// A trace and, if requested, the hash of its contents.
+/// A checked trace and, if hashes are requested, the hash of its contents.
 type CheckedTraceFile = (ValidatedTrace, Option<String>);
 
-/// Reads and checks `files`. Returns the checked traces and, for each file, the index of its trace. A file
-/// with several names is read only once, unless each name stands for another member of the file.
+/// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace.
+/// A file with several names is read only once, unless each name represents another member of the
+/// file.
 fn read_files(
     files: &[RankFile],
     options: &ValidateOptions,
@@ -212,8 +213,8 @@ fn read_files(
         let Some(key) = file_identity(&file.path) else {
             return new();
         };
-        // The job file may give different hashes for several names of the same file. Only one of several
-        // hashes can be right, so check each.
+        // The job file may give different hashes for several names of one file. At most one of
+        // these hashes is right, so check each of them.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {

@@ -64,7 +64,7 @@ impl AstraSimJob {
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::open_inputs`] fails.
+    /// Fails under the same conditions as [`Self::open_inputs`].
     pub fn load_inputs(
         flags: &AstraFlags,
         hash: bool,
@@ -138,7 +138,7 @@ impl AstraSimJob {
         astra_sim::build_machine(&self.inputs, self.lanes)
     }
 
-    /// Compiles the replay for `machine`, which must come from [`Self::build_machine`].
+    /// Compiles the replay for `machine`, which [`Self::build_machine`] must have built.
     ///
     /// # Errors
     ///

@@ -125,7 +125,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::open_job`] fails.
+    /// Fails under the same conditions as [`Self::open_job`].
     pub fn open_job_with<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &JobOptions,
@@ -210,7 +210,7 @@ impl Job {
 ///
 /// # Errors
 ///
-/// Fails where [`Job::replay_on`] fails.
+/// Fails under the same conditions as [`Job::replay_on`].
 pub fn replay_workload(
     workload: &Workload,
     machine: &Machine,

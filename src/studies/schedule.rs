@@ -4,8 +4,8 @@
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
 //! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A
 //! schedule assigns each chip one sub-layer per step ([`ChipSchedule`]).
-//! [`ChipMachine::simulate_steps`] tracks which data each chip has, to find the sources of each
-//! step's data. It computes the time and energy of steps with a barrier after each stage. For chips
+//! [`ChipMachine::simulate_steps`] tracks the data on each chip, to find the sources of each step's
+//! data. It computes the time and energy of steps with a barrier after each stage. For chips
 //! without barriers, [`ScheduledJob`] writes traces for a replay.
 
 mod cycles;

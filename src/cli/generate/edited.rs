@@ -1,4 +1,4 @@
-//! Edits a generated job before it is written or replayed, as `chakram edit` does with files.
+//! Edits a generated job before it is written or replayed, as `chakram edit` edits files.
 
 use super::files::trace_metadata;
 use chakram_analysis::edit::{EditedJob, JobEdit, RoleModel, edit_job};
@@ -15,7 +15,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Edits that do the same as an option of the plan, each with this option.
+/// Edits that have the same effect as an option of the plan, each with this option.
 const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("batch", "--micro-batch, with --batch"),
     ("sequence", "--tokens"),
@@ -113,7 +113,7 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
     })
 }
 
-/// A generated job, with the edits to apply to it.
+/// A generated job, and the edits that are applied to it.
 pub struct EditedGeneration {
     found: FoundTraces,
     edits: Vec<JobEdit>,
@@ -134,7 +134,7 @@ impl EditedGeneration {
         })
     }
 
-    /// Edits the job and writes it. Returns text with the names of the files, and the edited job.
+    /// Edits the job and writes it. Returns text that names the files, and the edited job.
     pub fn write_edited(
         &self,
         job: &GeneratedJob,

@@ -17,20 +17,22 @@ use std::error::Error;
 use std::path::Path;
 use std::rc::Rc;
 
-/// If traces have more nodes than this, a note warns about large files before they are written.
+/// Number of nodes of all traces above which a note warns about large files before they are
+/// written.
 const MANY: u64 = 20_000_000;
 
-/// Rules about which ranks share a file.
+/// Rules that decide which ranks share a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSharing {
-    /// True if identical ranks share one file by hard links. If false, or if the file system has no hard
-    /// links, they get copies.
+    /// True if identical ranks share one file by hard links. If false, or if the file system has no
+    /// hard links, each gets a copy.
     pub link: bool,
-    /// True if ranks that differ only in peers, groups and cores share a file, too.
+    /// True if ranks that differ only in peers, groups and cores also share a file.
     pub members: bool,
 }
 
-/// Returns the metadata for the trace of `rank`: facts about the whole job, and the rank's core.
+/// Returns the metadata for the trace of `rank`: facts about the whole job, and the core of the
+/// rank.
 pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str, String)> {
     let roles = job.group_roles().to_string();
     let mut metadata = Vec::new();
@@ -46,8 +48,8 @@ pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str
     metadata
 }
 
-/// Writes the traces of all ranks. Returns text with the names of the files. `machine` is the name of the
-/// machine for which the job is made.
+/// Writes the traces of all ranks. Returns text that names the files. `machine` is the name of the
+/// machine for which the job is generated.
 pub fn write_traces(
     job: &GeneratedJob,
     output: &Path,
@@ -58,7 +60,7 @@ pub fn write_traces(
     let link = sharing.link;
     let mut outputs = JobOutputs::new(output, "", outputs)?;
     let mut written: BTreeMap<(bool, u32), OutputHandle> = BTreeMap::new();
-    // For each rank, the members that share a trace with it.
+    // For each rank, the members that its trace represents.
     let mut members: BTreeMap<u32, Rc<TraceMembers>> = BTreeMap::new();
     if sharing.members {
         for of in job.find_member_runs()?.into_iter().map(Rc::new) {
@@ -79,7 +81,7 @@ pub fn write_traces(
             format_count(nodes, "node")
         ))?;
     }
-    // Hard links take no time, but copies do.
+    // Hard links are created in almost no time, but copies take time.
     let all = match link {
         true => nodes,
         false => (0..job.rank_count()).map(|rank| job.node_count(rank)).sum(),
@@ -110,8 +112,8 @@ pub fn write_traces(
         let nodes = job.emit_nodes(rank, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;
         let done = outputs.finish_trace(rank, writer.into_inner())?;
-        // If files could not be shared, later ranks of the class have written their own files. Keep the first
-        // one.
+        // If the file could not be shared, later ranks of the class have written their own files.
+        // Keep the file of the first rank.
         written.entry(class).or_insert(done);
     }
     let groups = job.declared_groups();

@@ -16,13 +16,14 @@ pub struct ShortenedStep {
     turn: u32,
 }
 
-/// Number of replays that are compared: with all simulated micro-batches, with one turn fewer, and with two
-/// turns fewer. A turn is the smallest number of micro-batches after which the schedule repeats.
+/// Number of replays that are compared: with all simulated micro-batches, with one turn less, and
+/// with two turns less. A turn is the smallest number of micro-batches after which the schedule
+/// repeats.
 const TURNS: u32 = 3;
 
 impl ShortenedStep {
-    /// Shortens the step of `whole` to `simulated` micro-batches. Fails if these micro-batches do not fill the
-    /// pipeline or are not whole turns.
+    /// Shortens the step of `whole` to `simulated` micro-batches. Fails if these micro-batches do
+    /// not fill the pipeline, or are not a whole number of turns.
     pub fn new(whole: TrainingPattern, simulated: u32) -> Result<Self, String> {
         let plan = &whole.plan;
         let Some((turn, fill)) = plan.schedule.repeat_period(plan.pipeline) else {
@@ -56,7 +57,7 @@ impl ShortenedStep {
         })
     }
 
-    /// Returns the job with `less` turns fewer than the simulated micro-batches.
+    /// Returns the job with `less` turns less than the simulated micro-batches.
     pub fn job_with_turns(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
         let mut pattern = self.whole.clone();
         let plan: &mut ParallelismPlan = &mut pattern.plan;
@@ -65,7 +66,7 @@ impl ShortenedStep {
         GeneratedJob::new(WorkloadPattern::Training(Box::new(pattern)))
     }
 
-    /// Replays the step twice: with one turn fewer, and with two turns fewer.
+    /// Replays the step twice: with one turn less, and with two turns less.
     pub fn replay_shorter(
         &self,
         machine: &Machine,

@@ -41,7 +41,7 @@ pub struct TrainingArgs {
     /// Software stack, preset or file: kernels, launches, plan options
     #[arg(long, value_name = "STACK")]
     stack: Option<String>,
-    /// The stack's file, which is read only once.
+    /// Contents of the stack file, which is read only once.
     #[arg(skip)]
     read_stack: OnceLock<SoftwareStack>,
     /// Simulate N micro-batches of the step and extrapolate to all
@@ -58,7 +58,7 @@ pub struct TrainingArgs {
 }
 
 impl TrainingArgs {
-    /// Returns the stack that the user chose. The first call reads its file.
+    /// Returns the stack that the user chose. The first call reads the stack's file.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl TrainingArgs {
     }
 }
 
-/// A plan that is given by a file, by options, or by a file and options that override it.
+/// A plan that is given by a file, by options, or by a file and options that override its values.
 #[derive(Debug, Args)]
 struct PlanArgs {
     /// Read the plan from this file; options override it
@@ -103,7 +103,7 @@ struct PlanArgs {
     flags: PlanFlags,
 }
 
-/// Reads the orders of passes from a file.
+/// Reads a file with the orders of passes.
 fn read_pass_orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
     let name = path.display();
     let text = chakram_base::config::read_input(path)
@@ -113,7 +113,7 @@ fn read_pass_orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
 }
 
 impl PlanArgs {
-    /// Returns the plan without the option `left_out`, and the source from which the plan comes.
+    /// Returns the plan without the option `left_out`, and the source of the plan.
     fn resolve_plan(
         &self,
         left_out: Option<&str>,
@@ -142,8 +142,8 @@ impl PlanArgs {
         Ok((self.flags.apply_to_plan(plan, left_out)?, file))
     }
 
-    /// Returns true if a flag or the plan's file sets the option `key`. The option `left_out` counts as not
-    /// set.
+    /// Returns true if a flag or the plan file sets the option `key`. The option `left_out` counts
+    /// as not set.
     fn states_option(&self, file: &PlanSource, key: &str, left_out: Option<&str>) -> bool {
         let is_flag = self.flags.given_values().any(|(given, _)| given == key);
         let stated = file.0.as_ref().is_some_and(|[text, name]| {

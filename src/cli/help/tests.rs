@@ -1,4 +1,4 @@
-//! Tests the width and the length of every command's help.
+//! Tests the widths and lengths of the help of all commands.
 
 use super::*;
 
@@ -61,8 +61,9 @@ fn short_help_is_short_and_long_help_has_every_option() {
     assert!(page("chakram replay").contains("contention-free"));
 }
 
-/// In closing texts, indented lines are commands or entries. All other lines must be full: the first word of
-/// the next line would not fit. Therefore the text keeps no line breaks of the source.
+/// Indented lines of closing texts are commands or entries. Every other line must be full, which
+/// means that the first word of the next line would not fit. Therefore the help contains no line
+/// breaks of the source.
 #[test]
 fn closing_paragraphs_are_wrapped_once() {
     let command = crate::command_line();
@@ -96,8 +97,8 @@ fn closing_paragraphs_are_wrapped_once() {
     assert!(filled > 100, "{filled} pairs of lines");
 }
 
-/// Tests that lines of the source are joined, and that a command over several lines becomes one
-/// command.
+/// Tests that source lines of a paragraph are joined, and that a command over several lines becomes
+/// one command.
 #[test]
 fn closing_texts_are_paragraphs_commands_and_entries() {
     use HelpClosingPart::*;
@@ -148,7 +149,8 @@ fn m_is_the_machine_in_every_command_that_takes_one() {
     assert!(machines > 12, "{machines} commands");
 }
 
-/// Neither `-h` nor `--help` shows a second paragraph of an argument's comment, so there must not be one.
+/// Neither `-h` nor `--help` shows a second paragraph of an argument's comment, so comments must
+/// have only one.
 #[test]
 fn texts_of_arguments_are_one_paragraph() {
     for command in all_commands() {

@@ -8,13 +8,13 @@ use chakram_trace::format::file::{RankFile, TraceContents};
 use std::error::Error;
 use std::io::Write;
 
-/// Options of a listing of nodes.
+/// A listing of nodes: the filter, the format and the limits.
 pub struct NodeListing {
     /// Filter that selects the nodes to list.
     pub filter: NodeFilter,
     /// Format of the listing.
     pub list: NodeList,
-    /// Maximum number of nodes, all ranks together.
+    /// Maximum number of listed nodes, over all ranks together.
     pub limit: usize,
     /// Number of ranks that are read in parallel.
     pub threads: usize,
@@ -25,18 +25,18 @@ struct RankListing {
     text: String,
     /// End offset of each line in `text`.
     ends: Vec<usize>,
-    /// Number of nodes that match the filter.
+    /// Number of nodes that satisfy the filter.
     fit: u64,
     faults: u64,
 }
 
 impl NodeListing {
-    /// Writes the nodes of `files` to `out`, sorted by rank and start. Returns the number of faults in the
-    /// files.
+    /// Writes the nodes of `files` to `out`, sorted by rank and start. Returns the number of faults
+    /// in these files.
     ///
     /// # Errors
     ///
-    /// Fails if no file can be read (with the first file's error), or if `out` fails.
+    /// Fails if no file can be read (with the error of the first file), or if `out` fails.
     pub fn write_nodes(
         &self,
         files: &[RankFile],
@@ -57,8 +57,8 @@ impl NodeListing {
             |_, listed| {
                 let listed: RankListing = match listed {
                     Ok(listed) => listed,
-                    // List the other ranks even if one cannot be read. A rank's error is returned only if no
-                    // rank can be read.
+                    // List the other ranks, even if one cannot be read. A rank's error is returned
+                    // only if no rank can be read.
                     Err(error) => {
                         faults += 1;
                         first.get_or_insert(error);
@@ -68,7 +68,7 @@ impl NodeListing {
                 read += 1;
                 fit += listed.fit;
                 faults += listed.faults;
-                // Ranks arrive in order, so the limit keeps the same lines for any number of
+                // Ranks arrive in order, so the limit selects the same lines for any number of
                 // threads.
                 let lines = listed.ends.len().min(self.limit - written);
                 if lines > 0 {
@@ -77,7 +77,7 @@ impl NodeListing {
                     }
                     let end = listed.ends[lines - 1];
                     let text = &listed.text[..end];
-                    // In JSON, commas separate nodes, so remove the comma after the last one.
+                    // JSON nodes are separated by commas, so remove the comma after the last node.
                     let text = text.strip_suffix(",\n").unwrap_or(text);
                     out.write_all(text.as_bytes())?;
                     written += lines;

@@ -64,7 +64,7 @@ pub(super) struct MachineDetails<'a> {
     tiles: Option<TilesDocument>,
 }
 
-/// Dies and cores of a machine of tiles. A core is given by its x and y.
+/// Dies and cores of a machine of tiles. A core is given by its coordinates x and y.
 #[derive(Serialize)]
 struct TilesDocument {
     dies: [u32; 2],
@@ -76,9 +76,9 @@ struct TilesDocument {
     half_duplex: bool,
     barrier_ps: Option<u64>,
     faulty_cores: Vec<[u32; 2]>,
-    /// Each faulty link, by the core at its lower end and by its dimension.
+    /// Each faulty link, given by the core at its lower end and by its dimension.
     faulty_links: Vec<([u32; 2], usize)>,
-    /// The core of each port of the memory at the edges.
+    /// For each port of the memory at the edges, the core at this port.
     memory_ports: Vec<[u32; 2]>,
     #[serde(flatten)]
     ratios: Option<TileRatios>,
@@ -105,7 +105,7 @@ struct ClassRunDocument {
 
 #[derive(Serialize)]
 struct CollectivesDocument {
-    /// Number of chunks; null if each collective chooses its own.
+    /// Number of chunks; null if each collective chooses its own number.
     chunks: Option<u32>,
     active: u32,
     schedule: &'static str,
@@ -121,7 +121,7 @@ struct RemoteDocument<'a> {
     capacity_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     design: Option<PoolDesign<'a>>,
-    /// NPUs at the ports of the memory, if the ports are not at tiles.
+    /// NPUs at the ports of the memory; absent if the ports are at tiles.
     #[serde(skip_serializing_if = "<[Npu]>::is_empty")]
     at: &'a [Npu],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -285,8 +285,8 @@ mod tests {
         assert_eq!(remote["through"], "in-node");
         let design = &remote["design"];
         assert_eq!(design["in_node_bandwidth_bytes_per_s"], 256e9);
-        // A memory pool has its own chunk size; for a single channel, the chunk size belongs to its
-        // dimension.
+        // A memory pool has its own chunk size; the chunk size of a single channel belongs to the
+        // channel's dimension.
         assert_eq!(design["chunk_bytes"], 64_000);
         assert_eq!(remote.get("chunk_bytes"), None);
         let machine = Machine::load_preset("hiermem").unwrap();

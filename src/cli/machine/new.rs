@@ -1,4 +1,5 @@
-//! `chakram machine new`: creates a machine file from a datasheet's values and a similar machine.
+//! `chakram machine new`: creates a machine file from the values of a datasheet and a similar
+//! machine.
 
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
@@ -61,7 +62,7 @@ fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Creates the machine's file, and writes it.
+/// Creates the machine file and writes it.
 pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let twice = args
         .peak

@@ -1,4 +1,4 @@
-//! Computes the ratios by which Table I of PALM compares machines of tiles.
+//! Computes the ratios with which Table I of PALM compares machines of tiles.
 
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::MemoryAttachment;
@@ -16,9 +16,9 @@ const PUBLISHED: [(&str, [f64; 3]); 3] = [
 /// Ratios of a machine of tiles with memory at its edges.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct TileRatios {
-    /// MB of SRAM per TFLOP/s of fp16.
+    /// SRAM in MB per TFLOP/s of fp16.
     sram_mb_per_tflop_per_s: f64,
-    /// Maximum number of links between a core and its port.
+    /// Maximum number of links between a core and its nearest port.
     hops_to_dram: u32,
     /// Bandwidth of a link on a die, divided by the bandwidth of one port.
     link_to_dram_port: f64,
@@ -48,8 +48,8 @@ impl TileRatios {
         })
     }
 
-    /// Formats the ratios as comments of a machine file. If PALM publishes ratios of `name`, the comments
-    /// include them.
+    /// Formats the ratios as comments of a machine file. If PALM publishes ratios for `name`, the
+    /// comments include them.
     pub(super) fn format_comment(&self, name: &str) -> String {
         let published = PUBLISHED.iter().find(|(known, _)| *known == name);
         let beside = |index: usize| {
@@ -78,9 +78,9 @@ impl TileRatios {
 mod tests {
     use super::*;
 
-    /// PALM's Table VI gives 3.75 MB / 16 TFLOP/s = 0.234, and a link has 1024 / 256 = 4 times the bandwidth
-    /// of one of 80 ports. On a die of 4 x 4 cores with ports at rows 1 and 2 of both sides, cores such as
-    /// (1, 0) are 2 links away from a port.
+    /// PALM's Table VI gives 3.75 MB / 16 TFLOP/s = 0.234, and a link has 1024 / 256 = 4 times the
+    /// bandwidth of one of 80 ports. On a die of 4 x 4 cores with ports at rows 1 and 2 of both
+    /// sides, cores such as (1, 0) are 2 links away from a port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
         let ratios = TileRatios::of_machine(&Machine::load_preset("wafer-5x4").unwrap()).unwrap();

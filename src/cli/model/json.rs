@@ -32,7 +32,7 @@ pub(super) struct ModelSummary<'a> {
     tokens: u64,
 }
 
-/// All properties of a model.
+/// JSON of all properties of a model.
 #[derive(Serialize)]
 pub(super) struct ModelDetails<'a> {
     #[serde(flatten)]
@@ -47,7 +47,7 @@ pub(super) struct ModelDetails<'a> {
     layers: Vec<LayersDocument<'a>>,
 }
 
-/// A run of consecutive identical layers. Counts are per layer.
+/// JSON of a run of consecutive identical layers. Counts are for one layer.
 #[derive(Serialize)]
 struct LayersDocument<'a> {
     first: &'a str,
@@ -93,8 +93,7 @@ impl<'a> ModelSummary<'a> {
 }
 
 impl<'a> ModelDetails<'a> {
-    /// Describes `found`. `element` is the number of bytes per element of activations that are
-    /// kept.
+    /// Describes `found`. `element` is the number of bytes per element of saved activations.
     pub(super) fn of_definition(found: &'a ModelDefinition, element: u64) -> Self {
         let model = &found.model;
         Self {

@@ -1,4 +1,4 @@
-//! Renders a model as text, with one line per operator of each kind of layer.
+//! Renders a model as text, with one line per operator for each distinct layer.
 
 use super::{block_count, labels};
 use crate::terminal::plain_style;
@@ -7,8 +7,7 @@ use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_workloads::model::{Model, ModelDefinition};
 
-/// Renders `found` as text. `element` is the number of bytes per element of activations that are
-/// kept.
+/// Renders `found` as text. `element` is the number of bytes per element of saved activations.
 pub(super) fn render_text(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let mut text = format!("{}: {}", model.name, found.kind.kind_name());
@@ -29,7 +28,8 @@ pub(super) fn render_text(found: &ModelDefinition, element: u64) -> String {
 fn render_totals(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let multiplications = model.multiplication_count();
-    // A multiplication counts as two FLOPs. The backward pass has twice as many multiplications as the forward pass.
+    // A multiplication counts as two FLOPs. The backward pass has twice the multiplications of the
+    // forward pass.
     let flops = |times: f64| format!("{:.4e}", multiplications as f64 * times);
     let kept = |fused| Bytes(model.saved_bytes(element, fused));
     let mut rows = vec![("parameters", format_thousands(model.parameter_count()))];
@@ -124,7 +124,7 @@ fn render_operators(model: &Model, element: u64) -> String {
     table.into_text(plain_style())
 }
 
-/// Formats a number. 0 becomes a dash.
+/// Formats a number. The number 0 becomes a dash.
 fn format_count(number: u64) -> String {
     match number {
         0 => "-".to_owned(),

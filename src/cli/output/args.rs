@@ -26,7 +26,7 @@ impl NodeSink {
         Self(Some(place))
     }
 
-    /// Returns true if a caller wants the table.
+    /// Returns true if a caller requested the table.
     pub(super) fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
@@ -39,7 +39,7 @@ impl NodeSink {
     }
 }
 
-/// Reaction to a replay that does not fit into the NPUs' memory.
+/// Reaction to a peak memory that exceeds the NPUs' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryOverflowAction {
     /// Warn in the report
@@ -80,7 +80,8 @@ pub enum ReportTableArg {
     Compare,
 }
 impl ReportTableArg {
-    /// Returns the table of a single report that has the same content; `None` if there is none.
+    /// Returns the table of a single report with the same content, or `None` if a single report has
+    /// no such table.
     pub(super) fn single_table(self) -> Option<CsvTable> {
         match self {
             Self::Compare | Self::Nodes => None,

@@ -9,7 +9,8 @@ use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Destination of a report: standard output or a file. The type also has the command's other outputs.
+/// Destination of a report: standard output or a file. The type also manages the other outputs of
+/// the command.
 pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,
@@ -18,7 +19,7 @@ pub struct ReportDestination<'a> {
 }
 
 impl<'a> ReportDestination<'a> {
-    /// Creates a destination that writes to standard output through `out`.
+    /// Creates a destination on standard output, to which `out` writes.
     pub fn standard_output(out: &'a mut dyn Write, outputs: OutputSet) -> Self {
         Self {
             out,
@@ -28,10 +29,10 @@ impl<'a> ReportDestination<'a> {
         }
     }
 
-    /// Creates a destination that writes to the file `path`. The file appears when the report is complete.
-    /// `-` means standard output.
+    /// Creates a destination in the file `path`. The file gets its name only when the report is
+    /// complete. `-` means standard output.
     ///
-    /// Fails if the file cannot be created, or if the command reads it.
+    /// Fails if the file cannot be created, or if it is an input of the command.
     pub fn claim_file(
         out: &'a mut dyn Write,
         path: &Path,
@@ -52,8 +53,8 @@ impl<'a> ReportDestination<'a> {
         &mut self.outputs
     }
 
-    /// Returns the path of an additional file, which `option` gives as `path`. `-` means standard output,
-    /// which is an error if the report goes there.
+    /// Returns the path of an additional output file; `option` is the option that gives `path`. `-`
+    /// means standard output, which is an error if the report also goes there.
     pub fn path_beside(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
         match (path == Path::new("-"), &self.file) {
             (false, _) => Ok(path.to_owned()),
@@ -65,7 +66,7 @@ impl<'a> ReportDestination<'a> {
         }
     }
 
-    /// Creates an additional file, which `option` gives as `path`.
+    /// Creates an additional output file; `option` is the option that gives `path`.
     pub fn create_beside(
         &mut self,
         option: &str,
@@ -80,7 +81,7 @@ impl<'a> ReportDestination<'a> {
         terminal::text_style(self.file.is_none())
     }
 
-    /// Returns whether the report goes to a terminal.
+    /// Returns true if the report goes to a terminal.
     pub fn is_terminal(&self) -> bool {
         self.file.is_none() && io::stdout().is_terminal()
     }
@@ -90,8 +91,8 @@ impl<'a> ReportDestination<'a> {
         self.write_output(|out| out.write_all(text.as_bytes()))
     }
 
-    /// Runs `write`, and passes its output on at every flush. A file appears with the first flush. If the
-    /// command is interrupted, the file keeps the part that was flushed.
+    /// Runs `write`, and passes on the output at every flush. A file is created at the first flush.
+    /// If the command is interrupted, the file keeps everything that was flushed.
     pub fn write_growing(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -109,8 +110,8 @@ impl<'a> ReportDestination<'a> {
         Ok(())
     }
 
-    /// Writes a table of nodes: as Parquet if the file's name ends with `.parquet`, otherwise as
-    /// CSV.
+    /// Writes a table of nodes: as Parquet if the name of the file ends with `.parquet`, otherwise
+    /// as CSV.
     pub fn fill_table(&mut self, table: &NodeTable) -> Result<(), Box<dyn Error>> {
         let Some(claim) = self.file.as_ref().filter(|_| self.is_parquet) else {
             return self.write_output(|out| table.write_csv(out));
@@ -144,12 +145,12 @@ impl<'a> ReportDestination<'a> {
     }
 }
 
-/// Returns whether a file's name ends with `.parquet`.
+/// Returns true if the name of a file ends with `.parquet`.
 pub fn is_parquet(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "parquet")
 }
 
-/// A file that is created when it is first written to.
+/// A file that is created at the first write.
 struct GrowingFile<'a> {
     claim: &'a OutputClaim,
     file: Option<EscapingWriter<BufWriter<OutputFile>>>,

@@ -1,4 +1,4 @@
-//! Loads the machines that arguments name.
+//! Loads the machines that the arguments name.
 
 use super::RunArgs;
 use chakram_base::config::value_at;
@@ -14,28 +14,28 @@ use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::path::Path;
 
-/// A machine, with its source and the changes to it.
+/// A machine, with its source and its changes.
 #[derive(Debug)]
 pub struct LoadedMachine {
     /// The parsed machine, with all changes.
     pub machine: Machine,
-    /// Text of the machine file, with the changed keys.
+    /// Text of the machine file, including the changed keys.
     pub text: String,
-    /// Name of the file in errors.
+    /// Name of the machine file in error messages.
     pub file: String,
     /// Name and hash of the machine file, if hashes are requested.
     pub input: Option<HashedInput>,
     /// Values in which the machine file differs from the preset of the same name.
     pub edits: Vec<MachineEdit>,
-    /// The machine without `--fill-domains`, so that jobs leave some NPUs of each rack unused.
+    /// The machine without `--fill-domains`, on which jobs leave some NPUs of each rack unused.
     pub unfilled: Option<Machine>,
-    /// The machine as the file describes it, if keys were changed.
+    /// The machine without the changes of keys, if there are any.
     pub unchanged: Option<Machine>,
-    /// Keys that were changed.
+    /// The keys that were changed.
     pub changes: Vec<EditRow>,
 }
 
-/// Describes the effect of a new value of a key in the machine file `text`.
+/// Describes the change of a key in the machine file `text` to a new value.
 fn set_row(set: &MachineValue, text: &str) -> EditRow {
     let before = value_at(text, &set.path);
     let is_same = before.as_deref() == Some(&set.value.to_toml_text());
@@ -54,7 +54,7 @@ fn set_row(set: &MachineValue, text: &str) -> EditRow {
 }
 
 impl LoadedMachine {
-    /// Applies the kernel times of `stack` to the machines that are kept for comparison (`unfilled` and
+    /// Applies the kernel times of `stack` to the machines for comparison (`unfilled` and
     /// `unchanged`).
     pub fn price_by(&mut self, stack: &SoftwareStack) -> Result<(), StackError> {
         for other in [&mut self.unfilled, &mut self.unchanged]
@@ -66,8 +66,8 @@ impl LoadedMachine {
         Ok(())
     }
 
-    /// Returns the makespan of `workload` on the machine of the file, with `options`, except changes of kernel times
-    /// and failures.
+    /// Returns the makespan of `workload` with `options` on the machine before its keys were
+    /// changed, without changes of kernel times and failures.
     pub fn unchanged_makespan(
         &self,
         workload: &Workload,
@@ -86,8 +86,8 @@ impl LoadedMachine {
 }
 
 impl RunArgs {
-    /// Loads a machine and applies these arguments to it. If requested, also hashes the machine
-    /// file.
+    /// Loads a machine, and applies these arguments to it. If hashes are requested, also hashes the
+    /// machine file.
     pub fn load_machine(&self, name: &str) -> Result<LoadedMachine, Box<dyn Error>> {
         let MachineFile {
             text,
@@ -100,7 +100,7 @@ impl RunArgs {
         let mut loaded = match settings.machine_values() {
             [] => LoadedMachine {
                 input,
-                // A preset that was not changed has no edits, so it need not be parsed again.
+                // An unchanged preset has no edits, so do not parse it again.
                 edits: match is_named {
                     true => Vec::new(),
                     false => edits_of(&machine, &text, &file),
@@ -142,7 +142,7 @@ impl RunArgs {
     }
 }
 
-/// Loads a machine. If `hash`, also returns the name and hash of its file.
+/// Loads a machine. If `hash` is true, also returns the name and the hash of its file.
 pub fn load_machine(
     name: &str,
     hash: bool,
@@ -152,7 +152,7 @@ pub fn load_machine(
     Ok((Machine::parse(&text, &file)?, input))
 }
 
-/// Text of a machine file, and its name in errors.
+/// Text of a machine file, and its name in error messages.
 struct MachineFile {
     text: String,
     file: String,

@@ -1,4 +1,5 @@
-//! Renders reports in the requested format, with a description of the options that affected them.
+//! Renders reports in the requested format, including a description of the options that affected
+//! them.
 
 use super::RunArgs;
 use super::args::{MemoryOverflowAction, ReportFormatArg, ReportTableArg};
@@ -14,7 +15,7 @@ use serde_json::{Map, Value};
 use std::io::{self, Write};
 
 impl RunArgs {
-    /// Describes where the durations of kernels and communication come from.
+    /// Describes the sources of the durations of kernels and communication.
     fn basis_text(&self, kernels: &KernelBasis) -> String {
         let kernels = self.timing.describe_durations(kernels);
         match self
@@ -63,7 +64,7 @@ impl RunArgs {
             }
             ReportFormatArg::Json => {
                 let mut options = self.options_json(absent);
-                // Add the options of launches, which only the command knows.
+                // Add the options that concern launches, because only the command knows them.
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write_json(
@@ -79,7 +80,7 @@ impl RunArgs {
         out.write_all(text.as_bytes())
     }
 
-    /// Describes where the durations come from, including the network model.
+    /// Describes the sources of durations, including the network model.
     fn whole_basis(&self, report: &Report) -> String {
         let mut basis = self.basis_text(&report.kernels);
         if let Some(model) = report.shared_network() {
@@ -104,7 +105,7 @@ impl RunArgs {
         report::html::render_html(&shown, name, &self.whole_basis(report))
     }
 
-    /// Returns true if each operator has one row, summed over all micro-batches.
+    /// Returns true if each operator has one row with the sum over all micro-batches.
     fn sums_micro_batches(&self) -> bool {
         let lists = self.format == ReportFormatArg::Json
             || self.requested_table() == Some(CsvTable::Operators);
@@ -148,7 +149,7 @@ impl RunArgs {
         out.write_all(text.as_bytes())
     }
 
-    /// Describes where the durations on all machines come from.
+    /// Describes the sources of the durations on all machines.
     fn common_basis(&self, comparison: &MachineComparison<'_>) -> String {
         let kernels = comparison
             .reference_machine()
@@ -166,13 +167,13 @@ impl RunArgs {
         basis
     }
 
-    /// Renders the page of a comparison.
+    /// Renders the HTML page of a comparison.
     pub fn comparison_page(&self, comparison: &MachineComparison<'_>) -> String {
         let basis = self.common_basis(comparison);
         report::compare::html(comparison, &basis, &self.equal_time_notes(comparison))
     }
 
-    /// Returns notes about times that the options make equal on all machines.
+    /// Returns notes about times that are equal on all machines because of the options.
     fn equal_time_notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
         let Some((column, report)) = comparison.reference_machine() else {
@@ -269,7 +270,7 @@ impl RunArgs {
         options
     }
 
-    /// Returns the requested table of a single report.
+    /// Returns the requested CSV table of a single report.
     fn requested_table(&self) -> Option<CsvTable> {
         self.table.and_then(ReportTableArg::single_table)
     }

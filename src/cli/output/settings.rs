@@ -1,4 +1,5 @@
-//! The options and machine keys that are given, as settings. Each setting has the run without it.
+//! The options and machine keys on the command line, as settings of a run. For each setting, there
+//! is the run without it.
 
 use super::{LoadedMachine, RunArgs};
 use crate::given::settings_without;
@@ -8,8 +9,8 @@ use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithoutSetting};
 use std::borrow::Cow;
 
 impl RunArgs {
-    /// Returns the settings of a replay with `options`: the options on the command line, and the values in
-    /// which the machine `loaded` differs from its preset.
+    /// Returns the settings of a replay with `options`: the options on the command line, and the
+    /// values in which the machine `loaded` differs from its preset.
     pub fn replay_settings<'a>(
         &'a self,
         loaded: &'a LoadedMachine,
@@ -36,7 +37,7 @@ impl RunArgs {
                             })
                         })))
                     }
-                    // Exact options never change the results, so do not compare runs without them.
+                    // Exact options never change results, so do not compare runs without them.
                     _ if ReplayOption::find_by_key(*key).is_some_and(|option| option.is_exact) => {
                         None
                     }
@@ -49,7 +50,7 @@ impl RunArgs {
         given.chain(edits).collect()
     }
 
-    /// Returns the run without the option `key`, or `None` if another option requires it.
+    /// Returns the run without the option `key`, or `None` if there can be no such run.
     fn run_without(
         &self,
         key: SettingKey,
@@ -62,9 +63,9 @@ impl RunArgs {
             settings.replay_options_without_files(),
         );
         let is_default = match key {
-            // Without its bandwidth or latency, the machine would be incomplete.
+            // Without its bandwidth or its latency, the machine would be incomplete.
             SettingKey::Bandwidth | SettingKey::Latency => return None,
-            // The keys that `--set` changes are already settings of the machine.
+            // The keys that `--set` changes are already settings, namely edits of the machine.
             SettingKey::Set => return None,
             SettingKey::Network => now.network == Some(loaded.machine.network()),
             SettingKey::Comm => now.comm == other.comm,

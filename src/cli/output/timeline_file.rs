@@ -1,4 +1,4 @@
-//! The file of a timeline, and which part of the replay the timeline shows.
+//! The file of a timeline, and the part of the replay that the timeline shows.
 
 use super::ReportDestination;
 use chakram_base::units::{Span, Time};
@@ -31,8 +31,8 @@ pub struct TimelineArgs {
     timeline_to: Option<Span>,
 }
 
-/// The parsed value of `--timeline-ranks`. The option has a type of its own, because clap treats a
-/// `Vec` as a repeated option.
+/// The parsed value of `--timeline-ranks`. The option has its own type, because clap treats a `Vec`
+/// as a repeated option.
 #[derive(Clone, Debug)]
 struct RankRanges(Vec<RangeInclusive<u32>>);
 
@@ -116,7 +116,7 @@ impl TimelineFile {
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
-    /// Completes a timeline. Then renames the temporary file to the timeline's final name.
+    /// Completes a timeline. Then gives the temporary file its final name.
     pub fn finish_timeline(
         timeline: Option<TimelineWriter<'_, TimelineSink>>,
         path: Option<&Path>,
@@ -134,7 +134,8 @@ impl TimelineFile {
 /// Endings of file names in Perfetto's format.
 const PERFETTO: [&str; 3] = [".pftrace", ".perfetto-trace", ".perfetto"];
 
-/// Returns the format for a file name: Perfetto's for [its endings](PERFETTO), otherwise Chrome's.
+/// Returns the format for a file name: Perfetto's if the name has [one of its endings](PERFETTO),
+/// otherwise Chrome's.
 fn format_of(path: &Path) -> TimelineFormat {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
@@ -163,7 +164,7 @@ impl TimelineSink {
         }))
     }
 
-    /// Returns the complete file, which still has its temporary name.
+    /// Returns the complete file, which still has a temporary name.
     fn into_file(self) -> io::Result<OutputFile> {
         let file = match self.0 {
             TimelineEncoding::Plain(file) => file,

@@ -12,10 +12,10 @@ use std::fmt::Display;
 /// JSON document of `schedule`.
 #[derive(Debug, Serialize)]
 struct ScheduleDocument<'r> {
-    /// Cuts of the matrix products, if a rule chose them.
+    /// The chosen cuts of the matrix products; `None` if no rule chose them.
     partition: Option<&'r CutProducts>,
-    /// Number of layers that had to be mapped because the table of cycles does not have them; `None`
-    /// without a table.
+    /// Number of layers that are not in the table of cycles and had to be mapped; `None` without a
+    /// table.
     mapped_layers: Option<usize>,
     topologies: Vec<TopologyEntry<'r>>,
 }
@@ -42,7 +42,7 @@ struct StageTimes {
     total_ps: u64,
     between_chips_bytes: u64,
     memory_bytes: u64,
-    /// `None` if the table of cycles does not give all energies.
+    /// Energy in picojoules; `None` if the table of cycles does not give all energies.
     energy_pj: Option<f64>,
 }
 
@@ -64,7 +64,7 @@ struct SubLayerEntry<'r> {
     duration_ps: u64,
 }
 
-/// JSON of a log entry: data that a chip needed or evicted.
+/// JSON of a log entry: data that a chip needed, or that were evicted.
 #[derive(Debug, Serialize)]
 struct LogEntry {
     step: u32,
@@ -77,8 +77,8 @@ struct LogEntry {
     /// Index of the piece, if the output is transferred in pieces.
     piece: Option<u32>,
     bytes: u64,
-    /// For needed data, the source (`own`, `chip` or `memory`); for evicted data, what happened to them
-    /// (`dropped` or `written`).
+    /// For data that were needed, the source (`own`, `chip` or `memory`); for evicted data, their
+    /// fate (`dropped` or `written`).
     place: &'static str,
     /// Index of the chip that sends the data.
     from_chip: Option<u32>,
@@ -90,7 +90,7 @@ fn to_picoseconds(seconds: f64) -> u64 {
 }
 
 impl StageTimes {
-    /// Returns the sums of the times, bytes and energies of `steps`.
+    /// Returns the sums of the times, bytes and energies of all `steps`.
     fn sum_steps(steps: &[StepCost]) -> Self {
         let sum = |of: fn(&StepCost) -> f64| steps.iter().map(of).sum::<f64>();
         let bytes = |of: fn(&StepCost) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
@@ -208,7 +208,7 @@ fn optional_cell(cell: Option<impl Display>) -> String {
     cell.map_or_else(String::new, |cell| cell.to_string())
 }
 
-/// Renders CSV, with one row per topology.
+/// Renders topologies as CSV, with one row per topology.
 pub fn csv_topologies(rows: &[TopologyRow]) -> String {
     let header = "topology,chips,accelerators_per_chip,parts,mean_distance,steps";
     let mut csv = CsvRows::new(&format!("{header},{}", StageTimes::HEADER));
@@ -227,7 +227,7 @@ pub fn csv_topologies(rows: &[TopologyRow]) -> String {
     csv.into_text()
 }
 
-/// Renders CSV, with one row per step and topology.
+/// Renders steps as CSV, with one row per step and topology.
 pub fn csv_steps(rows: &[TopologyRow]) -> String {
     let mut csv = CsvRows::new(&format!("topology,step,cycles,{}", StageTimes::HEADER));
     for row in rows {
@@ -240,7 +240,7 @@ pub fn csv_steps(rows: &[TopologyRow]) -> String {
     csv.into_text()
 }
 
-/// Renders CSV, with one row per log entry and topology.
+/// Renders the log as CSV, with one row per log entry and topology.
 pub fn csv_log(rows: &[TopologyRow]) -> String {
     let mut csv =
         CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");

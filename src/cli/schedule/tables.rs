@@ -10,12 +10,12 @@ use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 
-/// Formats an energy in joules as uJ; `-` if it is unknown.
+/// Formats an energy, given in joules, in uJ; `-` if it is unknown.
 fn format_energy(joules: Option<f64>) -> String {
     joules.map_or("-".to_owned(), |joules| format!("{:.3} uJ", joules * 1e6))
 }
 
-/// Formats a time in seconds as us.
+/// Formats a time, given in seconds, in us.
 fn format_time(seconds: f64) -> String {
     format!("{:.3} us", seconds * 1e6)
 }
@@ -47,8 +47,9 @@ pub fn write_row(
     Ok(())
 }
 
-/// The chosen cuts of matrix products, and the bytes that they move. For comparison, also the bytes if all
-/// products are cut along columns, and along rows. A word is one byte here.
+/// The chosen cuts of matrix products, and the bytes that they move. For comparison, also the bytes
+/// if all products are cut along columns, and the bytes if all are cut along rows. Words are
+/// assumed to have one byte.
 #[derive(Debug, Serialize)]
 pub struct CutProducts {
     products: Vec<CutProduct>,
@@ -57,7 +58,7 @@ pub struct CutProducts {
     along_rows_bytes: Option<u64>,
 }
 
-/// A matrix product that occurs in `layers` layers with the same name and the same cut.
+/// A matrix product that has the same name and the same cut in `layers` layers.
 #[derive(Debug, Serialize)]
 struct CutProduct {
     name: String,
@@ -66,7 +67,7 @@ struct CutProduct {
 }
 
 impl CutProducts {
-    /// Cuts the matrix products of a model.
+    /// Cuts the matrix products of the model with the given sizes.
     pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
         let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
             let model = LanguageModel {
@@ -105,7 +106,7 @@ impl CutProducts {
     }
 }
 
-/// Prints the cuts of matrix products, and the bytes that they and other cuts move.
+/// Prints the cuts of matrix products, and the bytes that these and other cuts move.
 pub fn print_partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
         left_aligned_column("PRODUCT", 38),

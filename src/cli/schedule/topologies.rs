@@ -1,4 +1,4 @@
-//! Topologies that the options describe: a single one, the best torus for each number of chips, or random
+//! Topologies from the options: a single one, the best torus for each number of chips, or random
 //! graphs.
 
 use super::args::ScheduleArgs;
@@ -10,7 +10,8 @@ use chakram_studies::schedule::StepError;
 use std::error::Error;
 use std::rc::Rc;
 
-/// Schedules `work` on all topologies of `args`. Calls `shown` with each row as soon as it is complete.
+/// Schedules `work` on all topologies that `args` names. Calls `shown` with each row as soon as it
+/// is complete.
 pub fn schedule_topologies(
     args: &ScheduleArgs,
     work: &Rc<ScheduledWork>,
@@ -49,8 +50,8 @@ pub fn schedule_topologies(
                 let graph = ChipGraph::create_random(chips, random);
                 let row =
                     match schedule_on_topology(args, work, Some(graph), chips as usize, prices) {
-                        // Skip this topology: without a link rate for so many links per chip, such chips are
-                        // assumed not to exist.
+                        // Skip this topology: chips with so many links have no link rate, so they
+                        // are assumed not to exist.
                         Err(error)
                             if error
                                 .downcast_ref::<StepError>()
@@ -92,7 +93,7 @@ fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, Strin
         .ok_or_else(|| format!("--topology {name}: expected {word}N with N from 1 to {most}"))
 }
 
-/// Returns the graph called `name`, and its number of chips.
+/// Returns the graph called `name`, and the number of its chips.
 fn parse_topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
     if let Some(chips) = number_behind(name, "interfaces:", 4096)? {
         return Ok((None, chips as usize));

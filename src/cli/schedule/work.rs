@@ -1,4 +1,4 @@
-//! Sub-layers with their costs, scheduled on a topology.
+//! Sub-layers and their costs, and their schedule on a topology.
 
 use super::args::ScheduleArgs;
 use chakram_base::config;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::rc::Rc;
 
-/// Sub-layers with their costs, and the schedule if a file gives one.
+/// Sub-layers with their costs, and the schedule if it is from a file.
 pub struct ScheduledWork {
     pub graph: TaskGraph,
     pub costs: Vec<TaskCost>,
@@ -29,7 +29,7 @@ pub struct TopologyRow {
     pub schedule: ChipSchedule,
     pub totals: StepTotals,
     pub work: Rc<ScheduledWork>,
-    /// Number of accelerators per chip.
+    /// Number of accelerators on each chip.
     pub accelerators: usize,
     /// True if the result includes the time in which the host issues commands.
     pub has_host: bool,
@@ -50,12 +50,13 @@ impl TopologyRow {
 /// Key of a layer: sizes, strides and dilations of its loops.
 type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 
-/// Costs of layers, from a table or from a search for a mapping. Each layer is looked up or mapped only once.
+/// Costs of layers, from a table of cycles or from a search for a mapping. Each layer is looked up
+/// or mapped only once.
 pub struct LayerPrices {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,
     pub known: BTreeMap<LayerKey, TaskCost>,
-    /// Number of layers that had to be mapped because the table does not have them.
+    /// Number of layers that are not in the table and had to be mapped.
     pub mapped: usize,
 }
 

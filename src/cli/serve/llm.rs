@@ -104,15 +104,15 @@ impl FromStr for SloOption {
 
 /// The language model, or the scenario, that the argument SCENARIO names.
 pub enum LlmInput {
-    /// Name of a model. The options then describe all the rest of the scenario.
+    /// Name of a model. The options then describe the rest of the scenario.
     Model(String),
     /// Text of a scenario.
     Scenario(String),
 }
 
 impl LlmInput {
-    /// Recognizes what `path` names. Returns `None` if `path` is neither a language model nor a
-    /// scenario with one.
+    /// Determines which of the two `path` names. Returns `None` if `path` is neither a language
+    /// model nor a scenario that contains one.
     pub fn recognize(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {
@@ -157,7 +157,7 @@ struct LlmDocument<'r> {
 }
 
 impl LlmArgs {
-    /// Rejects the options for language models, because no language model is served.
+    /// Rejects all options for language models, because no language model is served.
     pub fn refuse_all(&self) -> Result<(), String> {
         let given = [
             ("--input", self.input.is_some()),
@@ -303,8 +303,8 @@ fn scenario_text(
     Ok(text)
 }
 
-/// Splits the values of `--output` into two kinds: the number of tokens per answer, and the file of
-/// the report.
+/// Splits the values of `--output` into its two kinds: the number of tokens per answer, and the
+/// file for the report.
 pub fn split_outputs(
     given: &[PathBuf],
     is_model: bool,
@@ -328,7 +328,7 @@ pub fn split_outputs(
     Ok((tokens, file))
 }
 
-/// Returns the scenario that the command line names, changed by the options.
+/// Returns the scenario that the command line names, after it is changed by the options.
 fn scenario_of(
     args: &ServeArgs,
     input: &LlmInput,
@@ -411,7 +411,7 @@ fn check_options(args: &ServeArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Serves a language model, and prints the result.
+/// Simulates the serving of a language model, and prints the result.
 pub fn run(
     args: &ServeArgs,
     input: &LlmInput,

@@ -1,4 +1,4 @@
-//! Command-line flags for the options of plans.
+//! Command-line flags of the plan options.
 
 use crate::flags::with_flags;
 use chakram_workloads::generate::plan::{
@@ -13,8 +13,8 @@ use std::error::Error;
 pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
-    /// Replaces values of `plan` by the values on the command line, except the option `left_out`, and
-    /// returns the plan.
+    /// Replaces values of `plan` by those on the command line, except for the option `left_out`,
+    /// and returns the plan.
     pub(super) fn apply_to_plan(
         &self,
         plan: ParallelismPlan,
@@ -29,14 +29,14 @@ impl PlanFlags {
         Ok(draft.finish_plan()?)
     }
 
-    /// Returns the key and the values of each plan option on the command line.
+    /// Returns each plan option on the command line: its key and its values.
     pub(super) fn given_values(&self) -> impl Iterator<Item = (&'static str, String)> {
         let given = self.0.iter();
         given.map(|(option, words)| (option.key, words.join(",")))
     }
 }
 
-/// Returns the options that have flags.
+/// Returns the plan options that have flags.
 fn flag_options() -> impl Iterator<Item = &'static PlanOption> {
     OPTIONS.iter().filter(|option| !option.value.is_empty())
 }
@@ -50,7 +50,7 @@ fn option_arg(option: &'static PlanOption) -> Arg {
             ValueParser::new(move |text: &str| check(text).map(|()| text.to_owned()))
         }
     };
-    // Leaking these names does no harm, because clap keeps them until the program ends.
+    // It does no harm to leak these names, because clap keeps them until the program ends.
     let flag: &'static str = option.key.replace('_', "-").leak();
     let mut arg = Arg::new(option.key)
         .long(flag)

@@ -1,4 +1,4 @@
-//! Builds training requests from arguments: a model and its plan, with or without a machine.
+//! Converts arguments to a training request: a model and its plan, with or without a machine.
 
 use super::TrainingArgs;
 use chakram_base::config::find_nearest;
@@ -18,24 +18,24 @@ pub(super) const STACK: &str = "stack";
 
 /// The training run that the arguments describe.
 pub struct TrainingRequest {
-    /// The model and its plan. If the plan gives no memory capacity, it gets the capacity of the
-    /// machine's NPUs.
+    /// The model and its plan. If the plan gives no memory capacity, the plan uses the capacity of
+    /// the machine's NPUs.
     pub training: TrainingPattern,
     /// Name of the model on the command line.
     pub name: String,
     /// Memory capacity that the plan itself gives, in bytes.
     pub capacity: Option<u64>,
-    /// Where the plan comes from.
+    /// Source of the plan.
     pub origin: PlanSource,
-    /// Plan options that the software stack has decided, if the user chose a stack.
+    /// Plan options that the software stack decided, if the user chose a stack.
     pub stack: Option<StackReport>,
 }
 
-/// Text and name of the plan's file; `None` if there is no file.
+/// Text and name of the plan file; `None` if there is no file.
 pub struct PlanSource(pub(super) Option<[String; 2]>);
 
 impl PlanSource {
-    /// If `error` is about a value in the plan's file, adds the key and the line.
+    /// If `error` is about a value in the plan file, adds the value's key and line.
     pub fn with_source(&self, error: GenerateError) -> Box<dyn Error> {
         let file = self.0.as_ref();
         match file.and_then(|[text, name]| ParallelismPlan::locate_error(text, name, &error)) {
@@ -46,7 +46,7 @@ impl PlanSource {
 }
 
 impl TrainingArgs {
-    /// Resolves the model and the plan, for `machine` if there is one.
+    /// Resolves the model and the plan; if there is a machine, binds the plan to `machine`.
     pub fn resolve_request(
         &self,
         machine: Option<&Machine>,
@@ -55,7 +55,7 @@ impl TrainingArgs {
         self.resolve_request_without(None, machine, patterns)
     }
 
-    /// Resolves the model and the plan, but without the option `left_out`, which is `tokens` or a plan
+    /// Resolves the model and the plan without the option `left_out`, which is `tokens` or a plan
     /// option.
     pub(super) fn resolve_request_without(
         &self,

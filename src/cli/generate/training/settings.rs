@@ -1,4 +1,5 @@
-//! Plan options as settings. Each has the job without this option, to find options that have no effect.
+//! Plan options as settings of a run. Each setting has the job without its option, so that options
+//! without an effect can be found.
 
 use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
@@ -10,8 +11,8 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use std::borrow::Cow;
 
 impl TrainingArgs {
-    /// Returns the plan options that are given, as settings. `workload` is the job on `machine` with all
-    /// these options.
+    /// Returns the plan options on the command line as settings. `workload` is the job on `machine`
+    /// with all these options.
     pub fn plan_settings<'a>(
         &'a self,
         machine: &'a Machine,
@@ -41,8 +42,8 @@ impl TrainingArgs {
         settings.collect()
     }
 
-    /// Returns the software stack that the user chose, as a setting of a run. `machine` is the machine
-    /// without the stack.
+    /// Returns the software stack that the user chose as a setting of a run. `machine` is the
+    /// machine without the stack.
     pub fn stack_setting<'a>(
         &'a self,
         machine: &'a Machine,
@@ -71,8 +72,8 @@ impl TrainingArgs {
         })
     }
 
-    /// If a setting changes the machine, and the plan takes other facts from the new machine than from
-    /// `machine`, replaces the job by the one for the new machine.
+    /// Some settings change the machine. If the plan takes other facts from the changed machine
+    /// than from `machine`, replaces the job by the job for the changed machine.
     pub fn rebind_settings<'a>(
         &'a self,
         settings: &mut [GivenSetting<'a>],
@@ -83,7 +84,7 @@ impl TrainingArgs {
             let run = std::mem::replace(&mut setting.without, Box::new(|| None));
             setting.without = Box::new(move || {
                 let mut found = run()?;
-                // If the stack has no durations for this machine, the machine cannot run the job.
+                // If the stack has no durations for the changed machine, there is no run on it.
                 if let (Some(stack), Some(other)) = (self.load_stack().ok()?, &found.machine) {
                     found.machine = Some(Cow::Owned(stack.price_machine(other).ok()?.0));
                 }
@@ -107,8 +108,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training` if it has the same ranks and numbers of nodes as `workload`. If the
-    /// counts differ, returns `None`, because the results then differ anyway.
+    /// Returns the job of `training` if it has the same ranks and numbers of nodes as `workload`.
+    /// If these differ, returns `None`, because the results then differ anyway.
     fn job_without(
         &self,
         training: TrainingPattern,
