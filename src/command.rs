@@ -1,9 +1,9 @@
 //! The program's commands, run in this process. Output and notes are returned, and errors are data.
 //!
 //! ```
-//! use chakram::command::{FailureKind, execute};
+//! use chakram::command::{FailureKind, execute_command};
 //!
-//! let run = |line: &str| execute(line.split(' ').map(Into::into).collect(), true);
+//! let run = |line: &str| execute_command(line.split(' ').map(Into::into).collect(), true);
 //! let output = run("chakram replay traces/data-parallel-8 --format json")?;
 //! assert!(output.text.starts_with(b"{"));
 //! assert_eq!(output.nodes.map(|nodes| nodes.len()), Some(2688));

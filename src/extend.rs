@@ -20,15 +20,15 @@
 //! struct Microsecond;
 //!
 //! impl KernelModel for Microsecond {
-//!     fn duration(&self, _: &KernelProfile, _: &NpuClass) -> Option<Span> {
+//!     fn price_kernel(&self, _: &KernelProfile, _: &NpuClass) -> Option<Span> {
 //!         Some(Span::from_ns(1000))
 //!     }
 //! }
 //!
 //! let (job, machine) = (Job::open_job(["traces/tight-2"])?, Machine::load_by_name("dgx-h100")?);
 //! let options = ReplayOptions::with_changes(|options| options.extensions.kernels = Some(Arc::new(Microsecond)));
-//! let report = job.replay(&machine, &options)?;
-//! let recorded = job.replay(&machine, &ReplayOptions::default())?;
+//! let report = job.replay_on(&machine, &options)?;
+//! let recorded = job.replay_on(&machine, &ReplayOptions::default())?;
 //! assert_ne!(report.outcome.makespan, recorded.outcome.makespan);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -7,7 +7,7 @@
 //! use chakram::{Job, Machine, engine::ReplayOptions};
 //!
 //! let job = Job::open_job(["traces/data-parallel-8"])?;
-//! let report = job.replay(&Machine::load_by_name("dgx-h100")?, &ReplayOptions::default())?;
+//! let report = job.replay_on(&Machine::load_by_name("dgx-h100")?, &ReplayOptions::default())?;
 //! println!("{} ranks take {}", report.ranks, report.outcome.makespan);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -15,21 +15,21 @@
 //! A job can also be generated ([`Job::generate_job`]), or read from ASTRA-sim's inputs
 //! ([`AstraSimJob`]).
 //!
-//! - [`validate_job`]: jobs, which come from files, from patterns or from ASTRA-sim's inputs, and their replay;
+//! - [`job`]: jobs, which come from files, from patterns or from ASTRA-sim's inputs, and their replay;
 //! - [`machine`], [`topology`]: the simulated system;
 //! - [`engine`]: the event loop, its ordering contract, and the options of a replay;
 //! - [`extend`]: your own networks, memories, algorithms and kernel models;
 //! - [`report`]: results of a replay;
 //! - [`generate`], [`model`]: workloads that are generated instead of captured, and the models that they train;
 //! - [`workload`]: the graphs of all ranks, combined into a workload;
-//! - [`score_runs`]: comparison of predictions with measured runs;
-//! - [`serve_requests`]: inference serving: requests over time on shared processors;
+//! - [`score`]: comparison of predictions with measured runs;
+//! - [`serve`]: inference serving: requests over time on shared processors;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
 //! - [`trace`]: execution traces in files;
 //! - [`validate`], [`inspect`]: defects of traces, and their contents;
-//! - [`convert_pairs`], [`archive`]: conversion of PyTorch captures to traces, and many workloads in one file;
+//! - [`convert`], [`archive`]: conversion of PyTorch captures to traces, and many workloads in one file;
 //! - [`diff`], [`edit`]: comparison and transformation of traces;
-//! - [`sweep_rates`]: studies with many points, and their best points;
+//! - [`sweep`]: studies with many points, and their best points;
 //! - [`command`]: the program's commands, executed in your process;
 //! - [`interrupt`], [`limits`]: stopping work from another thread, and memory limits;
 //! - [`units`], [`ids`]: quantities, and typed indices.
@@ -73,9 +73,9 @@ pub mod astra_sim {
     //!
     //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
     //! let mut flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
-    //! let original = AstraSimJob::open_inputs(&flags)?.replay(&ReplayOptions::default())?;
+    //! let original = AstraSimJob::open_inputs(&flags)?.replay_report(&ReplayOptions::default())?;
     //! flags.quirks = QuirkSet::NONE;
-    //! let corrected = AstraSimJob::open_inputs(&flags)?.replay(&ReplayOptions::default())?;
+    //! let corrected = AstraSimJob::open_inputs(&flags)?.replay_report(&ReplayOptions::default())?;
     //! println!("{} and {}", original.outcome.makespan, corrected.outcome.makespan);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -110,13 +110,13 @@ pub mod diff {
     //! replay reports.
     //!
     //! ```
-    //! use chakram::diff::{RawTrace, traces};
+    //! use chakram::diff::{RawTrace, compare_traces};
     //! use chakram::trace::TraceContents;
     //!
     //! let files = ["traces/data-parallel-8/job.0.et", "traces/data-parallel-8/job.1.et"];
     //! let [a, b] = files.map(|file| TraceContents::open_current_schema(file.as_ref()).expect("it is there"));
     //! let (a, b) = (RawTrace::read_trace(a.as_slice()), RawTrace::read_trace(b.as_slice()));
-    //! assert!(traces(&a, &b).is_empty());
+    //! assert!(compare_traces(&a, &b).is_empty());
     //! ```
 
     pub use chakram_analysis::diff::{
@@ -133,7 +133,7 @@ pub mod edit {
     //! use chakram::trace::TraceContents;
     //!
     //! let contents = TraceContents::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
-    //! let (_, done) = TraceAnonymiser::new(b"nobody knows it", true, Vec::new()).trace(contents.as_slice())?;
+    //! let (_, done) = TraceAnonymiser::new(b"nobody knows it", true, Vec::new()).anonymise_trace(contents.as_slice())?;
     //! assert!(done.hashed > 0);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -153,17 +153,17 @@ pub mod engine {
     //! use chakram::{Job, Machine};
     //!
     //! let (job, machine) = (Job::open_job(["traces/data-parallel-8"])?, Machine::load_by_name("dgx-h100")?);
-    //! let closed = job.replay(&machine, &ReplayOptions::default())?;
+    //! let closed = job.replay_on(&machine, &ReplayOptions::default())?;
     //! let options = ReplayOptions::with_changes(|options| options.stepwise = true);
-    //! let stepwise = job.replay(&machine, &options)?;
+    //! let stepwise = job.replay_on(&machine, &options)?;
     //! assert_eq!(stepwise.outcome.makespan, closed.outcome.makespan);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
     //!
-    //! A [`Feed`] decides when each program is launched:
+    //! A [`LaunchFeed`] decides when each program is launched:
     //!
     //! ```
-    //! use chakram::engine::{CompiledReplay, Feed, ReplayOptions, TimedLaunches, run_launches};
+    //! use chakram::engine::{CompiledReplay, LaunchFeed, ReplayOptions, TimedLaunches, run_launches};
     //! use chakram::units::{Span, Time};
     //! use chakram::{Job, Machine};
     //!
@@ -207,7 +207,7 @@ pub mod generate {
     //!
     //! let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1 << 30, 8);
     //! let job = Job::generate_job(WorkloadPattern::Collective(collective))?;
-    //! let report = job.replay(&Machine::load_by_name("dgx-h100")?, &ReplayOptions::default())?;
+    //! let report = job.replay_on(&Machine::load_by_name("dgx-h100")?, &ReplayOptions::default())?;
     //! assert_eq!(report.outcome.nodes, 8);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -246,9 +246,9 @@ pub mod inspect {
     //!
     //! ```
     //! use chakram::inspect::{NodeFilter, inspect_job};
-    //! use chakram::trace::discover;
+    //! use chakram::trace::discover_traces;
     //!
-    //! let files = discover("traces/data-parallel-8".as_ref())?;
+    //! let files = discover_traces("traces/data-parallel-8".as_ref())?;
     //! let job = inspect_job(&files, &NodeFilter::default(), 1)?;
     //! assert_eq!(job.ranks.len(), 8);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -269,13 +269,13 @@ pub mod interrupt {
     //!
     //! ```
     //! use chakram::engine::{ReplayError, ReplayOptions};
-    //! use chakram::interrupt::{StopToken, within};
+    //! use chakram::interrupt::{StopToken, run_with_token};
     //! use chakram::{Job, Machine};
     //!
     //! let (job, machine) = (Job::open_job(["traces/data-parallel-8"])?, Machine::load_by_name("dgx-h100")?);
     //! let token = StopToken::default();
-    //! token.stop();
-    //! let result = within(Some(token), || job.replay(&machine, &ReplayOptions::default()));
+    //! token.request_stop();
+    //! let result = run_with_token(Some(token), || job.replay_on(&machine, &ReplayOptions::default()));
     //! assert!(matches!(result, Err(ReplayError::Interrupted(_))));
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -294,7 +294,7 @@ pub mod job {
     //!
     //! let job = Job::open_job(["traces/data-parallel-8"])?;
     //! let machine = chakram::machine::Machine::load_by_name("dgx-h100")?;
-    //! let report = job.replay(&machine, &ReplayOptions::default())?;
+    //! let report = job.replay_on(&machine, &ReplayOptions::default())?;
     //! assert_eq!(report.ranks, 8);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -306,7 +306,7 @@ pub mod job {
     //!
     //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
     //! let flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
-    //! let report = AstraSimJob::open_inputs(&flags)?.replay(&ReplayOptions::default())?;
+    //! let report = AstraSimJob::open_inputs(&flags)?.replay_report(&ReplayOptions::default())?;
     //! assert_eq!(report.ranks, 8);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -325,7 +325,7 @@ pub mod limits {
     //! use chakram::units::Bytes;
     //!
     //! let before = limits::set_memory(Bytes(1 << 30));
-    //! assert_eq!(limits::memory(), Bytes(1 << 30));
+    //! assert_eq!(limits::memory_limit(), Bytes(1 << 30));
     //! limits::set_memory(before);
     //! ```
 
@@ -341,7 +341,7 @@ pub mod machine {
     //! use chakram::machine::Machine;
     //!
     //! let machine = Machine::load_by_name("dgx-h100x2")?;
-    //! assert_eq!(machine.topology().npus(), 16);
+    //! assert_eq!(machine.topology().npu_count(), 16);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
@@ -366,7 +366,7 @@ pub mod model {
     //! use chakram::model::Model;
     //!
     //! let model = Model::load_named("gpt2-xl")?;
-    //! assert_eq!(model.parameters() / 1_000_000, 1_557);
+    //! assert_eq!(model.parameter_count() / 1_000_000, 1_557);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
@@ -388,7 +388,7 @@ pub mod report {
     //! use chakram::{Job, Machine, engine::ReplayOptions};
     //!
     //! let job = Job::open_job(["traces/data-parallel-8"])?;
-    //! let report = job.replay(&Machine::load_by_name("dgx-h100")?, &ReplayOptions::default())?;
+    //! let report = job.replay_on(&Machine::load_by_name("dgx-h100")?, &ReplayOptions::default())?;
     //! for row in &report.rows {
     //!     println!("rank {}: {}", row.rank, report.outcome.makespan);
     //! }
@@ -399,12 +399,12 @@ pub mod report {
     //!
     //! ```
     //! use chakram::engine::{CompiledReplay, ReplayOptions};
-    //! use chakram::report::replay_with_nodes;
+    //! use chakram::report::replay_to_report_with_nodes;
     //! use chakram::{Job, Machine};
     //!
     //! let (job, machine) = (Job::open_job(["traces/data-parallel-8"])?, Machine::load_by_name("dgx-h100")?);
     //! let prepared = CompiledReplay::new(job.workload(), &machine, &ReplayOptions::default())?;
-    //! let (report, nodes, ()) = replay_with_nodes(&prepared, ())?;
+    //! let (report, nodes, ()) = replay_to_report_with_nodes(&prepared, ())?;
     //! assert_eq!(nodes.len() as u64, report.outcome.nodes);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -437,7 +437,7 @@ pub mod serve {
     //! Inference serving: requests arrive over time, wait and are served. The result is their latencies.
     //!
     //! ```
-    //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
+    //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve_requests};
     //! use std::path::Path;
     //!
     //! let text = r#"
@@ -452,8 +452,8 @@ pub mod serve {
     //!     requests = 100
     //! "#;
     //! let scenario = Scenario::parse(text, "example.toml", Path::new("."))?;
-    //! let report = serve(&scenario, None, ServeOptions::default(), &mut NoRequestObserver)?;
-    //! assert_eq!(report.all().unwrap().mean.unwrap().value.to_string(), "1.000 ms");
+    //! let report = serve_requests(&scenario, None, ServeOptions::default(), &mut NoRequestObserver)?;
+    //! assert_eq!(report.row_of_all_models().unwrap().mean.unwrap().value.to_string(), "1.000 ms");
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
@@ -473,7 +473,7 @@ pub mod sweep {
     //! Studies: replay each point along some axes once, and rank the points.
     //!
     //! ```
-    //! use chakram::sweep::{StudyExplorer, SweepOptions, SweepTable, load};
+    //! use chakram::sweep::{StudyExplorer, SweepOptions, SweepTable, load_study};
     //! use std::num::NonZeroUsize;
     //!
     //! let folder = std::env::temp_dir().join("chakram-example-study");
@@ -493,11 +493,11 @@ pub mod sweep {
     //!     key = "machine"
     //!     values = ["dgx-a100", "dgx-h100"]
     //! "#)?;
-    //! let (study, _) = load(&file)?;
+    //! let (study, _) = load_study(&file)?;
     //! let options = SweepOptions { threads: NonZeroUsize::MIN, shard: None, is_closed: false };
     //! let rows = StudyExplorer::new(&study, options, None, Vec::new(), &|_| {})?.run()?;
     //! let table = SweepTable::new(&study, rows, &[]);
-    //! assert_eq!(table.ranked().len(), 2);
+    //! assert_eq!(table.ranked_rows().len(), 2);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
@@ -522,7 +522,7 @@ pub mod topology {
     //!     latency: "500 ns".parse()?,
     //! };
     //! let topology = Topology::new(vec![dimension]).expect("it has NPUs, and not too many");
-    //! assert_eq!(topology.npus(), 8);
+    //! assert_eq!(topology.npu_count(), 8);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
@@ -541,10 +541,10 @@ pub mod trace {
     //!
     //! let kernel = |flops| Op::Compute { flops, bytes: 0, dtype: None };
     //! let mut writer = TraceWriter::new(Vec::new())?;
-    //! writer.node(&NodeView::new(1, "forward", kernel(1_000)), &[])?;
-    //! writer.node(&NodeView::new(2, "backward", kernel(2_000)), &[1])?;
+    //! writer.receive_node(&NodeView::new(1, "forward", kernel(1_000)), &[])?;
+    //! writer.receive_node(&NodeView::new(2, "backward", kernel(2_000)), &[1])?;
     //! let file = writer.into_inner();
-    //! assert_eq!(ValidatedTrace::check_trace(&file, Default::default(), 1).nodes(), 2);
+    //! assert_eq!(ValidatedTrace::check_trace(&file, Default::default(), 1).node_count(), 2);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
@@ -588,7 +588,7 @@ pub mod validate {
     //!
     //! let contents = TraceContents::open_current_schema("traces/data-parallel-8/job.0.et".as_ref())?;
     //! let trace = ValidatedTrace::check_trace(contents.as_slice(), Default::default(), 10);
-    //! assert_eq!(trace.findings().tally().errors, 0);
+    //! assert_eq!(trace.defect_log().count_by_severity().errors, 0);
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
@@ -615,13 +615,13 @@ pub mod workload {
     //! let mut ranks = WorkloadBuilder::default();
     //! for rank in 0..2 {
     //!     let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 2);
-    //!     graph.node(&kernel(1, "forward", 1_000), &[])?;
-    //!     graph.node(&kernel(2, "backward", 2_000), &[1])?;
-    //!     let (graph, slots) = graph.finish()?;
-    //!     let graph = ranks.graph(graph);
-    //!     ranks.rank(Rank(rank), graph, slots, Time::ZERO)?;
+    //!     graph.receive_node(&kernel(1, "forward", 1_000), &[])?;
+    //!     graph.receive_node(&kernel(2, "backward", 2_000), &[1])?;
+    //!     let (graph, slots) = graph.finish_graph()?;
+    //!     let graph = ranks.add_graph(graph);
+    //!     ranks.add_rank(Rank(rank), graph, slots, Time::ZERO)?;
     //! }
-    //! let workload = ranks.finish(None, MissingRankPolicy::Refuse)?;
+    //! let workload = ranks.finish_workload(None, MissingRankPolicy::Refuse)?;
     //! let machine = Machine::load_by_name("dgx-h100")?;
     //! let (outcome, ()) = CompiledReplay::new(&workload, &machine, &ReplayOptions::default())?.run(())?;
     //! assert_eq!(outcome.nodes, 4);

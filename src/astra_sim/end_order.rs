@@ -35,7 +35,7 @@ use std::ops::Range;
 /// Maximum number of members for which all pairs are compared.
 const COMPARED: u32 = 64;
 
-/// Returns true if [`follow`] is proved for `stage`, which must have a closed form. `sizes` are the sizes of the
+/// Returns true if [`reorder_members`] is proved for `stage`, which must have a closed form. `sizes` are the sizes of the
 /// machine's dimensions.
 pub(super) fn is_proved(
     stage: &AstraPhase,

@@ -21,7 +21,7 @@ pub struct CreditAlgorithm {
     pub final_size: u64,
     /// Size of the next packet.
     size: u64,
-    /// Destination and source, as indices of [`Peers`].
+    /// Destination and source, as indices of [`RingPeers`].
     dst: usize,
     src: usize,
     packets: VecDeque<(usize, usize, u64)>,
