@@ -29,7 +29,7 @@ pub struct WorkloadDraft {
     pub sources: Vec<String>,
     /// Traces of the workload, and the job files next to the traces.
     pub found: FoundTraces,
-    /// Names in the archive, and paths, of other files.
+    /// Other files of the workload, each as its name in the archive and its path.
     pub files: Vec<(String, PathBuf)>,
     /// Measured step times.
     pub measured: Option<MeasuredTimes>,
@@ -136,7 +136,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         Ok(hash)
     }
 
-    /// Packs bytes whose hash is known.
+    /// Packs bytes whose hash the caller has computed.
     pub fn pack_hashed(
         &mut self,
         bytes: &[u8],

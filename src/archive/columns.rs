@@ -413,8 +413,8 @@ impl TraceColumns {
     }
 }
 
-/// Sets the length of `list` to `count`, with arbitrary contents. Zeroed new memory costs nothing; filling old memory
-/// costs time.
+/// Sets the length of `list` to `count`, with arbitrary contents. Zeroed new memory costs nothing, but filling old
+/// memory costs time, so old contents are kept.
 fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     if list.capacity() < count {
         *list = vec![T::default(); count];
@@ -424,7 +424,7 @@ fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
 }
 
 impl RecordShape {
-    /// Returns the inputs for predicting column `number`, except other columns.
+    /// Returns the inputs from which column `number` is predicted, without the other columns.
     fn column_view<'v>(
         &'v self,
         number: usize,

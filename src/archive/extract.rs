@@ -20,7 +20,7 @@ pub struct NumberRange {
     pub last: u64,
 }
 
-/// Part of a workload to extract; everything by default.
+/// Part of a workload to extract; by default the whole workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadPart {
     /// Range of ranks to extract, or `None` for all ranks.
@@ -76,8 +76,8 @@ const INODE_BYTES: u64 = 256;
 /// Size of a folder entry in addition to its name, as in ext4.
 const NAME_BYTES: u64 = 8;
 
-/// Checks that writing a file with this hash to `path` loses nothing; `hash` is `None` if the hash is unknown before
-/// writing.
+/// Checks that writing a file with this hash to `path` overwrites no other contents; `hash` is `None` if the hash is
+/// unknown before writing.
 ///
 /// # Errors
 ///

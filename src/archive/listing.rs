@@ -68,7 +68,7 @@ impl DescribedWorkload for ListedWorkload<'_> {
     }
 }
 
-/// Text that is copied only if the text contains escapes.
+/// Text that is borrowed, or copied if it contains JSON escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct BorrowedText<'t>(#[serde(borrow)] Cow<'t, str>);

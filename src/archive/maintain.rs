@@ -100,7 +100,7 @@ fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
 /// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GarbageCollectionResult {
-    /// Workloads dropped because their retention expired.
+    /// Names of workloads that were dropped because their retention expired.
     pub dropped: Vec<String>,
     /// Size of the archive before the collection, bytes.
     pub before: u64,

@@ -176,7 +176,7 @@ pub enum MetadataQuery {
 pub enum Comparison {
     /// The value equals the text.
     Equal,
-    /// The value does not equal the text; the comparison is true for a missing key.
+    /// The value does not equal the text, or the key is missing.
     NotEqual,
     /// The value is less than the text.
     Less,

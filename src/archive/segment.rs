@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
 /// Version of the format that is written. Version 1 had no decimal numbers in templates; version 2 had no predictor
-/// by sums of columns.
+/// that adds columns.
 pub const VERSION: u32 = 3;
 /// Size of the end of a segment, bytes.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;

@@ -1,14 +1,14 @@
 //! The compact form of a trace: flat arrays, indexed by [`NodeIndex`].
 //!
-//! A graph states work, but not which rank executes it. Peers and groups are numbered *slots*, in order of first use;
-//! an instance binds each slot to a rank or group. So ranks that differ only in their peers, groups and group names
-//! share one graph. Nodes are sorted by id, so nothing depends on the order of records in a file.
+//! A graph describes work, but not which rank executes the work. Peers and groups are numbered *slots*, in order of
+//! first use; an instance binds each slot to a rank or group. So ranks that differ only in their peers, groups and
+//! group names share one graph. Nodes are sorted by id, so nothing depends on the order of records in a file.
 //!
-//! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), an
-//! edge 4, a collective 24 more, a message 20 more; names take additional memory. Optional columns
-//! cost memory on every node as soon as one node uses them: 8 bytes for delays, 8 for waiting
-//! times, 4 for memory changes (and 80 for each distinct change), 4 for kernel shapes (and 64 for
-//! each distinct shape), and 4 each for callers, steps and Python calls.
+//! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
+//! bytes. A collective takes 24 further bytes and a message 20; names take additional memory. Optional columns cost
+//! memory on every node as soon as one node uses them: 8 bytes for delays, 8 for waiting times, 4 for memory changes
+//! (and 80 for each distinct change), 4 for kernel shapes (and 64 for each distinct shape), and 4 each for callers,
+//! steps and Python calls.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
@@ -87,7 +87,7 @@ impl NodeKind {
     ];
 }
 
-/// Lane as named by the graph: a stream or thread that runs one node at a time.
+/// Lane as the graph names it: a stream or thread that runs one node at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// A host thread, or `None` if the trace names none.
@@ -106,7 +106,7 @@ pub enum Lane {
     None,
 }
 
-/// Numbered reference of a graph to a group; a rank's [`SlotBinding`] names the group.
+/// Reference to a group by a slot number; a rank's [`SlotBinding`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlot {
     /// Mask of the participating dimensions of the machine; `None` means all of them.
@@ -120,7 +120,7 @@ pub struct CollectiveNode {
     pub node: NodeIndex,
     /// Group slot.
     pub group: u32,
-    /// Index of this call among the calls of its group slot, in program order from 0.
+    /// Index of this call among the calls of its group slot, from 0 in program order.
     pub sequence: u32,
     /// Rank of the root, `u32::MAX` for the group's first member.
     pub root: u32,
@@ -165,11 +165,11 @@ pub struct MessageNode {
 pub struct GraphRepairs {
     /// Number of control dependencies that were dropped because the predecessor does not exist.
     pub dangling_control: u64,
-    /// Number of control dependencies of nodes on themselves, which were dropped.
+    /// Number of control dependencies of nodes on themselves that were dropped.
     pub self_control: u64,
-    /// Number of control dependencies that form a cycle with other dependencies, which were dropped.
+    /// Number of control dependencies that were dropped because they form a cycle with other dependencies.
     pub cyclic_control: u64,
-    /// Number of dependencies that were named more than once and merged.
+    /// Number of dependencies that were merged because the trace states them more than once.
     pub duplicates: u64,
     /// Number of communication nodes that are marked as host work but replayed as communication.
     pub host_communication: u64,
@@ -189,9 +189,9 @@ pub struct Graph {
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// The array has one word per node, whose meaning depends on the node's type. Collectives and messages: index
-    /// into `calls` or `messages`. Unknown communication: its running index. Kernels: the number format. Loads and
-    /// stores: the direction, whether switches gather or reduce on the way, and the memory.
+    /// The array has one word per node, whose meaning depends on the node's type. For a collective or a message, the
+    /// index into `calls` or `messages`. Unknown communication: its running index. Kernels: the number format. For a
+    /// load or a store, the direction, whether switches gather or reduce, and the memory.
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,
@@ -216,7 +216,7 @@ pub struct Graph {
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
     profiler: GraphProfiler,
-    /// Distinct numbers of training or inference steps, indexed by a sparse column.
+    /// Distinct numbers of the steps that nodes belong to; a sparse column has each node's index in this list.
     steps: Vec<u64>,
     stacks: CallStacks,
 }
@@ -456,7 +456,7 @@ impl Graph {
         &self.in_degree
     }
 
-    /// Returns the call of a collective node.
+    /// Returns the entry of a collective node in [`Self::calls`].
     #[inline]
     pub fn collective_of(&self, node: NodeIndex) -> &CollectiveNode {
         debug_assert_eq!(
@@ -571,7 +571,7 @@ impl Graph {
         self.repairs
     }
 
-    /// Returns a hash of the graph. Equal graphs have equal hashes; different graphs rarely do.
+    /// Returns a hash of the graph. Equal graphs have equal hashes; different graphs rarely have equal hashes.
     pub fn fingerprint(&self) -> u64 {
         stable_hash(&(
             &self.ids,

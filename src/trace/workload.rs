@@ -50,7 +50,7 @@ pub struct Workload {
     amounts: Option<WorkAmounts>,
 }
 
-/// Error of combining traces into a workload.
+/// Reason why traces cannot be combined into a workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
     /// Nothing was added.
@@ -95,7 +95,7 @@ pub enum WorkloadError {
         /// The rank.
         rank: Rank,
     },
-    /// Ranks that others wait for have no trace.
+    /// Ranks have no trace, although other ranks wait for them.
     #[error(
         "{}\n  try: add the missing traces, or replay with {} mirror, which makes missing members \
          arrive with the present ones",
@@ -274,8 +274,8 @@ impl WorkloadBuilder {
         Some(stated.max(self.ranks_seen()))
     }
 
-    /// Binds groups and checks that all ranks are present. `ranks` is the size of the job, [`Self::ranks_seen`] if
-    /// `None`.
+    /// Binds groups to their ranks, and checks that all ranks are present. `ranks` is the size of the job,
+    /// [`Self::ranks_seen`] if `None`.
     pub fn finish_workload(
         self,
         ranks: Option<u32>,
@@ -359,7 +359,8 @@ impl WorkloadBuilder {
             });
         }
         let mut said = self.graphs.iter().map(Graph::work_amounts);
-        // If traces state different amounts, they come from different jobs, so the amount of this job is unknown.
+        // If traces state different amounts, the traces come from different jobs, so the amounts of this job are
+        // unknown.
         let first = said
             .next()
             .flatten()
@@ -445,8 +446,8 @@ impl GroupRegistry {
 }
 
 impl Workload {
-    /// Returns a copy of the workload whose graphs include the profiler's cost if they leave it out here, and leave it
-    /// out otherwise.
+    /// Returns a copy of the workload in which the times of each graph include the profiler's cost if they do not
+    /// include it here, and vice versa.
     pub fn with_profiler_toggled(&self) -> Self {
         Self {
             graphs: self
@@ -465,10 +466,9 @@ impl Workload {
     /// model's width, tensor degree and micro-batch. Among equally frequent products, the largest comes first. If there
     /// is only one product, that product is returned twice.
     ///
-    /// One matrix multiplication is not enough: the most frequent multiplications belong to the
-    /// perceptron, and a model of twice the width with four times the shards has the same
-    /// multiplications. The second most frequent matrix multiplications belong to attention, and
-    /// differ between such models.
+    /// The most frequent multiplication alone is not enough: it belongs to the perceptron, and a model of twice the
+    /// width with four times as many shards has the same multiplication. The second most frequent multiplication
+    /// belongs to attention and differs between such models.
     pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
@@ -536,7 +536,7 @@ impl Workload {
         &self.groups
     }
 
-    /// Returns the work of the whole job, if its producer stated it.
+    /// Returns the work of the whole job, if its traces state the work.
     pub fn work_amounts(&self) -> Option<WorkAmounts> {
         self.amounts
     }

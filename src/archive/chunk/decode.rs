@@ -25,7 +25,7 @@ pub struct ChunkBuffers {
     pub frame: Vec<u8>,
     unpacked: Vec<Vec<u8>>,
     columns: ColumnBuffers,
-    /// Bytes of the object that were joined last.
+    /// Bytes of the object that were rebuilt last.
     pub joined: Vec<u8>,
 }
 

@@ -223,7 +223,7 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
         // The values of every column are constant or increase by one, so the frame is small.
         assert!(chunks[0].frame.len() < 200, "{}", chunks[0].frame.len());
     }
-    // The encoder stores random bytes as bytes, because their lines have no structure.
+    // The encoder stores random bytes without columns, because the lines of these bytes have no structure.
     let noise: Vec<u8> = (0..4096u64)
         .map(|i| ((i * i * 0x9e37_79b9) >> 13) as u8)
         .collect();

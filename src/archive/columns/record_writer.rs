@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::wire::put_varint;
 
-    /// Creates a buffer of `bytes` bytes that is full of old data.
+    /// Creates a buffer of `bytes` bytes, which contains old data.
     fn buffer(bytes: usize) -> Vec<u8> {
         vec![0xff; bytes + ONCE]
     }

@@ -132,7 +132,7 @@ mod tests {
         let texts = [&outlines[..], &[Arc::new(text)]].concat();
         let found = StructuralColumns::find_structural(&texts, 3, &sequence, &values);
         assert!(found.values.iter().all(Vec::is_empty));
-        // Few records do not prove a column structural.
+        // With few records, no column counts as structural.
         let found =
             StructuralColumns::find_structural(&outlines, 3, &sequence[..60], &values[..180]);
         assert!(found.values.iter().all(Vec::is_empty));

@@ -159,8 +159,8 @@ impl TemplateTable {
 impl TemplateLayer {
     fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let mut input = WireReader::new(encoded);
-        // `literal` counts bytes since the last step. `open` contains, for each open message, the index after its
-        // first step, and the offset of its contents among the literals.
+        // `literal` is the number of literal bytes since the last step. `open` contains, for each open message, the
+        // index after its first step, and the offset of its contents among the literals.
         let mut literal = 0;
         let mut open = [(0, 0); DEPTH];
         let mut depth = 0usize;

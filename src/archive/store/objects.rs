@@ -150,7 +150,7 @@ impl Archive {
         let records = chunks
             .iter()
             .fold(0u64, |all, chunk| all.saturating_add(chunk.5));
-        // The metadata record precedes the nodes.
+        // The first record is the metadata, which is not a node.
         Ok(records.checked_sub(1))
     }
 

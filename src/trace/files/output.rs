@@ -39,15 +39,15 @@ impl OutputFile {
         })
     }
 
-    /// Hashes the contents as they are written.
+    /// Makes the file compute a hash of its contents while they are written.
     #[must_use]
     pub fn with_digest(mut self) -> Self {
         self.hasher = Some(Box::default());
         self
     }
 
-    /// Renames the file into place before it is complete, replacing an existing file. Later writes
-    /// are visible under the name, and the file stays if this value is dropped.
+    /// Renames the file to its final path before it is complete, replacing an existing file. Later writes are visible
+    /// under the name, and the file stays if this value is dropped.
     pub fn publish_early(&mut self) -> Result<(), TraceError> {
         let Some((temporary, to)) = self.waiting.take() else {
             return Ok(());
@@ -57,7 +57,7 @@ impl OutputFile {
         renamed.map_err(|error| TraceError::from_io(&self.path, "rename into place", error))
     }
 
-    /// Finishes writing and renames the file into place, replacing an existing file.
+    /// Finishes writing, and renames the file to its final path, replacing an existing file.
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;
         closed.sync_contents()?;
@@ -97,7 +97,7 @@ impl Write for OutputFile {
             )
         };
         let written = match self.file.write(bytes) {
-            // Callers retry on `Interrupted`, which they recognise only if the error is not wrapped.
+            // Callers retry after `Interrupted`, but recognise this error only if it is not wrapped.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             written => written.map_err(named)?,
         };
@@ -169,7 +169,7 @@ fn permission_bits(_: &Metadata) -> u32 {
     0
 }
 
-/// Complete file that has yet to be renamed.
+/// Complete file that still has its temporary name.
 #[derive(Debug)]
 pub(super) struct FinishedFile {
     /// Path as requested.
@@ -183,7 +183,7 @@ pub(super) struct FinishedFile {
 }
 
 impl FinishedFile {
-    /// Makes the contents durable.
+    /// Makes the contents durable: syncs them to disk.
     pub fn sync_contents(&self) -> Result<(), TraceError> {
         match &self.temporary {
             Some(temporary) if !self.is_link => {
@@ -237,7 +237,7 @@ impl FinishedFile {
         }))
     }
 
-    /// Renames the file into place, replacing an existing file.
+    /// Renames the file to its final path, replacing an existing file.
     pub fn rename_into_place(&mut self) -> Result<(), TraceError> {
         match (self.temporary.take(), &self.to) {
             (Some(temporary), Some(to)) => {
@@ -254,7 +254,7 @@ impl FinishedFile {
     }
 }
 
-/// Makes the names in `path` durable, if the file system can sync folders.
+/// Makes the names in the folder `path` durable (synced to disk), if the file system can sync folders.
 pub(super) fn sync_folder(path: &Path) -> Result<(), TraceError> {
     let synced = File::open(path).and_then(|folder| folder.sync_all());
     match synced {

@@ -26,7 +26,7 @@ pub struct OutputSet {
     closed: Vec<FinishedFile>,
 }
 
-/// Exclusive right to write a file.
+/// Exclusive right of one output to a file.
 #[derive(Debug)]
 pub struct OutputClaim {
     path: PathBuf,
@@ -92,7 +92,7 @@ impl OutputSet {
                     _ => Some(to.clone()),
                 }
             }
-            // Several outputs may share a device such as `/dev/null`.
+            // Several outputs may share a device such as `/dev/null`, so nothing is claimed.
             OutputTarget::Special(true) => None,
             OutputTarget::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
             OutputTarget::Descriptor(_) => Some(path.to_owned()),
@@ -142,8 +142,8 @@ impl OutputSet {
         }
     }
 
-    /// Makes the contents of all waiting files durable. The files are synced concurrently: file systems batch
-    /// concurrent syncs, so syncing several files takes little longer than syncing one.
+    /// Makes the contents of all waiting files durable (synced to disk). The files are synced concurrently: file
+    /// systems batch concurrent syncs, so syncing several files takes little longer than syncing one.
     fn sync_all(&self) -> Result<(), TraceError> {
         const AT_ONCE: usize = 16;
         let next = AtomicUsize::new(0);
@@ -166,7 +166,7 @@ impl OutputSet {
         })
     }
 
-    /// Renames all waiting files into place, in the order in which they were written.
+    /// Renames all waiting files to their final paths, in the order in which they were written.
     ///
     /// Fails if a file cannot be renamed. The error lists the files that are already replaced, and
     /// the files that are unchanged.
@@ -216,7 +216,7 @@ fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile])
     )
 }
 
-/// Returns the name `PREFIX.MIDDLE` plus the ending.
+/// Returns the path `PREFIX.MIDDLE` with `ending` appended.
 pub fn numbered_path(prefix: &Path, middle: impl Display, ending: &str) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(format!(".{middle}{ending}"));

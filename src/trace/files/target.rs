@@ -30,7 +30,7 @@ pub fn file_identity(_: &Path) -> Option<(u64, u64)> {
 pub(super) enum OutputTarget {
     /// Regular file: its path with links resolved, and its metadata if it exists.
     File(PathBuf, Option<Metadata>),
-    /// Device, pipe or socket, and whether the target accepts more than one output.
+    /// Device, pipe or socket; true if the target accepts more than one output.
     Special(bool),
     /// Open file descriptor of this process.
     Descriptor(i32),
@@ -84,7 +84,7 @@ impl OutputTarget {
     }
 }
 
-/// Follows a chain of links to a file that does not exist yet. Returns `path` itself if it is not a link.
+/// Follows a chain of symbolic links to a file that does not exist yet. Returns `path` itself if it is not a link.
 fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
     const MOST: usize = 40;
     let mut path = path.to_owned();
@@ -112,8 +112,7 @@ pub(super) fn parent_folder(path: &Path) -> &Path {
 #[cfg(unix)]
 fn takes_several(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    // Terminals and /dev/null accept any number of outputs. In a pipe or socket, the outputs would
-    // mix.
+    // Terminals and /dev/null accept any number of outputs. In a pipe or socket, several outputs would mix.
     metadata.file_type().is_char_device()
 }
 
@@ -122,8 +121,8 @@ fn takes_several(_: &Metadata) -> bool {
     true
 }
 
-/// Returns the descriptor that `path` denotes. Even if the descriptor refers to a regular file, it is written directly:
-/// the program's caller opened it and may write more to it.
+/// Returns the descriptor that `path` denotes. A descriptor is written directly even if it refers to a regular file,
+/// because the program's caller opened the file and may write more to it.
 fn parse_descriptor(path: &Path) -> Option<i32> {
     let path = path.to_str()?;
     match path {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-/// Paths of all temporary files, as the zero-terminated strings that system calls need.
+/// Paths of all temporary files, as zero-terminated strings, because system calls need such strings.
 static ALL: SignalSafeList<CString> = SignalSafeList::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -31,7 +31,7 @@ impl std::fmt::Debug for SignalSafeEntry<CString> {
 }
 
 impl TemporaryFile {
-    /// Creates a file in `folder`, with no more permissions than `mode`.
+    /// Creates a file in `folder`, with at most the permissions `mode`.
     pub fn create_in(folder: &Path, mode: Option<u32>) -> io::Result<(Self, File)> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
@@ -105,7 +105,7 @@ impl Drop for TemporaryFile {
 #[cfg(unix)]
 pub fn remove_temporaries() {
     for path in ALL.iter() {
-        // SAFETY: the name ends with a zero, and unlinking is safe in a handler.
+        // SAFETY: the name ends with a zero byte, and `unlink` is safe in a signal handler.
         unsafe { libc::unlink(path.as_ptr()) };
     }
 }
@@ -173,7 +173,8 @@ fn is_running(_: u32) -> bool {
 static RENAMING: AtomicUsize = AtomicUsize::new(0);
 static AWAITING: AtomicI32 = AtomicI32::new(0);
 
-/// Guard of a critical section that renames files; signals are deferred until the guard is dropped.
+/// Guard of a section that renames files and must not be interrupted; signals are deferred until the guard is
+/// dropped.
 pub(super) struct RenameGuard;
 
 impl RenameGuard {

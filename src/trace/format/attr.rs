@@ -32,7 +32,7 @@ pub struct AttrView<'a> {
     pub offset: usize,
 }
 
-/// Maximum number of list entries shown in messages.
+/// Maximum number of list entries that error messages show.
 const SHOWN_ENTRIES: usize = 8;
 
 /// A value as a number.
@@ -78,12 +78,12 @@ impl<'a> AttrView<'a> {
         Ok(attr)
     }
 
-    /// Returns true if the attribute has a value; some producers write attributes without one.
+    /// Returns true if the attribute has a value; some tools write attributes without a value.
     pub fn is_set(&self) -> bool {
         self.value.is_some()
     }
 
-    /// Returns the attribute's name for messages.
+    /// Returns the attribute's name for error messages.
     fn display_name(&self) -> String {
         String::from_utf8_lossy(self.name).into_owned()
     }
@@ -103,8 +103,7 @@ impl<'a> AttrView<'a> {
         Some(match (number, raw) {
             (3, WireValue::Fixed64(bits)) => AttrNumber::Real(f64::from_bits(bits)),
             (5, WireValue::Fixed32(bits)) => AttrNumber::Real(f64::from(f32::from_bits(bits))),
-            // On the wire an int32 is sign-extended to 64 bits, of which only the lower 32 bits
-            // count.
+            // In records, an int32 is sign-extended to 64 bits, so only the lower 32 bits count.
             (7, WireValue::Varint(v)) => AttrNumber::Signed(i64::from(v as i32)),
             (9, WireValue::Varint(v)) => AttrNumber::Signed(v as i64),
             (11, WireValue::Varint(v)) => AttrNumber::Unsigned(u64::from(v as u32)),
@@ -136,7 +135,7 @@ impl<'a> AttrView<'a> {
         })
     }
 
-    /// Returns type and value for messages, as in `int64 5` or `bool list [1, 0]`.
+    /// Returns type and value for error messages, as in `int64 5` or `bool list [1, 0]`.
     pub fn display_text(&self) -> String {
         let Some((number, raw)) = self.value else {
             return "no value".to_owned();
@@ -264,8 +263,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // A value of another type in between replaces the earlier parts, because the `oneof` keeps its last
-                // value.
+                // A value of another type between parts of the list replaces the earlier parts, because the `oneof`
+                // keeps only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }
@@ -296,8 +295,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // A value of another type in between replaces the earlier parts, because the `oneof` keeps its last
-                // value.
+                // A value of another type between parts of the list replaces the earlier parts, because the `oneof`
+                // keeps only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => numbers.clear(),
                 _ => {}
             }
@@ -320,8 +319,8 @@ impl<'a> AttrView<'a> {
             let list = match raw {
                 WireValue::Bytes(list, at) if number == wanted => WireCursor::new(list, at),
                 _ => {
-                    // A value of another type in between replaces the earlier parts, because the `oneof` keeps its last
-                    // value.
+                    // A value of another type between parts of the list replaces the earlier parts, because the `oneof`
+                    // keeps only its last value.
                     if (FIRST_VALUE..=LAST_VALUE).contains(&number) {
                         (mask, length) = (0, 0);
                     }
@@ -356,7 +355,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Formats a scalar for messages; field `number` gives its type.
+/// Formats a scalar for error messages; its type is the type of the field `number`.
 fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     let found = AttrView {
         name: &[],
@@ -378,8 +377,8 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     }
 }
 
-/// Appends the first entries of a list, packed or not, as text; field `number` gives the type of a scalar. Returns the
-/// length of the list.
+/// Appends the first entries of a list (packed or not) as text; their type is the type of the scalar field `number`.
+/// Returns the length of the list.
 fn append_list_texts(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
     let mut count = 0;
     let mut take = |raw| {

@@ -23,7 +23,7 @@ pub fn varint_length(value: u64) -> usize {
 }
 
 impl MessageEncoder {
-    /// Clears the message and keeps its allocation.
+    /// Clears the message, and keeps its memory for the next one.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -59,7 +59,7 @@ impl MessageEncoder {
         let keys = [number << 3 | 2, value_number << 3].map(u64::from);
         let lengths = keys.map(varint_length);
         let length = 2 + name.len() + lengths[1] + varint_length(value);
-        // The length does not fit in one byte.
+        // This path is for messages whose length does not fit in one byte.
         if length >= 0x80 {
             return self.append_nested(number, |put| {
                 put.append_bytes(1, name.as_bytes());
@@ -113,8 +113,8 @@ impl MessageEncoder {
     pub fn append_nested(&mut self, number: u32, fill: impl FnOnce(&mut Self)) {
         self.append_key(number, 2);
         let start = self.0.len();
-        // Most lengths take one byte, so the encoder reserves one byte. For a longer length the
-        // message is moved.
+        // Most lengths take one byte, so the encoder reserves one byte. If the length is longer, the message is
+        // moved.
         self.0.push(0);
         fill(self);
         let length = self.0.len() - start - 1;

@@ -41,7 +41,8 @@ impl fmt::Display for TraceLocation {
     }
 }
 
-/// Error about a trace. Boxed to one word, because reading any field may fail.
+/// Error about a trace. The error is boxed to the size of one word, because every function that reads a field returns
+/// it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct TraceError(Box<TraceFault>);
@@ -115,7 +116,7 @@ impl TraceError {
         }
     }
 
-    /// Adds the file, unless the error already names one.
+    /// Adds the file to the error, unless the error already names a file.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
         match &mut *self.0 {
@@ -141,7 +142,7 @@ impl TraceError {
         self
     }
 
-    /// Adds the record number and its byte offset, unless known.
+    /// Adds the number and the byte offset of the record, unless the error already has them.
     #[must_use]
     #[cold]
     pub fn in_record(mut self, record: usize, offset: usize) -> Self {
@@ -171,7 +172,7 @@ impl TraceError {
         }
     }
 
-    /// Returns the finding without its location.
+    /// Returns the description of the error without its location.
     pub fn describe_finding(&self) -> String {
         match &*self.0 {
             TraceFault::Io { source, .. } => source.to_string(),

@@ -59,7 +59,7 @@ pub struct RankFile {
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileDigest>,
-    /// Source of the trace's bytes, if the bytes are not in a file at `path`.
+    /// Store that contains the trace's bytes; `None` if they are in a file at `path`.
     pub stored: Option<StoredTrace>,
 }
 
@@ -152,7 +152,7 @@ impl TraceContents {
         Ok(self)
     }
 
-    /// Opens a file of any content, decompressed but not converted.
+    /// Opens a file of any content; decompresses it, but does not convert it.
     pub fn open_any(path: &Path) -> Result<Self, TraceError> {
         Self::open_compressed(path)?.decompress()
     }
@@ -221,7 +221,8 @@ impl TraceContents {
     }
 }
 
-/// Decompressing reader of a file (plain, gzip or zstd, by its first bytes), for files that are too large for memory.
+/// Reader that decompresses a file while it is read, for files that are too large for memory. The format (plain, gzip
+/// or zstd) is detected from the first bytes.
 pub struct DecompressedStream<'s>(Box<dyn Read + 's>);
 
 impl DecompressedStream<'static> {

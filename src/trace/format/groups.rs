@@ -1,4 +1,4 @@
-//! Declarations of groups of ranks, in side files and in metadata nodes.
+//! Declarations of groups of ranks, in separate files and in metadata nodes.
 
 use super::{TraceError, escape_name};
 use chakram_base::setting::SettingKey;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Declared groups: name to member ranks. An empty list means all ranks.
+/// Declared groups: a map from names to member ranks. An empty list means all ranks.
 pub type DeclaredGroups = BTreeMap<String, Vec<u32>>;
 
 /// Substring of the name of a metadata node that declares process groups.
@@ -59,8 +59,8 @@ pub fn change_metadata(
     Ok(keep_layout_of(values, text))
 }
 
-/// Returns the JSON `text` in the form of `before`: quoted as the only string of a Python list if
-/// `before` has this form and `text` needs no escapes.
+/// Returns the JSON `text` in the form of `before`. If `before` is a Python list of one string and `text` needs no
+/// escapes, the result is such a list too.
 pub fn keep_layout_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));
@@ -84,7 +84,7 @@ pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     Ok(file.0)
 }
 
-/// Map that rejects duplicate keys; a plain map would silently keep the last.
+/// Map that rejects duplicate keys; a plain map would silently keep the last value of a key.
 #[derive(Default)]
 pub(super) struct GroupFile(pub(super) DeclaredGroups);
 

@@ -41,7 +41,7 @@ impl fmt::Display for TrainingPhase {
     }
 }
 
-/// Position of a node in its job; unknown or invalid values are `None`.
+/// Labels that locate a node in its job; unknown or invalid values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels<'a> {
     /// Phase of the step; the time of a kernel launch depends on the phase.

@@ -93,7 +93,7 @@ impl TraceMembers {
     }
 }
 
-/// Iterates over the readable attributes of a record (its fields `field`), with their offsets.
+/// Iterates over the readable attributes of a record, which are its fields `field`, with their offsets.
 fn iter_attributes<'a>(
     record: RawRecord<'a>,
     field: u32,
@@ -101,7 +101,7 @@ fn iter_attributes<'a>(
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     let fields = std::iter::from_fn(move || match cursor.is_empty() {
         true => None,
-        // The reader of the trace reports broken fields.
+        // Broken fields are ignored here, because the reader of the trace reports them.
         false => cursor.read_field().ok(),
     });
     fields.filter_map(move |found| match found {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     /// For every member, the opened trace equals a trace that was written for this member, byte for byte, even if own
-    /// and peer ranks swap and numbers get longer.
+    /// ranks and peer ranks are exchanged and numbers get longer.
     #[test]
     fn a_trace_is_that_of_each_member() {
         let text = members().to_text();

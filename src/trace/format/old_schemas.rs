@@ -1,7 +1,7 @@
 //! Traces of 2023: the schema's generations (versions) 0.0.1, 0.0.2 and 0.0.3, whose files contain no version number.
 //!
 //! An old file is *upgraded* once, when it is opened: its records become records of the current schema, and all later
-//! code sees only the upgraded records. Error messages still count the records of the original file.
+//! code sees only the upgraded records. Record numbers in error messages still refer to the original file.
 //!
 //! # Detecting the generation
 //!
@@ -23,8 +23,8 @@
 //!
 //! Features that distinguish generations: 0.0.1 has numbers where later generations have text (fields 5 to 10). A
 //! node's attributes are in field 11 up to 0.0.3 and in field 10 in 0.0.4. Inside an attribute, field 4 is a float in
-//! 0.0.2 and a boolean in 0.0.3; field 7 is text before 5 August 2023 and a number from that day on. 0.0.4 packs its
-//! dependency lists, earlier generations do not. Two variants of 0.0.4 are also detected and upgraded: files without a
+//! 0.0.2 and a boolean in 0.0.3; field 7 is text before 5 August 2023 and a number from that day on. 0.0.4 packs lists
+//! of dependencies; earlier generations do not. Two variants of 0.0.4 are also detected and upgraded: files without a
 //! metadata record, and files from the first days of 0.0.4, with attributes in field 1 of the metadata.
 //!
 //! # Mapping of old fields
@@ -50,7 +50,7 @@ pub(super) use detect::is_current;
 /// Schema version of upgraded files.
 const CURRENT: &str = "0.0.4";
 
-/// Hint for records that are invalid in their generation.
+/// Returns the hint for records that are invalid in their generation.
 fn describe_generation_option() -> String {
     format!(
         "another {} of `chakram convert trace`, or {}",

@@ -26,7 +26,7 @@ impl<'a> GroupName<'a> {
         }
     }
 
-    /// Returns the name in the form of group declarations; `None` means all ranks.
+    /// Returns the name as group declarations state it; `None` means all ranks.
     pub fn to_text(self) -> Option<String> {
         match self {
             Self::World => None,
@@ -58,7 +58,7 @@ pub enum MemoryLocation<'a> {
 /// Operation of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op<'a> {
-    /// No operation, zero duration: an INVALID or METADATA node.
+    /// No operation, without a duration: an INVALID or METADATA node.
     NoOp,
     /// Work on the host; takes its recorded duration.
     Host,
@@ -85,8 +85,8 @@ pub enum Op<'a> {
         /// Number of bytes.
         bytes: u64,
         /// True if all NPUs do this access together and switches on the route combine the accesses. For a load,
-        /// switches gather: each NPU receives the bytes of all (an all-gather). For a store, switches reduce: the
-        /// memory receives the sums (a reduce-scatter). Only for remote memory.
+        /// switches gather: each NPU receives the bytes that all NPUs load (an all-gather). For a store, switches
+        /// reduce: the memory receives the sums of the NPUs' data (a reduce-scatter). Only for remote memory.
         in_switch: bool,
     },
     /// One half of a message: a send or a receive.
@@ -108,7 +108,7 @@ pub enum Op<'a> {
     Collective {
         /// Kind of collective.
         kind: CollectiveKind,
-        /// `comm_size` as the file states it.
+        /// Value of the attribute `comm_size`, as the file states it.
         bytes: u64,
         /// The group.
         group: GroupName<'a>,
@@ -197,7 +197,7 @@ impl<'a> NodeAttributes<'a> {
         }
     }
 
-    /// Returns true if a communication node is only the host operator that launched the real communication. Old
+    /// Returns true if a communication node is only the host operator that launched the actual communication. Old
     /// converters mark both nodes as communication, but only the host's node has no size.
     fn is_launch(&self) -> bool {
         self.host && self.comm_size.is_none()

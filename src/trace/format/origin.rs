@@ -84,8 +84,7 @@ impl CallStacks {
         &self.names[self.calls[call as usize].name as usize]
     }
 
-    /// Returns the name of the called module, without the prefix, or `None` if the call is of a
-    /// function.
+    /// Returns the name of the called module, without the prefix; `None` for the call of a function.
     pub fn module_of_call(&self, call: u32) -> Option<&str> {
         self.name_of_call(call).strip_prefix(MODULE)
     }
@@ -122,7 +121,7 @@ impl CallStacks {
         numbers.collect()
     }
 
-    /// Stores the attribute if it is one of [`CallStacks::ATTRIBUTES`]; returns whether it is one.
+    /// If the attribute is one of [`CallStacks::ATTRIBUTES`], stores it and returns true.
     pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
         let [names, calls] = Self::ATTRIBUTES.map(str::as_bytes);
         if attr.name == names {

@@ -61,7 +61,7 @@ pub struct UnprofiledSteps {
     pub range: Option<[Span; 2]>,
 }
 
-/// Profiler of a capture; fields are `None` if the metadata record does not state them.
+/// Facts about the profiler of a capture; a field is `None` if the metadata record does not state the fact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureProfiler {
     /// Estimated cost of a record of the profiler.
@@ -70,7 +70,7 @@ pub struct CaptureProfiler {
     pub unprofiled: Option<UnprofiledSteps>,
 }
 
-/// Attributes about the profiler, collected one by one.
+/// Collects the attributes about the profiler, one by one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProfilerAttributes {
     numbers: [Option<u64>; 7],

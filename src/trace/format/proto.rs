@@ -1,4 +1,4 @@
-//! Generated message types, for writing, rewriting and tools; the fast reader does not use them.
+//! Generated message types, which are used for writing and rewriting and by tools, but not by the fast reader.
 
 #![allow(
     missing_docs,

@@ -33,8 +33,8 @@ pub(in crate::format) fn append_all(
     expected: u64,
     bytes: &mut Vec<u8>,
 ) -> io::Result<()> {
-    // The buffer has room for one byte more than expected, so that the end is found without growing
-    // the buffer.
+    // The buffer has room for one byte more than expected, so that the end of the source is found without growing the
+    // buffer.
     let mut room = expected.saturating_add(1).max(FIRST);
     loop {
         bounds::check_fits("the input", room, 1, "smaller inputs").map_err(io::Error::other)?;

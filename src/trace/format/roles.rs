@@ -1,7 +1,7 @@
 //! Roles of groups as stated by the tool that wrote a trace, such as `tensor 1-128, data 129-256`.
 //!
-//! Groups are named by numbers, because other tools support no other names. The roles are in the metadata record, which
-//! other tools skip.
+//! Groups have numbers as names, because other tools support no other names. The roles are in the metadata record,
+//! which other tools skip.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,17 +1,17 @@
-//! Recovery of damaged traces, with an exact account of the losses.
+//! Recovery of damaged traces, with an exact report of the losses.
 //!
 //! The format has no checksums, and the position of a record depends on the lengths of all records before it.
 //! Therefore, soundness is judged from content: a record is *sound* if it is a valid message of its generation (known
 //! fields with their wire types, singular fields once, text in UTF-8, enums in range). A record with unknown or
-//! unordered fields is sound only if the next record is sound too. Salvage keeps all well-formed data: a bit flip
-//! inside a number or a name gives another valid number or name and cannot be detected.
+//! unordered fields is sound only if the next record is sound too. Salvage keeps all well-formed data. A bit flip
+//! inside a number or a name cannot be detected, because the result is another valid number or name.
 //!
 //! If no sound record begins at a byte, reading resumes at the next position from which three consecutive sound records
 //! follow, or fewer if they reach the end of the file. If the skipped bytes are a wrong length followed by a sound
 //! record, only the length was damaged, and the record is kept. Otherwise the skipped bytes are lost.
 //!
 //! An empty record is a node whose fields have default values, with the id 0. A single empty record between sound
-//! records is kept; several in a row are treated as zeros and dropped.
+//! records is kept; several in a row are treated as a range of zero bytes and dropped.
 //!
 //! A record whose id was already seen is dropped. If anything was lost, dependencies on missing nodes are dropped too,
 //! even if these nodes never existed.
@@ -40,7 +40,7 @@ pub struct LostRange {
     pub why: String,
 }
 
-/// Account of recovered and lost records.
+/// Report about recovered and lost records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
     /// Schema generation, or `None` for a text file.
@@ -95,7 +95,7 @@ pub struct SalvageOptions {
     pub keep_dangling: bool,
 }
 
-/// Recovered record: its message in the current schema and its index.
+/// Recovered record: its message in the current schema, and its index in the file.
 struct SalvagedRecord {
     message: Vec<u8>,
     record: usize,

@@ -39,8 +39,8 @@ pub struct NodeView<'a> {
     pub recorded: Span,
     /// The schema's duration field, in whole microseconds; `recorded` may be more precise.
     pub micros: u64,
-    /// Host time (launch overhead) from the completion of the node's last dependency until the node
-    /// is ready. Without dependencies the delay begins at the rank's release.
+    /// Host time (launch overhead) from the completion of the node's last dependency to the time at which the node is
+    /// ready. Without dependencies the delay begins at the rank's release.
     pub delay: Span,
     /// Recorded time that a communication node waited for its peers before the transfer, not included in `recorded`.
     pub wait: Span,
@@ -63,7 +63,8 @@ pub struct NodeView<'a> {
     pub memory: MemoryChanges,
     /// Bytes that this member of an all-to-all exchanges with each member, if the parts are unequal.
     pub splits: SplitSizes<'a>,
-    /// Position of the node in its job. The writer writes all labels, but this reader reads only the phase.
+    /// Position of the node in its job. The writer writes all labels, but this reader reads only the phase, because
+    /// replays need no other label.
     pub labels: NodeLabels<'a>,
     /// Place of the node in the captured program. The writer expects this place as separate
     /// [attributes](super::origin), not in the view.
@@ -106,12 +107,12 @@ impl<'a> NodeView<'a> {
     }
 }
 
-/// Metadata record at the start of a file.
+/// Content of the metadata record at the start of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceMetadata {
     /// Recorded end of the rank's last event, relative to the start of the job.
     pub captured: Option<Span>,
-    /// Names of lanes: (whether it is a host thread, number, name).
+    /// Names of lanes, each as: whether the lane is a host thread, its number, its name.
     pub lanes: Vec<(bool, i64, String)>,
     /// Roles of groups.
     pub roles: GroupRoles,
@@ -222,7 +223,7 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
                 let ns = ns.map_err(|e| e.in_record(record.number, record.offset))?;
                 metadata.captured = Some(Span::from_ns(ns));
             } else if attr.name == WORLD_SIZE.as_bytes() {
-                // Other tools write arbitrary text here, so an invalid number is no error.
+                // Other tools write arbitrary text here, so an invalid number is not an error.
                 metadata.world_size = attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
             } else if let Some(field) = metadata.captured_on.field_mut(attr.name) {
                 *field = attr.as_str().ok().flatten().map(str::to_owned);
@@ -265,8 +266,8 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
 
 /// Scans one node record, and passes its dependencies to `deps` in file order.
 ///
-/// Fails on invalid wire data, on text that is not UTF-8 where text is needed, and on attributes that are invalid for
-/// the node's type.
+/// Fails on bytes that break the wire format, on text that is not UTF-8 where text is needed, and on attributes that
+/// are invalid for the node's type.
 #[inline(always)]
 pub fn scan_node<'a>(
     record: RawRecord<'a>,
@@ -282,7 +283,7 @@ pub fn scan_node<'a>(
         .map(|(name, op, groups)| fields.into_view(name, op, groups))
 }
 
-/// Fields of a node as read.
+/// Fields of a node as they were read, before they are checked together.
 #[derive(Default)]
 struct NodeFields<'a> {
     id: u64,
@@ -315,7 +316,7 @@ impl<'a> NodeFields<'a> {
             match cursor.read_field()? {
                 (1, WireValue::Varint(v)) => self.id = v,
                 (2, WireValue::Bytes(bytes, _)) => self.name = bytes,
-                // Protobuf truncates enums to 32 bits, for any length of the varint.
+                // Protobuf truncates enums to 32 bits, whatever the length of the varint.
                 (3, WireValue::Varint(v)) => self.kind = u64::from(v as u32),
                 (4, raw) => repeated_varints(raw, at, |dep| deps.visit_control(dep))?,
                 (5, raw) => repeated_varints(raw, at, |dep| deps.visit_data(dep))?,

@@ -11,19 +11,19 @@ pub(super) enum FieldKind {
     Number,
     /// Varint with this maximum.
     Enum(u64),
-    /// Varints, each in its own field, as in proto2.
+    /// A list of varints, each in its own field, as in proto2.
     Numbers,
-    /// Varints in one field, as in proto3.
+    /// A list of varints, packed in one field, as in proto3.
     Packed,
     /// Four bytes.
     Fixed32,
-    /// 32-bit values, each in its own field.
+    /// A list of 32-bit values, each in its own field.
     Fixed32s,
-    /// 32-bit values in one field.
+    /// A list of 32-bit values, packed in one field.
     Packed32,
     /// Eight bytes.
     Fixed64,
-    /// 64-bit values in one field.
+    /// A list of 64-bit values, packed in one field.
     Packed64,
     /// UTF-8.
     Text,
@@ -57,7 +57,7 @@ pub(super) struct LayoutFit {
     pub unknown: bool,
     /// True if fields are out of order or lists are split, which is legal but not written by any known tool.
     pub unusual: bool,
-    /// Mask of the fields that are present, by number.
+    /// Mask of the fields that are present: bit `n` is set if field `n` is present.
     pub present: u64,
 }
 
@@ -92,7 +92,7 @@ fn check_fields(
             fit.unknown = true;
             continue;
         };
-        // Field numbers of all layouts are below 64, the width of the mask.
+        // The mask has 64 bits, which suffices because field numbers of all layouts are below 64.
         if seen >> number & 1 == 1 && kind.occurs_once() {
             return Err(TraceError::malformed_at(
                 at,

@@ -33,7 +33,7 @@ impl<T: Send + Sync> SignalSafeList<T> {
         }));
         let mut first = self.first.load(Ordering::Acquire);
         loop {
-            // The exchange below publishes the entry, so this store needs no ordering.
+            // This store needs no ordering, because the entry becomes visible only with the exchange below.
             entry.next.store(first, Ordering::Relaxed);
             let pushed =
                 self.first

@@ -80,7 +80,7 @@ impl<'s> RecordSource<'s> {
         self.form
     }
 
-    /// Returns the next record, the first being the metadata, or `None` at the end.
+    /// Returns the next record, or `None` at the end. The first record is the metadata.
     pub fn next_record(&mut self) -> Result<Option<super::wire::RawRecord<'_>>, TraceError> {
         let number = self.next;
         let offset = match &mut self.kind {
@@ -127,7 +127,7 @@ fn convert_contents(
     contents: Vec<u8>,
     generation: Option<SchemaGeneration>,
 ) -> Result<(TraceFormat, SourceReader<'static>), TraceError> {
-    // Text format and generation of old files may depend on the part after the head.
+    // The text format, or the generation of an old file, may depend on the part of the file after the head.
     if let Some(form) = text_form(&contents).transpose()? {
         let read = text::parse_text_trace(&contents, form)?;
         let kind = SourceReader::Whole(read.bytes, 0, Some(read.origins));
@@ -194,7 +194,7 @@ impl<R: BufRead> FrameReader<R> {
         }
         let offset = self.offset;
         let source = (&mut self.source).take(announced);
-        // The announced bytes may be missing, so memory grows only as bytes arrive.
+        // The bytes that the length announces may be missing, so memory grows only as bytes arrive.
         file::append_all(source, 0, record).map_err(read_error)?;
         let read = record.len();
         if (read as u64) < announced {

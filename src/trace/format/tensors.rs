@@ -20,7 +20,7 @@ pub enum TensorClass {
     Temporary,
 }
 
-/// Attributes of a node with its allocations and frees, in the order of [`TensorClass::ALL`].
+/// Names of a node's attributes for allocations, then for frees, each in the order of [`TensorClass::ALL`].
 pub const ATTRIBUTES: [[&str; TensorClass::COUNT]; 2] = [
     [
         "allocates.weights",

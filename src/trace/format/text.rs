@@ -69,7 +69,7 @@ pub fn parse_text_trace(text: &[u8], form: TextFormat) -> Result<TextTrace, Trac
     Ok(records.into_trace())
 }
 
-/// Builds the error about a capture that is given as a trace.
+/// Builds the error about a capture that the user gives in place of a trace.
 pub(super) fn not_a_trace_error(name: &str) -> TraceError {
     TraceError::invalid_at(
         TraceLocation::default(),
@@ -81,7 +81,7 @@ pub(super) fn not_a_trace_error(name: &str) -> TraceError {
 /// UTF-8 byte order mark, which some editors put at the start of a text.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Framed records with their positions in the text.
+/// Records, each preceded by its length, with their positions in the text.
 #[derive(Default)]
 struct RecordBuffer {
     bytes: Vec<u8>,

@@ -39,7 +39,7 @@ impl fmt::Display for TraceFormat {
 ///
 /// Fails on text that is not a trace.
 pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
-    // Any other byte is part of the first record's length, so the file is binary.
+    // Any other byte at the start is part of the first record's length, so the file is binary.
     if !matches!(
         contents.first()?,
         b'{' | b'[' | b' ' | b'\t' | b'\n' | b'\r' | 0xef

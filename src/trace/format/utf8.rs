@@ -1,20 +1,20 @@
 //! Fast UTF-8 check of short texts.
 
-/// Returns `bytes` as text if the bytes are UTF-8. Has a fast path for short ASCII, because nearly
-/// all texts are short ASCII.
+/// Returns `bytes` as text if the bytes are UTF-8. The fast path is for short ASCII texts, because nearly all texts
+/// are short and ASCII.
 #[inline]
 pub(super) fn as_utf8(bytes: &[u8]) -> Option<&str> {
     const TOP: u64 = 0x8080_8080_8080_8080;
     let words = bytes.as_chunks::<8>().0.iter();
     let all = words.fold(0, |all, word| all | u64::from_le_bytes(*word));
-    // The last eight bytes overlap the last whole word. In texts of fewer than eight bytes, bytes
-    // are combined one by one.
+    // The last eight bytes may overlap the last whole word, which does no harm. In texts of fewer than eight bytes,
+    // the bytes are combined one by one.
     let last = match bytes.last_chunk::<8>() {
         Some(word) => u64::from_le_bytes(*word),
         None => bytes.iter().fold(0, |all, byte| all | u64::from(*byte)),
     };
     if (all | last) & TOP == 0 {
-        // SAFETY: no byte has its top bit, so this is ASCII, which is UTF-8.
+        // SAFETY: no byte has its top bit set, so the text is ASCII, which is valid UTF-8.
         return Some(unsafe { std::str::from_utf8_unchecked(bytes) });
     }
     std::str::from_utf8(bytes).ok()

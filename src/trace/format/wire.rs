@@ -7,8 +7,7 @@ pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 /// Maximum nesting depth of groups (the deprecated wire types 3 and 4).
 const MAX_GROUP_DEPTH: usize = 100;
 
-/// Position in a buffer of a file. The field `end` is the file offset of the buffer's end, for
-/// messages.
+/// Position in a buffer of a file. The field `end` is the file offset of the buffer's end, which error messages need.
 #[derive(Clone, Copy, Debug)]
 pub struct WireCursor<'a> {
     rest: &'a [u8],
@@ -22,7 +21,7 @@ pub enum WireValue<'a> {
     Varint(u64),
     /// Wire type 1.
     Fixed64(u64),
-    /// Wire type 2, with the file offset of its first byte.
+    /// Wire type 2: the bytes, and the file offset of the first byte.
     Bytes(&'a [u8], usize),
     /// Wire types 3 and 4: an old-style group, skipped whole.
     Group,
@@ -57,7 +56,7 @@ impl<'a> WireCursor<'a> {
         self.rest
     }
 
-    /// Advances to `behind`, which must be a suffix of the remaining bytes.
+    /// Advances so that `behind`, which must be a suffix of the remaining bytes, remains.
     #[inline]
     pub(super) fn skip_to(&mut self, behind: &'a [u8]) {
         debug_assert!(self.rest.ends_with(behind));
@@ -142,7 +141,7 @@ impl<'a> WireCursor<'a> {
     pub fn read_field(&mut self) -> Result<(u32, WireValue<'a>), TraceError> {
         let start = self.file_offset();
         let key = match self.rest {
-            // One-byte keys: fields 1 to 15.
+            // Keys of one byte are the keys of fields 1 to 15.
             [key @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
                 u32::from(*key)
@@ -250,7 +249,7 @@ pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Joins the lower seven bits of each of the eight bytes: first into pairs, then fours, then all eight.
+/// Joins the lower seven bits of each of the eight bytes: first two bytes, then four, then all eight.
 #[inline(always)]
 pub(super) fn join_varint_bytes(word: u64) -> u64 {
     let pairs = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
@@ -374,7 +373,7 @@ mod tests {
                 assert!(short.read_varint().is_err());
             }
         }
-        // Ten bytes with more than 64 bits of payload, and eleven bytes.
+        // The invalid varints are ten bytes with more than 64 bits of payload, and eleven bytes.
         let mut long = [0xff_u8; 11];
         assert!(WireCursor::new(&long, 0).read_varint().is_err());
         long[9] = 2;
@@ -403,7 +402,8 @@ mod tests {
 
     #[test]
     fn groups_are_skipped_whole() {
-        // Field 3 as a group that contains a varint field 1 and a nested group 2; then field 4 = 7.
+        // The message has field 3, a group that contains a varint field 1 and a nested group 2, and then field 4 with
+        // the value 7.
         let bytes = [0x1b, 0x08, 0x01, 0x13, 0x14, 0x1c, 0x20, 0x07];
         let mut cursor = WireCursor::new(&bytes, 0);
         assert_eq!(cursor.read_field().unwrap(), (3, WireValue::Group));

@@ -15,14 +15,14 @@ pub const ATTRIBUTE: &str = "work_amounts";
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CountedAttention {
-    /// The FLOPs count each token with itself and all earlier tokens, as with a causal mask.
+    /// The FLOPs count each token paired with itself and with all earlier tokens, as under a causal mask.
     Causal,
-    /// The FLOPs count each token with every token.
+    /// The FLOPs count each token paired with every token.
     Full,
 }
 
 impl CountedAttention {
-    /// Returns the word for this count in traces and reports.
+    /// Returns the word that stands for this variant in traces and reports.
     pub fn stable_name(self) -> &'static str {
         match self {
             Self::Causal => "causal",

@@ -1,8 +1,7 @@
 //! Writer of traces: encodes nodes as framed protobuf messages.
 //!
-//! A [`NodeView`] has the fields that a replay needs, and labels. Other information from a source,
-//! such as the node's location in the source's files, is passed separately as [`NodeExtras`], which
-//! replays skip.
+//! A [`NodeView`] has the fields that a replay needs, and labels. Other information about a node, such as its location
+//! in the source's files, is passed separately as [`NodeExtras`], which replays ignore.
 
 use super::TraceError;
 use super::attr;
@@ -174,8 +173,7 @@ impl<W: Write> TraceWriter<W> {
         self.out.write_record(put.as_bytes())
     }
 
-    /// Returns the byte sink. At this point, all data has been written to the sink, but not
-    /// flushed.
+    /// Returns the byte sink. All data has been written to the byte sink, but not flushed.
     pub fn into_inner(self) -> W {
         self.out.into_inner()
     }
@@ -208,7 +206,7 @@ fn same_node(a: &[u8], b: &[u8]) -> bool {
     };
     let meaning = |bytes| -> Result<NodeView<'_>, TraceError> {
         let view = read(bytes)?;
-        // The place in the program does not affect a replay.
+        // The node's place in the program does not affect a replay, so it is not compared.
         Ok(NodeView {
             origin: NodeOrigin::default(),
             ..view
@@ -235,8 +233,8 @@ fn append_text(put: &mut MessageEncoder, number: u32, text: &str) {
 #[inline(always)]
 pub(super) fn append_named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     match value {
-        // Fast path for nearly all attributes. Protobuf omits an empty name, so an attribute without a name takes the
-        // other path.
+        // This fast path is for nearly all attributes. Protobuf omits an empty name, so an attribute without a name
+        // takes the other path.
         AttributeValue::Int(v) if !name.is_empty() => {
             put.append_named_varint(10, name, 9, v.cast_unsigned());
         }
@@ -278,7 +276,8 @@ pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue
     }
 }
 
-/// Returns inputs or outputs with the shapes from the node's labels; fails if both state different shapes.
+/// Returns inputs or outputs with the shapes from the node's labels; fails if `io` and the labels state different
+/// shapes.
 fn with_shape_labels<'a>(
     id: u64,
     io: &NodeIo<'a>,

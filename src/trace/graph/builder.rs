@@ -27,7 +27,8 @@ mod sort;
 /// Selects the dependencies to enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DependencyPolicy {
-    /// Data and control dependencies. If control dependencies close a cycle, only data dependencies, with a warning.
+    /// Data and control dependencies. If control dependencies close a cycle, only data dependencies are enforced, and
+    /// the user gets a warning.
     #[default]
     Auto,
     /// Data and control dependencies.
@@ -48,7 +49,7 @@ impl SettingChoice for DependencyPolicy {
     ];
 }
 
-/// Peers and groups bound to the slots of a graph on one rank, and that rank's declarations.
+/// Peers and groups that one rank binds to the slots of a graph, and the rank's declarations of groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotBinding {
     /// Rank of each peer slot.
@@ -68,7 +69,7 @@ const NO_NODE: u32 = u32::MAX;
 /// Maximum number of nodes, because a node index shares its 32-bit word with [`CONTROL`].
 const MAX_NODES: usize = (CONTROL - 1) as usize;
 
-/// Number of nodes between two checks for an interruption. So many nodes take a few milliseconds.
+/// Number of nodes between two checks for an interruption. Reading so many nodes takes a few milliseconds.
 const NODES_BETWEEN_CHECKS: usize = 1 << 14;
 
 /// Collects nodes and builds a [`Graph`].
@@ -89,10 +90,11 @@ pub struct GraphBuilder {
     remote_memories: Interner<String>,
     /// Kernels: the shape, and whether the kernel belongs to a backward pass.
     kernels: Interner<(KernelShape, bool)>,
-    /// Predecessors of all nodes, flagged with [`CONTROL`]; node i's predecessors end before `pred_end[i]`.
+    /// Predecessors of all nodes, with the flag [`CONTROL`] for control dependencies; the predecessors of node i end
+    /// before `pred_end[i]`.
     preds: Vec<u32>,
     pred_end: Vec<u32>,
-    /// Dependencies on ids that are not known yet: (index into `preds`, id).
+    /// Dependencies on nodes that come later in the file, each as (index into `preds`, id).
     forward: Vec<(u32, u64)>,
     origins: RecordedOrigins,
 }
@@ -120,10 +122,10 @@ impl GraphBuilder {
         }
     }
 
-    /// Reserves memory for about `nodes` nodes with distinct names; a hint, not a limit.
+    /// Reserves memory for about `nodes` nodes with distinct names. The number is only a hint, not a limit.
     pub fn reserve_nodes(&mut self, nodes: u64) {
-        // Larger arrays grow as they fill, because for so many nodes the growth takes little of the
-        // total time.
+        // Memory beyond this number is not reserved: for so many nodes, growing the arrays takes only a small part of
+        // the total time.
         let nodes = nodes.min(1 << 20) as usize;
         // `nodes` may be a lower bound. A margin avoids moving all arrays for a few more nodes.
         let nodes = nodes + nodes / 16 + 16;
@@ -146,7 +148,7 @@ impl GraphBuilder {
             Some(index) => self.preds.push(index | mark),
             None => {
                 self.forward.push((self.preds.len() as u32, id));
-                // A placeholder that preserves the flag until the id is resolved.
+                // The placeholder preserves the flag until the id is resolved.
                 self.preds.push(NO_NODE & !CONTROL | mark);
             }
         }
@@ -443,7 +445,7 @@ impl GraphBuilder {
         self.graph.resolve_origins(&self.origins, &self.index_of);
         self.drop_self()?;
         let with_control = self.policy != DependencyPolicy::Data;
-        // In nearly all traces, ascending ids are already a valid order, and linking detects this as it runs.
+        // In nearly all traces, the order of ids is already a valid order, which `link` detects as a by-product.
         if !self.link_successors(with_control) && !self.sort_program_order() {
             if self.policy != DependencyPolicy::Auto || self.control_dependency_count() == 0 {
                 return Err(self.cycle_error());
@@ -453,7 +455,7 @@ impl GraphBuilder {
                 return Err(self.cycle_error());
             }
         }
-        // Calls are in program order by now, so counting them by slot gives their sequence numbers.
+        // At this point calls are in program order, so a count per slot gives their sequence numbers.
         let mut next = vec![0_u32; self.groups.keys().len()];
         for call in &mut self.graph.calls {
             let counter = &mut next[call.group as usize];

@@ -1,10 +1,10 @@
 //! Times at which the nodes of a rank ran on the captured machine.
 //!
-//! Files state durations and delays, but not start times. The start times follow from one pass over the graph, by the
-//! rules of a replay as captured. A node is *ready* when its delay has passed after the end of its last predecessor (or
-//! after the start of the rank). A ready node *starts* when its lane is free; a lane serves the nodes in the order in
-//! which they became ready, and by id if they became ready together. The node ends when its duration has passed. The
-//! computation visits each node once, in the order of readiness.
+//! Files state durations and delays, but not start times. The start times are computed in one pass over the graph, by
+//! the rules of a replay with captured times. A node is *ready* when its delay has passed after the end of its last
+//! predecessor (or after the start of the rank). A ready node *starts* when its lane is free. A lane serves nodes in
+//! the order in which they became ready; nodes that became ready together are served in the order of ids. The node ends
+//! when its duration has passed. The computation visits each node once, in the order of readiness.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};
@@ -23,7 +23,7 @@ pub struct NodeTiming {
     pub length: Span,
     /// The lane that the node occupies from its start to its end, or [`NONE`].
     pub lane: u32,
-    /// True if the node begins only after all other events of its instant, like a collective.
+    /// True if the node, like a collective, begins only after all other events of its instant.
     pub settles: bool,
 }
 
@@ -35,8 +35,8 @@ pub struct CapturedTimeline {
     pub start: Vec<Time>,
     /// End of each node; [`Time::END`] if it does not run.
     pub end: Vec<Time>,
-    /// For each node, the node whose end allowed it to start. The cause is the node's last predecessor, or the previous
-    /// node on its lane if that node ended later; [`NONE`] if the node waited for nothing.
+    /// For each node, the node whose end allowed it to start. The cause is the predecessor that ended last, or the
+    /// previous node on the lane if that node ended later; [`NONE`] if the node waited for nothing.
     pub cause: Vec<u32>,
     /// For each node, the number of nodes before it on its longest dependency chain.
     pub level: Vec<u32>,
@@ -90,8 +90,8 @@ impl CapturedTimeline {
             level: vec![0; count],
             ran: 0,
         };
-        // Per node, the end of its last predecessor. Per lane, the time at which it is free again, and the node that
-        // freed it.
+        // For each node, the end of its last predecessor. For each lane, the time at which the lane is free again, and
+        // the node that occupied it until then.
         let mut freed = vec![TimelineInstant::default(); count];
         let mut lanes = vec![(TimelineInstant::default(), NONE); lanes];
         // A node ends after it became ready, so its successors become ready later. A queue ordered by readiness

@@ -11,9 +11,8 @@ pub struct Csr {
 }
 
 impl Csr {
-    /// Creates the rows of `count` nodes. `edges` calls its argument with every edge (row, entry).
-    /// `edges` is called twice and must yield the same order both times. Entries of a row keep this
-    /// order.
+    /// Creates the rows of `count` nodes. `edges` calls its argument with every edge (row, entry). `edges` is called
+    /// twice and must yield the edges in the same order both times. Entries of a row keep this order.
     pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
         let mut start = vec![0_u32; count + 1];
         edges(&mut |row, _| start[row as usize + 1] += 1);
@@ -82,8 +81,8 @@ impl Csr {
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        // With a heap the result does not depend on the order of edges. With a queue or petgraph's
-        // `Topo`, the result would depend on that order.
+        // A heap makes the result independent of the order of edges. With a queue, or with petgraph's `Topo`, the
+        // result would depend on this order.
         let first = (0..self.row_count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.row_count());
@@ -99,8 +98,7 @@ impl Csr {
         order
     }
 
-    /// Returns for each node whether it is missing from `order`, because it is on a cycle or after
-    /// a cycle.
+    /// Returns for each node whether it is missing from `order`, because it is on a cycle or depends on a cycle.
     pub fn find_unordered(&self, order: &[u32]) -> Vec<bool> {
         let mut stuck = vec![true; self.row_count()];
         order.iter().for_each(|&node| stuck[node as usize] = false);
@@ -118,7 +116,8 @@ mod tests {
 
     #[test]
     fn order_is_the_smallest_that_edges_allow() {
-        // 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors; 2 is first and makes 3 ready, which comes before 4.
+        // 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors; 2 comes first and makes 3 ready, and 3 comes before
+        // 4.
         let rows = rows(5, &[(4, 1), (1, 0), (2, 3)]);
         assert_eq!(rows.topological_order(), [2, 3, 4, 1, 0]);
         assert_eq!(rows.edges().collect::<Vec<_>>(), [(1, 0), (2, 3), (4, 1)]);

@@ -35,8 +35,8 @@ pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     for &node in knot {
         inside[node as usize] = true;
     }
-    // The search is a breadth-first search of its own, because petgraph's does not keep
-    // predecessors, and petgraph's A* breaks ties by the layout of a heap.
+    // The breadth-first search is written out here, because petgraph's does not record predecessors, and petgraph's A*
+    // resolves ties by the layout of a heap.
     let mut reached_from: Vec<Option<u32>> = vec![None; count];
     let mut queue = VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {

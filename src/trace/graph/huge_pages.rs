@@ -7,8 +7,8 @@ use chakram_base::bounds;
 const LARGE: usize = 4 << 20;
 
 /// Returns an empty vector with capacity for `count` entries. Requests huge pages for large vectors, because page
-/// faults on small pages would take a third of the time that filling a vector takes. Systems without huge pages, or
-/// with too little memory, ignore the request.
+/// faults on small pages would take a third of the time that filling a vector takes. A system without huge pages, or
+/// with too little memory, ignores the request.
 pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
     let fits = bounds::check_fits("a list", count as u64, size_of::<T>() as u64, "").is_ok();

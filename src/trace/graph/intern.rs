@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-/// Fixed seed, so that memory and time are the same on every run; no order depends on it.
+/// Hasher with a fixed seed, so that memory and time are the same on every run; no order depends on the seed.
 const HASHER: FixedState = FixedState::with_seed(0x6368_616b_7261_6d00);
 
 /// Returns a hash that is the same on every run.
@@ -19,8 +19,8 @@ pub fn stable_hash(value: &impl Hash) -> u64 {
 pub struct NameTable {
     text: String,
     ends: Vec<u32>,
-    /// For each name, the upper half of its hash, and its index. Because the hash is stored, growing the table does not
-    /// read the names.
+    /// For each name, the upper half of its hash, and its index. The hash is stored so that the table can grow without
+    /// reading the names.
     index: HashTable<(u32, u32)>,
     /// Staged names, concatenated. [`NameTable::settle_staged_names`] interns them.
     staged: String,
@@ -47,7 +47,7 @@ impl NameTable {
         self.staged.push_str(name);
         let short = (HASHER.hash_one(name) >> 32) as u32;
         self.staged_ends.push((short, self.staged.len()));
-        // A batch takes a few kilobytes; the limit on bytes matters only for absurdly long names.
+        // A batch usually takes a few kilobytes; the limit on bytes matters only for absurdly long names.
         self.staged_ends.len() == BATCH || self.staged.len() > 1 << 20
     }
 
@@ -149,7 +149,8 @@ impl NameTable {
     }
 }
 
-/// Expands 32 bits of a hash to 64: the table uses the lower bits for the bucket and the upper bits for a tag.
+/// Expands the stored 32 bits of a hash to 64 bits, because the table uses the lower bits for the bucket and the upper
+/// bits for a tag.
 #[inline]
 fn spread_hash(short: u32) -> u64 {
     u64::from(short) << 32 | u64::from(short)
@@ -197,8 +198,8 @@ impl<K> Default for Interner<K> {
 }
 
 impl<K: Hash + Eq> Interner<K> {
-    /// Returns the index of `key`, which is added if it is new. If the same key comes twice in a
-    /// row, the second look-up takes one comparison.
+    /// Returns the index of `key`, which is added if it is new. If the same key is looked up twice in a row, the second
+    /// look-up takes only one comparison.
     #[inline]
     pub fn intern_key(&mut self, key: K) -> u32 {
         if self.keys.get(self.last as usize) == Some(&key) {

@@ -10,7 +10,7 @@ use super::{Csr, Graph, Lane, NodeKind};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 
-/// The host's part in running a node.
+/// The launch of a node by the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLaunch {
     /// Host time that the launch takes.

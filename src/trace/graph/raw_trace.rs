@@ -1,4 +1,4 @@
-//! Lenient reader: a trace with all its errors.
+//! Lenient reader, which keeps a trace together with all its errors.
 //!
 //! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace is for inspection:
 //! the trace has every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts. The
@@ -21,8 +21,8 @@ pub use view::CompactNodeView;
 pub struct RawDependency {
     /// Id of the predecessor.
     pub id: u64,
-    /// Index of the predecessor in [`RawTrace::nodes`]: the first of several with this id, or
-    /// [`RawDependency::MISSING`] if there is none.
+    /// Index of the predecessor in [`RawTrace::nodes`]: the first node with this id, or [`RawDependency::MISSING`] if
+    /// there is none.
     pub node: u32,
     /// True for a control dependency (order only), false for a data dependency.
     pub control: bool,
@@ -39,14 +39,14 @@ impl RawDependency {
     }
 }
 
-/// Selects the data to keep of each node. Keeping less is faster, because large traces exceed the CPU's caches.
+/// Selects the data that a raw trace keeps for each node. Reading is faster if less data is kept, because large
+/// traces exceed the CPU's caches.
 pub trait NodeRetention<'a>: Default {
-    /// Data that is kept of each node.
+    /// Data that is kept for each node.
     type Kept: Copy;
 
-    /// Returns the data to keep of a node whose decoded record is `view`. For an invalid record,
-    /// `view` has the recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with its id, name
-    /// and dependencies.
+    /// Returns the data to keep for a node whose decoded record is `view`. For an invalid record, `view` has the
+    /// recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with its id, name and dependencies.
     fn retain_view(&mut self, view: &NodeView<'a>) -> Self::Kept;
 
     /// Returns the id of the node.
@@ -74,7 +74,7 @@ impl<'a> NodeRetention<'a> for RetainFullRecords {
 /// Node and its record.
 #[derive(Clone, Copy, Debug)]
 pub struct RawTraceNode<'a, V = CompactNodeView<'a>> {
-    /// Data kept of the record.
+    /// Data that was kept from the record.
     pub view: V,
     /// The undecoded record.
     pub record: RawRecord<'a>,
@@ -98,7 +98,7 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     pub metadata: TraceMetadata,
     /// The nodes.
     pub nodes: Vec<RawTraceNode<'a, K::Kept>>,
-    /// State of the retention, across nodes.
+    /// State of the retention, which spans all nodes.
     pub retained: K,
     /// Errors, in the order of the file.
     pub faults: Vec<ReadFault>,
@@ -109,7 +109,7 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     unsorted: bool,
 }
 
-/// Lower bound of the average record size of nearly all files, in bytes.
+/// Lower bound on the average record size in bytes, which holds for nearly all files.
 const USUAL_RECORD: usize = 64;
 
 /// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file whose writer died. A

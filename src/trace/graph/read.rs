@@ -9,7 +9,7 @@ use crate::format::wire::FrameCursor;
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Span;
 
-/// Treatment of the profiler's estimated cost in a captured job.
+/// How the profiler's estimated cost in the times of a captured job is treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProfilerPolicy {
     /// The times include the profiler's cost.
@@ -86,8 +86,8 @@ impl Graph {
         Ok((graph, binding))
     }
 
-    /// Returns a copy of the graph that includes the profiler's cost if this graph leaves it out, and leaves it out
-    /// otherwise.
+    /// Returns a copy of the graph whose times include the profiler's cost if this graph's times do not, and vice
+    /// versa.
     pub fn with_profiler_toggled(&self) -> Self {
         let mut other = self.clone();
         match self.profiler.removed {

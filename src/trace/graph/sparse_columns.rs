@@ -31,7 +31,7 @@ struct ProfilerTimeParts {
     recorded: Span,
 }
 
-/// Values by node; the type's default stands for none. Empty if no node has a value.
+/// Values by node; the type's default value stands for no value. Empty if no node has a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumn<T>(Vec<T>);
 
@@ -46,7 +46,7 @@ pub(super) trait NodeColumn {
     /// Releases the spare capacity.
     fn release_spare(&mut self);
 
-    /// Returns the bytes held on the heap.
+    /// Returns the number of bytes on the heap.
     fn heap_bytes(&self) -> usize;
 }
 
@@ -135,7 +135,7 @@ impl SparseColumns {
         }
     }
 
-    /// Returns the bytes held on the heap.
+    /// Returns the number of bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         let Self {
             delays,

@@ -29,12 +29,12 @@ pub enum CollectiveDifference {
     Root,
 }
 
-/// A member's calls of the collectives of a group, in program order.
+/// A member's calls of a group's collectives, in program order.
 #[derive(Clone, Debug)]
 pub struct MemberCalls<'a> {
     /// Index of the member among the matched ranks.
     pub rank: u32,
-    /// Index of each call among the rank's calls.
+    /// Index of each of these calls among all calls of the rank.
     pub calls: Cow<'a, [u32]>,
 }
 
@@ -67,7 +67,7 @@ pub struct CollectiveDisagreement {
     pub difference: CollectiveDifference,
     /// Rank of the disagreeing member.
     pub other: u32,
-    /// Calls of the first and of the disagreeing member, or `None` if the member has no such call.
+    /// Calls of the first member and of the disagreeing member; `None` if a member has no such call.
     pub calls: [Option<CommRef>; 2],
 }
 

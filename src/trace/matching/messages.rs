@@ -27,7 +27,7 @@ pub struct MessageHalf<S = ()> {
 }
 
 impl<S> MessageHalf<S> {
-    /// Creates the half of rank `own` in a message from or to `peer`.
+    /// Creates the send or receive of rank `own`, whose other half is on rank `peer`.
     pub fn new(own: u32, peer: u32, receive: bool, tag: i32, scope: S, at: CommRef) -> Self {
         let (source, target) = if receive { (peer, own) } else { (own, peer) };
         let channel = MessageChannel {
@@ -83,7 +83,7 @@ pub enum MessageDisagreement<S = ()> {
         k: usize,
         /// The half without a counterpart.
         half: MessageHalf<S>,
-        /// Last half of the other rank.
+        /// The other rank's last half on this channel.
         last: Option<MessageHalf<S>>,
     },
 }
@@ -114,7 +114,7 @@ impl<'h, S: Copy> ChannelMatches<'h, S> {
         pairs.map(|(send, receive)| (send.at, receive.at))
     }
 
-    /// Returns the unmatched halves of one rank, and all halves of the other rank.
+    /// Returns the halves without a counterpart, and all halves of the other rank.
     pub fn unmatched_halves(&self) -> (&'h [MessageHalf<S>], &'h [MessageHalf<S>]) {
         let (more, fewer) = if self.sends.len() > self.receives.len() {
             (self.sends, self.receives)

@@ -54,7 +54,7 @@ impl RankComms {
         declared: impl Fn(&str) -> Option<&'m Vec<u32>>,
     ) -> Self {
         let mut channels = Interner::default();
-        // Copies and hashes the members only once per name.
+        // The table ensures that the members of a group are copied and hashed only once per name.
         let mut names = Interner::default();
         let mut of_name = Vec::new();
         let mut counts: Vec<[u32; 2]> = Vec::new();
@@ -96,8 +96,7 @@ pub struct CommMatches<'r> {
     channels: Vec<&'r CommChannel>,
     /// For each rank, the global index of each of its channels.
     numbers: Vec<Vec<u32>>,
-    /// Steps of all ranks, as (channel, index in the channel) and reference, in
-    /// ascending order.
+    /// Steps of all ranks, each as (channel, index in the channel) and a reference to the step, in ascending order.
     met: Vec<((u32, u32), CommRef)>,
 }
 

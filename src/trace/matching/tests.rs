@@ -53,7 +53,7 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
 
 proptest! {
     /// A send and a receive of one channel match if and only if the number of sends before the send equals the number
-    /// of receives before the receive. Every half is in exactly one pair or unmatched.
+    /// of receives before the receive. Every half is either in exactly one pair or unmatched.
     #[test]
     fn pairs_are_those_that_counting_finds(
         ranks in prop::collection::vec(prop::collection::vec((0_u32..3, any::<bool>(), 0_i32..2), 0..9), 3)

@@ -3,7 +3,7 @@
 use super::super::wire::{WireCursor, WireValue, join_varint_bytes};
 use super::{AttrView, FIRST_VALUE, LAST_VALUE, wire_type};
 
-/// Returns the mask of the `oneof`'s fields with this wire type.
+/// Returns a mask with a bit for each field of the `oneof` that has this wire type.
 const fn field_mask(wanted: u32) -> u64 {
     let (mut fields, mut number) = (0, FIRST_VALUE);
     while number <= LAST_VALUE {
@@ -82,7 +82,7 @@ fn whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
         return None;
     }
     let word = u64::from_le_bytes(*data.first_chunk::<8>()?) & (u64::MAX >> (64 - bits));
-    // The top bits of all bytes except the last.
+    // The mask selects the top bits of all bytes except the last byte of the varint.
     let more = 0x8080_8080_8080_8080 & ((1 << (bits - 8)) - 1);
     (word & 0x8080_8080_8080_8080 == more).then(|| join_varint_bytes(word))
 }

@@ -1,7 +1,8 @@
 //! Table of the attributes that replays read: name, content, decoding and encoding.
 //!
 //! To add an attribute, add a field to [`NodeAttributes`], a row to the table and a line to
-//! [`append_replayed_attributes`]. The code that builds a node's operation or view defines the attribute's meaning.
+//! [`append_replayed_attributes`]. The meaning of the attribute is defined by the code that builds a node's operation
+//! or view.
 
 use super::AttrView;
 use crate::format::encoder::MessageEncoder;
@@ -40,11 +41,11 @@ pub enum AttributeContent {
     Dtype,
     /// The name of a phase.
     Phase,
-    /// Text in a notation that replays validate, so it contains no free text.
+    /// Text in a notation that replays validate, so that it cannot contain private text.
     Notation,
 }
 
-/// Attributes of a node that replays read; the default stands for an absent attribute.
+/// Attributes of a node that replays read; an absent attribute has its default value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::format) struct NodeAttributes<'a> {
     pub host: bool,
@@ -102,8 +103,7 @@ macro_rules! replay_attributes {
                 // The attributes of this arm are not in the table, because replays do not need
                 // them.
                 b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.read_attribute(&$attr),
-                // Checking two letters is enough to skip nearly all attributes that are ignored
-                // here.
+                // A check of the first two letters suffices to skip nearly all attributes that this match ignores.
                 [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.read_attribute(&$attr)?,
                 _ => {}
             }
@@ -175,7 +175,7 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
 
 /// Returns the attribute `name` if replays read it.
 pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
-    /// For each first letter, a mask of the lengths of the names that begin with the letter.
+    /// For each letter, a mask of the lengths of the names that begin with this letter.
     const LENGTHS: [u32; 26] = {
         let mut lengths = [0; 26];
         let mut i = 0;
@@ -194,7 +194,7 @@ pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
     ALL.iter().find(|known| possible && known.name == name)
 }
 
-/// Appends the attributes that a replay reads.
+/// Appends to `put` the attributes of `node` that a replay reads.
 pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
     let host = match node.op {
         Op::Host => true,
@@ -208,7 +208,8 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
         let name = if host { "tid" } else { "stream" };
         append_named(put, name, AttributeValue::Int(lane));
     }
-    // A duration of whole microseconds has a field of its own in the schema; spans are in picoseconds.
+    // Durations of whole microseconds have a separate field in the schema, so only other durations become attributes.
+    // Spans are in picoseconds.
     if !node.recorded.0.is_multiple_of(1_000_000) {
         append_named(
             put,

@@ -27,7 +27,7 @@ const LISTS: [&str; 15] = [
     "string list",
     "bytes list",
 ];
-/// Maximum number of bytes shown of a bytes value.
+/// Maximum number of bytes of a `bytes` value that are shown.
 const MOST_BYTES: usize = 32;
 
 impl<'a> AttrView<'a> {

@@ -14,7 +14,7 @@ impl<W: Write> GzipWriter<W> {
         ))
     }
 
-    /// Writes the remaining data and returns the sink.
+    /// Writes the remaining data and returns the inner writer.
     pub fn finish(self) -> std::io::Result<W> {
         self.0.finish()
     }
@@ -53,7 +53,7 @@ impl<W: Write> CompressedWriter<W> {
         })
     }
 
-    /// Writes the remaining data and returns the sink.
+    /// Writes the remaining data and returns the inner writer.
     pub fn finish(self) -> std::io::Result<W> {
         match self {
             Self::Plain(out) => Ok(out),

@@ -106,8 +106,8 @@ pub fn decompress_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let reader =
         CompressionFormat::detect_format(bytes)?.decompress(bytes, CompressedSize::Known(size));
     let mut out = Vec::new();
-    // The first guess of the size is low: traces expand to 10 to 50 times their compressed size,
-    // but the buffer grows as needed.
+    // The estimate of the size is deliberately low, because the buffer grows as needed; traces expand to 10 to 50
+    // times their compressed size.
     let wrong = reader.and_then(|reader| append_all(reader, 3 * size, &mut out));
     Some((out, wrong.err()))
 }

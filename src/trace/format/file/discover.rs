@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// noticeably.
 const HASHED: u64 = 64 << 20;
 
-/// Level of verification against the job file.
+/// Level at which traces are verified against the job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyLevel {
     /// No checks. Traces given one by one are read even if the job file does not name their ranks.
@@ -35,12 +35,12 @@ pub struct FoundTraces {
     pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
     /// BLAKE3 hashes, in hexadecimal, of job files in a store.
     pub stored_jobs: BTreeMap<PathBuf, String>,
-    /// The trace that is a stream, if any; a stream can be read only once.
+    /// Path of the trace that is a stream, if there is one; a stream can be read only once.
     pub stream: Option<PathBuf>,
 }
 
 impl FoundTraces {
-    /// Appends the results of another search.
+    /// Adds the results of another search.
     pub fn extend(&mut self, other: Self) {
         self.files.extend(other.files);
         self.files.sort();

@@ -1,4 +1,4 @@
-//! Paths of ranks' files with a common prefix, existing or not.
+//! Paths of the ranks' files with a common prefix; the files need not exist.
 
 use super::names::{ENDINGS, PACKED};
 use std::collections::BTreeMap;

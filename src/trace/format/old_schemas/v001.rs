@@ -83,7 +83,7 @@ fn add_attributes(
             });
         }
     };
-    // Converters of that time put the tensor of a load in the input fields and the tensor of a store in the output
+    // Converters of 2023 put the tensor of a load into the input fields and the tensor of a store into the output
     // fields.
     let (place, size) = match node.r#type {
         2 if memory && fixed.get(6).is_none() => (8, 9),

@@ -211,7 +211,7 @@ fn convert_attribute(
         let (number, raw) = cursor.read_field()?;
         match (number, raw) {
             (1, WireValue::Bytes(name, _)) => attribute.name = decode_text(name, at)?,
-            // The type in field 2 is redundant: the field number of the value implies it.
+            // The type in field 2 is redundant, because the field number of the value implies the type.
             (2, WireValue::Varint(_)) => {}
             (3, WireValue::Bytes(doc, _)) => attribute.doc_string = decode_text(doc, at)?,
             _ => {

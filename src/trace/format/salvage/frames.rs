@@ -16,7 +16,7 @@ const SCAN_FACTOR: usize = 64;
 /// Byte range of a message in the file.
 type MessageRange = Range<usize>;
 
-/// Records of a file, under the assumption of one generation.
+/// Records of a file, under the assumption that the file is of one particular generation.
 struct SalvagedFile {
     generation: SchemaGeneration,
     /// The metadata record, if it is sound.
@@ -95,7 +95,7 @@ pub(super) fn salvage_frames(
     };
     // The attributes inside well-formed fields can still be damaged.
     let metadata = metadata.filter(|bytes| old_schemas::is_metadata(bytes));
-    // Old files may lack metadata from the start.
+    // Old files may have been written without metadata.
     let headless = structure.metadata.is_none()
         && structure.nodes.first().is_some_and(|node| {
             let length = node.len() as u64;
@@ -105,11 +105,12 @@ pub(super) fn salvage_frames(
     Ok((metadata, found))
 }
 
-/// Returns the records under the generation that explains the most bytes; fails on a tie.
+/// Returns the records under the generation that explains the most bytes. Fails if two generations explain the same
+/// number.
 fn salvage_best_generation(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
     let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
-    // Damage rarely destroys more than half of a file, and a wrong generation explains almost nothing. Therefore, a
-    // generation that explains more than half of a file is decisive.
+    // Damage rarely destroys more than half of a file, and a wrong generation explains almost none of its bytes.
+    // Therefore, a generation that explains more than half of a file is decisive.
     if best.lost.is_empty() || best.known * 2 > contents.len() {
         return Ok(best);
     }
@@ -194,7 +195,7 @@ impl<'a> RecordSearch<'a> {
         let suits = |layout: &MessageLayout| {
             schema_layout::check_message(bytes, first.start, layout).is_ok()
         };
-        // A node has an id or a name (fields 1 and 2). Without both, the record could also be metadata.
+        // A node has an id or a name (fields 1 and 2). A record without both could also be metadata.
         let is_node =
             schema_layout::check_message(bytes, first.start, self.generation.node_layout())
                 .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);
@@ -292,7 +293,7 @@ impl<'a> RecordSearch<'a> {
         if self.scan_budget == 0 {
             next = end;
         }
-        // A record that exceeds the end of the file was truncated.
+        // A record that extends past the end of the file was truncated.
         let cut = next == end && self.read_frame(at).is_err();
         if let Some(message) = self.with_bad_length(at, next).filter(|_| !cut) {
             found.repaired.push(message.start);

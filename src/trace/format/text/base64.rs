@@ -1,8 +1,8 @@
-//! Bytes as text: base64 with padding.
+//! Encodes bytes as text in base64 with padding, and decodes such text.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Appends the base64 of `bytes` to `out`.
+/// Appends the base64 encoding of `bytes` to `out`.
 pub(super) fn append_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     for chunk in bytes.chunks(3) {
         let byte = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));

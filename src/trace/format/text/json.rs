@@ -66,14 +66,14 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Builds an error at the next token.
+    /// Builds an error located at the next token.
     #[cold]
     pub fn error_here(&mut self, found: impl Into<String>) -> TraceError {
         self.peek_byte();
         self.error_at(self.at, found)
     }
 
-    /// Builds an error at a byte.
+    /// Builds an error located at the byte `at`.
     #[cold]
     pub fn error_at(&self, at: usize, found: impl Into<String>) -> TraceError {
         TraceError::in_text(self.line_and_column_of(at), self.node, found)
@@ -115,7 +115,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Parses an object; calls `each` with every key to parse the value.
+    /// Parses an object; calls `each` with every key, and `each` must parse the value.
     pub fn parse_object(
         &mut self,
         mut each: impl FnMut(&mut Self, &str) -> JsonResult<()>,
@@ -134,7 +134,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Parses an array; calls `each` to parse every value.
+    /// Parses an array; calls `each` for every value, and `each` must parse the value.
     pub fn parse_array(
         &mut self,
         mut each: impl FnMut(&mut Self) -> JsonResult<()>,
@@ -152,7 +152,7 @@ impl<'a> JsonReader<'a> {
         }
     }
 
-    /// Parses a scalar. At a container, returns its type without entering it.
+    /// Parses a scalar. At an object or array, returns only its type, without entering it.
     pub fn parse_scalar(&mut self) -> JsonResult<JsonScalar<'a>> {
         Ok(match self.peek_byte() {
             Some(b'{') => JsonScalar::Object,

@@ -18,9 +18,8 @@
 //! - an attribute, or the inputs or outputs of a node, that JSON keys cannot express exactly (unknown fields, text that
 //!   is not UTF-8, unusual encodings) becomes `{"raw":"…"}` with the unchanged message.
 //!
-//! Therefore, a canonical file (fields in the order of their numbers, lists packed, no defaults) is
-//! unchanged, byte for byte, by a round trip through text. Every other file becomes a file with
-//! equal records.
+//! Therefore, a canonical file (fields in the order of their numbers, lists packed, no defaults) is unchanged, byte for
+//! byte, by a round trip through text. A round trip of any other file gives a file with equal records.
 
 use super::json::JsonReader;
 use super::message::{self, JsonNode};
@@ -40,7 +39,7 @@ pub struct JsonLineReader<R> {
     source: R,
     buffer: Vec<u8>,
     node: JsonNode,
-    /// Number of the last line read.
+    /// Number of the line that was read last.
     line: usize,
     records: usize,
 }
@@ -62,9 +61,8 @@ impl<R: BufRead> JsonLineReader<R> {
         self.records = self.records.max(1);
     }
 
-    /// Reads the next record into `record`, in the current schema; the first is the metadata.
-    /// Returns the record's line, or `None` at the end, where `record` is empty. Lines without
-    /// content are skipped.
+    /// Reads the next record into `record`, in the current schema; the first record is the metadata. Returns the
+    /// record's line, or `None` at the end, where `record` is empty. Lines without content are skipped.
     ///
     /// Fails on lines that are not a valid record; the next call continues after the line.
     pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {

@@ -46,7 +46,7 @@ pub(super) struct JsonNode {
 }
 
 impl JsonNode {
-    /// Clears the node and keeps its allocations.
+    /// Clears the node, and keeps its memory for the next one.
     pub fn clear(&mut self) {
         let Self {
             name,
@@ -100,7 +100,7 @@ impl JsonNode {
                 )));
             }
         };
-        // The two spellings of a key count as the same key.
+        // The two spellings of a key (such as `data_deps` and `dataDeps`) count as the same key.
         if seen.contains(&known) {
             return Err(json.error_here(format!("a second `{known}`")));
         }

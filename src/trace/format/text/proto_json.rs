@@ -1,5 +1,5 @@
-//! Records in protobuf's JSON mapping: a sequence of objects, on separate lines or not, or an
-//! array. If the first object has none of the keys that only nodes have, it is the metadata record.
+//! Records in protobuf's JSON mapping: a sequence of objects (whether or not on separate lines) or an array. If the
+//! first object has none of the keys that only nodes have, it is the metadata record.
 
 use super::RecordBuffer;
 use super::json::JsonReader;
@@ -23,7 +23,7 @@ pub(super) fn parse_objects(text: &[u8], records: &mut RecordBuffer) -> Result<(
     }
     while json.peek_byte().is_some() {
         reading.parse_record(&mut json)?;
-        // Some writers separate objects by commas without putting them into an array.
+        // Some writers separate objects by commas but do not put them into an array.
         json.accept_byte(b',');
     }
     Ok(())

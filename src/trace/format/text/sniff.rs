@@ -9,9 +9,9 @@ use std::borrow::Cow;
 pub(in crate::format) enum SniffedText {
     /// A trace.
     Trace(TextFormat),
-    /// A capture that must be converted first, by name.
+    /// A capture of this kind, which must be converted first.
     Capture(&'static str),
-    /// Other JSON in the inspected part.
+    /// JSON that is neither a trace nor a capture, as far as the inspected part shows.
     Other,
     /// Not JSON.
     NoJson,

@@ -47,14 +47,14 @@ const ALL: [(ValueKind, &str); 15] = [
 ];
 
 impl ValueKind {
-    /// Returns the type of field `number` of an attribute, and whether it is a list.
+    /// Returns the type of field `number` of an attribute, and whether the field is a list.
     pub fn of_field(number: u32) -> Option<(Self, bool)> {
         let index = usize::try_from(number).ok()?.checked_sub(3)?;
         let (kind, _) = ALL.get(index / 2)?;
         Some((*kind, index % 2 == 1))
     }
 
-    /// Returns the type of a JSON key, such as `int64_val` or `int64List`, and whether it is a list.
+    /// Returns the type of values under a JSON key, such as `int64_val` or `int64List`, and whether they are lists.
     pub fn of_key(key: &str) -> Option<(Self, bool)> {
         let (name, list) = match key {
             _ if key.ends_with("_val") || key.ends_with("Val") => (&key[..key.len() - 3], false),
@@ -110,7 +110,7 @@ impl ValueKind {
         let written = match (self, raw) {
             (Self::Double, WireValue::Fixed64(bits)) => put_double(out, bits),
             (Self::Float, WireValue::Fixed32(bits)) => put_float(out, bits),
-            // Writers sign-extend an int32 to 64 bits; any other encoding is kept raw.
+            // Writers sign-extend an int32 to 64 bits; a value in any other encoding is kept as raw bytes.
             (Self::Int32, WireValue::Varint(v)) if v as i64 == i64::from(v as i32) => {
                 write!(out, "{}", v as i32)
             }
@@ -300,7 +300,8 @@ fn parse_double(scalar: &JsonScalar<'_>) -> Option<f64> {
         "-Infinity" => Some(f64::NEG_INFINITY),
         text => match nan_bits(text) {
             Some(bits) => Some(f64::from_bits(bits)).filter(|v| v.is_nan()),
-            // Rust also parses `inf` and similar words, which JSON does not allow as numbers.
+            // Rust's parser also accepts `inf` and similar words, which JSON does not allow as numbers, so only
+            // finite values pass.
             None => text.parse().ok().filter(|v: &f64| v.is_finite()),
         },
     }

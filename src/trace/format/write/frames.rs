@@ -19,7 +19,7 @@ impl<W: Write> FrameWriter<W> {
         }
     }
 
-    /// Writes the message of a record; the first is the metadata.
+    /// Writes the message of a record; the first record is the metadata.
     pub fn write_record(&mut self, message: &[u8]) -> Result<(), TraceError> {
         self.write_frame(message)
             .map_err(|source| TraceError::from_io("", "write", source))
@@ -32,7 +32,7 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(message)
     }
 
-    /// Returns the sink. At this point, all data has been written to the sink, but not flushed.
+    /// Returns the inner writer. All data has been written to it, but not flushed.
     pub fn into_inner(self) -> W {
         self.out
     }

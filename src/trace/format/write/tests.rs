@@ -342,7 +342,7 @@ fn bytes_that_are_no_count_are_refused() {
         attributes: &[("frees.weights", AttributeValue::Int(-1))],
         ..NodeExtras::default()
     };
-    // The writer rereads its output if an attribute has a name that replays read.
+    // If an attribute has a name that replays read, the writer scans its own output again.
     let node = NodeView::new(8, "f", KERNEL);
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     assert!(writer.write_node(&node, &[], &extra).is_err());

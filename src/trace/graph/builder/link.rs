@@ -24,8 +24,8 @@ impl GraphBuilder {
             let control = pred & CONTROL != 0;
             self.preds[place as usize] = match self.index_of.get(id) {
                 Some(index) => index | (pred & CONTROL),
-                // A part of a longer trace may have dependencies on nodes outside the part. A control dependency can be
-                // dropped, because it only states an order.
+                // If the trace is a part of a longer trace, it may have dependencies on nodes outside this part. A
+                // control dependency can be dropped, because it only states an order.
                 None if control => {
                     self.graph.repairs.dangling_control += 1;
                     NO_NODE

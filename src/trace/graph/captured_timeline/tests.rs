@@ -105,8 +105,8 @@ fn find_longest_paths(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Each node's end is the longest path over dependencies and lane order; lanes serve nodes in the order of
-    /// readiness; and the path back along causes has the length of the end.
+    /// Each node's end is the longest path over dependencies and lane order. Lanes serve nodes in the order in which
+    /// they became ready. The path back along causes is as long as the end of its last node.
     #[test]
     fn ends_are_the_longest_ways((steps, edges) in small()) {
         let lanes = 3;

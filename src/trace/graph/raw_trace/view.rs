@@ -1,4 +1,4 @@
-//! Data that a raw trace keeps of a node's record.
+//! Data that a raw trace keeps from a node's record.
 
 use crate::format::Op;
 use crate::format::scan::NodeView;

@@ -5,7 +5,7 @@ use chakram_trace::format::TraceContents;
 use std::collections::BTreeMap;
 use testkit::corpus::{assert_expected, corpus_path, unpack_cases};
 
-/// Files that a round trip changes or rejects, with a part of the reason.
+/// Files that a round trip changes or rejects, each with a part of the expected reason.
 const NOT_CANONICAL: &[(&str, &str)] = &[
     ("u_x_truncated/wl/wl.0.et", "record 2, byte 74"),
     ("u_x_truncated/wl/wl.1.et", "record 2, byte 74"),

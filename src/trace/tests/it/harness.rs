@@ -1,4 +1,5 @@
-//! Runs the bodies of the fuzz targets that read traces, on every seed input. The fuzz targets share these files.
+//! Runs the bodies of the fuzz targets that read traces, on every seed input. The fuzz targets include the files of
+//! this module.
 
 mod coerce;
 pub mod et_reader;
@@ -18,7 +19,8 @@ fn seeds_of_other_forms_hold() {
     every_seed("trace_older", forms::older);
     every_seed("trace_pasted", forms::pasted);
     every_seed("trace_salvage", forms::salvaged);
-    // Inputs found by one target are also useful for the others.
+    // Some targets also run on the seeds of other targets, because inputs that were found for one target are useful
+    // for others too.
     every_seed("et_reader", forms::salvaged);
     every_seed("et_reader", forms::json_lines);
     every_seed("trace_older", forms::salvaged);

@@ -26,9 +26,9 @@ impl<W: Write> JsonLineWriter<W> {
         }
     }
 
-    /// Writes a record of the current schema; the first is the metadata.
+    /// Writes a record of the current schema; the first record is the metadata.
     ///
-    /// Fails on invalid messages, on names that are not UTF-8, and if the sink fails.
+    /// Fails on invalid messages, on names that are not UTF-8, and if writing fails.
     pub fn write_record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
         self.line.clear();
         let put = match record.number {
@@ -42,7 +42,7 @@ impl<W: Write> JsonLineWriter<W> {
             .map_err(|source| TraceError::from_io("", "write", source))
     }
 
-    /// Returns the sink. At this point, all data has been written to the sink, but not flushed.
+    /// Returns the inner writer. All data has been written to the inner writer, but not flushed.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -181,7 +181,7 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             return Ok(false);
         };
         let (number, wire) = ((key >> 3) as u32, key & 7);
-        // Fields must ascend, and the only value must be last.
+        // In this encoding, field numbers ascend, and the attribute has a single value, which is its last field.
         if number <= last || last > 2 || key > u64::from(u32::MAX) {
             return Ok(false);
         }

@@ -26,7 +26,7 @@ fn kinds_have_their_fields_and_keys() {
             );
         }
     }
-    // The last list has the number 32.
+    // Values have the field numbers 3 to 32; 32 is the last list.
     assert_eq!(ValueKind::of_field(2), None);
     assert_eq!(ValueKind::of_field(33), None);
     assert_eq!(ValueKind::of_key("values"), None);
@@ -109,7 +109,7 @@ fn what_a_type_cannot_hold_is_refused() {
         let error = read.unwrap_err().to_string();
         assert!(error.contains(kind.name()), "{bad}: {error}");
     }
-    // Whole numbers may be written as reals if this is exact.
+    // A whole number may be written as a real if the real has exactly this value.
     let mut out = Vec::new();
     ValueKind::Int64
         .append_parsed(&mut JsonReader::new(b"1e3", (1, 1)), &mut out)

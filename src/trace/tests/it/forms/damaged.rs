@@ -15,7 +15,7 @@ use std::io::Write;
 use std::ops::Range;
 use testkit::wire::{WireMessage, encode_file};
 
-/// Returns a node as in captures; its content is a function of its id.
+/// Returns a node such as those of captures; the id determines its content.
 fn node(id: u64) -> Node {
     let attribute = |name: &str, value| AttributeProto {
         name: name.to_owned(),
@@ -244,7 +244,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
         (Some(SchemaGeneration::V001), 20)
     );
     assert!(whole.1.is_whole(), "{:?}", whole.1);
-    // The file is truncated, and damaged at the start, which identifies the generation.
+    // The file is truncated, and also damaged at the start, where its generation is detected.
     let mut damaged = contents[..contents.len() - 3].to_vec();
     damaged[1] = 0xff;
     let (bytes, report) = salvaged(&damaged, SalvageOptions::default());

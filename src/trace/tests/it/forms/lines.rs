@@ -148,7 +148,7 @@ proptest! {
         let file = framed([metadata].into_iter().chain(nodes).map(|m| [m, tail.clone()].concat()));
         let text = to_lines(&file);
         prop_assert_eq!(from_lines(&text).unwrap(), file);
-        // Every line is also one object for `serde_json`.
+        // `serde_json` also reads every line as one object.
         for line in text.lines() {
             let object: serde_json::Value = serde_json::from_str(line).unwrap();
             prop_assert!(object.is_object());

@@ -1,5 +1,5 @@
-//! Every older generation, written field by field from its tables, compared with the expected
-//! upgrade.
+//! Compares upgrades of every older generation with the expected result. The old files are written field by field
+//! from tables.
 
 use super::decoded;
 use chakram_trace::format::file::TraceContents;
@@ -45,7 +45,7 @@ const TYPES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 
 #[test]
 fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
-    // Every field has a distinct value; types and collectives take all their values.
+    // Every field has a distinct value; types and collectives have each of their values once.
     let all = head(7, "all", 3, &[3, 5])
         .with_numbers(5, &[1])
         .with_number(6, 1 << 40)
@@ -174,7 +174,7 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
         let schema = attribute("schema", Value::StringVal("1.0.1".to_owned()));
         assert_eq!((metadata.attr, nodes.len()), (vec![schema], 1));
     }
-    // Attributes of 0.0.4 in field 1 of the metadata, as in the first days of this version.
+    // The metadata has the attributes of 0.0.4 in field 1, as in the first days of this version.
     let schema = WireMessage::default()
         .with_bytes(1, "schema")
         .with_bytes(29, "x");
@@ -191,7 +191,7 @@ fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
         [attribute("schema", Value::StringVal("x".to_owned()))]
     );
     assert_eq!(nodes[0].attr, [attribute("num_ops", Value::Int64Val(5))]);
-    // No metadata at all: the first node is not lost.
+    // The file has no metadata at all; its first node is not lost.
     let contents = encode_file([node]);
     let (_, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V004));
     assert_eq!((nodes.len(), nodes[0].id), (1, 1));

@@ -1,4 +1,4 @@
-//! Text from other tools, as people paste it.
+//! Traces as text from other tools, as people paste such text.
 
 use super::decoded;
 use chakram_trace::format::file::TraceContents;
@@ -24,8 +24,8 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// Output of protobuf's Python runtime for a trace, record by record: enums by name, 64-bit numbers as strings, and no
-/// default values, so node 0 has no id.
+/// Output of protobuf's Python runtime for a trace, record by record. Enums are written by name and 64-bit numbers as
+/// strings; default values are omitted, so node 0 has no id.
 const JSONIZER: &str = r#"{
   "version": "0.0.4",
   "attr": [

@@ -1,4 +1,4 @@
-//! Conversions of values, without any code of the fast reader.
+//! Conversions of attribute values for the oracle, without any code of the fast reader.
 
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::{Dtype, GroupName};
@@ -70,7 +70,7 @@ pub fn truth(value: &Value) -> Option<bool> {
     }
 }
 
-/// Converts a value to a number format. Inner `None` if the name is unknown.
+/// Converts a value to a number format. The inner value is `None` if the name is unknown.
 pub fn format(value: &Value) -> Option<Option<Dtype>> {
     Some(text(value)?.and_then(Dtype::from_name))
 }
@@ -91,7 +91,7 @@ pub fn group(value: &Value) -> Option<GroupName<'_>> {
     }
 }
 
-/// Converts a list to a mask; inner `None` if every entry is set.
+/// Converts a list to a mask; the inner value is `None` if every entry is set.
 pub fn read_byte_mask(value: &Value) -> Option<Option<u32>> {
     let entries: Vec<bool> = match value {
         Value::BoolList(list) => list.values.clone(),

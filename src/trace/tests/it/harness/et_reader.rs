@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a trace file: nothing panics, and the fast reader agrees with the generated
-//! types on every record that they can read.
+//! Reads arbitrary bytes as a trace file. No reader may panic, and the fast reader must agree with the generated
+//! types on every record that these can read.
 
 use super::oracle;
 use chakram_trace::format::file::decompress_bytes;
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Invariant of every graph: rows and degrees count the same edges.
+/// Checks an invariant of every graph: rows and degrees count the same edges.
 fn check_graph(graph: &Graph) {
     let mut degrees = vec![0; graph.len()];
     for node in graph.nodes() {

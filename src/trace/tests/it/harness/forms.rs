@@ -1,4 +1,4 @@
-//! Arbitrary bytes as traces in other forms: files of 2023, JSON Lines, pasted JSON, and damaged files.
+//! Reads arbitrary bytes as traces in other forms: files of 2023, JSON Lines, pasted JSON, and damaged files.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
@@ -11,7 +11,7 @@ use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use prost::Message;
 
-/// Checks that an error has a message of a few lines.
+/// Checks that an error's message is not empty and has at most a few lines.
 fn sensible(error: &TraceError) {
     let error = error.to_string();
     assert!(!error.is_empty() && error.lines().count() < 20, "{error}");
@@ -148,7 +148,7 @@ pub fn pasted(data: &[u8]) {
     ] {
         match parse_text_trace(data, form) {
             Ok(from) => {
-                // The text may have raw parts of any content, which the generated types may reject.
+                // The text may contain raw parts with any bytes, which the generated types may reject.
                 let text = std::str::from_utf8(data).unwrap_or_default();
                 if !text.contains("raw") && !text.contains("unknown") && !text.contains('\\') {
                     current(&from.bytes);

@@ -1,4 +1,4 @@
-//! Nodes of any content, and unusual encodings of their records.
+//! Generates nodes with any content, and unusual encodings of their records.
 
 use super::attribute;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -241,8 +241,8 @@ pub fn scattered(
     bytes
 }
 
-/// Returns the fields of `node` as parts that can be reordered if their field numbers differ. Attributes, and unknown
-/// fields after them, must keep their order.
+/// Returns the fields of `node` as parts that can be reordered if their field numbers differ. Attributes, and the
+/// unknown fields that follow them, must keep their order.
 fn pieces(node: &Node, unpacked: bool) -> Vec<Vec<u8>> {
     let only = |keep: &dyn Fn(&mut Node)| {
         let mut piece = Node::default();

@@ -34,7 +34,7 @@ fn edges(graph: &Graph) -> Vec<(u64, u64)> {
     edges
 }
 
-/// Returns a node; `choice` covers every type with its own list or lane.
+/// Returns a node; the values of `choice` cover every type of node that has a list or a lane of its own.
 fn node_of(id: u64, choice: u32) -> Node {
     let name = format!("n{}", choice % 5);
     let number = |name, value| attribute(name, Value::Int64Val(value));
@@ -130,7 +130,7 @@ proptest! {
         prop_assert_eq!(edges(&sorted.0), &wanted[..]);
         prop_assert_eq!(sorted.0.edge_count(), wanted.len());
         prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
-        // A second order of records: rotated, then partly reversed.
+        // The second order of the records is rotated, then partly reversed.
         let turn = order.index(nodes.len());
         nodes.rotate_left(turn);
         nodes[turn..].reverse();

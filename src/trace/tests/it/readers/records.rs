@@ -67,8 +67,7 @@ fn most_arbitrary_nodes_are_accepted() {
 
 #[test]
 fn text_that_is_not_needed_is_not_looked_at() {
-    // `outputs.values` is not UTF-8: an invalid message, but all needed fields of the node are
-    // valid.
+    // `outputs.values` is not UTF-8, so the message is invalid, but all fields that a replay needs are valid.
     let mut bytes = super::kernel(7, &[], &[]).encode_to_vec();
     prost::encoding::bytes::encode(9, &vec![0x0a, 1, 0xff], &mut bytes);
     assert!(Node::decode(&bytes[..]).is_err());
@@ -130,7 +129,7 @@ fn messages_in_parts_are_one() {
 
 #[test]
 fn types_have_32_bits() {
-    // 4 + 2^32, as a writer with 64-bit numbers may produce it: the schema keeps the lower 32 bits.
+    // The value is 4 + 2^32, as a writer with 64-bit numbers may produce it. The schema keeps only the lower 32 bits.
     let mut bytes = Vec::new();
     prost::encoding::uint64::encode(3, &((1 << 32) + 4), &mut bytes);
     oracle::compare(record(&bytes));

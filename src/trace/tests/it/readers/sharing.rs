@@ -1,4 +1,4 @@
-//! Ranks whose files differ only in peers and groups share one graph; their bindings have the differences.
+//! Ranks whose files differ only in peers and groups share one graph; their bindings contain the differences.
 
 use super::{attribute, file, kernel};
 use chakram_base::ids::Rank;
@@ -125,7 +125,7 @@ fn what_a_rank_declares_for_itself_is_its_own() {
     let last = &found.instances()[3];
     let group = &found.groups()[last.groups[1].index()];
     assert_eq!(group.members, [Rank(2), Rank(3)]);
-    // A slot is a group on one rank and all ranks on another.
+    // A slot stands for a named group on one rank, and for all ranks on another rank.
     for (rank, said) in ranks.iter_mut().enumerate() {
         said.group = (rank < 2).then_some("1");
     }
