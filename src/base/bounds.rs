@@ -1,11 +1,11 @@
-//! Memory limits of the process, the limit on how far compressed input may expand, and the checks of both before memory
-//! is allocated.
+//! The process's limits on memory and on the expansion of compressed input, and checks of both limits before memory is
+//! allocated.
 //!
-//! Limits are global to the process and never change a result: they cause an error or have no effect. If an amount is
-//! known in advance, [`check_fits`] rejects it with a message that names its purpose. The binary's allocator
+//! Limits are global to the process and never change a result: they either cause an error or have no effect. If an
+//! amount is known in advance, [`check_fits`] rejects it with a message that names its purpose. The binary's allocator
 //! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit, but knows only their amount
-//! and not their purpose. A program that must outlive its tasks makes the allocator only count
-//! ([`allocator::only_count`]); tasks then end at their next check.
+//! and not their purpose. A program that must survive its tasks calls [`allocator::only_count`]: the allocator then
+//! counts memory beyond the limit instead of ending the process, and tasks end at their next check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub mod allocator;
 mod machine;
 
-/// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set_limits`] changes it. Traces
-/// expand to 10 to 50 times their compressed size, and zeros to 30,000 times.
+/// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set_limits`] changes it.
+/// Traces expand to 10 to 50 times their compressed size, and zeros to 30,000 times.
 pub const RATIO: u64 = 200;
 
-/// Decompressed size in bytes that is always allowed, however small the input is.
+/// Decompressed size in bytes that is always allowed, even for the smallest input.
 pub const ALWAYS_UNPACKED: u64 = 16 << 20;
 
 /// Value of a limit that is not set.
@@ -118,7 +118,7 @@ pub fn check_allocated() -> Result<(), MemoryLimitError> {
     }
 }
 
-/// Builds the error about a run that uses `held` bytes.
+/// Builds the error about a process that uses `held` bytes.
 #[cold]
 pub(crate) fn memory_exceeded(held: u64) -> MemoryLimitError {
     MemoryLimitError {
@@ -133,7 +133,7 @@ pub(crate) fn memory_exceeded(held: u64) -> MemoryLimitError {
 ///
 /// # Errors
 ///
-/// Fails if the items do not fit. The message begins with `what`, a name of the items, and ends with `hint`.
+/// Fails if the items do not fit. The message begins with `what`, which names the items, and ends with `hint`.
 pub fn check_fits(
     what: impl Display,
     count: u64,
@@ -169,7 +169,7 @@ impl UnpackLimitError {
             .map_or("N".to_owned(), |ratio| ratio.to_string())
     }
 
-    /// Describes the rule from which the limit follows.
+    /// Describes the rule that determines the limit.
     fn describe_rule(&self) -> String {
         if self.limit.0 > ALWAYS_UNPACKED {
             format!("at {} times the size", self.ratio)
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn small_inputs_may_unpack_to_16_mib_and_others_to_their_ratio() {
-        // 200 times 1 MB is 200 MB. 200 times 1 kB is less than the size that is always allowed.
+        // 200 times 1 MB is 200 MB, whereas 200 times 1 kB is less than the size that is always allowed.
         assert_eq!(check_unpacked(1_000, ALWAYS_UNPACKED), Ok(()));
         let small = check_unpacked(1_000, ALWAYS_UNPACKED + 1).unwrap_err();
         assert!(small.to_string().contains("small inputs"), "{small}");
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn amounts_beyond_64_bits_are_refused_and_not_wrapped() {
-        // Without a limit, every size that fits 64 bits is allowed; larger products saturate.
+        // Without a limit, every size that fits into 64 bits is allowed, and larger products saturate.
         assert_eq!(check_fits("a list", u64::MAX, 16, "less"), Ok(()));
     }
 }

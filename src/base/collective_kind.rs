@@ -56,7 +56,7 @@ impl CollectiveKind {
         Self::ALL[self as usize].2
     }
 
-    /// Returns true if one member, the root, has a special part.
+    /// Returns true if one member, the root, has a special role.
     pub fn has_root(self) -> bool {
         matches!(
             self,
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn sizes_on_disk_become_whole_buffers() {
-        // 8 shards of 1,000 B are 8,000 B. The size of a reduce-scatter already is its whole input.
+        // 8 shards of 1,000 B are 8,000 B. The size of a reduce-scatter is already that of its whole input.
         assert_eq!(CollectiveKind::AllGather.buffer_bytes(1000, 8), Some(8000));
         assert_eq!(
             CollectiveKind::ReduceScatter.buffer_bytes(1000, 8),

@@ -1,8 +1,8 @@
-//! Configuration files in TOML. Every value knows its key and line, so that errors can name them. No other module uses
-//! the `toml` package.
+//! Configuration files in TOML. Every value is stored with its key and line, so that errors can name both. No type of
+//! the `toml` package is part of the interface.
 //!
-//! Any text gives values or an error, never a panic. A table is opened with a list of allowed keys. Any other key
-//! immediately causes an error.
+//! Every text yields either values or an error, never a panic. A table is opened with a list of allowed keys; any other
+//! key causes an error at once.
 
 use crate::units::QuantityError;
 use std::fmt::Display;
@@ -82,7 +82,7 @@ impl<'d> ConfigDocument<'d> {
         ConfigTable::open_table(self, String::new(), 0, self.root.get_ref(), Some(allowed))
     }
 
-    /// Returns the root table without a check of its keys.
+    /// Returns the root table without checking its keys.
     pub fn unchecked_root(&'d self) -> ConfigTable<'d> {
         ConfigTable {
             document: self,
@@ -104,7 +104,7 @@ impl<'d> ConfigDocument<'d> {
 
 /// Returns the line, from 1, of byte `at`.
 fn line_of(text: &str, at: usize) -> usize {
-    // Lines are counted only for errors, so a valid text is not scanned.
+    // Lines are counted only for errors, so that valid texts need no scan.
     let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
     1 + before.iter().filter(|&&byte| byte == b'\n').count()
 }
@@ -125,7 +125,7 @@ impl<'d> ConfigTable<'d> {
         };
         if let Some(allowed) = allowed {
             let known = |name: &str| allowed.contains(&name);
-            // Reject unknown keys first; otherwise a misspelled optional key would be ignored silently.
+            // Reject unknown keys first, because a misspelled optional key would otherwise be ignored silently.
             if let Some((name, _)) = entries.iter().find(|(name, _)| !known(name.get_ref())) {
                 let closest = find_nearest(name.get_ref(), allowed.iter().copied());
                 let why = format!(
@@ -143,7 +143,7 @@ impl<'d> ConfigTable<'d> {
     /// Returns the full key of entry `name`, from the root.
     fn full_key(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        // A malicious key must not break the one-line form of messages.
+        // Quote or cut any other key, so that a malicious key cannot break the one-line form of messages.
         let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
             name.to_owned()
         } else {

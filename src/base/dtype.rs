@@ -1,4 +1,4 @@
-//! Number formats of kernels, by which peak rates are stated.
+//! Number formats of kernels. Peak rates are stated for each format.
 
 use std::fmt;
 

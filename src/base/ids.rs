@@ -45,16 +45,16 @@ index!(
     Rank
 );
 index!(
-    /// A simulated accelerator, numbered from 0. The coordinate in the innermost dimension counts fastest.
+    /// A simulated accelerator, numbered from 0. The coordinate in the innermost dimension varies fastest.
     Npu
 );
 index!(
-    /// An end of the network's routes. NPU n is endpoint n, and the numbers of memories on the network follow the NPUs'
-    /// numbers.
+    /// An end of routes in the network: an NPU or a memory. NPU n is endpoint n, and memories on the network are
+    /// numbered after the NPUs.
     EndpointId
 );
 index!(
-    /// A node of one graph: its index in ascending order of the file's ids.
+    /// A node of one graph, by its index among the nodes in ascending order of the file's ids.
     NodeIndex
 );
 index!(
@@ -74,7 +74,7 @@ index!(
     MemberIndex
 );
 index!(
-    /// A member's index by placement on the machine. The innermost phase counts fastest.
+    /// A member's index by placement on the machine. The index along the innermost phase varies fastest.
     Position
 );
 index!(

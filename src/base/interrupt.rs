@@ -1,8 +1,8 @@
 //! Interruption of work from outside: on request, or because the memory limit is exceeded.
 //!
 //! A [`StopToken`] belongs to a task, such as one call into the library. The caller makes the token current on the
-//! task's threads ([`run_with_token`], [`inherit_token`]), and long-running code calls [`check_interruption`] regularly. An interruption never
-//! changes a result: an interrupted task has no result.
+//! task's threads ([`run_with_token`], [`inherit_token`]), and long-running code calls [`check_interruption`]
+//! regularly. An interruption never changes a result: an interrupted task has no result.
 
 use crate::bounds::{self, MemoryLimitError, allocator};
 use std::cell::RefCell;
@@ -78,7 +78,8 @@ pub fn inherit_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
     move || run_with_token(token, work)
 }
 
-/// Checks that the task of this thread may continue. A check is cheap: two loads and one thread-local variable.
+/// Checks that the task of this thread may continue. A check is cheap: it reads two variables and one thread-local
+/// variable.
 ///
 /// # Errors
 ///
@@ -100,15 +101,15 @@ pub fn check_interruption() -> Result<(), Interruption> {
     })
 }
 
-/// Keeps the process alive when a task exceeds the memory limit: [`check_interruption`] ends only the task. If the system itself has
-/// no memory left, the task's thread is abandoned with all its memory, and [`StopToken::is_out_of_memory`] returns
-/// true.
+/// Keeps the process alive when a task exceeds the memory limit; [`check_interruption`] then ends only the task. If the
+/// system itself has no memory left, the task's thread is abandoned with all its memory, and
+/// [`StopToken::is_out_of_memory`] returns true.
 pub fn keep_process() {
     allocator::only_count(abandon_task);
 }
 
-/// Marks the task of this thread as out of memory and stops the thread forever, because an allocation can neither fail
-/// nor unwind. Returns only if the thread has no task.
+/// Marks the task of this thread as out of memory, and blocks the thread forever, because an allocation can neither
+/// fail nor unwind. Returns only if the thread has no task.
 fn abandon_task() {
     let is_task = CURRENT.try_with(|current| {
         let current = current.try_borrow().ok()?;

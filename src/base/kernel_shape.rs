@@ -1,4 +1,4 @@
-//! Class and shape of a kernel, which determine its duration, and their text in files.
+//! Class and shape of a kernel, which determine its duration, and the form in which files state both.
 //!
 //! ```text
 //! gemm batch=16 m=1024 n=1024 k=64
@@ -19,7 +19,7 @@ pub enum MemoryBoundKernel {
     Normalization,
     /// Softmax of rows, with scale and mask.
     Softmax,
-    /// Gathering rows from a table, or adding rows to it.
+    /// Reads rows from a table, or adds rows to it.
     Embedding,
     /// Cross entropy of logits.
     CrossEntropy,
@@ -42,7 +42,7 @@ impl MemoryBoundKernel {
     ];
 }
 
-/// Class and shape of a kernel. The number format is not included, because the node has it.
+/// Class and shape of a kernel. The number format is not included, because the node states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelShape {
     /// `batch` products of `m x k` by `k x n` matrices.
@@ -75,7 +75,7 @@ pub enum KernelShape {
         /// True if the kernel computes gradients.
         backward: bool,
     },
-    /// A kernel limited by memory traffic. The node has the number of bytes.
+    /// A kernel limited by memory traffic. The node states the number of bytes.
     Moving(MemoryBoundKernel),
 }
 

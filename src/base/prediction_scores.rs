@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Errors of predictions. A run's error is predicted / measured - 1, as a fraction.
+/// Statistics of the errors of predictions. The error of a run is predicted / measured - 1, as a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreSummary {
     /// Number of scored runs.
@@ -21,8 +21,8 @@ pub struct ScoreSummary {
     /// Kendall's tau over all pairs of plans within a group: 1 if every pair is in the right order, and -1 if every
     /// pair is in the wrong order. `None` if there are no such pairs.
     pub tau: Option<f64>,
-    /// Relative extra time of the plan that was predicted to be the shortest of its group, averaged over groups of two
-    /// or more plans. `None` if there are no such groups.
+    /// Measured time of the plan that was predicted to be the fastest of its group, relative to the fastest plan's
+    /// time, minus 1; averaged over groups of two or more plans. `None` if there are no such groups.
     pub regret: Option<f64>,
 }
 
@@ -48,7 +48,7 @@ impl ScoreSummary {
     }
 
     /// Compares `predicted` with `measured` values of the same length, which is at least one. `groups` has pairs
-    /// (measured, predicted), from which the order of plans and the choice of the shortest are judged.
+    /// (measured, predicted); [`Self::tau`] and [`Self::regret`] are computed from these pairs.
     pub fn of_groups(measured: &[f64], predicted: &[f64], groups: &[Vec<(f64, f64)>]) -> Self {
         let errors = measured.iter().zip(predicted);
         let errors: Vec<f64> = errors
@@ -106,7 +106,7 @@ fn kendall_tau(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
         for (i, a) in group.iter().enumerate() {
             for b in &group[i + 1..] {
                 let signs = [a.0 - b.0, a.1 - b.1].map(|d| i64::from(d > 0.0) - i64::from(d < 0.0));
-                // Runs with equal times have no order.
+                // Runs with equal measured times have no order, so their pair is skipped.
                 if signs[0] != 0 {
                     pairs += 1;
                     agreement += signs[0] * signs[1];
@@ -142,12 +142,13 @@ mod tests {
 
     #[test]
     fn order_and_choice_are_judged_within_groups() {
-        // The times 1, 2, 3 are predicted as 2, 1, 3. Two of three pairs are in order and one is not, so tau = (2 - 1)
-        // / 3. The second run is chosen, which takes twice the time of the first.
+        // The times 1, 2, 3 are predicted as 2, 1, 3. Two of three pairs are in the right order and one is not, so
+        // tau = (2 - 1) / 3. The second run is chosen, although it takes twice the time of the first, so the regret is
+        // 1.
         let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
         assert_eq!(kendall_tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
         assert_eq!(selection_regret(std::slice::from_ref(&group)), Some(1.0));
-        // A group in the right order halves the regret, and adds a pair: (2 - 1 + 1) / 4.
+        // A second group, which is in the right order, halves the regret and adds a pair: tau = (2 - 1 + 1) / 4.
         let both = [group, vec![(5.0, 50.0), (6.0, 51.0)]];
         assert_eq!(kendall_tau(&both), Some(0.5));
         assert_eq!(selection_regret(&both), Some(0.5));

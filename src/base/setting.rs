@@ -17,7 +17,7 @@ static NAMES: OnceLock<NameWriter> = OnceLock::new();
 
 /// Registers the names that messages use for settings. Later calls have no effect.
 pub fn name_as(write_name: NameWriter) {
-    // The first registration wins: two programs in one process cannot both use their own names.
+    // The first registration is kept, because two programs in one process cannot both use their own names.
     let _ = NAMES.set(write_name);
 }
 
@@ -44,15 +44,15 @@ pub enum SettingKey {
     Jitter,
     /// Changed durations of kernels.
     Kernel,
-    /// Changed values of keys in the machine's file.
+    /// Changed values of the machine's file.
     Set,
     /// Ranks with slower kernels.
     Slow,
     /// Ranks that start later.
     Delays,
-    /// Dependencies to enforce.
+    /// Dependencies of a trace to enforce.
     Dependencies,
-    /// Print all rows of a text report.
+    /// Print all rows of the tables in a text report.
     Details,
     /// Changes of a captured or generated job.
     Edits,
@@ -64,7 +64,7 @@ pub enum SettingKey {
     FillDomains,
     /// Format of a report.
     Format,
-    /// Generation of a trace's schema.
+    /// Version (generation) of a trace's schema.
     Generation,
     /// Sizes of the dimensions of a job's ranks.
     Grid,
@@ -102,7 +102,7 @@ pub enum SettingKey {
     Name,
     /// Network contention model.
     Network,
-    /// Network model to use, of ASTRA-sim's.
+    /// Network model of ASTRA-sim to use.
     NetworkModel,
     /// Range of nodes to extract.
     Nodes,
@@ -124,7 +124,7 @@ pub enum SettingKey {
     Resume,
     /// Keep the sound records of a damaged file.
     Salvage,
-    /// Whether scaling changes the size of shards.
+    /// Change of the size of shards when a job is scaled.
     Sharded,
     /// Part of a sweep's points.
     Shard,
@@ -144,7 +144,7 @@ pub enum SettingKey {
     TileMap,
     /// Timeline of a replay.
     Timeline,
-    /// Read files whose digests differ.
+    /// Read files even if their digests differ.
     NoVerify,
     /// Recorded profiler time to remove.
     Without,
@@ -177,8 +177,8 @@ impl SettingKey {
         format!("`{} = {value}`", self.display_key())
     }
 
-    /// Returns the setting with `value` for messages: [`Self::format_as_entry`], or the registered name and the value if a name
-    /// is registered.
+    /// Returns the setting with `value` for messages: [`Self::format_as_entry`], or the registered name and the value
+    /// if a name is registered.
     pub fn format_with_value(self, value: impl fmt::Display) -> String {
         match NAMES.get() {
             Some(_) => format!("{self} {value}"),
@@ -187,7 +187,7 @@ impl SettingKey {
     }
 }
 
-/// A setting with a few possible values. Each value has a word.
+/// A setting with a few possible values, each of which has a word.
 pub trait SettingChoice: Copy + PartialEq + 'static {
     /// The values, each with its word in files and its meaning.
     const CHOICES: &'static [(Self, &'static str, &'static str)];

@@ -1,11 +1,11 @@
-//! Remote memory that NPUs share: a type of plans and machines.
+//! Remote memory that NPUs share, as both plans and machines describe it.
 
 use crate::units::Bytes;
 
 /// Remote memory whose capacity several neighbouring NPUs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedMemory {
-    /// Capacity for all these NPUs together.
+    /// Capacity for all NPUs that share the memory, together.
     pub capacity: Bytes,
     /// Number of NPUs that share the memory, at least 1.
     pub npus: u32,

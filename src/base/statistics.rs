@@ -29,7 +29,7 @@ mod tests {
         assert_eq!(median(&mut []), None);
         assert_eq!(median(&mut [7]), Some(7));
         assert_eq!(median(&mut [30, 11, 20, 12, 40]), Some(20));
-        // (12 + 21) / 2 = 16.5.
+        // (12 + 21) / 2 = 16.5, rounded down to 16.
         assert_eq!(median(&mut [30, 21, 11, 12]), Some(16));
         assert_eq!(median(&mut [u64::MAX, u64::MAX]), Some(u64::MAX));
         assert_eq!(middle_values(&mut [3, -1, 2, 2]), Some([2, 2]));

@@ -28,8 +28,8 @@ const PS_PER_S: f64 = 1e12;
 
 /// An instant: picoseconds since the replay began.
 ///
-/// Sums saturate at [`Time::END`], which the engine reports as an error. Absurd input therefore cannot wrap around to a
-/// plausible result.
+/// Sums saturate at [`Time::END`], which the engine reports as an error. Absurdly large input therefore cannot wrap
+/// around to a plausible result.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -61,7 +61,7 @@ impl Add<Span> for Time {
     type Output = Self;
     #[inline]
     fn add(self, span: Span) -> Self {
-        // If the sum is absurd, it stays at END, which the engine reports.
+        // A sum that is too large stays at END, which the engine reports.
         Self(self.0.saturating_add(span.0))
     }
 }
@@ -88,7 +88,7 @@ impl Span {
     /// `MAX`.
     #[inline]
     pub fn from_seconds(seconds: f64) -> Self {
-        // In Rust, the cast saturates at both ends and turns NaN into zero.
+        // Rust's cast saturates at both ends and turns NaN into zero, so no checks are needed.
         Self((seconds * PS_PER_S).round() as u64)
     }
 
@@ -212,7 +212,7 @@ impl Bandwidth {
     }
 }
 
-/// Total seconds per byte over links that a message passes one after another.
+/// Seconds per byte, summed over links that a message passes one after another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct InverseRate(f64);
 
@@ -220,7 +220,7 @@ impl InverseRate {
     /// The value for a path without links.
     pub const ZERO: Self = Self(0.0);
 
-    /// Returns the sum with `links` more links of a bandwidth.
+    /// Returns the sum with `links` more links, of `bandwidth` each.
     #[inline]
     pub fn add_links(self, links: u32, bandwidth: Bandwidth) -> Self {
         Self(self.0 + f64::from(links) / bandwidth.0)
@@ -268,7 +268,7 @@ pub struct BufferShare {
 }
 
 impl BufferShare {
-    /// The whole of `bytes`.
+    /// The whole buffer of `bytes`, as one part.
     pub const fn from_bytes(bytes: u64) -> Self {
         Self { bytes, parts: 1 }
     }
@@ -279,7 +279,7 @@ impl BufferShare {
         self.bytes / self.parts
     }
 
-    /// Returns the share of another buffer, of `bytes`, that is divided into the same number of parts.
+    /// Returns the share of another buffer, with `bytes` bytes, that is divided into the same number of parts.
     #[inline]
     pub const fn with_bytes(self, bytes: u64) -> Self {
         Self {
@@ -348,7 +348,7 @@ mod tests {
         // 1 B / 400e9 B/s = 2.5e-12 s = 2.5 ps, which rounds away from zero to 3 ps.
         let b = Bandwidth::new(400e9).unwrap();
         assert_eq!(b.serialization_time(BufferShare::from_bytes(1)), Span(3));
-        // 1 MiB / 8 parts = 131,072 B; / 50e9 B/s = 2.62144 us.
+        // 1 MiB / 8 parts = 131,072 B, and 131,072 B / 50e9 B/s = 2.62144 us.
         let b = Bandwidth::new(50e9).unwrap();
         assert_eq!(
             b.serialization_time(BufferShare::from_bytes(1 << 20).nth_part(8)),
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn links_one_after_another_are_rounded_once() {
-        // 1 B over three links of 400 GB/s takes 3 x 2.5 = 7.5 ps, which rounds to 8. Over one link of 50 GB/s 1 B
+        // 1 B over three links of 400 GB/s takes 3 x 2.5 = 7.5 ps, which rounds to 8. Over one link of 50 GB/s, 1 B
         // takes 20 ps.
         let links = InverseRate::ZERO.add_links(3, Bandwidth::new(400e9).unwrap());
         assert_eq!(
@@ -388,7 +388,7 @@ mod tests {
         // 4 of 10 parts of 7/3 B are 2 of 5 parts: 14/15 B. All 5 of 5 parts are the whole.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
         assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
-        // 3 x (2^64 - 1) exceeds 64 bits. A quarter of this product is 3 x 2^62 - 3/4.
+        // 3 x (2^64 - 1) exceeds 64 bits. A quarter of this product is 3 x 2^62 - 3/4, which is rounded down.
         assert_eq!(
             amount(u64::MAX, 2).parts_of(3, 4),
             amount(13_835_058_055_282_163_711, 2)

@@ -137,7 +137,7 @@ impl Effects {
         self.is_stirred
     }
 
-    /// Clears the flag of [`Self::leave_something`], because the caller will drain all lists.
+    /// Clears the flag of [`Self::has_follow_up`], because the caller will drain all lists.
     #[inline]
     pub fn clear_follow_up(&mut self) {
         self.is_stirred = false;

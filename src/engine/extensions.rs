@@ -1,7 +1,7 @@
 //! Models that the caller implements in place of the machine's: durations of kernels, loads and stores.
 //!
 //! A caller's network is passed to [`CompiledReplay::run_over`](super::CompiledReplay::run_over), and a caller's
-//! collective algorithm to [`Machine::with_algorithm`](chakram_hardware::build_machine::Machine::with_algorithm).
+//! collective algorithm to [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::KernelProfile;

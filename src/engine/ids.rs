@@ -8,8 +8,8 @@ index!(
     InstanceId
 );
 index!(
-    /// Id of a group for observers: its index over [`CompiledReplay::group_views`](crate::CompiledReplay::groups) of
-    /// all programs, one program after another.
+    /// Id of a group for observers: its index over [`CompiledReplay::group_views`](crate::CompiledReplay::group_views)
+    /// of all programs, one program after another.
     ReplayGroupId
 );
 index!(

@@ -36,7 +36,7 @@ pub struct ReplayOptions {
     /// Source of the times of uncontended collectives. By default, curves are used if kernels use curves.
     pub collectives: Option<CollectiveTiming>,
     /// Factor on launches, on measured collectives, and on kernels whose times come from curves. By default the
-    /// machine's [correction](chakram_hardware::build_machine::Machine::corrections) for the workload's most frequent
+    /// machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent
     /// matrix product, if the machine has such a correction.
     pub correction: Option<f64>,
     /// Simulate every collective message by message, even if a closed form is proved. Has an effect only with
@@ -91,7 +91,7 @@ pub enum LaunchMode {
     /// Launches take no time.
     None,
     /// Every kernel, collective and message is launched separately, and takes the launch times of the machine's
-    /// [`Host`](chakram_hardware::build_machine::Host). If the machine has no host, launches take no time.
+    /// [`Host`](chakram_hardware::machine::Host). If the machine has no host, launches take no time.
     Eager,
     /// All nodes of a step are launched together, as with CUDA graphs.
     Graph,

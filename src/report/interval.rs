@@ -46,7 +46,7 @@
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.20^2))
 //! ```
 //!
-//! If the machine's [correction](chakram_hardware::build_machine::PriceCorrection) applies, `s` is the error that remains
+//! If the machine's [correction](chakram_hardware::machine::PriceCorrection) applies, `s` is the error that remains
 //! after the correction. The prediction then includes the stragglers of the steps from which the correction was
 //! measured.
 //!

@@ -14,7 +14,7 @@ fn encode_zigzag(value: u64) -> u64 {
     value << 1 ^ ((value as i64) >> 63) as u64
 }
 
-/// Inverts [`zigzag`].
+/// Inverts [`encode_zigzag`].
 pub fn decode_zigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }

@@ -1,8 +1,8 @@
 //! Allocator that counts allocated bytes and ends the process before they exceed the limit.
 //!
 //! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. This allocator instead
-//! exits with a message and code 2, as for any invalid input. The allocator also exits if the system itself has no
-//! memory left.
+//! prints a message and exits with code 2, as for any invalid input. It also exits if the system itself has no memory
+//! left.
 
 use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// Bytes allocated by all threads, except bytes that threads have not reported yet.
+/// Bytes that all threads have allocated, without amounts that threads have not reported yet.
 static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -23,16 +23,16 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 /// Function that a thread calls when the system has no memory left. Set only in a process whose allocator only counts.
 static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
-/// Makes the allocator only count and not exit, for a process that must outlive tasks that exceed the limit. If the
-/// system itself has no memory left, the thread calls `exhausted`. If `exhausted` returns, the process ends. Later
-/// calls have no effect.
+/// Makes the allocator only count memory instead of ending the process at the limit, for a process that must survive a
+/// task that exceeds the limit. If the system itself has no memory left, the thread calls `exhausted`. If `exhausted`
+/// returns, the process ends. Later calls have no effect.
 pub fn only_count(exhausted: fn()) {
     // The process has one policy, which the first call decides.
     let _ = EXHAUSTED.set(exhausted);
 }
 
-/// A thread adds its balance to the global counter only when the balance reaches this many bytes, so threads do not
-/// contend for the counter at each small allocation.
+/// A thread adds its balance to the global counter only when the balance reaches this many bytes, so that threads do
+/// not contend for the counter at each small allocation.
 const PIECE: i64 = 1 << 16;
 
 thread_local! {
@@ -49,7 +49,7 @@ pub fn allocated_bytes() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
 
-/// Returns freed memory that the system's allocator has kept to the system. For use between two large tasks.
+/// Returns to the system the freed memory that the system's allocator has kept. For use between two large tasks.
 pub fn return_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call does not affect allocated memory.
@@ -60,8 +60,8 @@ pub fn return_freed() {
 
 /// Makes the system's allocator keep more freed memory for later allocations. By default, the system's allocator
 /// returns free memory above 128 kB at the end of a heap to the system. When graphs were built one after another, each
-/// graph got newly cleared pages, which caused half of all page faults of a step on a wafer. Only lists on huge pages
-/// (`graph/huge_pages.rs`) are still allocated separately by the system.
+/// graph therefore got newly cleared pages, which caused half of all page faults of a step on a wafer. Only lists on
+/// huge pages (`graph/huge_pages.rs`) are still allocated separately by the system.
 pub fn keep_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call only sets parameters, before other threads exist.
@@ -75,7 +75,7 @@ pub fn keep_freed() {
 /// Counts `bytes`, which are negative if they were freed.
 #[inline]
 fn count_bytes(bytes: i64) {
-    // An ending thread has already lost its local counter.
+    // A thread that is ending has already lost its local counter, so its bytes go directly to the total.
     let own = OWN.try_with(|own| {
         let sum = own.get() + bytes;
         let hand_in = sum.abs() >= PIECE;
@@ -87,8 +87,8 @@ fn count_bytes(bytes: i64) {
         return;
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
-    // The total may be negative: one thread may have reported frees of memory whose allocation another thread has not
-    // reported yet.
+    // The total may be negative, because one thread may have reported the release of memory whose allocation another
+    // thread has not reported yet.
     if sum > 0
         && held > 0
         && held as u64 > BOUND.load(Ordering::Relaxed)
@@ -127,7 +127,7 @@ fn exit_out_of_memory(asked: u64, held: u64, why: std::fmt::Arguments<'_>) {
     std::process::exit(2);
 }
 
-/// Writes to standard error without taking its lock, which the thread may already hold.
+/// Writes to standard error without taking its lock, because the thread may already hold this lock.
 #[cfg(unix)]
 fn write_to_stderr(text: &[u8]) {
     use std::os::fd::FromRawFd;

@@ -1,4 +1,4 @@
-//! Edits of TOML texts: replaces values, given by their paths, such as `dimension.nvlink.bandwidth` or
+//! Edits TOML texts: replaces values given by their paths, such as `dimension.nvlink.bandwidth` or
 //! `npu.h100.peak.bf16`.
 //!
 //! A part of a path is a key of a table. In a list of tables, a part is the `name` of a table or the table's index from
@@ -7,7 +7,7 @@
 use super::{ConfigError, ConfigLiteral, did_you_mean, find_nearest};
 use toml::{Table, Value};
 
-/// Error about a path that does not exist.
+/// Error about a path in a TOML text that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(find_nearest(.part, .known.iter().map(String::as_str))))]
 pub struct PathError {
@@ -234,12 +234,12 @@ fn restore_value(root: &mut Value, place: &[PathPart], value: Option<Value>) {
             table.remove(key);
         }
         (PathStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
-        // Both lists of keys have the same entries, so nothing has to be restored.
+        // Lists are compared item by item only if both have the same items, so no item has to be added or removed.
         _ => {}
     }
 }
 
-/// A place in a document below which there may be further places.
+/// A place in a document: a table, or a list, with the values below it.
 enum EditCursor<'t> {
     Table(&'t mut Table),
     List(&'t mut Vec<Value>),
@@ -306,7 +306,7 @@ mod tests {
         let read: Table = named.parse().unwrap();
         assert_eq!(read["dimension"][1]["size"].as_integer(), Some(8));
         assert_eq!(read["dimension"][0]["size"].as_integer(), Some(4));
-        // The last part is a new key.
+        // The last part of the path is a new key.
         let new = edit("npu.a.host_lanes", ConfigLiteral::Whole(1)).unwrap();
         assert!(new.contains("host_lanes = 1"), "{new}");
     }
@@ -332,7 +332,8 @@ mod tests {
         );
         let scalable = found("dimension.outer.scalable");
         assert!(!scalable.without.contains("scalable"));
-        // Missing parts and invalid TOML yield no changed values.
+        // A missing table, and a list with other items, count as one changed value each. Invalid TOML yields no changed
+        // values.
         let fewer = changed_values("name = \"m\"\n[[dimension]]\nname = \"inner\"\n", TEXT);
         let paths: Vec<&str> = fewer.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, ["npu", "dimension"]);

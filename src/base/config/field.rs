@@ -1,4 +1,4 @@
-//! One value of a configuration document. A value is read as an expected type, and errors state its key and line.
+//! One value of a configuration document, which is read as an expected type. Errors state the value's key and line.
 
 use super::nearest::{did_you_mean, find_nearest};
 use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned, line_of};
@@ -29,7 +29,7 @@ impl<'d> ConfigField<'d> {
         self.document.error_at(&self.key, self.at, why)
     }
 
-    /// Returns the file, line and key of this value, for later errors about it.
+    /// Returns the file, line and key of this value, for errors that are found later.
     pub fn describe_location(&self) -> String {
         let line = line_of(self.document.text, self.at);
         format!("{}:{line}: key `{}`", self.document.file, self.key)
@@ -75,7 +75,7 @@ impl<'d> ConfigField<'d> {
         Ok(text)
     }
 
-    /// Reads a string. If the value has another type, the error describes the expected string by `expected`.
+    /// Reads a string. If the value has another type, the error describes the string by `expected`.
     pub fn read_text(&self, expected: impl Display) -> Result<&'d str, ConfigError> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
@@ -123,7 +123,7 @@ impl<'d> ConfigField<'d> {
         })
     }
 
-    /// Returns the value if it is a non-negative whole number, and `None` otherwise.
+    /// Returns the value if it is a whole number and not negative, otherwise `None`.
     pub fn as_whole_number(&self) -> Option<u64> {
         match self.value.get_ref() {
             DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
@@ -172,7 +172,7 @@ impl<'d> ConfigField<'d> {
     {
         let text = self.read_text(format_args!("a quantity in quotes such as {example:?}"))?;
         let wrong = |error: QuantityError| {
-            // Messages stay on one line, even if the file contains control characters.
+            // Replace control characters, so that the message stays on one line.
             let why = error.to_string().replace(char::is_control, " ");
             self.document.error_at(&self.key, self.at, why)
         };

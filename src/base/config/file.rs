@@ -11,7 +11,7 @@ const MAX_BYTES: u64 = 4 << 20;
 /// File name that stands for standard input.
 pub const STANDARD_INPUT: &str = "-";
 
-/// Text of standard input. The text is cached because standard input can be read only once.
+/// Text of standard input, cached because standard input can be read only once.
 static PIPED: OnceLock<String> = OnceLock::new();
 
 /// Returns the text of the file at `path`, or of standard input if `path` is `-`.

@@ -1,4 +1,4 @@
-//! Values of any type, for files that state values of other files.
+//! Values of any type, for files that contain values meant for other files.
 
 use super::{ConfigError, ConfigField, DeValue};
 use std::fmt;
@@ -47,7 +47,7 @@ impl ConfigLiteral {
         }
     }
 
-    /// Returns the value if it is a number, and `None` otherwise.
+    /// Returns the value if it is a number, otherwise `None`.
     pub fn as_number(&self) -> Option<f64> {
         match self {
             Self::Whole(number) => Some(*number as f64),
@@ -57,7 +57,7 @@ impl ConfigLiteral {
     }
 }
 
-/// Prints the value as on the command line: strings without quotes, and lists with commas.
+/// Prints the value as it is written on the command line: strings without quotes, and lists with commas.
 impl fmt::Display for ConfigLiteral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -108,7 +108,7 @@ impl ConfigField<'_> {
         })
     }
 
-    /// Returns the table if the value is a table, and `None` otherwise.
+    /// Returns the table if the value is a table, otherwise `None`.
     pub fn as_table(&self) -> Option<super::ConfigTable<'_>> {
         self.read_table(None).ok()
     }

@@ -20,8 +20,8 @@ pub fn find_nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> O
             .flatten()
     };
     match closest {
-        // A name that contains the text takes precedence over a similar spelling: `h100` should suggest `dgx-h100`, not
-        // a name that shares only three letters.
+        // A name that contains the text takes precedence over a name with a similar spelling: `h100` should suggest
+        // `dgx-h100`, not a name that shares only three letters.
         Some((edits, other)) if edits <= 1 => Some(other),
         other => part().or(other.map(|(_, name)| name)),
     }
@@ -43,7 +43,7 @@ mod tests {
             Some("sitting")
         );
         assert_eq!(find_nearest("hello", ["kitten", "sitting"]), None);
-        // Two swapped letters count as one edit, and differences in case as none.
+        // Two swapped letters count as one edit, and a difference in case does not count.
         assert_eq!(
             find_nearest("dgx-h010", ["selene", "dgx-h100"]),
             Some("dgx-h100")

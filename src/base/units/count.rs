@@ -1,4 +1,4 @@
-//! Formatting and parsing of counts for people.
+//! Formats and parses counts in a form that people read.
 
 /// Formats a count with its noun: `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234 micro-batches`.
 pub fn format_count(count: u64, one: &str) -> String {
@@ -65,7 +65,7 @@ pub fn parse_token_count(text: &str) -> Result<u64, String> {
         .parse()
         .map_err(|_| expected())?;
     let count = number * unit as f64;
-    // Above 2^53 an `f64` cannot represent every whole number.
+    // Only counts up to 1e15 are accepted, because above 2^53 an `f64` cannot represent every whole number.
     let fits = (1.0..=1e15).contains(&count) && (count - count.round()).abs() <= 1e-3;
     match fits {
         true => Ok(count.round() as u64),

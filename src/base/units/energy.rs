@@ -1,4 +1,4 @@
-//! Formatting of energies for people.
+//! Formats energies in a form that people read.
 
 /// Formats an energy in joules, in the largest unit that gives at least 1: `12.300 uJ`.
 pub fn format_joules(energy: f64) -> String {

@@ -1,11 +1,11 @@
-//! Estimated durations, which are only compared with each other and never enter a result.
+//! Estimated durations, which serve only for choices and never enter a result.
 
 use super::{Bandwidth, BufferShare, InverseRate, PS_PER_S, Span};
 use std::ops::Add;
 
 /// An estimated duration that is not rounded: picoseconds in `f64`.
 ///
-/// Every operation is homogeneous: if latencies are doubled and rates are halved, each estimate doubles exactly. A
+/// If latencies are doubled and rates are halved, each estimate doubles exactly (every operation is homogeneous). A
 /// choice among estimates therefore does not depend on the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeEstimate(f64);
@@ -38,7 +38,7 @@ impl TimeEstimate {
         self.0
     }
 
-    /// Returns the first of `all` whose estimate is within the margin of the smallest estimate.
+    /// Returns the first item of `all` whose estimate is within the margin of the smallest estimate.
     pub fn first_of_least<T>(all: impl Iterator<Item = (T, Self)> + Clone) -> Option<(T, Self)> {
         let least = all.clone().map(|(_, estimate)| estimate.0);
         let least = Self(least.min_by(f64::total_cmp)?);
@@ -81,14 +81,14 @@ mod tests {
 
     #[test]
     fn equal_estimates_are_equal_however_they_are_summed() {
-        // A third of a byte at 1 TB/s takes 1/3 ps, which f64 cannot represent. Three such estimates must add up to 1
-        // ps.
+        // A third of a byte at 1 TB/s takes 1/3 ps, which an `f64` cannot represent exactly. Three such estimates must
+        // add up to 1 ps.
         let rate = Bandwidth::new(1e12).unwrap();
         let third = rate.estimate_serialization(BufferShare::from_bytes(1).nth_part(3));
         let one = TimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
-        // A picosecond in a millisecond is a relative difference of 10^-9, which is above the margin. A picosecond in a
-        // second is below the margin.
+        // One picosecond more than a millisecond is a relative difference of 10^-9, which is above the margin; one
+        // picosecond more than a second is below the margin.
         let [less, more] = [1_000_000_000, 1_000_000_001].map(|ps| TimeEstimate::from(Span(ps)));
         assert!(less.is_less(more) && !more.is_less(less));
         let [less, more] =

@@ -3,7 +3,7 @@
 use super::{Bandwidth, Bytes, FlopRate, Frequency, Span};
 use std::str::FromStr;
 
-/// Error about a text that is not the expected quantity, with the reason.
+/// Error about a text that is not the expected quantity; the message states the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {what}: {why}; write for example `{example}`")]
 pub struct QuantityError {
@@ -141,7 +141,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
             "the number must be finite and not negative".to_owned(),
         ));
     }
-    // Zero needs no unit.
+    // Only zero may lack a unit.
     if unit.is_empty() && value != 0.0 {
         return Err(fail(format!("the unit is missing (one of {})", allowed())));
     }
@@ -158,7 +158,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     Ok(value * factor)
 }
 
-/// Returns `value`, or the common error about a rate of zero if it is `None`.
+/// Returns `value`. If `value` is `None`, returns the error about a rate of zero, which all rates share.
 fn parse_positive<T>(
     text: &str,
     kind: &QuantityKind,
@@ -188,7 +188,7 @@ impl FromStr for Bytes {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let bytes = parse(text, &SIZE)?;
-        // 9e18 is below i64::MAX, the maximum number of bytes in traces.
+        // 9e18 is just below i64::MAX, the maximum number of bytes in traces.
         if bytes.fract() != 0.0 || bytes >= 9.0e18 {
             return Err(QuantityError {
                 text: text.chars().take(40).collect(),

@@ -1,4 +1,4 @@
-//! Formatting and parsing of percentages for people.
+//! Formats and parses percentages in a form that people read.
 
 /// Formats a fraction as `12.3 %`.
 pub fn format_percent(fraction: f64) -> String {

@@ -3,7 +3,7 @@
 use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
 
 /// The steps of a stage, computed one at a time (see
-/// [`PipelineSchedule::steps_of_stage`](super::PipelineSchedule::steps)).
+/// [`PipelineSchedule::steps_of_stage`](super::PipelineSchedule::steps_of_stage)).
 #[derive(Clone, Debug)]
 pub struct StepIter(PipelineStepSource);
 
