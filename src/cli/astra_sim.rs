@@ -201,9 +201,9 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns true if ASTRA-sim's own lines are printed and logged. They are printed if the
-    /// program was called by the name of one of ASTRA-sim's programs, and if the user asked for no
-    /// other format.
+    /// Returns true if ASTRA-sim's own lines are printed and logged. ASTRA-sim's lines are printed
+    /// if the program was called by the name of one of ASTRA-sim's programs, and if the user asked
+    /// for no other format.
     fn prints_transcript(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }

@@ -29,7 +29,8 @@ pub struct ComparedJob<'a> {
 
 /// Replays `job` on each of `machines`, `threads` at a time. `named` contains the names of the
 /// machines on the command line. Each report lists the settings in `given` that have no effect on
-/// its machine. Replays share no state, so the number of threads does not affect the result.
+/// the report's machine. Replays share no state, so the number of threads does not affect the
+/// result.
 pub fn compare_machines<'a>(
     job: &ComparedJob<'a>,
     named: &[String],
@@ -132,8 +133,8 @@ impl FailedReplays {
         }
     }
 
-    /// Returns the failure that comes first on the command line, because it determines the exit
-    /// code.
+    /// Returns the error of the first failed machine on the command line, because this error
+    /// determines the exit code.
     pub fn first_failure(&self) -> Option<&ReplayError> {
         self.0.first().map(|(_, error)| error)
     }

@@ -76,7 +76,7 @@ pub fn with_flags(text: &str) -> String {
 pub fn parser_of_choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
-        // It does no harm to leak these words, because clap keeps them until the program ends.
+        // clap keeps these words until the program ends, so leaking them does no harm.
         PossibleValue::new(&*hyphened(word).leak()).help(*summary)
     });
     PossibleValuesParser::new(values).map(move |chosen| {

@@ -66,8 +66,7 @@ fn option_arg(option: &'static ReplayOption) -> Arg {
     let parser: ValueParser = match option.syntax {
         ReplayOptionSyntax::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {
-                // It does no harm to leak these words, because clap keeps them until the program
-                // ends.
+                // clap keeps these words until the program ends, so leaking them does no harm.
                 PossibleValue::new(&*word.replace('_', "-").leak()).help(summary)
             });
             PossibleValuesParser::new(values).into()

@@ -25,7 +25,7 @@ const WIDE: usize = 60;
 pub enum HelpLength {
     /// Common options.
     Short,
-    /// All options.
+    /// All options, including rare ones.
     Long,
 }
 
@@ -130,7 +130,7 @@ impl HelpPage {
                 headings.push(heading);
             }
         }
-        // Headings that several commands have come after the command's own headings.
+        // Headings that several commands share follow the command's own headings.
         let shared = [given::MODEL, output::REPORT, super::GENERAL];
         headings.sort_by_key(|heading| shared.iter().position(|name| *heading == Some(*name)));
         for heading in headings {

@@ -216,7 +216,7 @@ impl LaunchArgs {
     }
 }
 
-/// Rejects jobs that share an NPU, because each job would use it as if the other were not there.
+/// Rejects jobs that share an NPU, because each job would use the NPU as if it were alone.
 fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Recognizes the inputs of other tools, and suggests the command that reads them.
 //!
-//! Every command accepts any path, and its reader reports errors in the terms of its own format. So
-//! the format of inputs is recognized only after a command has failed. If the error names a path on
-//! the command line with content of another tool, it is replaced by a better error.
+//! Every command accepts any path, and its reader reports errors in the terms of its own format.
+//! Therefore the format of inputs is recognized only after a command has failed. If the error names
+//! a path on the command line with content of another tool, it is replaced by a better error.
 
 use crate::terminal::shell_word;
 use chakram_astra_sim::AstraInputKind;
@@ -15,7 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Inputs that a command can read. All other inputs count as foreign.
+/// Inputs that a command can read. All other inputs are considered foreign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadableInputs {
     /// chakram's own files: traces, machines, tables.
@@ -250,8 +250,8 @@ fn is_named(text: &str, path: &Path) -> bool {
     })
 }
 
-/// Maximum size in bytes of a file that is recognized as an ASTRA-sim input. Such files are written
-/// by hand and are therefore small.
+/// Maximum size in bytes of a file that is recognized as an ASTRA-sim input. Such files are small,
+/// because they are written by hand.
 const MAX_ASTRA_SIM: u64 = 1 << 16;
 
 fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {

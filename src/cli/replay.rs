@@ -248,8 +248,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
 }
 
-/// Returns the given options that concern traces, as settings. Each setting has the job that
-/// `found` gives without its option.
+/// Returns the given options that concern traces, as settings. Each setting comes with the job that
+/// `found` gives without the setting's option.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
@@ -273,7 +273,8 @@ fn job_settings<'a>(
                 if other == *loading {
                     return Some(RunWithoutSetting::default());
                 }
-                // Without the option, the job must be loaded again, which takes as long as a replay.
+                // Without the option, the job must be loaded again, and loading takes the time of a
+                // replay.
                 if workload.node_count() > job::MAX_REPEATED_NODES {
                     return Some(RunWithoutSetting {
                         is_too_large: true,
@@ -341,7 +342,7 @@ fn completed_interval(
         let other = job::load_found(found, String::new(), &loading, &mut |_, _| {})?;
         makespans.push(predict_makespan(other.workload(), machine, options)?);
     }
-    // There is no range if the captured ranks of each role are equal.
+    // If the captured ranks of each role are equal, there is no range.
     let interval = CompletedInterval::from_makespans(&makespans);
     Ok(interval.filter(|interval| interval.low < interval.high))
 }

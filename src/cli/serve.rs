@@ -398,7 +398,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             }
         }
     }
-    // Each platform has its own run, so a setting may affect only some of the runs.
+    // Each platform has its own run, so a setting may have an effect on only some of the runs.
     for (i, report) in reports.iter_mut().enumerate() {
         let runs = (&own, &scenario);
         let seed = seed_without_effect(args, runs, platforms.get(i), options, report)?;

@@ -1,7 +1,8 @@
-//! Handlers of the signals that end the program. They first remove temporary files. If a trace file
-//! becomes shorter while it is mapped into memory, the program ends with an ordinary error.
+//! Handlers of the signals that end the program. Before the program ends, temporary files are
+//! removed. If a trace file becomes shorter while it is mapped into memory, the program ends with
+//! an ordinary error.
 
-/// Installs the handlers. Signals that the parent process ignores stay ignored.
+/// Installs the handlers. If the parent process ignores a signal, it stays ignored.
 #[cfg(unix)]
 pub fn install_handlers() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -53,7 +54,8 @@ mod unix {
         remove_temporaries();
     }
 
-    /// Removes temporary files. Then ends the program by `signal`, as if there were no handler.
+    /// Removes temporary files. Afterwards, ends the program by `signal`, as if there were no
+    /// handler.
     pub extern "C" fn end_by_signal(
         signal: i32,
         _: *const libc::siginfo_t,
@@ -64,7 +66,7 @@ mod unix {
         }
         remove_temporaries();
         // If the last line is a progress bar, clear it. Otherwise end the line, because the
-        // terminal shows `^C` in it.
+        // terminal shows `^C` in the line.
         write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);

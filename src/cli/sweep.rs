@@ -271,8 +271,8 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     let quiet = |_: &SweepStep<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
-    // Write the journal only after the run, so that a failed merge leaves no journal. With the
-    // journal, the merged sweep can be resumed, and its rows can be explained.
+    // Write the journal only after the run, so that a failed merge leaves no journal. The journal
+    // makes it possible to resume the merged sweep and to explain its rows.
     let mut table = SweepTable::new(&study, rows, explorer.turns_so_far());
     table.find_intervals(&PointEvaluator::new(&study));
     let journal = SweepJournal::create_in(&args.output, &hash)?;

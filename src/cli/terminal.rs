@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
 
-/// A writer of bytes to standard output. Its errors name standard output as the target.
+/// A writer of bytes to standard output. Errors of this writer name standard output as the target.
 pub struct StandardOutput(io::Stdout);
 
 /// Returns a writer of binary data to standard output.
@@ -56,8 +56,8 @@ pub struct EscapingWriter<W: Write> {
 }
 
 impl EscapingWriter<io::BufWriter<StandardOutput>> {
-    /// Creates a writer to standard output. It keeps changes of colours if standard output is a
-    /// terminal.
+    /// Creates a writer to standard output. The writer keeps changes of colours if standard output
+    /// is a terminal.
     pub fn standard_output() -> Self {
         let escapes = if io::stdout().is_terminal() {
             EscapeStyle::AllButColours

@@ -127,7 +127,8 @@ impl<'o> TraceTarget<'o> {
         Ok(Self::Files(Box::new(outputs)))
     }
 
-    /// Returns true if the trace goes to standard output, where no other text may then be printed.
+    /// Returns true if the trace goes to standard output, because then no other text may be printed
+    /// there.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Self::Pipe(_))
     }

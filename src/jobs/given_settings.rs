@@ -29,8 +29,8 @@ fn estimate_work(report: &Report, nodes: u64) -> u64 {
     }
 }
 
-/// The parts of a run that change if a setting is left out. All parts are `None` if the run without
-/// the setting is the same.
+/// The parts of a run that change if a setting is left out. If the run does not change, all parts
+/// are `None`.
 #[derive(Debug, Default)]
 pub struct RunWithoutSetting<'a> {
     /// The workload without the setting, if it differs.

@@ -34,8 +34,9 @@ pub struct JobOptions {
     pub absent: MissingRankPolicy,
     /// Number of ranks of the job, if it is larger than the traces show.
     pub ranks: Option<u32>,
-    /// With [`MissingRankPolicy::Mirror`], minimum number of ranks (the number of the machine's
-    /// NPUs). The minimum applies only if neither `ranks` nor the traces give a number.
+    /// Minimum number of ranks (the number of the machine's NPUs) with
+    /// [`MissingRankPolicy::Mirror`]. The minimum applies only if neither `ranks` nor the traces
+    /// give a number.
     pub mirrored: u32,
     /// Number of the profiled step to read; `None` for the whole traces.
     pub step: Option<u64>,

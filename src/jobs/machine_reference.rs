@@ -1,8 +1,8 @@
 //! References to machines in job files: a preset's name, or a file's path relative to the folder of the job
 //! file.
 //!
-//! With relative paths, a job can be replayed from any working folder, and can be moved together with
-//! its machine.
+//! Because paths are relative, a job can be replayed from any working folder, and can be moved
+//! together with its machine.
 
 use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Declares each option of a replay of traces once: its key, words, help and effect.
 //!
 //! The command line turns [`REPLAY_OPTIONS`] into flags, archives store the words of options, and
-//! studies use their keys. So the command line, archives and studies accept the same options and
-//! parse them identically.
+//! studies use their keys. So the command line, archives and studies accept the same options, and
+//! parse them in the same way.
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_base::config::{ConfigLiteral, EditError, with_values};
@@ -54,9 +54,9 @@ pub struct ReplayOption {
 pub enum ReplayOptionSyntax {
     /// No words: the option is on if it is present.
     Switch,
-    /// One text.
+    /// One text, which may be any word.
     Word,
-    /// One of a few words, each with its meaning.
+    /// One of a few words; each is listed with its meaning.
     Choice(fn() -> Vec<(&'static str, &'static str)>),
     /// Several texts.
     List,
@@ -554,8 +554,8 @@ impl ReplaySettings {
     /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank per
     /// NPU of the machine, which has `npus` NPUs.
     pub fn job_options(&self, npus: u32) -> JobOptions {
-        // With recorded communication, the replay must reproduce the capture unchanged, including
-        // the profiler's cost.
+        // A replay with recorded communication must reproduce the capture unchanged, including the
+        // profiler's cost.
         let default = match self.replay.comm {
             CommTiming::Captured => ProfilerPolicy::Keep,
             _ => ProfilerPolicy::default(),
@@ -718,7 +718,7 @@ mod tests {
         );
         let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
         assert!(said(&filled).starts_with("`fill_domains` cannot be given together with `map`"));
-        // A switch with the value false counts as not given.
+        // A switch with the value false has the same meaning as a switch that is not given.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
         assert!(read(&off).is_ok());
         let wrong = said(&[(SettingKey::Comm, "recordd")]);

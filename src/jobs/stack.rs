@@ -371,7 +371,7 @@ mod tests {
                 .decode
         };
         assert_eq!(of(&machine), of(&priced));
-        // With a power limit of 500 W instead of 700 W, the stack's kernels are slower too.
+        // A power limit of 500 W instead of 700 W makes the stack's kernels slower too.
         let capped = Machine::load_preset("grand-teton-h100").unwrap();
         let (priced, _) = stack.price_machine(&capped).unwrap();
         let kept = capped.classes()[0].curves.kept.attention;

@@ -86,8 +86,8 @@ pub fn machine_text(
 pub struct WorkloadPrediction {
     /// Report of the replay that gives the prediction.
     pub report: Report,
-    /// The first option that has no effect on this workload. Such an option need not be an error,
-    /// because in a corpus an option may concern only some of the workloads.
+    /// The first option that has no effect on this workload. An option without effect need not be
+    /// an error, because in a corpus an option may concern only some of the workloads.
     pub ineffective: Option<OptionRefusal>,
 }
 

@@ -5,8 +5,8 @@
 //! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A
 //! schedule assigns each chip one sub-layer per step ([`ChipSchedule`]).
 //! [`ChipMachine::simulate_steps`] tracks the data on each chip, to find the sources of each step's
-//! data. It computes the time and energy of steps with a barrier after each stage. For chips
-//! without barriers, [`ScheduledJob`] writes traces for a replay.
+//! data. [`ChipMachine::simulate_steps`] also computes the time and energy of steps with a barrier
+//! after each stage. For chips without barriers, [`ScheduledJob`] writes traces for a replay.
 
 mod cycles;
 mod family;
@@ -34,8 +34,8 @@ pub struct SubLayer {
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
-    /// Indices of the sub-layers whose outputs this sub-layer reads. All are smaller than its own
-    /// index.
+    /// Indices of the sub-layers whose outputs this sub-layer reads. All these indices are smaller
+    /// than the sub-layer's own index.
     pub after: Vec<u32>,
     /// Index of the piece that is read from each of these outputs; `None` if the whole outputs are
     /// read.
@@ -54,14 +54,14 @@ pub struct SubLayer {
 /// The sub-layers of a model, in the order in which a scheduler considers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskGraph {
-    /// The sub-layers; each one comes after its dependencies.
+    /// The sub-layers; each sub-layer comes after the sub-layers on which it depends.
     pub tasks: Vec<SubLayer>,
 }
 
 /// The sub-layer that each accelerator runs in each step; `None` if it is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChipSchedule {
-    /// One list per accelerator, with an entry per step. The accelerators of a chip are
+    /// For each accelerator, a list with an entry per step. The accelerators of a chip are
     /// consecutive.
     pub chips: Vec<Vec<Option<u32>>>,
 }

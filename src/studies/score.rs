@@ -261,7 +261,8 @@ fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRu
     })
 }
 
-/// Predicts the makespan of a run. Without the interval, no report is needed, which saves time.
+/// Predicts the makespan of a run. Without an interval, the replay needs no report, which saves
+/// time.
 fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
     replay_run(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;

@@ -449,8 +449,8 @@ fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError>
     Ok(())
 }
 
-/// Gives nodes consecutive ids, and passes the nodes to a sink. All names are written to one
-/// buffer, so that no node needs an allocation.
+/// Gives nodes consecutive ids, and passes the nodes to a sink. All nodes share one buffer for
+/// their names, so that no node needs an allocation.
 struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,

@@ -90,7 +90,7 @@ pub enum LayerRole {
     Output,
 }
 
-/// One operation of a layer, with its weights.
+/// One operation of a layer, including its weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerOperator {
     /// Name of the operator, such as `attention.qkv`, `mlp.up` or `norm1`; unique within its layer.
@@ -224,8 +224,9 @@ pub enum OperatorKind {
         /// Rule by which the router chooses experts from scores.
         form: RouterForm,
     },
-    /// One matrix product per expert. `rows` copies of tokens are divided evenly among the experts; each
-    /// expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds its own bias of `outputs`.
+    /// A matrix product for each expert. `rows` copies of tokens are divided evenly among the
+    /// experts; each expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds
+    /// its own bias of `outputs`.
     ExpertLinear {
         /// Copies of tokens, over all experts together.
         rows: u64,

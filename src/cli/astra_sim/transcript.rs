@@ -2,7 +2,7 @@
 //!
 //! A line is `[time] [logger] [level] text`, the default format of the library with which ASTRA-sim
 //! logs. Lines of level `info` and above go to standard output: the rings of NPU 0 and, when an NPU
-//! finishes, its end and its statistics. The same lines go to `log.log` in the log folder. With
+//! finishes, its end and its statistics. `log.log` in the log folder gets the same lines. With
 //! `trace-enabled`, the log also gets a line each time a node is issued or completes. Times are
 //! UTC; `SOURCE_DATE_EPOCH` replaces the current time.
 //!

@@ -39,7 +39,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     args.add_to_json(&mut options);
     let text = Value::Object(options).to_string();
     assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
-    // Without the option, the efficiency is 1, which only JSON shows.
+    // Without the option, the efficiency is 1, and only the JSON output contains it.
     let args = parse(&["--compute", "roofline"]).unwrap();
     assert_eq!(
         args.replay_options().unwrap().compute,

@@ -10,8 +10,8 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Traces that are damaged or cannot be read. Each trace has its first error and the number of its
-/// further errors.
+/// Traces that are damaged or cannot be read. For each trace, the list contains the first error and
+/// the number of further errors.
 #[derive(Debug)]
 pub struct UnreadableTraces {
     files: Vec<(TraceError, usize)>,

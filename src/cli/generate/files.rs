@@ -25,7 +25,7 @@ const MANY: u64 = 20_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct FileSharing {
     /// True if identical ranks share one file by hard links. If false, or if the file system has no
-    /// hard links, each gets a copy.
+    /// hard links, each rank gets a copy of the file.
     pub link: bool,
     /// True if ranks that differ only in peers, groups and cores also share a file.
     pub members: bool,

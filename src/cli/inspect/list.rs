@@ -21,7 +21,7 @@ pub struct NodeListing {
 }
 
 struct RankListing {
-    /// All lines of the rank's listing.
+    /// All lines of the rank's listing, one after another.
     text: String,
     /// End offset of each line in `text`.
     ends: Vec<usize>,

@@ -64,7 +64,7 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
         text.contains("1,557,611,200") && text.contains("1,753,351,782,400 per sample"),
         "{text}"
     );
-    // A multiplication counts as two FLOPs; with the backward pass, a step has three times the
+    // A multiplication counts as two FLOPs; forward and backward pass together have three times the
     // FLOPs of the forward pass.
     assert!(
         text.contains("3.5067e12 per sample, forward; 1.0520e13 with backward"),

@@ -50,8 +50,8 @@ impl TopologyRow {
 /// Key of a layer: sizes, strides and dilations of its loops.
 type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 
-/// Costs of layers, from a table of cycles or from a search for a mapping. Each layer is looked up
-/// or mapped only once.
+/// Costs of layers, from a table of cycles or from a search for a mapping. The cost of each layer
+/// is looked up or computed only once.
 pub struct LayerPrices {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,

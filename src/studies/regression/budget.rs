@@ -19,7 +19,7 @@ pub struct CoveredWorkload {
 pub struct BudgetChoice {
     /// Names of the selected workloads, in order of selection.
     pub chosen: Vec<String>,
-    /// Names of the other workloads.
+    /// Names of the workloads that were not selected.
     pub left_out: Vec<String>,
     /// Features that only workloads outside the selection cover.
     pub uncovered: BTreeSet<String>,

@@ -20,9 +20,9 @@ pub struct MeasuredVerdict {
 }
 
 /// A prediction is outside the measured steps if it differs from their median by more than this
-/// number of standard deviations. Of normally distributed steps, 0.27 % are outside. With few
-/// measured steps, more of them are outside, because the estimate of their spread is less certain.
-/// `docs/how-to/archives.md` gives these rates, which a test below measures.
+/// number of standard deviations. Of normally distributed steps, 0.27 % are outside. If there are
+/// few measured steps, more of them are outside, because the estimate of their spread is less
+/// certain. `docs/how-to/archives.md` gives these rates, which a test below measures.
 const OUTSIDE: f64 = 3.0;
 /// Ratio of a normal distribution's standard deviation to its MAD.
 const PER_MAD: f64 = 1.4826;

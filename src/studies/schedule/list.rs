@@ -185,8 +185,8 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     schedule
 }
 
-/// Schedules by the printed algorithm, in which only a chip without a sub-layer is given any. Such
-/// a chip is given all ready sub-layers, and runs them one by one.
+/// Schedules by the printed algorithm, in which only a chip without a sub-layer is given any. A
+/// chip without a sub-layer is given all ready sub-layers, and runs them one by one.
 fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
@@ -213,8 +213,8 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
                 of_chip.push(None);
             }
         }
-        // No line of DEAP's Algorithm 1 marks sub-layers as finished. In this implementation, all
-        // sub-layers of a round count as finished from the next round on.
+        // No line of DEAP's Algorithm 1 marks sub-layers as finished. This implementation counts
+        // all sub-layers of a round as finished from the next round on.
         finished.clone_from(&given);
         if !moved {
             let given = given.iter().filter(|given| **given).count();

@@ -17,8 +17,8 @@
 //! n is the number of parts whose row block contains, or is inside, the row block that the same
 //! chip has in the previous product. If a product needs the whole previous output, as scores need
 //! all keys, it moves F (P − 1). Costs depend only on a product and its predecessor. So at each
-//! level, one pass over the products finds the best of all 2^L choices. Levels are decided from the
-//! outermost inward.
+//! level, one pass over the products finds the best of all 2^L choices for L products. Levels are
+//! decided from the outermost inward.
 
 use std::collections::BTreeMap;
 

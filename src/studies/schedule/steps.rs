@@ -3,9 +3,9 @@
 //!
 //! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its
 //! weights and, at the beginning of the model, the input. Data that are already on its chip need no
-//! transfer. Data that are on no chip, as all inputs at first, come from memory through the network
-//! interface (DEAP, section IV-C). Data on several other chips come from the chip with the shortest
-//! transfer time. A transfer of m bytes over links at distance d takes (DEAP's Eq. 2)
+//! transfer. Data that are on no chip come from memory through the network interface (DEAP, section
+//! IV-C); at first, all inputs are on no chip. Data on several other chips come from the chip with
+//! the shortest transfer time. A transfer of m bytes over links at distance d takes (DEAP's Eq. 2)
 //!
 //! t = m d / B,
 //!
@@ -405,8 +405,8 @@ impl ChipMachine {
                     *left = left.saturating_sub(1);
                 }
             }
-            // Outputs that no later step uses are dropped without a log entry. Weights stay for later
-            // steps.
+            // Outputs that no later step uses are dropped without a log entry. Weights are kept for
+            // later steps.
             for store in &mut stores {
                 store.retain(|data, (used, _)| {
                     uses.get(data).is_some_and(|left| *left > 0)

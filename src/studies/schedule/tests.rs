@@ -224,8 +224,8 @@ proptest! {
 }
 
 /// Three sub-layers have no dependencies, and one depends on the last of them. As printed, the
-/// algorithm gives the first chip all three, and the second chip the fourth. It never completes a
-/// chain of three sub-layers on two chips.
+/// algorithm gives the first chip all three, and the second chip the fourth. As printed, the
+/// algorithm never completes a chain of three sub-layers on two chips.
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = TaskGraph {
@@ -484,8 +484,7 @@ fn layers_that_inference_does_not_compute_are_left_out() {
     assert_eq!(graph.tasks.len(), 2);
     assert_eq!(graph.tasks[1].after, [0]);
     assert_eq!(schedule.chips, [[Some(0), None, None, Some(1)]]);
-    // Without ids, a step depends on the last earlier step that has a sub-layer which is not
-    // removed.
+    // Without ids, a step depends on the last earlier step that has a sub-layer after removal.
     let text = "[[{'K': 2}, {'type': 'Dropout'}, {'K': 3}]]";
     let (graph, _) = parse_schedule(text, "s").unwrap();
     assert_eq!(graph.tasks[1].after, [0]);

@@ -6,11 +6,11 @@
 //! uncorrected parts of a step (messages, sums over replicas between nodes) do not grow with the
 //! factor.
 //!
-//! All groups share a part of their factors. Let `t` be the variance between groups and `s` the
-//! variance within a group, both of the factors' logarithms. A group of `n` steps keeps the part
-//! `t / (t + s / n)` of its distance from the shared factor (partial pooling). The shared factor's
-//! logarithm is reduced by its own variance (James and Stein, 1961). Models outside the groups use
-//! the shared factor.
+//! The factors of all groups have a part in common. Let `t` be the variance between groups and `s`
+//! the variance within a group, both of the factors' logarithms. A group of `n` steps keeps the
+//! part `t / (t + s / n)` of its distance from the shared factor (partial pooling). The shared
+//! factor's logarithm is reduced by its own variance (James and Stein, 1961). Models outside the
+//! groups use the shared factor.
 
 use super::{MeasuredRun, RunTable, ScoreError, predict_makespan, score_all};
 use chakram_base::units::Span;
@@ -44,7 +44,7 @@ pub struct StepCorrection {
     pub left_out: Vec<f64>,
 }
 
-/// All corrections of a machine's kernel times that measured steps give.
+/// All corrections that measured steps give for a machine's kernel times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCalibration {
     /// Corrections of the groups, sorted by their matrix products in ascending order.
@@ -191,8 +191,8 @@ impl PooledFactors {
             .iter()
             .map(|mean| (mean - all) * (mean - all))
             .sum::<f64>();
-        // With fewer groups, the variance between groups is unknown, so each group keeps its own
-        // factor.
+        // If there are fewer groups, the variance between groups is unknown, so each group keeps
+        // its own factor.
         let between = match groups.len() < LEAST_GROUPS {
             true => f64::INFINITY,
             false => (spread / (count - 1.0) - of_steps).max(0.0),

@@ -1,5 +1,5 @@
-//! Parser for measured matrix multiplications (GEMMs) in CSV. Each row has a number format, the
-//! rows, columns and summed size of a GEMM, and its time.
+//! Parser for measured matrix multiplications (GEMMs) in CSV. Each row has a number format, a
+//! GEMM's rows, columns and summed size, and its time.
 
 use super::ScoreError;
 use chakram_base::config::quote_for_message;

@@ -114,7 +114,7 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are
 
 impl ScoredTable<'_> {
     /// Returns the scores of chakram and of the null model for the runs that `wanted` selects;
-    /// `None` if it selects none.
+    /// `None` if no run is selected.
     fn summarize_runs(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
         let picked = |i: &usize| wanted(&self.table.runs[*i]);
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();

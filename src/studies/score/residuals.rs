@@ -252,8 +252,8 @@ impl StepResiduals {
             .collect()
     }
 
-    /// Mean of the logarithms of the rates of the steps that `wanted` selects; `None` if it selects
-    /// none.
+    /// Mean of the logarithms of the rates of the steps that `wanted` selects; `None` if no step is
+    /// selected.
     fn mean_rate(&self, wanted: impl Fn(&StepKey) -> bool) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));

@@ -491,8 +491,8 @@ fn left_out_error(stack: &SoftwareStack, left: &StackDecision) -> String {
 /// Sizes that a model's name determines. A run may repeat these sizes, but not change them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
-/// Returns the named model with the run's layers and tokens. Without a name, returns a GPT model
-/// with the run's sizes.
+/// Returns the named model with the run's layers and tokens. If the run names no model, returns a
+/// GPT model with the run's sizes.
 fn resolve_model(
     options: &BTreeMap<String, String>,
     columns: &RunColumns,

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// are not considered clear.
 const CLEAR: f64 = 0.03;
 
-/// Degrees of parallelism. If the number of NPUs stays the same, two degrees change together.
+/// Degrees of parallelism. If the number of NPUs is constant, two degrees must change together.
 const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
-/// Options that count as one, because they change together.
+/// Options that count as a single option, because they always change together.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
 
 /// Number of pairs of runs that differ only in one option, and number of those that are predicted

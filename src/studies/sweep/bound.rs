@@ -7,9 +7,9 @@
 //! - a kernel takes exactly its duration on the machine, and starts when its dependencies have
 //!   ended, even if another kernel is on its lane;
 //! - a message arrives no earlier than its uncontended time after the earliest start of its send;
-//! - a collective does not wait for its other members. It takes at least the time in which a member
-//!   can receive its bytes through all ports of the group's dimensions, or the measured time if
-//!   that is shorter;
+//! - a collective does not wait for its other members. The collective takes at least the time in
+//!   which a member can receive its bytes through all ports of the group's dimensions, or the
+//!   measured time if that is shorter;
 //! - all other nodes take no time.
 //!
 //! Each rule removes a constraint of the replay or shortens a time, so no replay is faster. Since
@@ -115,8 +115,8 @@ pub fn bound_quickly(
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
     let more = few + unit;
-    // So few micro-batches can all be simulated. Extrapolation is also valid only for a single
-    // step.
+    // With so few micro-batches, simulate all of them. Extrapolation is also valid only for a
+    // single step.
     if all <= more || plan.steps > 1 {
         return bound_whole_step(point, pattern);
     }

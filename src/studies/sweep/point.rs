@@ -156,8 +156,8 @@ impl ResolvedPoint {
     }
 }
 
-/// Returns the settings that change the machine file. These are the settings whose keys `path` maps
-/// to a path in the file.
+/// Returns the settings that change the machine file. The result contains the settings whose keys
+/// `path` maps to a path in the file.
 fn machine_edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,

@@ -1,4 +1,4 @@
-//! One or more collectives among all ranks or a group of ranks.
+//! One or more collectives of the same kind among all ranks or a group of ranks.
 
 use super::{
     GenerateError, MOST_NODES, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -221,7 +221,7 @@ impl TraceGenerator for CollectiveGenerator {
     fn class_of(&self, rank: u32) -> u32 {
         match &self.members {
             Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
-            // With skew, each member has its own delay.
+            // If there is a skew, each member has its own delay.
             _ if self.options.skew != Span::ZERO => rank,
             Some(members) => members.sorted[0],
             None => 0,

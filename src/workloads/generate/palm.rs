@@ -21,9 +21,9 @@
 //! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, over all replicas together |
 //!
 //! PALM divides byte counts in units of 2^20 by rates in units of 10^6 bytes per ms, so this
-//! pattern multiplies byte counts by 10^6 / 2^20. All that a core reads and writes in a layer is
-//! one memory access. Cores follow a serpentine path within a die, and dies follow a serpentine
-//! path within a column. The model has no head and no embedding.
+//! pattern multiplies byte counts by 10^6 / 2^20. All reads and writes of a core in a layer are one
+//! memory access. Cores follow a serpentine path within a die, and dies follow a serpentine path
+//! within a column. The model has no head and no embedding.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,

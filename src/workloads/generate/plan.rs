@@ -176,7 +176,7 @@ words! {
 
 words! {
     /// Training state that replicas shard so that each stores only a part (Rajbhandari et al.,
-    /// "ZeRO", 2020). Each stage also shards the state that the previous stages shard.
+    /// "ZeRO", 2020). Each stage of ZeRO also shards the state that the previous stages shard.
     ZeroStage {
         /// Nothing: every replica has the whole state.
         None = "0",
@@ -211,7 +211,7 @@ words! {
     /// Rule that decides which operands of a stage stay in SRAM; all other operands are loaded and
     /// stored.
     ResidencyRule {
-        /// None: all operands are in the NPU's memory.
+        /// No rule: all operands are in the NPU's memory.
         None = "none",
         /// SRAM keeps weights, activations, both or neither, whichever causes the least memory
         /// traffic.
@@ -247,8 +247,8 @@ words! {
 words! {
     /// Implementation of attention.
     AttentionKernel {
-        /// One kernel. Scores stay on chip, so the backward kernel recomputes them (Dao et al.,
-        /// "FlashAttention", 2022).
+        /// A single fused kernel. Scores stay on chip, so the backward kernel recomputes them (Dao
+        /// et al., "FlashAttention", 2022).
         Flash = "flash",
         /// Separate kernels for the product, softmax, dropout and the second product. Each kernel
         /// reads and writes all scores.
@@ -489,7 +489,7 @@ impl ScheduleName {
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,
             (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
-            // Each layer is a chunk; the number of layers is not known before the model.
+            // Each layer is a chunk; the number of layers is set later, when the model is known.
             (Self::LayerWise, None) => PipelineSchedule::LayerWise { layers: 1 },
             (Self::Inference, None) => PipelineSchedule::Inference,
             (Self::ZeroBubbleH1, None) => PipelineSchedule::ZeroBubbleH1,

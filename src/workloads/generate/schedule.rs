@@ -6,9 +6,9 @@
 //! forward and backward passes alternate. After the last forward pass, the remaining backward
 //! passes follow. Backward passes keep the order of micro-batches but reverse the order of chunks
 //! (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
-//! Megatron-LM", SC'21, figures 3 and 4). Other schedules are lists of steps: schedules that
-//! compute weight gradients in separate passes ([`zero_bubble`]), schedules that run two passes at
-//! the same time ([`dual_pipe`]), and orders from a file ([`PassOrders`]).
+//! Megatron-LM", SC'21, figures 3 and 4). Other schedules are defined by lists of steps: schedules
+//! that compute weight gradients in separate passes ([`zero_bubble`]), schedules that run two
+//! passes at the same time ([`dual_pipe`]), and orders from a file ([`PassOrders`]).
 //!
 //! The dependencies between stages follow the same rule in all schedules
 //! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
@@ -71,7 +71,7 @@ pub enum PipelineSchedule {
 pub enum PassKind {
     /// Activations. Passes run from the first layer to the last.
     Forward,
-    /// All gradients. Passes run from the last layer to the first.
+    /// Gradients of activations and of weights. Passes run from the last layer to the first.
     Backward,
     /// Only gradients of activations. Passes run from the last layer to the first.
     InputGradient,

@@ -10,9 +10,9 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! Each such sum is an all-reduce of one device's shard of the result. PALM's text gives the input
-//! as `N x K`. The table and the code use the form above, and tests with small matrix products
-//! confirm it. A bias, which Table III omits, adds `N / n` to the update.
+//! Each of these sums is an all-reduce of one device's shard of the result. PALM's text gives the
+//! input as `N x K`. The table and the code use the form above, and tests with small matrix
+//! products confirm it. A bias, which Table III omits, adds `N / n` to the update.
 //!
 //! A convolution `(b, c, i, k)` is sharded in the same way, but m divides the rows of its output:
 //! see [`ShardingDegrees`]. PALM's table computes FLOPs from the input's size, and assumes windows

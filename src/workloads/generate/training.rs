@@ -290,7 +290,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the parts of a stage with their chunks, in the model's order. All stages with the
-    /// same parts return them in the same order.
+    /// same parts return the parts in the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunk_count();
         let mut parts: Vec<_> = chunks

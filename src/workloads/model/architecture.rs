@@ -61,8 +61,8 @@ pub struct LatentAttention {
     pub kv_rank: u64,
     /// Columns of a query or key head to which rotary embedding is not applied.
     pub plain: u64,
-    /// Columns of a query or key head to which rotary embedding is applied. All key heads share one
-    /// set of these columns.
+    /// Columns of a query or key head to which rotary embedding is applied. All key heads share a
+    /// single set of these columns.
     pub turned: u64,
     /// Columns of a head of values.
     pub values: u64,

@@ -27,7 +27,7 @@ pub enum ModelError {
         did_you_mean(*.closest)
     )]
     Unknown {
-        /// Name that the user asked for.
+        /// Name that the user gave.
         name: String,
         /// The preset with the most similar name, if one is similar.
         closest: Option<&'static str>,
@@ -39,7 +39,7 @@ pub enum ModelError {
         not_from_hubs(*closest)
     )]
     OnHub {
-        /// Name that the user asked for.
+        /// Name that the user gave.
         name: String,
         /// The preset of the same family and size, or `None` if there is none.
         closest: Option<&'static str>,

@@ -2,8 +2,8 @@
 //!
 //! In a forward pass, each operator saves the data that its gradients need and that no other
 //! operator saves: its input, and its own data, such as dropout masks. An operator saves its input
-//! but not its output, because the output is the next operator's input. So no tensor is counted
-//! twice, and saved bytes can be summed over operators.
+//! but not its output, because the output is the next operator's input. Therefore no tensor is
+//! counted twice, and saved bytes can be summed over operators.
 //!
 //! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves
 //! `s h (34 + 5 a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large
@@ -21,8 +21,8 @@ impl OperatorKind {
     /// Returns the bytes that the forward pass of one sample saves for its backward pass, with
     /// `element` bytes per element.
     ///
-    /// `fused` attention (FlashAttention) never writes scores to memory. It saves a 4-byte number
-    /// per row of scores instead.
+    /// `fused` attention (FlashAttention) never writes scores to memory. Fused attention saves a
+    /// 4-byte number per row of scores instead.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         self.to_spec().kept_bytes(element, fused)[0]
     }

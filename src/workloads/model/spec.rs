@@ -68,9 +68,10 @@ pub struct AxisSpec {
 /// The degree that divides an axis, or the reason why none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisCut {
-    /// This degree divides the axis; the noun names the units of the axis in messages.
+    /// This degree divides the axis; the text is a noun that names the units of the axis in
+    /// messages.
     By(OperatorAxis, &'static str),
-    /// This degree would divide the axis, but must be 1; the text gives the reason.
+    /// This degree would divide the axis, but must be 1; the text gives the reason for messages.
     Whole(OperatorAxis, &'static str),
     /// No degree divides the axis.
     Never,
@@ -115,7 +116,7 @@ pub struct KeptTensor {
 /// Attention kernels that save a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptByKernels {
-    /// All attention kernels.
+    /// All attention kernels save the tensor.
     Any,
     /// Only fused attention.
     Fused,
@@ -147,8 +148,8 @@ pub enum ChainInput {
     /// No earlier result, because the operator looks up a table. The operator starts a new chain,
     /// and the previous chain's result is stored outside the chain until an operator uses it.
     Table,
-    /// No earlier result, because the operator looks up embedding bags. Its own result is stored
-    /// outside the chain.
+    /// No earlier result, because the operator looks up embedding bags. The operator's own result
+    /// is stored outside the chain.
     Beside,
 }
 

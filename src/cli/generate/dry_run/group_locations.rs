@@ -61,8 +61,8 @@ impl NeighbourHops {
 /// extent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedExtent {
-    /// True if the members form a grid, which consists of all combinations of their coordinates.
-    /// Otherwise, a collective is a single ring over all members.
+    /// True if the members form a grid, which consists of all combinations of their coordinates. If
+    /// the members form no grid, a collective is a single ring over all members.
     pub regular: bool,
     /// Dimensions along which the members' coordinates differ, innermost first.
     pub along: Vec<DimensionMembers>,

@@ -1,5 +1,5 @@
-//! Plan options as settings of a run. Each setting has the job without its option, so that options
-//! without an effect can be found.
+//! Plan options as settings of a run. Each setting comes with the job without its option, so that
+//! options without an effect can be found.
 
 use super::TrainingArgs;
 use super::request::{STACK, TOKENS};

@@ -108,7 +108,7 @@ impl BestFirstSearch<'_> {
         };
         let score = self.study.objectives[0]
             .score_to_minimise(&measures, &self.study.with_base(&queued.point));
-        // A point without a score comes first, because no bound can exclude it.
+        // A point without a score is first in the queue, because no bound can exclude it.
         let score = to_ordered_bits(score.unwrap_or(f64::NEG_INFINITY));
         self.queue.insert((score, bound.is_whole, index));
     }

@@ -65,7 +65,7 @@ pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestio
         .is_some_and(|known| known.answers_question(question))
 }
 
-/// All points of a study about which something is known, by [`setting::format_settings`].
+/// All points of a study of which an answer or a bound is known, by [`setting::format_settings`].
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
 /// A question that is not answered yet: the point's key, the question, and the point's settings.

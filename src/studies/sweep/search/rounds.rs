@@ -1,5 +1,5 @@
-//! Layers that take turns: round after round, each layer is searched while all other axes stay at the best
-//! point so far.
+//! Search with layers that take turns: in each round, each layer is searched in turn while all
+//! other axes stay at the best point so far.
 //!
 //! A joint search of many layers visits the product of their sizes; a round of turns visits only
 //! the sum. The search ends after the first round without an improvement. At the end, no change of
@@ -8,7 +8,7 @@
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;
 
-/// One layer's turn in a round.
+/// The turn of one layer in a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerTurn {
     /// Number of the round, from 1.

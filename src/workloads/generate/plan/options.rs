@@ -443,7 +443,7 @@ plan_options! {
             draft.plan.ranks = ranks;
             draft.plan.place.clear();
         };
-    // `place` and the pair `order` and `ranks` both number ranks, so whichever is set later
+    // `place` numbers ranks, and so do `order` and `ranks` together; the one that is set later
     // overrides the other.
     place: Vec<AxisMapping> = Vec::new(),
     "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
@@ -520,7 +520,7 @@ plan_options! {
     prefetch: u32 = 1, "Number of layers whose parameters are gathered ahead, with {zero} 3" {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
     };
-    /// If false, parameters stay gathered for the whole step.
+    /// If false, parameters stay gathered until the end of the step.
     reshard: bool = true, "Free gathered parameters after each pass ({zero} 3)" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };

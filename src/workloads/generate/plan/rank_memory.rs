@@ -73,10 +73,10 @@ impl RankMemory {
         self.own.saturating_add(share)
     }
 
-    /// Returns true if ranks with these peaks fit into the memories; each peak comes with its
-    /// number of ranks. Bytes that do not fit into an NPU's own memory are stored in remote memory.
-    /// If all ranks share one remote memory, its whole capacity counts; otherwise each rank must
-    /// fit into its own share.
+    /// Returns true if ranks with these peaks fit into the memories; each entry has a peak and the
+    /// number of ranks with this peak. Bytes that do not fit into an NPU's own memory are stored in
+    /// remote memory. If all ranks share one remote memory, its whole capacity counts; otherwise
+    /// each rank must fit into its own share.
     pub fn fits_peaks(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {

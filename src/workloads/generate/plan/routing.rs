@@ -97,7 +97,7 @@ impl FromStr for CapacityFactor {
     }
 }
 
-/// Returns each expert's share of all token copies, if each token goes to `chosen` of `experts`
+/// Returns each expert's share of all token copies, if each token is sent to `chosen` of `experts`
 /// experts.
 fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) -> Vec<f64> {
     let number = usize::try_from(experts).unwrap_or(usize::MAX);
@@ -152,7 +152,8 @@ pub(in crate::generate) fn fullest_rank_load(
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
     if let Some(CapacityFactor(thousandths)) = capacity {
-        // With a capacity, unused slots are padded, so all ranks process the same number of rows.
+        // If there is a capacity, unused slots are padded, so all ranks process the same number of
+        // rows.
         return f64::from(thousandths) / 1000.0;
     }
     let shares = expert_shares(balance, counts, experts, chosen);
@@ -233,8 +234,8 @@ mod tests {
             factor(RoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
             1.5
         );
-        // A single rank has all copies, so its number is the mean. With more ranks, the fullest
-        // rank exceeds the mean by a larger factor.
+        // A single rank has all copies, so its number is the mean. If there are more ranks, the
+        // fullest rank exceeds the mean by a larger factor.
         let of = |ranks| factor(skewed(1.2), &[], [64, 6, ranks]);
         let factors = [1, 2, 4, 8, 16, 32, 64].map(of);
         assert!((factors[0] - 1.0).abs() < 1e-9);

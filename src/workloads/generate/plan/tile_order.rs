@@ -47,7 +47,8 @@ impl CoreGrid {
     }
 }
 
-/// Returns the coordinates of a rectangle row by row. With `turns`, every second row runs backward.
+/// Returns the coordinates of a rectangle row by row. If `turns` is true, every second row runs
+/// backward.
 fn walk_rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item = [u32; 2]> {
     (0..size[1]).flat_map(move |y| {
         (0..size[0]).map(move |x| {

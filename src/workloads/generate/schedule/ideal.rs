@@ -19,7 +19,7 @@ pub struct PassTimes {
 impl PipelineSchedule {
     /// Returns the time by PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B) over the stages, without
     /// the weight update. `stages` has F + B of each stage, for one micro-batch and one chunk;
-    /// without backward passes, B is 0. With v chunks, v m takes the place of m.
+    /// without backward passes, B is 0. For v chunks, v m takes the place of m.
     ///
     /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes
     /// (m - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. 1F1B can be

@@ -13,8 +13,7 @@ fn pipeline_pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
 
 /// Returns ZB-H1's steps, which are 1F1B's with the weight gradients moved. Stage i of S computes a
 /// micro-batch's weight gradients i micro-batches later than its input gradients. So every stage
-/// stores the activations of at most S micro-batches, which is the number of the first stage in
-/// 1F1B.
+/// stores the activations of at most S micro-batches, the same number as the first stage in 1F1B.
 pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let warm_up = micro_batches.min(stages - stage - 1);
     let mut order = Vec::new();

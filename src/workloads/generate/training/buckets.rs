@@ -17,12 +17,12 @@
 //!   and `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set, version 2.3 keeps this size of the
 //!   first bucket, but later versions (checked: 2.15) give the first bucket the same size as the
 //!   others.
-//! - Buckets are reduced in this order, each as soon as its last gradient is computed. So a bucket
-//!   waits only for nodes up to its last gradient.
+//! - Buckets are reduced in this order, each as soon as its last gradient is computed. So a
+//!   bucket's reduction waits only for nodes up to the bucket's last gradient.
 //!
-//! With expert parallelism, gradients of experts have buckets of their own, because fewer ranks
-//! have these gradients. The same rules apply to these buckets (`overlap_grad_reduce` of
-//! Megatron-LM, which has separate buffers for experts).
+//! With expert parallelism, gradients of experts are in separate buckets, because fewer ranks have
+//! these gradients. The same rules apply to these buckets (`overlap_grad_reduce` of Megatron-LM,
+//! which has separate buffers for experts).
 //!
 //! In this module, a matrix multiplication of a model, such as the one for queries, keys and
 //! values, has one matrix and one bias, even if an implementation has several. Events that occur

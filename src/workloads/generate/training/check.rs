@@ -459,8 +459,8 @@ fn check_divisibility(
     Ok(())
 }
 
-/// Checks that operators with degrees of their own exist, and that their degrees are compatible with the rest
-/// of the plan.
+/// Checks that operators to which the plan gives their own degrees exist, and that their degrees
+/// are compatible with the rest of the plan.
 fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results \

@@ -193,7 +193,7 @@ impl<'p> DataflowTracer<'p> {
     }
 
     /// Returns the layout of a layer's output. With sequence parallelism, a sum over all members is
-    /// scattered, so that each member has its own tokens.
+    /// a reduce-scatter, so that each member gets its own tokens.
     fn output_layout(&self, held: &ShardedActivation) -> ShardLayout {
         let all = MeshAxis::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);

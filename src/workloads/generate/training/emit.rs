@@ -161,8 +161,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.free_released()
     }
 
-    /// Frees memory that no later node would free. This occurs if the plan leaves out all kernels
-    /// of the layers after the last node.
+    /// Frees memory that no later node would free. Such memory remains if the plan leaves out all
+    /// kernels of the layers after the last node.
     fn free_released(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {

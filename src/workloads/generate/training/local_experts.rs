@@ -3,16 +3,16 @@
 //!
 //! The ranks of a stage form a grid `tensor x context x data` for attention, and a grid
 //! `expert_tensor x expert x replicas` for experts, as with Megatron-LM's
-//! `--expert-tensor-parallel-size`. Each expert is sharded among `expert_tensor` neighbours of a
-//! tensor group, and a layer's experts are divided among `expert` such blocks. The `replicas` that
-//! have the same shard of the same experts sum the gradients of this shard. With sequence
-//! parallelism, each member of a tensor group sends copies of its own tokens, and the members that
-//! share an expert gather them.
+//! `--expert-tensor-parallel-size`. Each expert is sharded among a block of `expert_tensor`
+//! neighbours in a tensor group, and a layer's experts are divided among `expert` such blocks. The
+//! `replicas` that have the same shard of the same experts sum the gradients of this shard. With
+//! sequence parallelism, each member of a tensor group sends copies of its own tokens, and the
+//! members that share an expert gather them.
 //!
 //! If routing is balanced, a rank with `t` tokens of `c` copies each sends `t c` copies, receives
 //! the same number, and processes the received copies with its own experts. So expert parallelism
-//! divides the weights, but not the number of rows. If routing is skewed, every rank has as many
-//! rows as the fullest rank ([`routing`](crate::generate::plan)).
+//! divides the weights among ranks, but does not change a rank's number of rows. If routing is
+//! skewed, every rank has as many rows as the fullest rank ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
     ExpertExchangeForm, ParallelismPlan, RecomputePolicy, distinct_ranks, fullest_rank_load,

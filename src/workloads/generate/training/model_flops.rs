@@ -59,8 +59,8 @@ impl TrainingGenerator {
         ) {
             (false, _) => 0,
             (true, true) => 1 + u128::from(input_gradient),
-            // Both factors need gradients, or neither does. The gains of attention's norms have
-            // gradients, so both factors' gradients are needed.
+            // In a product of two results, either both factors need gradients or neither does. The
+            // gains of attention's norms have gradients, so both factors' gradients are needed.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }

@@ -20,7 +20,7 @@
 //!
 //! The recomputation runs before the block's backward pass. The policy saves outputs only of
 //! `aten.mm`, but products of 8-bit numbers are `aten._scaled_mm`. So in 8-bit models, all products
-//! whose outputs the backward pass needs are recomputed: all except the last.
+//! except the last are recomputed, because the backward pass needs their outputs.
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};

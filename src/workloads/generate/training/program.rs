@@ -47,7 +47,7 @@ pub(super) enum ProgramTask {
 /// A dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
-    /// All nodes on which the whole program depends.
+    /// The dependencies of the whole program.
     Entry,
     /// The node with this index in the program.
     Node(u32),

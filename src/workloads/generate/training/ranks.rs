@@ -58,7 +58,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the index of the node counts of the representative at `like`. Without adapters and
-    /// without messages in tensor groups, every representative is member 0, so each stage has one
+    /// without messages in tensor groups, member 0 represents every member, so each stage has one
     /// entry.
     fn kind_of(&self, like: RankCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize

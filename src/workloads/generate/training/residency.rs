@@ -13,7 +13,7 @@
 //!
 //! If either weights or activations would fit, the stage keeps whichever causes less traffic. If a
 //! stage keeps neither, one operand of an operator is divided into parts that fit (at least one
-//! part), and the other operand is loaded once per part. This choice is Algorithm 1 of Fang et al.
+//! part), and the other operand is loaded once per part. These rules are Algorithm 1 of Fang et al.
 //! (PALM) with five corrections. As printed, the second branch (ΣWSG ≤ C) is never taken, because
 //! it follows ΣW ≤ C; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand
 //! that stays is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the
@@ -176,7 +176,7 @@ mod tests {
         for (capacity, state, traffic) in [
             (460, SramResidency::Both, [0, 0]),
             // Either weights or activations fit, and both cause equal traffic: I + O = 50 B or W =
-            // 50 B per operator. With equal traffic, weights are kept.
+            // 50 B per operator. If both cause equal traffic, weights are kept.
             (459, SramResidency::Weights, [30, 20]),
             (399, SramResidency::Activations, [50, 0]),
             // The operator loads min(50 + 2 x 30, 30 + 1 x 50) = 80, and stores its result.
@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(before, 0);
     }
 
-    /// As printed, weights stay as soon as they fit without their state, and results are stored
-    /// even if everything fits.
+    /// By the printed algorithm, weights stay as soon as they fit without their state, and results
+    /// are stored even if everything fits.
     #[test]
     fn the_printed_algorithm_has_a_branch_that_is_never_taken() {
         let printed = |capacity| SramPolicy {

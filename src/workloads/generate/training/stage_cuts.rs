@@ -6,7 +6,7 @@ use crate::model::{LayerRole, Model, ModelLayer};
 
 /// Returns the first layer of each part; the last entry is the number of layers. With
 /// [`SplitUnit::Blocks`], layers before the blocks belong to the first part, and layers after them
-/// to the last. With [`SplitUnit::Layers`], all layers count equally.
+/// to the last. With [`SplitUnit::Layers`], all layers have the same weight.
 pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.part_count(plan.pipeline) as usize;
@@ -42,7 +42,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
 
 /// Divides `counts` into `parts` runs such that the largest sum of a run is minimal. Returns the
 /// start of each run and the end of the last. Later runs are filled first, so that the first run,
-/// whose stage has the most micro-batches in flight, has only the rest.
+/// whose stage has the most micro-batches in flight, gets only what remains.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -69,7 +69,7 @@ fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let (mut starts, mut end) = (vec![counts.len()], counts.len());
     for before in (1..parts).rev() {
         let (mut start, mut sum) = (end, 0);
-        // Each earlier run needs at least one entry.
+        // Leave at least one entry for each earlier run.
         while start > before {
             sum += u128::from(counts[start - 1]);
             if sum > least && start < end {
@@ -141,8 +141,8 @@ mod tests {
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];
         // A total of 30 is divided into three parts: some part has at least three blocks (12), or
-        // two blocks and the head (14). With at most 12 per part, the last part has the head and
-        // one block, the second three blocks, and the first the other two.
+        // two blocks and the head (14). If each part has at most 12, the last part has the head and
+        // one block, the second part three blocks, and the first part the other two.
         assert_eq!(min_max_partition(&counts, 3), [0, 3, 6, 8]);
     }
 }

@@ -86,7 +86,7 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
                 .map(|rank| job.shape_of(rank))
                 .collect();
             let distinct: std::collections::BTreeSet<u32> = shapes.into_iter().collect();
-            // There is only one kind if every member is an adapter.
+            // If every member is an adapter, there is only one kind.
             let kinds = stages.map(|tensor| if tensor == adapters { 1 } else { 2 });
             let kinds = kinds.into_iter().sum::<usize>();
             assert_eq!(distinct.len(), kinds, "{stages:?} {adapters} {sums:?}");

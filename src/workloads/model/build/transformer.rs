@@ -299,7 +299,7 @@ pub(super) fn parse_heads(
         ));
     }
     if root.get("kv_rank").is_some() {
-        // With latent attention, head widths come from other keys, so nothing uses this width.
+        // With latent attention, other keys give the widths of heads, so nothing uses this width.
         return Ok((heads, heads, 1));
     }
     if let Some(field) = root.get("head_width") {

@@ -73,7 +73,8 @@ pub struct MemoryBoundKernels {
 /// frameworks differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelSpec {
-    /// One kernel each for the matrix product, the input's gradient, and the weights' gradient.
+    /// Three kernels: for the matrix product, for the input's gradient, and for the weights'
+    /// gradient.
     Products,
     /// Products of queries with keys and of scores with values, in one fused kernel or in several.
     Attention {

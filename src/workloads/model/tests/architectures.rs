@@ -84,8 +84,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         sum(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
-    // An additional block predicts one more token. This block is like the last block, with two more
-    // norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
+    // An additional block predicts one more token. The additional block is like the last block,
+    // with two more norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
     let text = crate::model::PRESETS
         .iter()
         .find(|one| one.name == "deepseek-v3")

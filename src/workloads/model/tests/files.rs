@@ -94,8 +94,9 @@ fn sizes_that_cannot_be_are_refused() {
             "{found}"
         );
     }
-    // Each size is valid, but the product of sizes is not. 32 layers have 32 x 3 x 4096 x 10^12
-    // parameters, which fit into 64 bits; with 8192 tokens, the multiplications do not fit.
+    // Each size is valid by itself, but the product of the sizes is too large. 32 layers have 32 x
+    // 3 x 4096 x 10^12 parameters, which fit into 64 bits; with 8192 tokens, the multiplications do
+    // not fit.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit in 64 bits"),

@@ -77,7 +77,7 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
     // In Qwen2.5-7B, only the products before attention have biases.
     assert_eq!(read(QWEN2).parameter_count(), 7_615_616_512);
-    // With samples of another length, the file still gives the preset's operators.
+    // If samples have another length, the file still gives the preset's operators.
     let at = |tokens| {
         ModelDefinition::parse(GPT_OSS, "config.json", Some(tokens))
             .unwrap()

@@ -51,8 +51,8 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
         model.multiplication_count() + model.table_weights(),
         1_753_433_832_000
     );
-    // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. With 2 h l for the token's
-    // attention to itself, it takes 1.55512e9.
+    // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. Including 2 h l for the token's
+    // attention to itself, the number is 1.55512e9.
     let model = Model::with_sequence("gpt2-xl", 1).unwrap();
     let attention = over(&model, LayerRole::Block, core);
     assert_eq!(attention, 2 * 48 * 1_600);
@@ -93,7 +93,7 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
 
 #[test]
 fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
-    // With 5750 layers, one token takes 12 x 5750 x 1600^2 = 176,640,000,000 multiplications
+    // With 5750 layers, one token takes 12 x 5750 x 1600^2 = 176,640,000,000 multiplications,
     // without its attention.
     let text = super::files::text("gpt2-xl").replace("layers = 48", "layers = 5750");
     let model = crate::model::ModelDefinition::parse(&text, "x.toml", Some(1))

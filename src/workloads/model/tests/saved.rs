@@ -59,10 +59,10 @@ fn what_is_around_the_blocks_follows_section_4_3() {
 
 #[test]
 fn gates_and_shared_heads_keep_what_they_are_given() {
-    // With 2 bytes per number, Llama-3 8B saves 4 s h for norms, and no masks. As inputs of
-    // products, it saves 2 s h (qkv), 2 s h (out), 2 s h (up) and 2 s f (down). Attention needs 2 s
-    // h for queries, and 2 s (2 h / 4) for keys and values. The two halves of the gate take 4 s f.
-    // The softmax takes 2 a s^2.
+    // With 2 bytes per number, Llama-3 8B saves 4 s h for norms; it has no dropout, so it saves no
+    // masks. As inputs of products, it saves 2 s h (qkv), 2 s h (out), 2 s h (up) and 2 s f (down).
+    // Attention needs 2 s h for queries, and 2 s (2 h / 4) for keys and values. The two halves of
+    // the gate take 4 s f. The softmax takes 2 a s^2.
     let (a, h, s, f) = (32, 4096, 8192, 14_336);
     let block = &preset("llama3-8b").layers[1];
     let rest = 4 * s * h + 6 * s * h + 2 * s * f + 2 * s * h + s * h + 4 * s * f;

@@ -46,7 +46,7 @@ fn ranks_follow_from_where_axes_lie() {
         ParallelAxis::Tensor,
     ];
     assert_eq!(ranks(&turned), ranks(&plan));
-    // This mapping gives the default numbering, so the result contains no explicit ranks.
+    // This mapping gives the default order of ranks, so the result contains no explicit ranks.
     let plan = self::plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
     assert_eq!(plan.mapped_ranks().unwrap(), [0_u32; 0]);
 }
@@ -86,7 +86,7 @@ fn a_machine_has_the_last_word() {
         refused.contains("names of dimensions need a machine"),
         "{refused}"
     );
-    // Half of the outermost dimension may stay empty.
+    // The job may leave half of the outermost dimension empty.
     assert_eq!(on(&named).unwrap().mapped_ranks().unwrap().len(), 8);
     assert_eq!(ranks(&on(&named).unwrap()), [0, 1, 4, 5, 2, 3, 6, 7]);
     let short = plan(2, 2, 2, &["tp@0", "pp@1", "dp@1"]);

@@ -23,7 +23,7 @@ pub enum ValueSyntax {
     Number,
     /// 64-bit integers.
     LongNumber,
-    /// One of the returned words.
+    /// One of the words that this function returns.
     Words(fn() -> Vec<&'static str>),
     /// Text for which this function returns `Ok`.
     Text(fn(&str) -> Result<(), String>),
@@ -315,7 +315,7 @@ impl OptionValue for PassOrders {
     }
 }
 
-/// Tables that only files have. They are read after all other options.
+/// Tables that only files have. These tables are read after all other options.
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 

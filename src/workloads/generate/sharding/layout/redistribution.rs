@@ -9,11 +9,11 @@
 //!
 //! Assume that all axes are nested, and that every member needs only elements of the block that
 //! contains its own shard. Then a member already has one fragment of the elements that it needs,
-//! and receives each other fragment from a member of its block. All fragments of a block are equal.
-//! Among members that together have each shard of the block exactly once, this exchange is a
-//! collective. The collective is an all-gather of the needed elements if members with equal needs
-//! can form such groups, and otherwise an all-to-all. Members that have the same shard are assigned
-//! to groups in ascending order.
+//! and receives each other fragment from a member of its block. All fragments of a block have the
+//! same size. Among members that together have each shard of the block exactly once, this exchange
+//! is a collective. The collective is an all-gather of the needed elements if members with equal
+//! needs can form such groups, and otherwise an all-to-all. Members that have the same shard are
+//! assigned to groups in ascending order.
 //!
 //! If an axis is not nested or a member has none of the elements that it needs, point-to-point
 //! messages are used, because fragments may differ in size.
@@ -36,9 +36,9 @@ pub enum Redistribution {
         /// After the all-gather, each member has 1/share of the whole result.
         share: u64,
     },
-    /// All-to-all: each member of a group has an equal fragment for every member, including itself.
-    /// Elements that no member needs are not sent; an element that two members need is in both
-    /// their fragments.
+    /// All-to-all: each member of a group has a fragment for every member, including itself; all
+    /// fragments have the same size. Elements that no member needs are not sent; an element that
+    /// two members need is in both their fragments.
     AllToAll {
         /// Groups that each run the all-to-all.
         among: MemberPartition,

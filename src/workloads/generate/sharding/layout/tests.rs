@@ -82,7 +82,7 @@ fn slices_are_there() {
             Redistribution::Nothing
         );
     }
-    // Each member has a half, and member i needs quarter i.
+    // Each member has one half, and member i needs the i-th quarter.
     assert_eq!(
         plan_redistribution(&columns(2, 2), &columns(4, 1), 4),
         Redistribution::Nothing

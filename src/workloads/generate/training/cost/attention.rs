@@ -48,8 +48,8 @@ impl CostParameters {
         } else {
             w
         };
-        // Each token attends to itself and to earlier tokens if causal, otherwise to all. Shards of
-        // a sequence have equal parts of these pairs.
+        // With a causal mask, each token attends to itself and to earlier tokens; otherwise it
+        // attends to all tokens. Shards of a sequence have equal parts of these pairs.
         let whole = if causal { m * (s + 1) / 2 } else { m * s };
         let pairs = match is_shaped && causal {
             true => m * s - u128::from(spec.extent_of_axis('d')).min(m * s),
@@ -71,8 +71,8 @@ impl CostParameters {
             // pairs as if each query attended to half of all keys.
             let halved = causal && queries < tokens;
             // Measured attention times have neither windows nor different widths of keys and
-            // values. Therefore use the mean width, and the same number of keys for every query,
-            // which keeps the FLOPs.
+            // values. Therefore use the mean width, and the same number of keys for every query;
+            // this keeps the FLOPs.
             let is_narrow = pairs < whole;
             let keys = match (halved, is_narrow) {
                 (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),
@@ -163,7 +163,7 @@ impl CostParameters {
     }
 
     /// Adds element-wise kernels before attention, on queries and keys (`x` are the sizes of their
-    /// tensor), and on heads of keys and values. Also adds the backward kernels.
+    /// tensor), and on heads of keys and values. The backward kernels are added too.
     fn before_attention(
         &self,
         kernels: &mut OperatorKernels,

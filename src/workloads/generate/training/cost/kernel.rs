@@ -97,8 +97,8 @@ pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape 
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Returns kernels that run one after another. Each is given by its name, its class, and the number
-/// of bytes that it moves per element of `x`.
+/// Returns kernels that run one after another. Each kernel is given by its name, its class, and the
+/// number of bytes that it moves per element of `x`.
 pub(super) fn kernel_chain(
     x: [u128; 2],
     kernels: &[(&'static str, MemoryBoundKernel, u128)],

@@ -66,8 +66,8 @@ impl CostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // A grouped product takes as long as its largest product. So if rows do not divide evenly,
-        // use the number of rows of the largest expert.
+        // A grouped product takes as long as its largest product. Therefore, if rows do not divide
+        // evenly, use the number of rows of the largest expert.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];
         let (one, all) = ([k, m], [experts, k, m]);

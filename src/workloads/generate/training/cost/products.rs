@@ -44,7 +44,8 @@ impl CostParameters {
             };
         let forward = vec![product("", 1, moved, [&x, &w], &y)?];
         let (backward, weights) = if w.is_empty() {
-            // Both factors are results of other operators. A single kernel computes both gradients.
+            // Both factors are results of other operators, so both have gradients. A single kernel
+            // computes both gradients.
             let moved = moved.saturating_mul(2);
             (product("", 2, moved, [&y, &x], &x)?, None)
         } else {

@@ -65,13 +65,13 @@ impl RankEmitter<'_, '_> {
         let of_experts = bucket.among == ParallelGroupKind::ExpertData;
         self.data
             .append(&mut self.unreduced_producers[usize::from(of_experts)]);
-        // Without overlap, a reduction waits for all kernels before it.
+        // If reductions do not overlap, a reduction waits for all kernels before it.
         if !self.plan.plan.overlap {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // The plan may leave out all kernels that would compute these gradients. If so, the
-            // reduction depends on the last node that remains.
+            // The plan may leave out all kernels that would compute these gradients. In this case,
+            // the reduction depends on the last node that remains.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),

@@ -108,7 +108,7 @@ mod tests {
 
     /// An input of 58 x 2048 x 12288 numbers of 2 bytes is loaded 31 times, once for each part of
     /// the weights, because the SRAM has 3.75 MB and the weights are 3 x 12288² / 8 numbers. With a
-    /// single load of the weights, the total is 90.6 GB, which needs two loads if an access may
+    /// single load of the weights, the total is 90.6 GB, which needs two accesses if an access may
     /// have at most 64 GB.
     #[test]
     fn loads_of_many_passes_are_as_many_as_memory_holds_together() {

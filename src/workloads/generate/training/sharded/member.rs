@@ -15,8 +15,8 @@ use crate::model::{ChainInput, ExpertExchange};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Builds the forward and the backward program. With full recomputation, `full` bytes of the
-    /// layer's input are saved instead of activations.
+    /// Builds the forward and the backward program. With full recomputation, the layer's input
+    /// (`full` bytes) is saved instead of activations.
     pub(super) fn build_programs(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -175,7 +175,8 @@ impl MemberProgramWriter<'_> {
     }
 
     /// Emits the three sums that a loss over sharded classes needs: the maximum, the sum of
-    /// exponentials, and the logit of the correct class. Each sum has 4 bytes per row.
+    /// exponentials, and the logit of the correct class. Each number that is summed has 4 bytes per
+    /// row.
     fn sum_over_classes(
         &mut self,
         one: &MemberOperator<'_>,
@@ -293,8 +294,8 @@ impl MemberProgramWriter<'_> {
                 .without
                 .has_effect(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
-                // Only the weight gradient needs the gathered input. So with split passes, the pass
-                // for weight gradients gathers it.
+                // Only the weight gradient needs the gathered input. Therefore, if passes are
+                // split, the pass for weight gradients gathers the input.
                 to.of_weights = true;
                 let item = if context.overlap {
                     to.push_parallel(name, phase, task, entry.clone(), ["", ""])

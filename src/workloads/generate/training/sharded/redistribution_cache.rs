@@ -13,12 +13,12 @@ use std::rc::Rc;
 /// A redistribution, and the groups that run it.
 pub(super) enum GroupRedistribution {
     Nothing,
-    /// All-gather. Before the all-gather, a member has 1/of of the whole result.
+    /// All-gather in groups. Before the all-gather, a member has 1/of of the whole result.
     Gather {
         family: ParallelGroupKind,
         of: u64,
     },
-    /// All-to-all. Each member sends 1/share of the whole result.
+    /// All-to-all in groups. Each member sends 1/share of the whole result.
     Exchange {
         family: ParallelGroupKind,
         share: u64,

@@ -231,7 +231,7 @@ operators = [
 #[test]
 fn rows_of_images_come_from_neighbours() {
     // The batch has two samples in numbers of 2 bytes. Both convolutions are sharded into two
-    // halves of 4 rows each. The windows of `second` reach one row into the other half. The row
+    // halves of 4 rows each. The windows of `second` extend one row into the other half. The row
     // beyond the edge has 8 pixels of 8 channels in 2 samples, 256 B; its gradients have the same
     // size in the backward pass. `first` receives rows of the input samples (8 x 4 x 2 x 2 = 128
     // B), whose gradients are not needed. Windows of the pool do not cross the edges of shards. The
@@ -331,7 +331,7 @@ fn tables_are_exchanged_for_samples() {
         ];
         assert_eq!(all, expected);
     }
-    // Each member of the group has a quarter of every table.
+    // Each member of the tensor group has a quarter of every table.
     let summary = TrainingPattern {
         model: model.clone(),
         plan,

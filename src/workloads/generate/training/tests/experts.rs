@@ -258,7 +258,7 @@ fn members_of_tensor_groups_have_experts_between_them() {
     assert_eq!(of(&plan, "tensor"), [[0, 1], [2, 3], [4, 5], [6, 7]]);
     assert!(of(&plan, "expert-tensor").is_empty());
     // Two of four members share an expert: rank `4 replica + member` has shard `rank % 2` of the
-    // experts of block `rank / 2`. All experts are on two neighbouring blocks.
+    // experts of block `rank / 2`. Two neighbouring blocks together have all experts.
     let plan = spread(4, 2, 2, 2);
     assert_eq!(of(&plan, "expert"), [[0, 2], [1, 3], [4, 6], [5, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
@@ -275,7 +275,7 @@ fn members_of_tensor_groups_have_experts_between_them() {
             ParallelAxis::Data,
         ],
     );
-    // These are the groups for rank `8 replica + 2 member + stage`.
+    // The groups contain rank `8 replica + 2 member + stage`.
     let groups = [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]];
     assert_eq!(of(&plan, "expert"), groups);
     let pairs: Vec<[u32; 2]> = (0..8).map(|rank| [rank, rank + 8]).collect();
@@ -644,8 +644,8 @@ fn updated_experts_are_gathered_from_those_that_have_them() {
             };
             own.map(bytes).sum::<u64>()
         };
-        // One bucket has a quarter of the common parameters, and another has half of the rank's
-        // experts.
+        // One bucket contains a quarter of the common parameters, and another contains half of the
+        // rank's experts.
         assert_eq!(
             gathered("World"),
             (2 * (OF_ENDS + 2 * OF_BLOCK)).div_ceil(4)

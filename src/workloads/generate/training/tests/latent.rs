@@ -118,8 +118,8 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
     assert_eq!(dense.kernel.unwrap().0, 2 * T * H * 2 * D);
 }
 
-/// With any degrees, all ranks together execute the FLOPs of a rank without parallelism. Twice the
-/// samples take twice the FLOPs.
+/// For any degrees, all ranks together execute the same FLOPs as a single rank without parallelism.
+/// Twice the samples take twice the FLOPs.
 #[test]
 fn plans_share_latent_attention_and_shared_experts() {
     let with = |change: &dyn Fn(&mut ParallelismPlan)| {
