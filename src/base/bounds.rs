@@ -89,7 +89,7 @@ pub struct MemoryLimitError {
 }
 
 impl MemoryLimitError {
-    /// Returns the amount that was needed, which may be a lower bound.
+    /// Returns the amount that the allocation needs, or a lower bound of it.
     pub fn requested_memory(&self) -> Bytes {
         self.asked
     }
@@ -198,7 +198,7 @@ pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError
     })
 }
 
-/// Checks the same as [`check_unpacked`], where `unpacked` is known to be the total size.
+/// Checks the same limit as [`check_unpacked`], for an output whose total size `unpacked` is known.
 ///
 /// # Errors
 ///

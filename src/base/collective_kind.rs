@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn sizes_on_disk_become_whole_buffers() {
-        // 8 shards of 1,000 B are 8,000 B. The size of a reduce-scatter is already that of its whole input.
+        // 8 shards of 1,000 B are 8,000 B. For a reduce-scatter, the size in the trace is already the size of its whole
+        // input.
         assert_eq!(CollectiveKind::AllGather.buffer_bytes(1000, 8), Some(8000));
         assert_eq!(
             CollectiveKind::ReduceScatter.buffer_bytes(1000, 8),

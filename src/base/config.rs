@@ -2,7 +2,7 @@
 //! the `toml` package is part of the interface.
 //!
 //! Every text yields either values or an error, never a panic. A table is opened with a list of allowed keys; any other
-//! key causes an error at once.
+//! key causes an error immediately.
 
 use crate::units::QuantityError;
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! Statistics of the errors of predictions, for scores of replays and of serving.
+//! Statistics of prediction errors, for scores of replays and serving.
 
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -268,7 +268,7 @@ pub struct BufferShare {
 }
 
 impl BufferShare {
-    /// The whole buffer of `bytes`, as one part.
+    /// Creates the share that is a whole buffer of `bytes`.
     pub const fn from_bytes(bytes: u64) -> Self {
         Self { bytes, parts: 1 }
     }

@@ -75,9 +75,8 @@ pub struct CompiledReplay<'a> {
 impl<'a> CompiledReplay<'a> {
     /// Places ranks, determines durations of nodes and matches collectives and messages.
     ///
-    /// Fails on workloads that cannot run: more ranks than NPUs, ranks that disagree on a group's collectives, messages
-    /// without a partner, memories that are missing or too small, and recorded communication times without any
-    /// recording.
+    /// Fails on workloads that cannot run: more ranks than NPUs, ranks that disagree on a group's collectives,
+    /// unmatched messages, missing or too small memories, and recorded communication times that no trace contains.
     pub fn new(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -97,8 +96,8 @@ impl<'a> CompiledReplay<'a> {
         Ok(Self { chosen, ..compiled })
     }
 
-    /// Does the same as [`Self::new`] for the collectives of another backend. [`Self::run_with_backend`] must then run
-    /// the replay with the same backend.
+    /// Does the same as [`Self::new`], with the collectives of `backend`. The replay must then be run by
+    /// [`Self::run_with_backend`] with the same backend.
     pub fn with_backend<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -323,7 +322,7 @@ impl<'a> CompiledReplay<'a> {
         (pair != NONE).then_some(pair)
     }
 
-    /// Fails if the program cannot run on `npu`; `None` stands for the NPU for which the program was compiled.
+    /// Fails if the program cannot run on `npu`; `None` means the NPU for which the program was compiled.
     pub(super) fn may_launch_at(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
         let (name, npus) = (self.machine.name(), self.machine.topology().npu_count());
@@ -357,7 +356,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(())
     }
 
-    /// Returns the plan of an instance on `npu`; `None` stands for the NPU for which the instance was compiled.
+    /// Returns the plan of an instance on `npu`; `None` means the NPU for which the instance was compiled.
     pub(super) fn shared_at(&self, planned: &InstancePlan, npu: Option<Npu>) -> &SharedGraphPlan {
         let own = planned.shared;
         let shared = npu.map_or(own, |npu| {

@@ -388,7 +388,7 @@ impl<'a> Dataflow<'a> {
         running.first_node..running.first_node + running.graph.len()
     }
 
-    /// Number of nodes of all run states: of launches in flight, and of ended launches whose state is kept for reuse.
+    /// Returns the number of nodes in all run states, including run states of ended launches that are kept for reuse.
     #[cfg(test)]
     pub fn nodes_held(&self) -> usize {
         self.open.len()

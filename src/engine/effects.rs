@@ -43,7 +43,7 @@ pub(super) struct Effects {
     pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network, submitted in the order of their lanes.
     pub accesses: Vec<ApproachingAccess>,
-    /// Messages, submitted in content order.
+    /// Messages to submit, in content order.
     pub sends: Vec<PendingSend>,
     /// Runs of collectives with new arrivals, to be settled.
     pub arrivals: Vec<RunIndex>,

@@ -25,14 +25,14 @@ pub trait MemoryDesign: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Creates an idle remote memory. If the result is `None`, the machine's model is used. Capacities are always those
-    /// of the machine.
+    /// Creates an idle remote memory. If the result is `None`, the machine's model is used. The machine always
+    /// determines capacities.
     fn create_remote_memory(&self) -> Option<Box<dyn MemoryModel>> {
         None
     }
 }
 
-/// Models that replace the machine's.
+/// The caller's models, which replace the machine's models.
 #[derive(Clone, Debug, Default)]
 pub struct Extensions {
     /// Model of kernel durations, or `None` for the machine's.

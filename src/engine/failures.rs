@@ -38,7 +38,7 @@ pub struct FailureOutcome {
     pub links: u64,
     /// Number of messages in flight that had to take another route.
     pub rerouted_messages: u64,
-    /// Bytes in flight on the failed links that were sent again, rounded to the nearest.
+    /// Bytes that were in flight on the failed links and were sent again, rounded to the nearest byte.
     pub resent_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Matching within a workload: collectives by their order in a group, and sends with receives.
+//! Matches the collectives of a workload by their order in a group, and its sends with its receives.
 //!
 //! Matches are computed once, from program order, before the run. Mismatches between ranks are therefore reported
 //! before the run, and the run never searches for a match.

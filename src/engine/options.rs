@@ -49,7 +49,7 @@ pub struct ReplayOptions {
     /// Use tile groups: if several ranks do the same work at the same time, one of them simulates all. The result does
     /// not change. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
-    /// Models of the caller that replace the machine's.
+    /// The caller's models, which replace the machine's models.
     pub extensions: Extensions,
     /// Replay communication of unknown size and duration as if it took no time. The makespan is then a lower bound. If
     /// false, such communication is an error.

@@ -114,8 +114,8 @@ pub(super) struct InstancePlan {
     /// Index in [`ReplayPlan::shared`], which has durations and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundSlot>,
-    /// Sequence of each call within its group. `None` if the sequences are those of the graph, which is so unless two
-    /// slots are bound to the same group.
+    /// Sequence of each call within its group. `None` if the graph's sequences apply, because no two slots are bound to
+    /// the same group.
     pub sequences: Option<Vec<u32>>,
     /// Match of each message of the graph, or [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,

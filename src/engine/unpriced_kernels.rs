@@ -31,7 +31,7 @@ pub(super) struct UnpricedKernels {
 #[derive(Clone, Copy, Debug)]
 struct UnpricedFormat {
     count: u64,
-    /// Lowest rank with such a kernel, and its first such node.
+    /// Lowest rank that has such a kernel; `node` is its first such kernel.
     rank: Rank,
     node: NodeIndex,
 }

@@ -2,9 +2,9 @@
 //! a small program per member computes the member's next step on demand.
 //!
 //! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
-//! that the group spans. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of receptions
-//! that the message depends on. The event loop runs these programs step by step. If members start together on identical
-//! paths, formulas (closed forms) give the times of these programs.
+//! that the group spans. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of
+//! receptions that the message depends on. The event loop runs these programs step by step. If members start together
+//! on identical paths, formulas (closed forms) give the times of these programs.
 //!
 //! Reductions take no time of their own: NPU memory is many times faster than the network, so reductions keep up with
 //! arriving bytes.
@@ -76,7 +76,7 @@ pub enum CollectivePrimitive {
     AllGather,
     /// Each member of a line ends with the sum of all buffers, in one stage.
     AllReduce,
-    /// Each member sends every other member that member's part.
+    /// Each member sends a separate part of its buffer to every other member.
     AllToAll,
     /// The root of the line sends its buffer to all members.
     Broadcast,
@@ -84,7 +84,7 @@ pub enum CollectivePrimitive {
     Reduce,
     /// The root of the line ends with all parts.
     Gather,
-    /// The root of the line sends each member that member's part.
+    /// The root of the line sends a separate part of its buffer to each member.
     Scatter,
 }
 

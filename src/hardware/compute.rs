@@ -398,8 +398,8 @@ impl ComputeModel {
 }
 
 impl ComputeModel {
-    /// Returns the duration of a kernel with unknown FLOPs: as recorded, or else by its bytes unless only recorded
-    /// durations count.
+    /// Returns the duration of a kernel with unknown FLOPs: the recorded duration if there is one, otherwise the time
+    /// of the kernel's bytes, unless the model allows only recorded durations.
     fn price_without_flops(
         self,
         kernel: &KernelProfile<'_>,

@@ -9,7 +9,7 @@ use chakram_base::ids::{MemberIndex, Npu, Position};
 /// that differ only in this index form a *line*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPhase {
-    /// The machine's dimension whose algorithm the phase uses.
+    /// Index of the machine's dimension along which the phase runs; the phase uses this dimension's algorithm.
     pub dimension: usize,
     /// Number of members along the phase, at least 2.
     pub size: u32,
@@ -61,8 +61,8 @@ impl GroupExtent {
     ///
     /// If the NPUs are all combinations of some coordinates in each dimension, the group has a phase for each dimension
     /// in which the coordinates differ. Otherwise the group spans dimensions unevenly and is treated as one line, with
-    /// the algorithm of the outermost dimension that it spans. On tiles every group is one line in the group's own
-    /// order, because a plan places the stages of a model freely and not in sub-grids of dimensions.
+    /// the algorithm of the outermost dimension that it spans. On tiles, every group is one line in the group's own
+    /// order, because a plan may place the stages of a model anywhere, not only in sub-grids of dimensions.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tile_grid().is_some() && npus.len() > 1 {
             return Self::along_dimension(npus, 0);

@@ -469,8 +469,8 @@ impl Machine {
         &self.named_memories
     }
 
-    /// Returns the remote memories, starting with the unnamed memory. With each memory comes its first endpoint, which
-    /// is meaningful only if the memory is attached to the network.
+    /// Returns the remote memories, starting with the unnamed memory. Each memory is returned with its first endpoint,
+    /// which is meaningful only if the memory is attached to the network.
     pub fn all_memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
         let named = self.named_memories.iter().map(|named| Some(&named.memory));
         let mut next = self.topology.npu_count();

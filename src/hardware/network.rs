@@ -319,7 +319,7 @@ pub trait NetworkBackend {
     );
 
     /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns the end of the
-    /// access, or `None` if later events may still change the end. In the latter case, the model sends
+    /// access, or `None` if later events may still change the end. If the result is `None`, the model sends
     /// [`DeliveryNotice::Delivered`] later. By default, accesses contend neither with one another nor with messages.
     fn serve_access(
         &mut self,

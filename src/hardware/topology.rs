@@ -159,9 +159,9 @@ pub struct NetworkPath {
 
 impl NetworkPath {
     /// Returns the time of the first byte: from the start of sending a message of `amount` until the message begins to
-    /// arrive. From this time on, the message arrives at the rate of the slowest link. The time is Σα + Σγ, summed over
-    /// the latency α of every link and the serialization γ of one segment on every link except the slowest. (The
-    /// slowest link's segment is already part of the time in which the message arrives.)
+    /// arrive. From this time on, the message arrives at the rate of the slowest link. The time is Σα + Σγ, with the
+    /// latencies α of all links, and the serializations γ of one segment on all links except the slowest. (The slowest
+    /// link's segment is already part of the time in which the message arrives.)
     #[inline]
     pub fn first_byte(&self, amount: BufferShare) -> Span {
         if self.others == InverseRate::ZERO {

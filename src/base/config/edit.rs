@@ -13,7 +13,7 @@ use toml::{Table, Value};
 pub struct PathError {
     /// The part of the path that does not exist.
     pub part: String,
-    /// The parts that exist at this place.
+    /// The parts that exist in its place.
     pub known: Vec<String>,
 }
 

@@ -176,7 +176,7 @@ impl FromStr for Span {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let span = Self::from_seconds(parse(text, &TIME)?);
-        // from_seconds() saturates, so MAX stands for any longer duration.
+        // from_seconds() saturates, so MAX represents every longer duration.
         parse_positive(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| QuantityError {
             why: "the time is longer than 213 days".to_owned(),
             ..e

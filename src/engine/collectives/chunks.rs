@@ -210,7 +210,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
     }
 
-    /// Does the same as [`Self::advance_chunk`] for a member that takes part in the stage, at a known place.
+    /// Does the same as [`Self::advance_chunk`] for a member that takes part in the stage and whose place is known.
     pub(super) fn advance_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -28,7 +28,7 @@ pub(super) struct UnsortedMessage {
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Converts the number of a message or request to the numbering of its receiver, the cell `to`. `None` if the
-    /// receiver never receives from the sender. `None` also if the receiver is not enrolled; the message is then
+    /// receiver never receives from the sender. Also `None` if the receiver is not enrolled yet; the message is then
     /// stored.
     pub(super) fn number_for_receiver(
         &mut self,

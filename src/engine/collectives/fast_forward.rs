@@ -136,8 +136,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Switches a run that was answered analytically or holds its links to simulation: simulates it message by message
-    /// from its start until `now`, and continues in this way.
+    /// Switches a run from an analytical answer, or from reserved links, to simulation: simulates the run message by
+    /// message from its start until `now`, and continues in this way.
     pub(super) fn materialize_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

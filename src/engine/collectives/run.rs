@@ -209,7 +209,7 @@ pub(super) struct StepwiseProgress {
     /// Messages and requests that arrived before their receiver was enrolled, by cell. Used only if members may run one
     /// stage in different directions.
     pub unsorted: BTreeMap<CellIndex, Vec<UnsortedMessage>>,
-    /// The first position that was enrolled, if members may run one stage in different directions.
+    /// The first position that was enrolled. Recorded only if members may run one stage in different directions.
     pub first: Option<Position>,
     /// True if two members run one stage in different directions. Messages may then have no receiver.
     pub mixed: bool,

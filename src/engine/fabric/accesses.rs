@@ -254,7 +254,8 @@ enum MemoryService<'a> {
 }
 
 impl<'a> RemoteState<'a> {
-    /// Creates the idle memories of the machine of `prepared`: the unnamed memory, if any, followed by the named ones.
+    /// Creates the idle memories of the machine of `prepared`: the unnamed memory, if any, followed by the named
+    /// memories.
     pub(super) fn create_all<N: NetworkBackend>(
         prepared: &CompiledReplay<'a>,
         network: &mut N,

@@ -42,8 +42,8 @@ pub enum OptionRefusal {
     AllRecorded(Box<ComputeModel>),
     /// The machine on which kernels were recorded is given, but no kernel has a recorded duration.
     NoneRecorded,
-    /// Scaling of kernels from the capture's device is requested, but the capture names no device, or a device without
-    /// a preset.
+    /// Scaling of kernels from the capture's device is requested, but the capture names no device, or names a device
+    /// that no preset describes.
     DeviceUnknown(Option<String>),
     /// A factor on host time is given, but the workload has no host time.
     NoHostTime,

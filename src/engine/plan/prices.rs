@@ -1,4 +1,4 @@
-//! Durations of a graph's nodes, and the NPU lanes that they use, on an NPU class.
+//! Computes the durations of a graph's nodes on an NPU class, and the NPU lanes that these nodes use.
 
 use super::{NONE, SharedGraphPlan};
 use crate::coverage::PricingCoverage;

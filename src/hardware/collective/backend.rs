@@ -60,12 +60,12 @@ pub struct ReceiveSource {
     pub step: u32,
 }
 
-/// Queue in which an NPU's chunks wait for a stage. Up to `capacity` chunks are in the stage at once.
+/// Queue in which an NPU's chunks wait for a stage. At most `capacity` chunks are in the stage at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkQueueSpec {
     /// Index of the queue among the NPU's queues.
     pub number: u32,
-    /// Number of chunks admitted to a stage at once.
+    /// Maximum number of chunks in a stage at the same time.
     pub capacity: u32,
 }
 
@@ -351,8 +351,8 @@ pub trait EndpointModel: CollectiveBackend {
     /// Returns the processing at an endpoint before its first send and after each reception.
     fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointCost;
 
-    /// Returns the bus transfer of an endpoint with [`EndpointCost::Bus`] for the cause `of`: the start of the stage or
-    /// the reception of a message.
+    /// Returns the bus transfer that the cause `of`, a stage's start or a message's reception, requires at an endpoint
+    /// with [`EndpointCost::Bus`].
     fn bus_transfer(
         &self,
         stage: &Self::Stage,

@@ -23,8 +23,9 @@
 //! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers
 //! are first tried in steps of an eighth of the number, and then between the best number and its neighbours. The search
 //! ends when the messages of all trials together exceed both [`MOST_MESSAGES`] and the messages of [`MOST_TRIALS`]
-//! collectives with the most chunks. In trees of 2 to 31 members, a collective with the chosen number takes at most 1.5
-//! % longer than with the best number from 1 to 128, if sending the whole buffer takes 0.3 to 20,000 times the latency.
+//! collectives with the most chunks. In trees of 2 to 31 members, a collective with the chosen number takes at most
+//! 1.5 % longer than with the best number from 1 to 128, if sending the whole buffer takes 0.3 to 20,000 times the
+//! latency.
 //!
 //! # Free algorithms
 //!
@@ -134,7 +135,8 @@ pub(super) struct CountedCollective<'a> {
     pub choices: &'a [AlgorithmChoice],
 }
 
-/// Maximum number of chunks that a member has at once in a tree of `size` members: at least four per level.
+/// Returns the maximum number of chunks that a member may have at the same time in a tree of `size` members: at least
+/// four per level.
 pub(super) fn tree_places(active: u32, size: u32) -> u32 {
     active.max(4 * size.next_power_of_two().ilog2())
 }
@@ -514,8 +516,8 @@ impl CountedCollective<'_> {
         simulate_flow_shop(&plan, stages).end
     }
 
-    /// A lower bound of [`Self::estimate_end`]: the time of all chunks in one phase, plus the least time before and after the
-    /// phase.
+    /// A lower bound of [`Self::estimate_end`]: the time of all chunks in one phase, plus the least time before and
+    /// after the phase.
     fn lower_bound(&self, plan: &ChunkSchedule<StageAssignment>, costs: &[StageCost]) -> Span {
         let length = plan.stages_per_chunk();
         let sum = |all: &[StageCost]| all.iter().fold(Span::ZERO, |sum, cost| sum + cost.life);

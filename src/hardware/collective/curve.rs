@@ -17,9 +17,9 @@
 //!
 //! The last points of a curve, where bytes dominate, determine the time per byte. If the time never falls as bytes
 //! grow, neither its start nor its transfer falls. A library may take longer at middle sizes because it uses a protocol
-//! of less bandwidth; the excess over the start of larger sizes then counts as transfer. A start consists of the launch
-//! of the collective, which is independent of links, and the latency of successive messages: `h α` for each of the k
-//! [steps](super::protocol) over the h links between neighbours:
+//! of less bandwidth; the excess over the start of larger sizes then counts as transfer. A start consists of the
+//! collective's launch, which does not depend on links, and of the latency of successive messages: `h α` for each of
+//! the k [steps](super::protocol), where h is the number of links between neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
@@ -113,8 +113,8 @@ impl LinkChange {
     }
 }
 
-/// Returns two facts of a collective of `kind` among `members`: the number of successive messages, and the fraction of
-/// the buffer that an NPU sends.
+/// Returns the number of successive messages of a collective of `kind` among `members`, and the fraction of the buffer
+/// that an NPU sends.
 pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
     let n = f64::from(members.max(1));
     match kind {
@@ -279,8 +279,8 @@ mod tests {
 
     #[test]
     fn bandwidth_scales_what_bytes_take() {
-        // The last two points are 100 us apart for 10 MB: 10 us per MB. The remaining starts are 10
-        // us at 20 MB, 10 MB and 1 MB, and 9.99 us at 1 kB.
+        // The last two points are 100 us apart for 10 MB: 10 us per MB. The remaining starts are 10 us at 20 MB, 10 MB
+        // and 1 MB, and 9.99 us at 1 kB.
         let near = |bytes, gb, expected: f64| {
             let found = as_micros(bytes, rates(100.0, 500), rates(gb, 500));
             assert!(

@@ -9,10 +9,10 @@
 //! | broadcast, reduce | the root to all, or all to the root, of S | α + (n−1)t |
 //! | gather, scatter | all to the root, or the root to all, of S/n | α + (n−1)s |
 //!
-//! ASTRA-sim's congestion-unaware model gives each of the n−1 messages the full bandwidth at once, which no port can
-//! do. In chakram's model the port is the limit, so direct and ring move their bytes equally fast and differ only in
-//! latency. The table does not apply to rings and meshes: there, a member sends one message at a time at the rate of
-//! one link, and receives messages from both sides.
+//! ASTRA-sim's congestion-unaware model gives each of the n−1 messages the full bandwidth at the same time, which no
+//! port can provide. In chakram's model the port is the limit, so direct and ring move their bytes equally fast and
+//! differ only in latency. The table does not apply to rings and meshes: there, a member sends one message at a time at
+//! the rate of one link, and receives messages from both sides.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};

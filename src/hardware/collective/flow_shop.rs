@@ -1,8 +1,9 @@
 //! A flow shop: the chunks of one member pass through the phases, and each stage takes a known time.
 //!
 //! Members that begin a collective together behave identically, so one member represents all. Each queue has a fixed
-//! number of places for the chunks that may be in a phase at once. When a place becomes free, a policy selects one of
-//! the waiting chunks. A chunk that ends a stage joins the queue of its next stage before its place is refilled.
+//! number of places, which limits the number of chunks in a phase at the same time. When a place becomes free, a policy
+//! selects one of the waiting chunks. A chunk that ends a stage joins the queue of its next stage before its place is
+//! refilled.
 
 use super::{ChunkSchedule, StageEntry};
 use chakram_base::ids::StageIndex;
@@ -243,8 +244,7 @@ mod tests {
 
     #[test]
     fn two_queues_are_a_pipeline() {
-        // Stages of 5 and 3 ns: the slower stage is never idle, and the last chunk's 3 ns follow: 4
-        // · 5 + 3.
+        // Stages of 5 and 3 ns: the slower stage is never idle, and the last chunk's 3 ns follow: 4 · 5 + 3.
         assert_eq!(end(&[5, 3], &[0, 1], 4, 1), 23);
         // Stages of 3 and 5 ns: the second stage waits 3 ns for the first chunk, and then takes 4 · 5 ns.
         assert_eq!(end(&[3, 5], &[0, 1], 4, 1), 23);

@@ -6,8 +6,8 @@
 //! *Round robin*: chunk k begins with dimension k mod D and continues outward from there, cyclically.
 //!
 //! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`themis`]). Under all policies, an
-//! all-gather takes the reverse order. The data of an all-to-all does not shrink on the way, so an all-to-all is
-//! ascending, in equal chunks.
+//! all-gather takes the reverse order. The data of an all-to-all does not shrink on the way, so its chunks are always
+//! equal and visit the dimensions in ascending order.
 
 mod themis;
 

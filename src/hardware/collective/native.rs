@@ -2,12 +2,11 @@
 //! chunks through the dimensions. If a custom algorithm supports a collective's kind and its number of members, the
 //! members execute its scripts instead.
 //!
-//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the
-//! next is in the first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at
-//! once (in trees at least four per level), and these chunks share the NPU's port. The order of
-//! chunks is computed for the whole collective before it begins, as if all members started together
-//! and each stage took its uncontended time ([`simulate_flow_shop()`]). Members that start late keep this
-//! order, so no two members ever wait for each other.
+//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
+//! An NPU has at most [`ChunkPipeline::active`] chunks in one dimension at the same time (in trees at least four per
+//! level), and these chunks share its port. The order of chunks is computed for the whole collective before it begins,
+//! as if all members started together and each stage took its uncontended time ([`simulate_flow_shop()`]). Members that
+//! start late keep this order, so no two members ever wait for each other.
 //!
 //! Closed form: if each dimension has at most one chunk at a time and each stage has a closed form, the schedule gives
 //! the exact times. The members of a line end a stage together and with empty ports, so every line passes its chunks
@@ -169,7 +168,7 @@ impl CollectiveBackend for NativeBackend<'_> {
             .iter()
             .any(|c| c.stage.bidirectional);
         let chunk_schedule = chunk_schedule.with_strands(1 + u32::from(both_ways));
-        // Every chunk is admitted at once, so an admission order would have no effect.
+        // Every chunk is admitted immediately, so an admission order would have no effect.
         if chunk_schedule.chunk_count() <= self.pipeline.active.get() || extent.phases.is_empty() {
             return chunk_schedule;
         }
@@ -452,9 +451,9 @@ impl IssueDiscipline for NativeBackend<'_> {
 }
 
 impl NativeBackend<'_> {
-    /// Maximum number of a member's chunks in each phase at once; in trees at least four per level, because a chunk
-    /// travels up and down the tree while other chunks follow. More chunks would only queue at the ports, where their
-    /// upward messages would delay the downward messages that members wait for.
+    /// Returns the maximum number of chunks that a member may have in each phase at the same time; in trees at least
+    /// four per level, because a chunk travels up and down the tree while other chunks follow. More chunks would only
+    /// queue at the ports, where their upward messages would delay the downward messages that members wait for.
     fn phase_capacities(
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,

@@ -38,7 +38,7 @@ struct PhaseSizes {
 
 impl PeerSizes {
     /// Creates the sizes of a group. The member at position s has `bytes[s * n + t]` bytes for the member at position
-    /// t. Returns `None` if all have `equal` bytes for one another.
+    /// t. Returns `None` if every member has `equal` bytes for every other member.
     pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
         let n = extent.member_count();
         let mut pairs = bytes.iter().enumerate();
@@ -55,7 +55,7 @@ impl PeerSizes {
         });
         let most = most.max().unwrap_or(0);
         let equivalent = (most * u128::from(n)).div_ceil(u128::from(n - 1));
-        // `held` has the bytes that the member at position p must still pass on for each member t.
+        // `held` contains the bytes that the member at position p must still pass on for each member t.
         let mut held = bytes.to_vec();
         let phases = extent.phases.iter().map(|phase| {
             let mut sizes = vec![0_u64; (n * phase.size) as usize];

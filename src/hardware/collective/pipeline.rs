@@ -12,7 +12,7 @@ pub struct ChunkPipeline {
     /// [`InterDimensionPolicy::ThemisFlex`] splits chunks further. `None` if the number is chosen for each collective
     /// (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
-    /// Maximum number of an NPU's chunks in one dimension at once. More are allowed in trees.
+    /// Maximum number of chunks that an NPU has in one dimension at the same time. Trees allow more.
     pub active: NonZeroU32,
     /// Order in which each chunk visits the dimensions.
     pub inter: InterDimensionPolicy,

@@ -72,8 +72,9 @@ impl CollectiveProtocol {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless the
-/// members are along one dimension whose protocols include the kind. `protocols` has one list per dimension.
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless all
+/// members are along one dimension, and this dimension has a protocol for the kind. `protocols` has one list per
+/// dimension.
 pub fn find_fastest_time(
     protocols: &[Vec<CollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),

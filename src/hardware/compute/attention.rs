@@ -5,7 +5,7 @@ use chakram_base::units::Bandwidth;
 /// Waves in which multiprocessors compute query tiles, and the time of a partly filled wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaves {
-    /// Number of multiprocessors, each of which computes one tile of 128 queries of a head at a time.
+    /// Number of multiprocessors. Each computes one tile at a time: 128 queries of a head.
     pub multiprocessors: f64,
     /// Additional time of the last, partly filled wave, as a fraction of a full wave's time.
     pub tail: f64,
@@ -81,8 +81,8 @@ pub struct AttentionCurve {
 /// Sizes of an attention operation.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
-    /// Number of sequences, query heads, heads of keys and values, queries of a sequence, keys of a sequence, columns
-    /// of a head.
+    /// Numbers of sequences, query heads, heads of keys and values, queries per sequence, keys per sequence, and
+    /// columns per head.
     pub sizes: [u64; 6],
     /// True if queries attend to earlier keys only.
     pub causal: bool,

@@ -26,7 +26,7 @@ const OWN: f64 = 0.07;
 /// Number of coordinates by which two shapes are compared.
 const PLACE: usize = 8;
 
-/// A shape with its residual.
+/// A measured shape with its residual.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ResidualPoint {
     sizes: [u64; 3],

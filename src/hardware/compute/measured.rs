@@ -261,7 +261,7 @@ mod tests {
     fn kernels_without_flops_go_by_bytes() {
         let kernel = MeasuredKernel::new(vec![time(0, 0, 1.0), time(0, 100, 3.0)], 0.0, 0.0);
         let kernel = kernel.unwrap();
-        // From zero to some work the time is linear.
+        // Between zero work and the first size with work, the time is linear.
         assert_eq!(kernel.interpolate_seconds(0, 50, 0.1).0, 2.0);
         assert_eq!(kernel.interpolate_seconds(0, 200, 0.1).0, 6.0);
         assert_eq!(kernel.interpolate_seconds(7, 100, 0.1).0, 3.0);

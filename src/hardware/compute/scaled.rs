@@ -1,4 +1,4 @@
-//! Scaled: every kernel takes a constant factor of its recorded duration.
+//! Scaled durations: every kernel takes its recorded duration times a constant factor.
 
 use chakram_base::units::Span;
 

@@ -3,8 +3,8 @@
 //! The name may continue with a colon and the rate of a link, and with another colon and the link's latency; the
 //! default latency is zero. If no rate is given, the rates by the number of links of a chip come from DEAP's Table III.
 //! `step` or `log` in place of the rate selects the rule for numbers of links between the table's rows; otherwise, only
-//! the listed numbers of links are valid. The chips are those of the preset `gemmini`, and devices store and forward,
-//! as in DEAP's Eq. 2.
+//! the listed numbers of links are valid. The chips have the NPU class of the preset `gemmini`, and devices store and
+//! forward, as in DEAP's Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -153,8 +153,8 @@ mod tests {
     }
 
     /// For three links per chip, DEAP's Table III has 64 GB/s. For two links, the result is interpolated on logarithmic
-    /// scales between 180 GB/s at one link and 64 GB/s at three: 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s. With the
-    /// rule `step`, the rate is that of the next larger number of links: 64 GB/s.
+    /// scales between 180 GB/s at one link and 64 GB/s at three: 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s. The rule
+    /// `step` uses the next larger number of links, which has 64 GB/s.
     #[test]
     fn rates_are_those_of_the_table() {
         let rate = |name: &str| {

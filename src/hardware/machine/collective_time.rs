@@ -1,4 +1,4 @@
-//! Times of undisturbed collectives, without a replay.
+//! Computes the times of undisturbed collectives without a replay.
 
 use super::Machine;
 use crate::collective::{find_fastest_time_protocol, find_measured_time_collective};

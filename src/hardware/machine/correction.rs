@@ -6,8 +6,8 @@
 /// group. The predicted times of steps with equal sizes therefore have similar errors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PriceCorrection {
-    /// Rows, columns and summed-over size of the most frequent and of the second most frequent product. `None` for all
-    /// models for whose products there is no other correction.
+    /// Rows, columns and summed-over size of the most frequent and of the second most frequent product. `None` if the
+    /// correction applies to all models that no other correction covers.
     pub gemms: Option<[[u64; 3]; 2]>,
     /// Factor on the times of kernels by curves, of launches, and of measured collectives.
     pub factor: f64,

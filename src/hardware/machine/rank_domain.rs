@@ -8,7 +8,7 @@ use chakram_base::ids::Npu;
 pub struct RankDomain {
     /// Index of the outermost dimension of a domain.
     pub dimension: usize,
-    /// NPUs of a domain: the product of the sizes of this dimension and of all inner dimensions.
+    /// Number of NPUs per domain: the product of the sizes of this dimension and all inner dimensions.
     pub npus: u32,
     /// Number of NPUs per domain that take ranks if the job needs more than one domain.
     pub used: u32,

@@ -24,17 +24,17 @@
 //!
 //! # Alone
 //!
-//! For an access that is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p, so no chunk waits
-//! for an earlier chunk. The same is true of a store. Loads and stores end at W / c x L + f − L + p, which is S(W) +
-//! sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the port, p is
-//! the sum over the accesses of the time of one chunk. The access whose chunk is served last ends at the time above,
-//! and each other access ends earlier, by one chunk per access served after it. A smaller last chunk takes only its own
-//! time at the port, so the end is earlier by at most the time of the missing bytes. Times at the port are differences
-//! of rounded sums, so rounding errors do not accumulate.
+//! If an access is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p, so no chunk waits for an
+//! earlier chunk. The same is true of a store. Loads and stores end at W / c x L + f − L + p, which is S(W) + sum of
+//! t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the port, p is the sum
+//! over the accesses of the time of one chunk. The access whose chunk is served last ends at the time above, and each
+//! other access ends earlier, by one chunk per access served after it. A smaller last chunk takes only its own time at
+//! the port, so the end is earlier by at most the time of the missing bytes. Times at the port are differences of
+//! rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
 //! number of chunks, except for chunks that are still between the stream and the port because of latencies. If too many
-//! chunks are in flight at once, the replay fails with an error.
+//! chunks are in flight at the same time, the replay fails with an error.
 
 use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::ids::Npu;
@@ -254,7 +254,7 @@ impl ChunkedAccess {
         }
     }
 
-    /// Returns the number of bytes of an access after whose passage a chunk counts as streamed.
+    /// Returns the position in an access, in bytes, that the stream must have reached for a chunk to count as streamed.
     fn bytes_through_chunk(&self, chunk: u64) -> f64 {
         let (from, to) = (
             self.bytes_before_chunk(chunk),

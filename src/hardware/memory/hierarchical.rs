@@ -135,7 +135,7 @@ mod tests {
             simulate_common_end(&memory, 256, 1_050_000, false),
             615 * us
         );
-        // With W = 25 kB there is 0.2 of a chunk on each link, which counts as a smaller chunk: 0.2 x 152.5 us.
+        // With W = 25 kB, each link carries 0.2 of a chunk, which counts as a smaller chunk: 0.2 x 152.5 us.
         assert_eq!(simulate_common_end(&memory, 256, 25_000, false), 30_500_000);
     }
 

@@ -23,8 +23,9 @@ pub(super) struct AccessHop {
 impl AccessHop {
     /// Creates a hop over one of `alike` identical servers of a stage, which carries every byte of the access.
     ///
-    /// With in-switch gathering, each of the servers carries the bytes of all n NPUs, and not only of the n / `alike`
-    /// NPUs behind it. The weight is therefore `alike`, so that each access accounts for its own share of these bytes.
+    /// With in-switch gathering, each of the servers carries the bytes of all n NPUs, not only the bytes of the n /
+    /// `alike` NPUs behind it. The weight is therefore `alike`, so that each access accounts for its own share of these
+    /// bytes.
     pub fn at_identical_servers(server: u32, stage: u32, alike: u32) -> Self {
         Self {
             server,

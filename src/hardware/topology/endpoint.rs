@@ -76,8 +76,8 @@ impl Topology {
         })
     }
 
-    /// Returns the links of a graph of this topology, then the links of the memories in their order. For a memory
-    /// beyond a fabric the list has a placeholder, because its bytes pass through the port of the NPU.
+    /// Returns the links of a graph of this topology, then the links of the memories in their order. A memory beyond a
+    /// fabric has only a placeholder in the list, because its bytes pass through the port of the NPU.
     pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
         let memories = self.memories.iter().map(|memory| {
             let seat = match memory.site {
@@ -174,8 +174,8 @@ mod tests {
     use super::*;
     use chakram_base::units::BufferShare;
 
-    /// Four NPUs in a line, with links of 100 GB/s and 50 ns. At NPU 3 is a memory of 40 GB/s and 300 ns. Beyond the
-    /// ports of the outer dimension, a switch of two, is a memory of 200 GB/s and 500 ns.
+    /// Four NPUs in a line, with links of 100 GB/s and 50 ns. NPU 3 has a memory of 40 GB/s and 300 ns. The outer
+    /// dimension is a switch of two, and a memory of 200 GB/s and 500 ns is beyond its ports.
     fn line(switching: SwitchingMode) -> Topology {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let dimension = |shape, size, gb, ns| TopologyDimension {

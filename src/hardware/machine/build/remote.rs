@@ -145,7 +145,8 @@ pub(super) fn parse_remote_memory(
     })
 }
 
-/// Returns the dimension through whose ports a pool or channel with the attachment `chosen` is reached, or `None`.
+/// Returns the dimension whose ports lead to a pool or channel with the attachment `chosen`, or `None` if no dimension
+/// is used.
 fn parse_attached_dimension(
     field: &ConfigField<'_>,
     chosen: &str,

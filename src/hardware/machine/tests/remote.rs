@@ -1,4 +1,4 @@
-//! The designs of remote memory: accepted and rejected values.
+//! Tests of accepted and rejected values for each design of remote memory.
 
 use super::{GOOD, refused_in};
 use crate::machine::Machine;

@@ -1,4 +1,4 @@
-//! The `tiles` table: the machine that it describes, and rejected values.
+//! Tests of the `tiles` table: the machine that it describes, and rejected values.
 
 use super::*;
 use crate::memory::MemoryAttachment;

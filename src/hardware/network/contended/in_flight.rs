@@ -29,8 +29,8 @@ pub(super) struct InFlightMessage {
     slowest_rest: Span,
     /// Rate of the slowest link of the whole route, or `None` once a link of this rate has been passed.
     slowest: Option<Bandwidth>,
-    /// Sum of the inverse rates of all links so far, except one of the slowest links and the links in the dimension of
-    /// `stop`.
+    /// Sum of the inverse rates of the links passed so far, without one of the slowest links, and without links in the
+    /// dimension of `stop`.
     before: InverseRate,
     links: u32,
     passed: Span,

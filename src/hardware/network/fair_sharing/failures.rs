@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(of(3 * US), (3 * US, 0, 0));
     }
 
-    /// On a grid of 2 x 2 the message goes along the other dimension first: three links of 1 us. In a line of two there
-    /// is no other route.
+    /// On a grid of 2 x 2, the message takes a detour of three links of 1 us, along the other dimension first. A line
+    /// of two has no other route.
     #[test]
     fn a_cut_leg_goes_around_over_other_dimensions() {
         let line = [(DimensionShape::Mesh, 2, 2000, US)];

@@ -40,7 +40,7 @@ pub struct LinkTechnology {
 }
 
 impl LinkTechnology {
-    /// Returns DEAP's Table III, whose rates are similar to those of TPU v4.
+    /// Returns DEAP's Table III, whose rates are similar to the link rates of TPU v4.
     pub fn table_three(interpolation: LinkInterpolation) -> Self {
         Self {
             interface: 1e9,

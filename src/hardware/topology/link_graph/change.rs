@@ -9,7 +9,7 @@ pub struct LinkChange {
     pub npus: Vec<Npu>,
     /// True if both ends must be among `npus`, false if one end is enough.
     pub between: bool,
-    /// Dimension whose links change, or `None` for all dimensions.
+    /// Index of the dimension whose links change, or `None` for all dimensions.
     pub dimension: Option<u32>,
     /// New rate, or `None` to keep the rate.
     pub bandwidth: Option<Bandwidth>,

@@ -56,7 +56,7 @@ fn clos(children: &[u32], uplinks: &[u32], policy: RoutePolicy) -> LinkGraph {
 fn a_fat_tree_has_its_switches_and_paths() {
     let graph = clos(&[2, 2, 4], &[2, 2], RoutePolicy::Sprayed);
     assert_eq!(graph.switches.len(), 8 + 8 + 4);
-    // 16 links in both directions at each of three levels.
+    // Each of three levels has 16 links, and each link has two directions.
     assert_eq!(graph.all_links().len(), 2 * 3 * 16);
     // Neighbours connect through their switch, hosts of one pod through a switch one level above, and hosts of
     // different pods through the highest level.
