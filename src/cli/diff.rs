@@ -221,8 +221,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::from(3))
 }
 
-/// Returns the text of `path` if the file is a report: its content begins like JSON, and its name
-/// does not have the ending of a trace.
+/// Returns the text of `path` if the file is a report, which means that its content begins like
+/// JSON and its name does not have a trace's ending.
 fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)

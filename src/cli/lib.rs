@@ -152,8 +152,8 @@ enum CliCommand {
     },
 }
 
-/// Builds the arguments of a command only when the command is used, because building the arguments of all
-/// commands takes as long as running a short command.
+/// Builds the arguments of a command only when the command is used. Building the arguments of all
+/// commands would take as long as running a short command.
 #[derive(Debug)]
 struct DeferredArgs<A>(A);
 

@@ -116,8 +116,8 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns two lower bounds in cycles: the first as if all units multiplied in every cycle, the
-/// second as if each word were read from or written to memory only once.
+/// Returns two lower bounds in cycles: the first assumes that all units multiply in every cycle,
+/// the second that each word is read from or written to memory only once.
 fn lower_bounds(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,

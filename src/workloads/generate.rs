@@ -108,8 +108,8 @@ impl GeneratedJob {
         self.0.work_amounts()
     }
 
-    /// Returns the rank that represents all ranks whose nodes are identical to the nodes of `rank`,
-    /// so that callers generate one rank and share its nodes. The result may be `rank` itself.
+    /// Returns the rank that represents all ranks with the same nodes as `rank`, so that callers
+    /// generate one rank and share its nodes. The result may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::rank_count`].

@@ -161,8 +161,9 @@ pub enum OperatorKind {
         /// a gain. All query heads share one gain, and all key heads share another.
         qk_norm: bool,
     },
-    /// Attention with value heads of another width than query and key heads, with tokens that
-    /// attend to only some other tokens, or with an additional score per head (a sink).
+    /// Attention with one of three additions: value heads of another width than query and key
+    /// heads, tokens that attend to only some other tokens, or an additional score per head (a
+    /// sink).
     ShapedAttention {
         /// Tokens of a sample, to whose keys and values a query can attend.
         tokens: u64,

@@ -124,7 +124,8 @@ pub struct GcArgs {
     dry_run: bool,
 }
 
-/// Removes workloads whose retention has ended or that `--drop` names, and all data that no workload uses.
+/// Removes workloads whose retention has ended, workloads that `--drop` names, and all data that no
+/// workload uses.
 pub fn collect_garbage(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let dropped = |archive: &Archive| {
         let mut names = Vec::new();

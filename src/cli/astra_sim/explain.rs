@@ -1,5 +1,5 @@
-//! Shows the effect of each quirk on the makespan, with replays that have all quirks, that correct
-//! one quirk, and that correct all quirks.
+//! Shows the effect of each quirk on the makespan. Three kinds of replays are compared: with all
+//! quirks, with one quirk corrected, and with all quirks corrected.
 
 use super::{AstraSimArgs, replay};
 use crate::compare::parallel_map;

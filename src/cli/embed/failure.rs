@@ -181,8 +181,8 @@ impl CommandFailure {
             failure.take_known_fields(error);
             next = error.source();
         }
-        // Check for an interruption here, because commands with many points or runs convert errors
-        // to text, so the chain of causes may not contain the interruption.
+        // Check for an interruption here, because the chain of causes may not contain it: commands
+        // with many points or runs convert errors to text.
         if let Err(interruption) = interrupt::check_interruption() {
             failure.take_interruption(&interruption);
         }

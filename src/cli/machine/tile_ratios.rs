@@ -5,8 +5,8 @@ use chakram_hardware::memory::MemoryAttachment;
 use chakram_trace::format::Dtype;
 use serde::Serialize;
 
-/// Values of Table I: SRAM in MB per TFLOP/s of fp16, maximum hops to DRAM, and bandwidth of a link divided by
-/// bandwidth of DRAM.
+/// Values of Table I: SRAM in MB per TFLOP/s of fp16, maximum hops to DRAM, and the ratio of link
+/// bandwidth to DRAM bandwidth.
 const PUBLISHED: [(&str, [f64; 3]); 3] = [
     ("grayskull", [1.304, 5.0, 1.9]),
     ("dojo-tile", [1.215, 25.0, 2.275]),

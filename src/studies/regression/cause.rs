@@ -14,8 +14,8 @@ pub enum ReportCause {
     Workload,
     /// The program's version changed: version before, version after.
     Version(String, String),
-    /// A part of the time changed because of an operator or group: the part, the name of the
-    /// operator or group, and the change of the mean over NPUs in picoseconds.
+    /// A part of the time changed because of an operator or group. The fields are the part, the
+    /// name of the operator or group, and the change of the mean over NPUs in picoseconds.
     Time(&'static str, String, i128),
     /// The counts or bytes of a group's collectives changed.
     Collective(String),

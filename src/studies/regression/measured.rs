@@ -108,8 +108,8 @@ mod tests {
         assert!(read_steps("\n").is_err());
     }
 
-    /// Number of measured steps; percentage of further steps of the same distribution that are
-    /// reported as outside; percentage of predictions at five standard deviations that are not
+    /// Number of measured steps, percentage of further steps of the same distribution that are
+    /// reported as outside, and percentage of predictions at five standard deviations that are not
     /// reported. `docs/how-to/archives.md` gives these rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),

@@ -1,16 +1,16 @@
-//! Layer-wise partition: hierarchical dynamic programming that decides which products are cut over rows and
-//! which over columns.
+//! Layer-wise partition: hierarchical dynamic programming, which decides for each product whether
+//! to cut its rows or its columns.
 //!
 //! The method is HyPar (Song et al., HPCA 2019), to which DEAP refers. The chips are repeatedly
 //! divided into halves. At each level, every product is cut in two. If a product is cut along rows,
-//! each half has all weights and half of the data; if along columns, half of the weights and all
-//! data. HyPar counts the transfers of training; this module counts only the transfers of a forward
-//! pass, as DEAP does. Part p of every product is on chip p. A product of P parts, with a row
-//! blocks and b = P / a column blocks, moves these numbers of words:
+//! each half has all weights and half of the data. If it is cut along columns, each half has half
+//! of the weights and all data. HyPar counts the transfers of training; this module counts only the
+//! transfers of a forward pass, as DEAP does. Part p of every product is on chip p. A product of P
+//! parts, with a row blocks and b = P / a column blocks, moves these numbers of words:
 //!
 //! - weights = a W, once, for W words of weights;
-//! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, which has F
-//!   outputs in a' x b' blocks;
+//! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, whose F
+//!   outputs are in a' x b' blocks;
 //! - input = I P / a per micro-batch from memory, if it is the first product and its input has I
 //!   words.
 //!

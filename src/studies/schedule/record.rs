@@ -8,9 +8,8 @@
 //! model. Sub-layers with equal `input` read the same part of the model's input. Without this key,
 //! a sub-layer without dependencies reads its own part; `None` means no input. If an output is read
 //! in pieces, `pieces` is the number of pieces, and `piece` is the index of the piece that a
-//! sub-layer reads from each output. Layers that inference does not compute (dropout and batch
-//! normalization) are omitted, and sub-layers that depend on them depend on their predecessors
-//! instead.
+//! sub-layer reads. Layers that inference does not compute (dropout and batch normalization) are
+//! omitted, and sub-layers that depend on them depend on their predecessors instead.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{ChipSchedule, SubLayer, TaskGraph};

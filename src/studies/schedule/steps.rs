@@ -10,15 +10,15 @@
 //! t = m d / B,
 //!
 //! where B is the rate of one link; the rate depends on the largest number of links of any chip. A
-//! transfer through an interface takes the time m divided by the interface's rate. If a chip
-//! receives several transfers at the same time, they take max t + Σ m / M, where M is the bandwidth
+//! transfer through an interface takes the time m divided by the interface's rate. Several
+//! transfers that a chip receives at the same time take max t + Σ m / M, where M is the bandwidth
 //! of the chip's memory. A step takes
 //!
 //! T = (maximum over chips of this time) + (maximum over chips of the time of their sub-layers).
 //!
 //! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory
-//! is full, the least recently used data are evicted: outputs that are still needed and that are on
-//! no other chip are written to memory, and all other data are dropped.
+//! is full, the least recently used data are evicted. Outputs that are still needed and are on no
+//! other chip are written to memory; all other data are dropped.
 //!
 //! If a chip has several accelerators, each runs a sub-layer. Accelerators of a chip share its
 //! memory and connections, so data that two of them need are transferred once. A host that controls

@@ -273,7 +273,7 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
 /// Chip 0 computes A (10 B), and chip 2 computes B (20 B). Chip 1 receives both over one hop at 4
 /// B/s. The longer transfer takes 5 s, and the 30 B take 3.75 s to enter chip 1's memory at 8 B/s.
 /// In the next step, chip 0 receives B over one hop from chip 1, which has had B since the previous
-/// step, instead of over two hops from chip 2.
+/// step; chip 2 is two hops away.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -403,8 +403,8 @@ fn what_does_not_fit_leaves_and_comes_back() {
 /// The machine has two chips with two accelerators each. A (10 B) and B are computed on the first
 /// chip. Both sub-layers of the second chip read A, which is transferred once: over one hop at 4
 /// B/s in 2.5 s, and into the chip's memory at 8 B/s in 1.25 s. In the first step, the host issues
-/// two commands of half a second; then it issues one command for the transfer and two for the
-/// sub-layers.
+/// two commands of half a second each. In the second step, it issues one command for the transfer
+/// and two for the sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let graph = TaskGraph {

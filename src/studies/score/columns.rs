@@ -256,8 +256,8 @@ impl RunColumns {
         Ok(columns)
     }
 
-    /// If the folder of `file` has a machine, stack or model file with a name that `file` gives,
-    /// replaces the name by the path of that file.
+    /// Replaces the name of a machine, stack or model by a path, if the folder of `file` has a file
+    /// with this name.
     fn find_machines(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;

@@ -292,7 +292,7 @@ impl ScoredTable<'_> {
     }
 
     /// Returns one JSON document with the scores of all runs, and of the runs with each value of
-    /// the option `by`; `options` are the options of the replays.
+    /// the option `by`. `options` are the options of the replays.
     pub fn to_document<'a>(
         &'a self,
         by: Option<&'a str>,

@@ -1,11 +1,11 @@
-//! Correction of predictions by measured steps of other jobs, with kriging of the logarithm of
-//! measured / predicted time.
+//! Correction of predictions by measured steps of other jobs. The method is kriging of the
+//! logarithm of measured / predicted time.
 //!
-//! The logarithm is modelled as a sum of independent normal variables. Steps on the same NPU class
-//! share one variable, and so do steps with the same class and format of linear layers, similar
-//! jobs, and jobs with the same matrix products; each step also has a variable of its own. Let `d`
-//! be the distance between the logarithms of two jobs' sizes, each divided by its length scale. The
-//! covariance of two steps on one class is
+//! The logarithm is modelled as a sum of independent normal variables. One variable is shared by
+//! steps on the same NPU class, others by steps with the same class and format of linear layers, by
+//! similar jobs, and by jobs with the same matrix products; each step also has a variable of its
+//! own. Let `d` be the distance between the logarithms of two jobs' sizes, each divided by its
+//! length scale. The covariance of two steps on one class is
 //!
 //! ```text
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
@@ -457,8 +457,8 @@ mod tests {
 
     #[test]
     fn one_step_corrects_by_its_part_of_the_variance() {
-        // For two variables with covariance c and variance v, the conditional mean is c / v times the given
-        // value, and the conditional variance v - c^2 / v.
+        // For two variables with covariance c and variance v, the conditional mean is c / v times
+        // the given value, and the conditional variance is v - c^2 / v.
         let step = step_key("a", Dtype::Bf16, [0.0; SIZES]);
         let known = StepResiduals::new(vec![step.clone()], &[0.2]);
         let far = step_key("a", Dtype::Fp8, [100.0; SIZES]);

@@ -371,8 +371,8 @@ fn step_seconds(
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
 /// Returns the reason why option `key` has no effect on a run with `options`, or `None` if it has
-/// an effect. A table may give an option for all runs even if it has no effect on some of them,
-/// such as runs without a tensor group or with a single replica.
+/// an effect. A table may give an option for all runs, even if it has no effect on runs without a
+/// tensor group or with a single replica.
 fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {

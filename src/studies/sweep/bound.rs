@@ -1,8 +1,8 @@
 //! A lower bound on the time of a step, and the memory that the step needs, computed without a
 //! replay.
 //!
-//! The bound is the longest path through a relaxed step, which has only one rank of each stage of
-//! the first replica, and which follows these rules:
+//! The bound is the longest path through a relaxed step. A relaxed step has only one rank of each
+//! stage of the first replica, and follows these rules:
 //!
 //! - a kernel takes exactly its duration on the machine, and starts when its dependencies have
 //!   ended, even if another kernel is on its lane;
@@ -322,8 +322,8 @@ impl NodePrices<'_> {
     }
 }
 
-/// Returns a lower bound on a member's time in a collective: the time of the bytes that it must
-/// receive or, if measurements apply and give less, the measured time.
+/// Returns a lower bound on a member's time in a collective: the time of the bytes that the member
+/// must receive or, if measurements apply and are shorter, the measured time.
 fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
     let wire = message_lower_bound(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
@@ -360,8 +360,8 @@ fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     }
 }
 
-/// Returns a lower bound on the time of a collective that consists of messages: the bytes that a
-/// member must receive, divided by the rate of its ports.
+/// Returns a lower bound on a collective's time, if the collective consists of messages: the bytes
+/// that a member must receive, divided by the rate of its ports.
 fn message_lower_bound(
     point: &ResolvedPoint,
     kind: CollectiveKind,

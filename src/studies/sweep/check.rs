@@ -123,8 +123,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
                 .zip(axis.values[0].iter().cloned()),
         );
     }
-    // Plan options are not tried as part of a point, because the first value of a plan axis, or of
-    // a plan option, may be impossible for the model.
+    // Plan options are not tried as part of a point, because the first value of a plan axis or of a
+    // plan option may be impossible for the model.
     let alone = |key: &str| !matches!(kind_of_setting(key), Ok(SettingKind::Plan(_)));
     let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
         line: line_of(text, key, value),

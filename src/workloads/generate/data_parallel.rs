@@ -3,9 +3,10 @@
 //!
 //! # Work
 //!
-//! A layer runs six kernels. Below, `t` is the number of tokens per rank, `s` the sequence length, `h` the
-//! hidden size, and `d` the bytes per number. The product of an `a x b` and a `b x c` matrix takes `2abc`
-//! FLOPs (`abc` multiplications and as many additions) and moves each of its `ab + bc + ac` numbers once.
+//! A layer runs six kernels. Below, `t` is the number of tokens per rank, `s` the sequence length,
+//! `h` the hidden size, and `d` the bytes per number. The product of an `a x b` and a `b x c`
+//! matrix takes `2abc` FLOPs (`abc` multiplications and the same number of additions) and moves
+//! each of its `ab + bc + ac` numbers once.
 //!
 //! | kernel | forward FLOPs | forward bytes | operation |
 //! |---|---|---|---|

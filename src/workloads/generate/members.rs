@@ -32,9 +32,9 @@ impl Sink for RankPartners {
 }
 
 impl GeneratedJob {
-    /// Returns runs of neighbouring ranks that one trace can represent: ranks of one shape that
-    /// exchange no messages among themselves, such as the ranks of a stage. Ranks that no such
-    /// trace can represent are in no run.
+    /// Returns runs of neighbouring ranks that one trace can represent. These are ranks of one
+    /// shape that exchange no messages among themselves, such as the ranks of a stage. Ranks that
+    /// no such trace can represent are in no run.
     ///
     /// # Errors
     ///

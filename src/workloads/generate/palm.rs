@@ -316,7 +316,7 @@ impl PalmGenerator {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
-    /// Emits a layer or its update: a kernel and a sum, with the memory access in parallel, and a
+    /// Emits a layer or its update: a kernel and a sum, a memory access in parallel to both, and a
     /// barrier over all cores of the stage.
     fn emit_layer(
         &self,

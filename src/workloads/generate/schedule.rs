@@ -105,8 +105,8 @@ pub struct PipelineStep {
     pub pass: PipelinePass,
     /// The backward pass of a pair, which overlaps the forward pass.
     pub beside: Option<PipelinePass>,
-    /// True if this is the stage's last step that computes gradients of its chunk's weights or, in
-    /// a schedule without backward passes, the last step that uses these weights.
+    /// True if this is the last step of the stage that computes gradients of its chunk's weights.
+    /// In a schedule without backward passes, true for the last step that uses these weights.
     pub completes: bool,
 }
 
@@ -426,7 +426,7 @@ impl PipelineSchedule {
         self.chunk_placement() == ChunkPlacement::Cyclic
     }
 
-    /// Returns the stage and the pass whose output is the input of `pass` on stage `stage` of
+    /// Returns the stage and the pass that produce the input of `pass` on stage `stage` of
     /// `stages`: activations from the previous layers, or gradients from the next layers. Returns
     /// `None` if there are no such layers, and for weight gradients, because their inputs are on
     /// the same stage. A backward predecessor has the kind of `pass`, whether the schedule splits

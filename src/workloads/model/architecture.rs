@@ -1,4 +1,4 @@
-//! Transformers whose blocks differ, or whose attention or experts have parts that a
+//! Transformers with different kinds of blocks, or with parts of attention or experts that a
 //! [`TransformerBlock`] cannot describe.
 //!
 //! | part | operators |

@@ -37,8 +37,8 @@ impl OperatorKind {
         ))
     }
 
-    /// Elements per token in the cache for decoding: the token's keys and values, or the latent vector and
-    /// the rotary key from which they are computed.
+    /// Elements per token in the cache for decoding: the token's keys and values, or the latent
+    /// vector and the rotary key from which keys and values are computed.
     pub fn cached_elements(&self) -> u64 {
         match *self {
             Self::Attention {

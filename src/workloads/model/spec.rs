@@ -27,9 +27,9 @@
 //!
 //! Every input and output also has the sample axis `b`, which is not shown. Axes other than `b`,
 //! `m`, `n` and `k` are not divided by any degree, or are divided together with one of these four
-//! axes. Rows `h` of an image's output and `i` of its input are divided by the degree of m, copies
-//! `c` of tokens by m, and heads `g` of keys and values by n. In a grouped convolution, a filter
-//! processes `c` channels instead of `k`.
+//! axes. The degree of m divides rows `h` of an image's output, rows `i` of its input, and copies
+//! `c` of tokens; the degree of n divides heads `g` of keys and values. In a grouped convolution, a
+//! filter processes `c` channels instead of `k`.
 
 mod kernels;
 mod operators;
@@ -87,7 +87,7 @@ pub struct WeightSpec {
 }
 
 /// Products that are summed over axes. The number of multiplications is the product of the sizes of
-/// the result's axes and of the summed axes.
+/// all the result's axes and all summed axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSpec {
     /// Axes of the result.

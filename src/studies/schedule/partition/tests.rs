@@ -141,10 +141,10 @@ fn weights_are_held_against_data() {
     // With 100 words of weights, cuts along columns move 200 + 2 x 32 = 264 words, and cuts along
     // rows 400.
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
-    // Together, columns for the first product and rows for the second move 100 + 2 x 16 words of
-    // weights, and each half lacks a quarter of 32 words in each of two micro-batches: 164 words in
-    // total. Columns for both products move 116 + 64 = 180 words, rows for both move 232, and rows
-    // then columns move 200 + 16 + 64 = 280.
+    // If the first product is cut along columns and the second along rows, they move 100 + 2 x 16
+    // words of weights, and each half lacks a quarter of 32 words in each of two micro-batches: 164
+    // words in total. Columns for both products move 116 + 64 = 180 words, rows for both move 232,
+    // and rows then columns move 200 + 16 + 64 = 280.
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
@@ -169,8 +169,8 @@ fn weights_are_held_against_data() {
     assert_eq!(cut(60), (320, vec![vec![Rows]]));
 }
 
-/// If each part of a product is on its own chip, a schedule moves the number of words between chips
-/// and from memory that the partition predicts.
+/// Tests that a schedule in which each part of a product is on its own chip moves the predicted
+/// number of words between chips and from memory.
 #[test]
 fn schedules_move_what_a_partition_says() {
     let model = LanguageModel {

@@ -1,11 +1,11 @@
 //! Best-first search, which ends when no remaining point has a bound below the best answer.
 //!
 //! Every point first gets a quick bound. When this bound is the smallest of all remaining points,
-//! the point's whole bound is computed; if that is still the smallest, the point is answered. The
-//! search ends when the smallest bound is no better than the best answer, because then no remaining
-//! point can be better. Idle threads answer the first open questions of the queue in advance (a
-//! question is a bound or an answer that is still missing). An answer is used only at its turn, so
-//! rows are the same for any number of threads. A shard answers all those of its points that a
+//! the point's whole bound is computed. If the whole bound is still the smallest, the point is
+//! answered. The search ends when the smallest bound is no better than the best answer, because
+//! then no remaining point can be better. Idle threads answer the first open questions of the queue
+//! in advance (a question is a bound or an answer that is still missing). An answer is used only at
+//! its turn, so rows are the same for any number of threads. A shard answers all its points that a
 //! single run over all points would answer, because the best point of a shard is never better than
 //! the best point of all.
 

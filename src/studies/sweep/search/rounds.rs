@@ -1,5 +1,5 @@
-//! Search with layers that take turns: in each round, each layer is searched in turn while all
-//! other axes stay at the best point so far.
+//! Search with layers that take turns: in each round, each layer is searched once while all other
+//! axes stay at the best point so far.
 //!
 //! A joint search of many layers visits the product of their sizes; a round of turns visits only
 //! the sum. The search ends after the first round without an improvement. At the end, no change of

@@ -1,5 +1,5 @@
-//! Binding of a plan to a machine: sets open options from the machine, and checks that the machine
-//! has the cores and dimensions on which the plan places ranks.
+//! Binding of a plan to a machine: takes open options from the machine, and checks that the cores
+//! and dimensions on which the plan places ranks exist there.
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;

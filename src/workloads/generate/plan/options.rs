@@ -240,8 +240,8 @@ macro_rules! plan_option {
 }
 
 /// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` declares an option
-/// whose value has another type than its field; `, and NAME, …` declares another option for the
-/// same field.
+/// whose value and field have different types; `, and NAME, …` declares another option for the same
+/// field.
 macro_rules! plan_options {
     ($(
         $(#[$doc:meta])*

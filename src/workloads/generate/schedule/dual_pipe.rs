@@ -7,8 +7,8 @@
 //!
 //! Both DualPipe schedules have eight steps. h is a stage's distance from the nearer end, H the
 //! number of stages up to the middle, and M the number of micro-batches in each direction. F is a
-//! forward pass, B a backward pass, and I and W the two parts of a split backward pass; 0 and 1 are
-//! the directions:
+//! forward pass, B is a backward pass, and I and W are the two parts of a split backward pass; 0
+//! and 1 are the directions:
 //!
 //! | step | times | |
 //! |---|---|---|

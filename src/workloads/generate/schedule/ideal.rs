@@ -38,8 +38,8 @@ impl PipelineSchedule {
     }
 
     /// Returns the pipeline bubble of equal stages, divided by their computation: (S - 1) / (v m)
-    /// (SC'21, section 2.2.2). Layer-wise schedules with fewer micro-batches than stages add (v -
-    /// 1) (S - m) / (v m). The result is not a fraction of the makespan: the makespan is the
+    /// (SC'21, section 2.2.2). Layer-wise schedules with fewer micro-batches than stages add
+    /// (v - 1) (S - m) / (v m). The result is not a fraction of the makespan: the makespan is the
     /// computation times 1 + the result.
     ///
     /// For schedules with separate weight gradients or overlapping passes, the formula assumes that

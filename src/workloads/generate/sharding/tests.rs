@@ -227,8 +227,8 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [16 * 32 / 4, 2]
     );
-    // 8 query heads and 4 key and value heads, sharded by 4: 4 B S^2 (8 x 16) / 8 FLOPs per device,
-    // and no sum.
+    // 8 query heads and 4 key and value heads are sharded by 4: each device takes 4 B S^2 (8 x 16)
+    // / 8 FLOPs, and nothing is summed.
     let found = OperatorSharding::new(&parse_attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];

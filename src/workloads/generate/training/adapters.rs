@@ -126,8 +126,9 @@ impl TrainingGenerator {
         place.tensor.is_multiple_of(self.adapter_share(place.stage))
     }
 
-    /// Returns the sum of part `at` that adapters compute in place of the whole group: its layer,
-    /// and its index in the layer's program for `kind`. Returns `None` if the part has no such sum.
+    /// Returns the sum of part `at` that adapters compute in place of the whole group, as the sum's
+    /// layer and its index in the layer's program for `kind`. Returns `None` if the part has no
+    /// such sum.
     pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers_of_part(at);

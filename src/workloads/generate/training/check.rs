@@ -97,7 +97,7 @@ fn tied_last(
 
 /// Rejects plans whose SRAM cannot store the smallest tile of a product: a row of inputs, a column
 /// of weights, and their result. In a product that sums over K numbers, each core of a tensor group
-/// of t cores has at least K / t of these numbers.
+/// with t cores has at least K / t of these numbers.
 fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());
@@ -317,8 +317,8 @@ fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateErr
     Ok(())
 }
 
-/// Rejects a model that cannot be divided among the stages: for blocks, if `count` layers do not
-/// divide equally among the parts; for other units, if there are more parts than layers.
+/// Rejects a model that cannot be divided among the stages. Blocks and layers (`count`) must divide
+/// equally among the parts; for multiplications, there must be at least as many layers as parts.
 fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
     let (fits, divides) = match plan.split {
         SplitUnit::Multiplications => (parts <= count, "at most"),

@@ -1,9 +1,10 @@
 //! Kernels of an operator: FLOPs, bytes, and the tensors that are saved for the backward pass.
 //!
 //! `n` is the number of rows of all samples of a micro-batch, or a member's share of these rows;
-//! `d` is the number of bytes of a number, and `g` of a weight gradient. Only matrix products count
-//! as FLOPs, two per multiply-add. Elementwise work does not count, as is usual in papers that
-//! state FLOPs of models. A kernel reads every operand once and writes every result once.
+//! `d` is the number of bytes of a number, and `g` is the number of bytes of a weight gradient.
+//! Only matrix products count as FLOPs, two per multiply-add. Elementwise work does not count, as
+//! is usual in papers that state FLOPs of models. A kernel reads every operand once and writes
+//! every result once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|

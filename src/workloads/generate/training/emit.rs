@@ -66,8 +66,8 @@ pub(super) struct RankEmitter<'w, 's> {
     common: String,
     /// Buffer for a node's dependencies, reused for every node.
     data: Vec<u64>,
-    /// Nodes that computed gradients but on which no reduction depends yet, in two lists: for
-    /// weights that all replicas have, and for experts' weights.
+    /// Nodes whose gradients are computed but for which no reduction waits yet, in two lists:
+    /// gradients of weights that all replicas have, and gradients of experts' weights.
     unreduced_producers: [Vec<u64>; 2],
     /// Nodes of the gradient reductions of the current step.
     reduced: Vec<u64>,

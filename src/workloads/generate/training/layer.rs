@@ -64,8 +64,8 @@ pub(super) struct LoweredLayer {
     /// Weights whose gradients each member computes from its own samples or tokens only: the group
     /// that sums these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
-    /// The operator whose matrix is tied to the embedding: the number of operators after it in the
-    /// layer, and the number of the matrix's weights on one member.
+    /// The operator whose matrix is tied to the embedding, as two numbers: the operators that
+    /// follow it in the layer, and the matrix's weights on one member.
     pub tied: Option<(usize, u64)>,
     /// Bytes that are saved from the forward pass for the backward pass.
     pub keeps: u64,
@@ -109,8 +109,8 @@ impl LoweringContext {
             || (loss || logits) && self.without.has_effect(AblationEffect::Logits)
     }
 
-    /// Removes two kinds of kernels of an operator of `layer`: those that the plan leaves out, and
-    /// those that the fused products of experts include.
+    /// Removes two kinds of kernels from an operator of `layer`: kernels that the plan leaves out,
+    /// and kernels that the fused products of experts include.
     pub fn leave_out(
         &self,
         layer: &ModelLayer,

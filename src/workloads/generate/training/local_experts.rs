@@ -10,7 +10,7 @@
 //! members that share an expert gather them.
 //!
 //! If routing is balanced, a rank with `t` tokens of `c` copies each sends `t c` copies, receives
-//! the same number, and processes the received copies with its own experts. So expert parallelism
+//! the same number of copies, and processes these with its own experts. So expert parallelism
 //! divides the weights among ranks, but does not change a rank's number of rows. If routing is
 //! skewed, every rank has as many rows as the fullest rank ([`routing`](crate::generate::plan)).
 

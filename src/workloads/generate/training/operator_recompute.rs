@@ -1,6 +1,6 @@
-//! Recomputation per operator, with the choices of torchtitan's `op` policy
-//! (`torchtitan/distributed/activation_checkpoint.py`): the outputs of attention and of every second matrix
-//! product are saved, and all others are recomputed.
+//! Recomputation of single operators, with the choices of torchtitan's `op` policy
+//! (`torchtitan/distributed/activation_checkpoint.py`): the outputs of attention and of every
+//! second matrix product are saved, and all others are recomputed.
 //!
 //! Frameworks have separate products for queries, for keys, for values, and for each half of a gate.
 //! Therefore, in a block with a gated perceptron, three products are recomputed: for keys, after attention,

@@ -28,8 +28,8 @@ impl TrainingGenerator {
         })
     }
 
-    /// Returns the state of weights that all replicas have, and the state of experts' weights, each
-    /// with the number of such weights on a rank of `stage`.
+    /// Returns two states, each with the number of its weights on a rank of `stage`: the state of
+    /// weights that all replicas have, and the state of experts' weights.
     fn parameter_states(&self, stage: u32) -> [(ParameterState, u64); 2] {
         let experts = self.stage_experts(stage);
         let common = self.stage_parameters(stage) - experts;

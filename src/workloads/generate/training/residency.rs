@@ -20,7 +20,7 @@
 //! algorithm as printed.
 //!
 //! A larger SRAM never causes more traffic. If only weights or only activations are kept, an
-//! operator moves at most W + I + O bytes, which is the minimum without anything in SRAM.
+//! operator moves at most W + I + O bytes, which is the minimum if SRAM keeps nothing.
 
 use super::program::{OperandBytes, ProgramTask};
 use super::{MOST_WORK, TrainingGenerator};

@@ -62,9 +62,9 @@ impl ShardSpec {
     }
 
     /// Returns the part of `work` that one member does, per sample. An image is divided by rows so
-    /// that the number of windows divides evenly; a member's part is an image of its own with the
-    /// same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM does with the
-    /// vocabulary.
+    /// that each member gets the same number of windows; a member's part is an image of its own
+    /// with the same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM does
+    /// with the vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.to_spec();
@@ -80,13 +80,13 @@ impl ShardSpec {
     }
 
     /// Returns true if a member's part of `work` has exactly its share of the windows; this
-    /// requires that the windows of its rows extend past the padding.
+    /// requires that the rows that these windows cover extend past the padding.
     pub fn shares_windows(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()
     }
 
-    /// Returns the number of image rows for which a member has its share of `all` rows of windows:
+    /// Returns the number of image rows with which a member has its share of `all` rows of windows:
     /// `(share - 1) stride + kernel - 2 padding`.
     fn image_rows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
         if self.rows.parts == 1 {

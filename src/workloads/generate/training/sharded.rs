@@ -171,10 +171,11 @@ impl ShardedLowering {
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// Returns the elements of the input of a product that is split by outputs, if members gather
-    /// this input and must gather it again in the backward pass. Members gather again with sequence
-    /// parallelism, because each member keeps only its own tokens (Korthikanti et al., 2022,
-    /// section 4.2.2). Token copies for experts stay gathered, as in Megatron-LM's dispatcher.
+    /// Returns the number of elements of the input of a product that is split by outputs, if
+    /// members gather this input and gather it again in the backward pass. Members gather again
+    /// with sequence parallelism, because each member keeps only its own tokens (Korthikanti et
+    /// al., 2022, section 4.2.2). Token copies for experts stay gathered, as in Megatron-LM's
+    /// dispatcher.
     fn regathered_elements(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
@@ -185,8 +186,8 @@ impl ShardedLowering {
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
-    /// Returns the elements of tokens, or of their copies, that a member exchanges with ranks that
-    /// have other experts; `spec` is its shard of an operator.
+    /// Returns the number of elements of tokens, or of token copies, that a member exchanges with
+    /// ranks that have other experts; `spec` is the member's shard of an operator.
     fn exchanged_elements(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
         let copies = match spec.exchange {
             Some(ExpertExchange::Dispatch) => spec.sum_volumes(&spec.outputs),

@@ -1,7 +1,7 @@
 //! Kernels of an operator as data: products, or the bytes that each kernel reads and writes.
 //!
-//! Kernels of operators without matrix products move a number of bytes per element of a tensor, for
-//! `d` bytes per number and `g` bytes per weight gradient:
+//! Kernels of operators without matrix products move a certain number of bytes per element of a
+//! tensor, for `d` bytes per number and `g` bytes per weight gradient:
 //!
 //! | operator | forward | backward |
 //! |---|---|---|

@@ -4,8 +4,8 @@
 use super::preset;
 use crate::model::{AttentionSpan, Model, ModelDefinition, OperatorKind};
 
-/// Compares counts of released models: all parameters, the parameters that are active per token
-/// (with both embeddings), and the bytes per token of a 16-bit cache.
+/// Compares three counts of released models: all parameters, the active parameters per token (with
+/// both embeddings), and the bytes per token of a 16-bit cache.
 #[test]
 fn released_models_have_their_published_counts() {
     for (name, parameters, active, cached) in [
@@ -76,7 +76,7 @@ fn latent_attention_has_the_weights_of_its_formula() {
     }
     let v3 = preset("deepseek-v3");
     // The model's three dense layers have 3 x 7168 x 18432 weights; each later layer has 256
-    // experts and a shared expert of 3 x 7168 x 2048.
+    // experts and a shared expert of 3 x 7168 x 2048 weights each.
     assert_eq!(sum(&v3, "layer2", "mlp"), 3 * 7168 * 18_432);
     assert_eq!(sum(&v3, "layer3", "mlp"), 0);
     assert_eq!(sum(&v3, "layer3", "shared"), 44_040_192);

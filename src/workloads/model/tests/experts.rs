@@ -72,7 +72,7 @@ fn qwens_are_those_that_were_released() {
 fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
     // In Mixtral 8x7B, 12,879,925,248 weights are active for a token: all except six experts in
     // each layer, 6 x 32 x 3 h f. Of the active weights, V h are looked up and (2 x 32 + 1) h are
-    // gains, so they are not factors of matrix products. In each of 32 layers, attention has 2 A d
+    // gains; these are not factors of matrix products. In each of 32 layers, attention has 2 A d
     // multiplications per pair of tokens.
     let (h, s) = (4096_u64, 32_768);
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;

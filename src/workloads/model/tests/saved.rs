@@ -72,8 +72,8 @@ fn gates_and_shared_heads_keep_what_they_are_given() {
 
 #[test]
 fn convolutions_keep_inputs_and_relus_nothing() {
-    // The last layer of VGG-16 saves an image of 512 x 14 x 14 for the convolution and one for the
-    // pool, with 4 bytes per element.
+    // The last layer of VGG-16 saves two images of 512 x 14 x 14, one for the convolution and one
+    // for the pool, with 4 bytes per element.
     let model = preset("vgg-16");
     let layer = model
         .layers

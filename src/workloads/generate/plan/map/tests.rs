@@ -30,9 +30,9 @@ fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     all
 }
 
-/// The first dimension, of 4 NPUs, has tensor members in pairs and two stages; the second has the replicas.
-/// Tensor member t of replica d in stage p is at t + 2 p of the first dimension and d of the second, which is
-/// rank t + 2 p + 4 d.
+/// The first dimension, of 4 NPUs, has tensor members in pairs and two stages; the second has the
+/// replicas. Tensor member t of replica d in stage p is at index t + 2 p of the first dimension and
+/// d of the second, which is rank t + 2 p + 4 d.
 #[test]
 fn ranks_follow_from_where_axes_lie() {
     let plan = plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);

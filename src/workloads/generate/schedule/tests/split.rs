@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Durations of a forward pass, of input gradients, of weight gradients, and of a forward pass that overlaps
-/// a whole backward pass.
+/// Durations of four kinds of passes: forward, input gradients, weight gradients, and a forward
+/// pass that overlaps a whole backward pass.
 type Times = [u64; 4];
 
 /// Result of a simulated pipeline.

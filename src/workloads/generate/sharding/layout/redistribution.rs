@@ -15,8 +15,8 @@
 //! needs can form such groups, and otherwise an all-to-all. Members that have the same shard are
 //! assigned to groups in ascending order.
 //!
-//! If an axis is not nested or a member has none of the elements that it needs, point-to-point
-//! messages are used, because fragments may differ in size.
+//! If an axis is not nested, or if a member has none of the elements that it needs, fragments may
+//! differ in size, so point-to-point messages are used.
 
 use super::{MemberPartition, MeshAxis, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
@@ -69,7 +69,8 @@ pub struct ShardMessage {
 ///
 /// If several members have a fragment, the nearest one sends it; of two equally near members, the
 /// lower one. The module documentation defines which members form the groups of collectives. The
-/// number of messages is at most the number of members times the number of shards of `from`.
+/// number of messages is at most the number of members multiplied by the number of shards of
+/// `from`.
 ///
 /// # Panics
 /// Panics if the digits of a layout do not belong to one grid of `members`, or share a position in it.
@@ -93,8 +94,8 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
     Redistribution::AllToAll { among, share }
 }
 
-/// Returns the groups of a reduce-scatter that replaces a sum over `over` and the redistribution
-/// from `from` to `to`; `None` if a reduce-scatter cannot replace them.
+/// Returns the groups of a reduce-scatter that can replace a sum over `over` and the redistribution
+/// from `from` to `to`; `None` if none can.
 ///
 /// Members that differ only in `over` have partial sums of the same shard of `from`. A
 /// reduce-scatter replaces the sum and the redistribution if `to` gives each of these members an

@@ -150,8 +150,8 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     assert_eq!(among(&columns(2, 3), &both), Some(pairs.clone()));
     // If each member keeps a third of the half's columns instead, it keeps a sixth of all columns.
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
-    // No reduce-scatter is possible if all members keep the shards that they have, if two members
-    // that sum need the same share, if members that sum have different shards, or if nothing is
+    // No reduce-scatter is possible in four cases: all members keep the shards that they have, two
+    // members that sum need the same share, members that sum have different shards, or nothing is
     // summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);

@@ -111,8 +111,8 @@ impl Used {
         [self.own.clone(), used]
     }
 
-    /// Returns the numbers of received rows before and after the device's own rows, if it receives
-    /// all rows from the first to the last used one.
+    /// Returns the numbers of rows received before and after the device's own rows, if it receives
+    /// all rows from the first to the last that it uses.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
@@ -144,8 +144,8 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
             }
         }
     }
-    // For each image, counts the row degrees above 1 that divide both its output rows (4, 6, 4, 4, 4, 4, 6, 7
-    // and 8) and its input rows (4, 6, 8, 8, 8, 8, 4, 6 and 8).
+    // For each image, counts the row degrees above 1 that divide the numbers of both its output
+    // rows (4, 6, 4, 4, 4, 4, 6, 7 and 8) and its input rows (4, 6, 8, 8, 8, 8, 4, 6 and 8).
     assert_eq!(cuts, 4 * (2 + 3 + 2 + 2 + 2 + 2 + 1 + 3));
 }
 

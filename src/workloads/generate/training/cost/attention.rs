@@ -120,8 +120,8 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Adds norms of query and key heads before all other kernels, and the norms' gradients after them; `x`
-    /// are the sizes of the tensor with all these heads.
+    /// Adds the norms of query and key heads before all other kernels, and the gradients of these
+    /// norms after them; `x` are the sizes of the tensor with all these heads.
     fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
         let (copy, element) = (MemoryBoundKernel::Copy, MemoryBoundKernel::ElementWise);

@@ -1,6 +1,6 @@
 //! Kernels of a linear layer: its products, and the kernels that number formats and frameworks add.
 //!
-//! For a product of `n x k` by `k x m`, `e` is the number of bytes of an element of an operand. If
+//! For a product of `n x k` by `k x m`, `e` is the number of bytes of an operand's element. If
 //! there are `x` experts with `n / x` rows each, the byte counts have `x km` in place of `km`, and
 //! the FLOPs are of all `n` rows:
 //!

@@ -178,8 +178,8 @@ impl MemberProgramWriter<'_> {
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
-            // The first part has the rows that this member needs from the peer, the second the rows
-            // that the peer needs from this member; in the backward pass, their gradients.
+            // First the rows that this member needs from the peer, then the rows that the peer
+            // needs from this member; in the backward pass, the gradients of these rows.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
                 (back, common(needed, own_rows)),

@@ -23,8 +23,7 @@ pub(super) enum GroupRedistribution {
         family: ParallelGroupKind,
         share: u64,
     },
-    /// Messages of each member; sizes are in fragments of the whole result, of which there are
-    /// `of`.
+    /// Messages of each member; sizes are in fragments, and the whole result has `of` fragments.
     Messages {
         hops: Vec<Vec<MessageEnd>>,
         of: u64,

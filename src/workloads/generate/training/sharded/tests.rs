@@ -113,9 +113,10 @@ fn gathered_tokens_are_gathered_again() {
     // Four members share a sample's 1,024 tokens of 768 columns of 2 B, so each has 393,216 B.
     // Before the heads and the perceptron, products gather these tokens in the forward pass. The
     // same products gather the tokens again in the backward pass for the weight gradients, because
-    // members keep only a quarter; the gradients of their inputs are scattered. After the heads and
-    // the perceptron, sums are scattered and their gradients gathered. The logits behave like the
-    // products before the heads, and the word table's sums like the sums after the heads.
+    // members keep only a quarter of the tokens. The gradients of the products' inputs are
+    // scattered. After the heads and the perceptron, sums are scattered and their gradients
+    // gathered. The logits behave like the products before the heads, and the word table's sums
+    // like the sums after the heads.
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -311,8 +312,8 @@ fn channels_are_summed_over_those_that_share_them() {
 fn tables_are_exchanged_for_samples() {
     // DLRM on four members with 8 samples: the perceptrons are sharded by samples, and the tables
     // by columns. 26 tables with 64 columns each give an output of 26 x 64 x 8 x 2 B = 26,624 B for
-    // all samples. A member has a quarter of the columns and exchanges it for a quarter of the
-    // samples, by one all-to-all of 6,656 B in each direction.
+    // all samples. A member has a quarter of the columns, and exchanges it for a quarter of the
+    // samples by one all-to-all of 6,656 B in each direction.
     let model = Model::load_named("dlrm").unwrap();
     let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
     let plan = plan(4, 8, operators);

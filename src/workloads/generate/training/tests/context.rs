@@ -101,8 +101,8 @@ fn kernels_have_the_tokens_of_a_rank() {
         let qkv = [2 * t * H * columns, 2 * (t * H + H * columns + t * columns)];
         assert_eq!(of("fwd/attention.qkv"), qkv);
         assert_eq!(of("fwd/norm1"), [0, 2 * 2 * t * H]);
-        // A rank rotates its own queries and keys: those of half of the tokens, or half of the
-        // heads of all tokens.
+        // A rank rotates only its own queries and keys: half of the tokens with all heads, or half
+        // of the heads with all tokens.
         assert_eq!(
             of("fwd/attention.core.rotary"),
             [0, 2 * 2 * t * (A + V) * W]
@@ -147,8 +147,8 @@ fn flops_of_all_ranks_are_those_of_one() {
     }
 }
 
-/// Counts pairs one by one: if a rank has the i-th piece of a sequence from each end, it has the
-/// same number of pairs as every other rank.
+/// Counts pairs one by one: every rank that has the i-th piece of a sequence from each end has the
+/// same number of pairs.
 #[test]
 fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
     for (tokens, ranks) in [(16_u64, 2_u64), (16, 4), (48, 3), (60, 5), (8, 4)] {

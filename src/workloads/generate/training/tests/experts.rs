@@ -249,8 +249,8 @@ fn members_of_tensor_groups_have_experts_between_them() {
         let found = groups.into_iter().find(|one| one.family == family);
         found.map(|one| one.all).unwrap_or_default()
     };
-    // On rank `2 replica + member`, experts are whole, and four neighbouring ranks have all of
-    // them, so ranks at a distance of 4 have the same experts.
+    // Rank `2 replica + member` has whole experts, and four neighbouring ranks together have all
+    // experts, so ranks at a distance of 4 have the same experts.
     let plan = spread(2, 4, 4, 1);
     assert_eq!(of(&plan, "expert"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);

@@ -104,8 +104,8 @@ fn every_other_product_is_done_again() {
     let all = nodes("llama3-8b", plan.clone());
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Three products are recomputed: of keys (8 heads of 128 columns), after attention (4,096 by
-    // 4,096), and of half of the gate (14,336 columns).
+    // Three products are recomputed: the product of keys (8 heads of 128 columns), the product
+    // after attention (4,096 by 4,096), and half of the gate (14,336 columns).
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 1024);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 14_336);

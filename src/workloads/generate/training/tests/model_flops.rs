@@ -13,9 +13,9 @@ fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, Generat
 }
 
 /// Tests gpt2-small on 3 tokens, with 12 blocks of 768 columns and a vocabulary of 50,257. Products
-/// with weights have `s (12 l h² + V h)` multiplications; both factors of each have gradients,
-/// because the first layer is a table look-up and not a product. A causal kernel computes 1 + 2 + 3
-/// of 9 pairs, with `2 l h` multiplications per pair.
+/// with weights have `s (12 l h² + V h)` multiplications. Both factors of every product have
+/// gradients, because the first layer is a table look-up and not a product. A causal kernel
+/// computes 1 + 2 + 3 of 9 pairs, with `2 l h` multiplications per pair.
 #[test]
 fn attention_counts_the_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);

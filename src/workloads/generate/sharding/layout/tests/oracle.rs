@@ -135,8 +135,8 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if an all-gather is possible: for members with equal needs, the fragments that they
-/// have cover these needs, are equally large, and occur equally often.
+/// Returns true if an all-gather is possible. This requires, for members with equal needs, that
+/// their fragments cover these needs, are equally large, and occur equally often.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
@@ -156,8 +156,9 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Returns true if an all-to-all is possible: every member has some of the elements that it needs,
-/// and of those that another member needs it has either none or the same number.
+/// Returns true if an all-to-all is possible. This requires that every member has elements that it
+/// needs, and that it has either none or the same number of the elements that any other member
+/// needs.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own

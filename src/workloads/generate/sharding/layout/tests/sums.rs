@@ -53,8 +53,8 @@ fn groups_differ_in_the_chosen_digits_only() {
 }
 
 /// Considers groups of members whose `others` are equal. Returns true if the members of every group
-/// have partial sums of the same elements, together need each element once, and each need equally
-/// many elements.
+/// have partial sums of the same elements, together need each element once, and need the same
+/// number of elements each.
 fn shared_out(own: &[Set], needed: &[Set], others: &[Vec<u32>]) -> bool {
     let members = 0..own.len();
     members.clone().all(|one| {

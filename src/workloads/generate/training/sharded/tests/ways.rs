@@ -109,8 +109,8 @@ fn weights_of_two_operators_are_cut_alike() {
         bytes.parse::<u64>().ok()
     };
     let table = 2 * 50257 * 768;
-    // Besides the gradient of the table, the gradients of positions and norms are summed, because
-    // these operators are sharded by samples like the operators before them.
+    // The sum also includes the gradients of positions and norms, because these operators are
+    // sharded by samples like the operators before them.
     let whole = summed(&plan, 0).unwrap();
     assert!((table..2 * table).contains(&whole), "{whole}");
     plan.pipeline = 2;
