@@ -11,8 +11,8 @@ use chakram_engine::{CompiledReplay, LoopCounts};
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// Results of rank aggregation, for a replay that was asked to detect groups of ranks that do the same at the same
-/// time.
+/// Results of rank aggregation, for a replay whose options ask for the detection of groups of ranks that behave
+/// identically.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankAggregation {

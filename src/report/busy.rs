@@ -59,7 +59,7 @@ pub struct BusyObserver<F> {
 }
 
 impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
-    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind of work as which a
+    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind of work under which a
     /// [`NodeKind::Compute`] node of an instance is counted.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
         let ranks = workload.instances().iter().map(|instance| RankTracker {

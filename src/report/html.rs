@@ -1,6 +1,6 @@
 //! The report as a page: one self-contained file. The page contains all facts of the text, and pictures.
 //!
-//! Sentences and tables are shared with the text ([`head`](mod@crate::head), [`render_section`](mod@crate::section)). Numbers
+//! Sentences and tables are shared with the text ([`head`](mod@crate::head), [`section`](mod@crate::section)). Numbers
 //! from the report have their JSON pointer and exact value as attributes (`data-path` and `data-value`), so that
 //! programs can compare a page with the report's JSON. A script in the page sorts and searches the tables; without the
 //! script, the page still shows everything.

@@ -36,7 +36,7 @@ pub enum DocumentError {
 }
 
 impl ReportDocument {
-    /// Reads a document that [`write_json`](fn@write) wrote.
+    /// Reads a document that [`write_json`] wrote.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Time by module path, for nodes of a captured program that ran under calls of `nn.Module`.
 //!
 //! A kernel belongs to the module that launched it. The times of a row cover the module and all its submodules; the
-//! *own* times cover only nodes that are in no submodule. Own times of modules, plus nodes outside all modules, sum
-//! exactly to the times of operators.
+//! *own* times cover only nodes that are in no submodule. The own times of modules and the times of nodes outside all
+//! modules sum exactly to the times of operators.
 
 use super::csv::CsvColumn;
 use super::issue_times::IssueTimes;

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 /// Collectives with one role, kind and group size.
 type CollectiveFamily<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
 
-/// Collectives of a family, divided into those of groups within one domain and those of groups across domains.
+/// Collectives of a family: the collectives of groups within one domain, and the collectives of groups across
+/// domains.
 #[derive(Default)]
 struct FamilyPlaces<'r> {
     inside: Vec<&'r CollectiveRow>,

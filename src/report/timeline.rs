@@ -358,7 +358,8 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     }
 
     fn critical_path(&mut self, path: &[RunSegment]) {
-        // Ranks are numbered from 0, so the number of ranks is free for the critical path's process.
+        // Ranks are numbered from 0, so the number of ranks is no rank's number, and the critical path's process uses
+        // it.
         let rank = self.prepared.workload().rank_count();
         let track = TrackId { rank, lane: 0 };
         self.encoder_mut()

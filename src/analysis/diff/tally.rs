@@ -77,7 +77,7 @@ pub struct ChangeOccurrences {
     pub count: u64,
     /// Ranks with the change, ascending.
     pub ranks: Vec<u32>,
-    /// Ids in the two traces of the first node with the change, on the lowest rank with the change.
+    /// Ids, in the two traces, of the first changed node on the lowest rank with the change.
     pub ids: [Option<u64>; 2],
 }
 

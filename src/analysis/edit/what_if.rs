@@ -130,8 +130,8 @@ fn refuse_edit(found: impl Into<String>, hint: &str) -> TraceError {
 fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
     let asked = format!("an edited trace with {nodes} additional nodes");
-    // A copied node is estimated to take 1,024 bytes: the node with its dependencies, its record in the trace, and the
-    // node in the graph.
+    // The estimate of 1,024 bytes per copied node covers the node with its dependencies, its record in the trace, and
+    // the node in the graph.
     let fits = bounds::check_fits(asked, nodes, 1024, "a smaller number");
     fits.map_err(|error| refuse_edit(error.to_string(), "a smaller number"))
 }

@@ -2,8 +2,8 @@
 //!
 //! A receive waits for its send. A member of a collective waits for all work that the other members must do before
 //! their calls. In a collective with a root, members wait for fewer others: members that only send wait for no other
-//! member, and members that only receive wait only for the root. Other cycles, such as on lanes that collectives of
-//! several groups share, depend on the machine, and only a replay finds them.
+//! member, and members that only receive wait only for the root. Other cycles, such as cycles on lanes that collectives
+//! of several groups share, depend on the machine, and only a replay finds them.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};

@@ -292,7 +292,8 @@ enum OrderAttempt {
     Sorted,
     /// The program order, which differs from the ascending order.
     Ordered(Vec<u32>),
-    /// There is a cycle; the successors of each node, and for each node whether it cannot be ordered.
+    /// No order, because there is a cycle: the successors of each node, and for each node whether it cannot be
+    /// ordered.
     Cyclic(Csr, Vec<bool>),
 }
 

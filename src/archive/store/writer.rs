@@ -159,8 +159,8 @@ impl ArchiveWriter {
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one segment. Like [`Self::commit_segment`], returns the file to which an unfinished tail was
-    /// moved.
+    /// Replaces all segments by one segment. Returns the file to which an unfinished tail was moved, like
+    /// [`Self::commit_segment`].
     pub fn replace_all_segments(
         self,
         plan: &CommitPlan,

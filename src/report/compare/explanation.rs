@@ -9,8 +9,8 @@ use chakram_base::units::{self, Span, format_percent_change};
 const NAMED: usize = 3;
 /// Limit on a change, as a share of the longer makespan: smaller changes are mentioned only briefly.
 const MATTERS: f64 = 0.002;
-/// Minimum share of the makespan of a part that is named as large and unchanged, if the part changes by less than
-/// `STAYS` percent.
+/// A part of the time is named as large and unchanged if it is at least this share of the makespan and changes by
+/// less than `STAYS` percent.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
@@ -247,7 +247,7 @@ fn describe_hiding(before: &MachineCommunication, after: &MachineCommunication) 
     })
 }
 
-/// Formats a value with the previous one, as in `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before` if equal.
+/// Formats a value with the previous value, as in `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before` if equal.
 fn format_instead_of(after: &str, before: &str, unit: &str) -> String {
     if after == before {
         format!("{after}{unit} as before")
@@ -256,8 +256,8 @@ fn format_instead_of(after: &str, before: &str, unit: &str) -> String {
     }
 }
 
-/// Explains a change of the bubble. Transfers between stages explain at most as much of the change as their own time
-/// changed. Other stages explain the rest.
+/// Explains a change of the bubble. Transfers between stages explain at most the change of their own time. Other
+/// stages explain the rest.
 fn explain_bubble(why: &MakespanExplanation) -> String {
     let transfer = why
         .communication

@@ -108,7 +108,7 @@ impl RunRecorder<'_> {
                 .filter(|&lane| self.times[lane].end == start);
             if self.ready_time_of(origin) != start && lane.is_none() {
                 // The collective took its lanes only when all members were ready, so the path may continue at the
-                // last of them.
+                // member that became ready last.
                 let parked = self.parked_with(origin, start);
                 origin = parked.unwrap_or(origin);
                 if self.ready_time_of(origin) != start {

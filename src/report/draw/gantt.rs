@@ -47,7 +47,7 @@ pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'
 const TITLED: f64 = 4.0;
 
 /// Spans of a row that are too narrow for a mouse pointer. Narrow spans are combined into one mark per series,
-/// because a page may have many thousands of them.
+/// because a page may have many thousands of spans.
 #[derive(Debug, Default)]
 pub(super) struct CompactRow(BTreeMap<usize, String>);
 

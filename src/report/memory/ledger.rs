@@ -78,8 +78,8 @@ pub(super) struct MemoryLedger<S> {
     rare: RareSums<S>,
 }
 
-/// Fields that change rarely. They are in a separate struct, so that the fields that every node changes share cache
-/// lines.
+/// Fields that change rarely. These fields are in a separate struct, so that the other fields, which every node
+/// changes, share cache lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,

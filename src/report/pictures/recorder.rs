@@ -23,7 +23,7 @@ const RANKS: usize = 64;
 /// Maximum number of ranks of a job for which every rank is observed.
 const ALL_WATCHED: usize = 128;
 /// In larger jobs, the maximum number of observed ranks per graph and NPU class. Ranks with the same graph and class
-/// differ only if their routes differ, so a few suffice.
+/// differ only if their routes differ, so the recorder needs to observe only a few.
 const WATCHED_OF_EACH: usize = 8;
 /// Maximum number of observed ranks.
 const WATCHED: usize = 4096;

@@ -118,7 +118,7 @@ impl WaitingNodes {
         }
     }
 
-    /// Draws the number of waiting nodes at the instant that ended, if the number differs from the last one drawn.
+    /// Draws the number of waiting nodes at the instant that ended, if the number differs from the number drawn last.
     fn draw_waiting_count(&mut self, rank: u32, (encoder, selection): CounterTarget<'_>) {
         let now = self.nodes.len() as u64;
         let (at, before) = (self.at, std::mem::replace(&mut self.before, now));

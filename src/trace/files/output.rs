@@ -1,4 +1,4 @@
-//! Output file that appears under its name only when complete.
+//! Output file that gets its final name only when all data is written.
 
 use super::target::{OutputTarget, parent_folder};
 use super::temporary::{RenameGuard, TemporaryFile};

@@ -1,8 +1,8 @@
 //! Formats of traces. Formats are detected from the content, not from the name.
 //!
 //! - `.et` of the current schema, used directly;
-//! - `.et` of 2023, which is upgraded (`trace::older`);
-//! - text (`trace::text`): chakram's JSON Lines, protobuf's JSON, `workload_graph` and `nodes`.
+//! - `.et` of 2023, which is upgraded ([`old_schemas`]);
+//! - text ([`text`](super::text)): chakram's JSON Lines, protobuf's JSON, `workload_graph` and `nodes`.
 //!
 //! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A binary file also
 //! begins with the byte `{` if its first record has 123 bytes, but then no key of a text format follows.

@@ -5,8 +5,8 @@ use crate::format::scan::NodeView;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 
-/// The columns of a graph. To add a column, add a field, list it in [`columns`](Self::columns_mut) and
-/// set its value.
+/// The columns of a graph. To add a column, add a field, list it in [`columns_mut`](Self::columns_mut) and set its
+/// value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumns {
     delays: SparseColumn<Span>,

@@ -307,8 +307,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         !self.ambiguous.is_empty()
     }
 
-    /// Splits classes by `labels`. All nodes of a new class have the same label, and the same number of its nodes comes
-    /// from each trace.
+    /// Splits classes by `labels`. All nodes of a new class have the same label, and the class has equally many nodes
+    /// of each trace.
     pub fn split_by_labels(&mut self, labels: &NodeHashes) {
         let offset = self.offset_of_second();
         let label = |node: u32| {

@@ -76,7 +76,7 @@ pub(super) fn pair_neighbours(
 type LabelledNeighbour = (bool, u64, u32);
 
 /// Calls `each` for each kind of dependency and label that occurs in both sorted lists, with the entries of both
-/// lists that have them.
+/// lists that have this kind and label.
 fn for_each_equal_run(
     a: &[LabelledNeighbour],
     b: &[LabelledNeighbour],

@@ -104,8 +104,8 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
     Ok((owner, said))
 }
 
-/// Returns, for each node by index, whether the node is part of the step. Attributes of the nodes decide or, if no
-/// node has such an attribute, the step's annotation.
+/// Returns, for each node by index, whether the node is part of the step. The nodes' attributes decide; if no node
+/// has such an attribute, the step's annotation decides.
 fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {

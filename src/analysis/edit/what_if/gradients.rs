@@ -273,8 +273,8 @@ impl TransferRates {
     }
 }
 
-/// Returns median delays in ns. The first is the median over nodes that directly follow a node of `after` in its
-/// thread. The second is, for each name, the median over all other nodes with the name.
+/// Returns median delays in ns. The first result is the median over nodes that directly follow a node of `after` in its
+/// thread. The second result has, for each name, the median over all other nodes with the name.
 pub(super) fn delays_behind(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,

@@ -106,7 +106,8 @@ pub(super) struct KernelScaler {
     calls: BTreeMap<String, CallTime>,
     /// For each layer of a generated job, the bytes of the parameters that the layer's passes gather.
     gathered: BTreeMap<u32, u64>,
-    /// For each kernel by node, the bytes that it allocates for whole gradients until they are reduced.
+    /// For each kernel by node, the bytes that the kernel allocates for whole gradients until these gradients are
+    /// reduced.
     whole_gradients: BTreeMap<u32, u64>,
     shortest: f64,
     flops_rate: f64,
@@ -329,7 +330,7 @@ impl KernelScaler {
     /// before outputs.
     ///
     /// The sizes of most tensors show their contents. But a matrix whose number of rows equals the number of tokens may
-    /// by chance have the sizes of a weight. For such a matrix, its position among the inputs decides. A matrix
+    /// by chance have the sizes of a weight. The position of such a matrix among the inputs decides. A matrix
     /// multiplication either multiplies samples (first input) by a weight (second input), or multiplies the samples of
     /// both inputs and sums the products into the gradient of a weight. Other kernels of a pass work on samples.
     fn find_parameters(
@@ -579,8 +580,8 @@ impl KernelScaler {
         true
     }
 
-    /// Returns the part of `bytes`, which a node allocates or frees, that is for gathered parameters or for gradients
-    /// before their reduction. Memory of parameters and of unreduced gradients does not grow with the tokens.
+    /// Of the `bytes` that a node allocates or frees, returns the part for gathered parameters, or for gradients before
+    /// their reduction. Memory of parameters and of unreduced gradients does not grow with the tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 /// Part of a step that a node belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StepPhase {
-    /// Outside the training iteration: for example barriers between steps, and other work of unknown purpose.
+    /// Work outside the training iteration, such as barriers between steps, and other work of unknown purpose.
     Outside,
     /// The forward pass, including the loading of input.
     Forward,

@@ -192,7 +192,7 @@ impl TrackPath<'_> {
         })
     }
 
-    /// Returns whether each path stays on one rank, and both have the same parts with the same times and names.
+    /// Returns whether both paths stay on one rank each, and have the same parts with the same times and names.
     fn is_equal_to(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)

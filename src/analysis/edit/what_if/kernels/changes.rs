@@ -6,8 +6,8 @@ use super::SizeScaling;
 use std::collections::BTreeMap;
 
 /// Multiplies the bytes of a message or a collective by `growth`. `parts` lists parts of the transfer's temporary
-/// memory that grow by a factor of their own, each as (attribute, bytes, factor). Recorded transfer times grow in
-/// proportion.
+/// memory that grow by a factor of their own, each as (attribute, bytes, factor). The recorded transfer time is
+/// multiplied by `growth` too.
 pub(super) fn scale_transfer(
     program: &mut RankProgram<'_>,
     item: u32,

@@ -84,7 +84,7 @@ mod tests {
             times: 3,
         };
         assert_eq!(found, Some(expected));
-        // In a a b a a b, the repetition of a covers two nodes, but the repetition of a a b covers all six.
+        // In `a a b a a b`, the repetition of `a` covers two nodes, but the repetition of `a a b` covers all six.
         let found = longest_repetition(&[1, 1, 2, 1, 1, 2], None);
         assert_eq!(
             found,
