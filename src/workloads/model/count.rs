@@ -108,7 +108,7 @@ impl OperatorKind {
         saturate_to_u64(spec.sum_volumes(&spec.outputs))
     }
 
-    /// 0 for operators without windows. 0 for other operators.
+    /// Number of rows of the output image; 0 for operators without windows.
     pub fn window_rows(&self) -> u64 {
         self.to_spec().extent_of_axis('h')
     }
