@@ -19,10 +19,10 @@ pub struct ScoreSummary {
     /// Mean of the signed errors.
     pub bias: f64,
     /// Kendall's tau over all pairs of plans within a group: 1 if every pair is in the right order, and -1 if every
-    /// pair is in the wrong order. `None` if there are no such pairs.
+    /// pair is in the wrong order. `None` if no two plans of a group differ in their measured time.
     pub tau: Option<f64>,
     /// Measured time of the plan that was predicted to be the fastest of its group, relative to the fastest plan's
-    /// time, minus 1; averaged over groups of two or more plans. `None` if there are no such groups.
+    /// time, minus 1; averaged over groups of two or more plans. `None` if no group has two plans.
     pub regret: Option<f64>,
 }
 

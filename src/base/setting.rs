@@ -66,7 +66,7 @@ pub enum SettingKey {
     Format,
     /// Version (generation) of a trace's schema.
     Generation,
-    /// Sizes of the dimensions of a job's ranks.
+    /// Sizes of the dimensions in which a job's ranks are arranged.
     Grid,
     /// Groups of ranks that traces do not declare.
     Groups,

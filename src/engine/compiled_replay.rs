@@ -254,7 +254,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// If collectives of `kind` in `group` take times that were measured on other links than the machine's, returns the
-    /// dimension and the links of the measurement.
+    /// dimension and the links on which they were measured.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,

@@ -36,8 +36,8 @@ pub(super) struct Effects {
     pub delayed: Vec<u64>,
     /// Freed lanes, as instance and lane. Each lane takes the next node in its queue, in the order of rank and lane.
     pub freed: Vec<(InstanceIndex, u32)>,
-    /// Nodes that became ready, as instance and node in one word. The loop posts them in the order
-    /// of rank and id.
+    /// Nodes that became ready, as instance and node in one word. The loop posts these nodes in the order of rank and
+    /// id.
     pub ready: Vec<u64>,
     /// Instances that ended. The feeds of these instances are notified and may launch programs.
     pub ended: Vec<InstanceIndex>,

@@ -105,8 +105,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.rehearsed_links()
     }
 
-    /// Returns the lowest-numbered run that has reserved a link on the route between `ends`, if bytes sent at `now`
-    /// would use this link. `None` if there is no such run.
+    /// Returns the lowest-numbered run that has reserved a link which bytes sent between `ends` at `now` would use, or
+    /// `None` if no run has.
     #[inline]
     pub fn lowest_reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network

@@ -25,7 +25,8 @@ pub trait LaunchFeed {
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
     fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue);
 
-    /// Returns the times of the feed's ended launches, in order. Empty if the feed does not keep them for reports.
+    /// Returns the times of the feed's ended launches, in order. Empty if the feed does not keep these times for
+    /// reports.
     fn step_times(&self) -> &[StepTimes] {
         &[]
     }

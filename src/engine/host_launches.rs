@@ -117,7 +117,7 @@ pub(super) fn insert_host_launches(
     }
 }
 
-/// Returns `workload` with launches by `host` in every graph without host work, or `None` if there is no such graph.
+/// Returns `workload` with launches by `host` in every graph without host work, or `None` if every graph has host work.
 fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     let bare = |graph: &Graph| !graph.has_host_work();
     workload.graphs().iter().any(bare).then(|| {

@@ -1,4 +1,5 @@
-//! Typed indices of items in flight and of items in reports. Separate types prevent that one index is used for another.
+//! Typed indices of items in flight and of items in reports. Separate types prevent the use of one kind of index in
+//! place of another.
 
 use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;

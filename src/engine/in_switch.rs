@@ -144,7 +144,7 @@ fn list_switch_accesses(graph: &Graph) -> impl Iterator<Item = SwitchedAccess<'_
     })
 }
 
-/// Formats a node with its bytes, or states that the rank has no such node.
+/// Formats a node with its bytes, or states that the rank has no further in-switch access.
 fn describe_access(rank: Rank, graph: &Graph, node: Option<NodeIndex>) -> String {
     match node {
         Some(node) => {

@@ -181,8 +181,8 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     for Engine<'_, O, N, M>
 {
-    /// Handlers of events return no errors. Instead, they store an error in the effects, which the loop checks before
-    /// the next round.
+    /// Handlers of events return no errors. Instead, handlers store an error in the effects, and the loop checks for it
+    /// before the next round.
     #[inline]
     fn next(&mut self) -> Option<Time> {
         let next = self.effects.agenda.next_time();

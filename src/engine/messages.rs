@@ -284,8 +284,8 @@ impl<'a> Messages<'a> {
         let ends = (flow.peer_of_message(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         effects.begin_transfer(running.id, node);
-        // The key contains the receiver's node, because the sender has no node. This is unambiguous, because the
-        // sender's NPU sends nothing else in this launch except in collectives.
+        // The key contains the receiver's node, because the sender has no node. The key is unambiguous, because in this
+        // launch the sender's NPU sends nothing else except in collectives.
         let (serial, InstanceId(id)) = (flow.launch_serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open_ports(2);

@@ -236,7 +236,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.queue_parked(now, slot.group);
     }
 
-    /// Queues parked collectives of a group for their lanes if the launch order now allows them.
+    /// Queues parked collectives of a group for their lanes if the launch order now allows these collectives to start.
     #[inline]
     pub(super) fn queue_parked(&mut self, now: Time, group: GroupIndex) {
         while let Some(InstanceNode { instance, node }) = self

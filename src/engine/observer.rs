@@ -104,9 +104,9 @@ pub struct CollectiveRecord {
     /// Time from `last_start` to `end`. If communication takes recorded or captured durations, the longest recorded
     /// duration of a member.
     pub transfer: Span,
-    /// The rank that caused the longest wait, and its share of `waited`. It is the rank that arrived last among ranks
-    /// with a trace (the lowest of several such ranks); with recorded durations, it may be the root. `None` if no
-    /// member waited, and in a replay as captured.
+    /// The rank that caused the longest wait, and its share of `waited`. This rank arrived last among ranks with a
+    /// trace (the lowest of several such ranks) or, with recorded durations, may be the root. `None` if no member
+    /// waited, and in a replay as captured.
     pub waited_for: Option<(Rank, Span)>,
     /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, a member's
     /// time ends at the last arrival among the ranks for which it waits. In a replay as captured, the sum of the

@@ -52,7 +52,7 @@ pub struct ReplayOptions {
     /// The caller's models, which replace the machine's models.
     pub extensions: Extensions,
     /// Replay communication of unknown size and duration as if it took no time. The makespan is then a lower bound. If
-    /// false, such communication is an error.
+    /// false, communication of unknown size and duration is an error.
     pub lower_bound: bool,
     /// Count the bytes over every link. Every collective is then simulated message by message.
     pub links: bool,

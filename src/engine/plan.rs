@@ -39,7 +39,7 @@ pub(super) struct CallPlan {
     pub buffer: u64,
     /// The root's position in the extent.
     pub root: Position,
-    /// Longest recorded transfer of a member. It is the collective's duration if the size is unknown.
+    /// Longest recorded transfer of a member. A collective of unknown size takes this time.
     pub recorded: Option<Span>,
     /// Duration that an option sets in place of the simulated duration.
     pub changed: Option<ChangedTime>,
@@ -199,8 +199,8 @@ pub(super) struct ReplayPlan {
     /// and any message size. Used only if messages are matched in issue order.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
-    /// Error for reports if most kernels have no known duration. `None` if they have, or if the user chose a model that
-    /// allows such kernels.
+    /// Error for reports if most kernels have no known duration. `None` if most kernels have a known duration, or if
+    /// the user chose a model that allows kernels without one.
     pub mostly_free: Option<ReplayRefusal>,
     /// Effect of each change of durations that the options request.
     pub changes: Vec<PriceChangeCount>,
@@ -339,8 +339,8 @@ impl ReplayPlan {
         Ok(plan)
     }
 
-    /// Counts communication that takes no time because neither its size nor its duration is known. Fails on such
-    /// communication unless a lower bound is requested.
+    /// Counts communication that takes no time because neither its size nor its duration is known. Fails if there is
+    /// such communication, unless a lower bound is requested.
     fn settle_untimed(
         &mut self,
         workload: &Workload,

@@ -64,8 +64,8 @@ impl RepresentativeCheck {
         }
     }
 
-    /// Returns true if a replay of all ranks would end at the same time. This is so if no collective with absent
-    /// members was simulated message by message.
+    /// Returns true if a replay of all ranks would end at the same time: no collective with absent members was
+    /// simulated message by message.
     pub fn represents_all(&self) -> bool {
         self.stands
     }

@@ -88,7 +88,7 @@ struct IncompleteStep {
     present: Vec<(InstanceIndex, Time)>,
 }
 
-/// Instances that the first of them simulates.
+/// Instances that are all simulated by the first one.
 #[derive(Debug, Default)]
 struct TileGroup {
     /// Index of the original group, from which this group was split.

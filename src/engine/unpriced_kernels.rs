@@ -62,8 +62,8 @@ impl UnpricedKernels {
         }
     }
 
-    /// Adds the kernels that were collected for a graph as kernels of `rank` on its NPU class. Ranks must be added in
-    /// ascending order.
+    /// Adds the kernels that were collected for a graph, which `rank` executes on the NPU class `class`. Ranks must be
+    /// added in ascending order.
     pub fn add_kernels(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
             let first = UnpricedFormat {

@@ -175,7 +175,7 @@ pub enum KernelTiming {
     Modeled(Span),
     /// Recorded duration, because FLOPs, bytes or a peak rate are missing for the model.
     Fallback(Span),
-    /// Recorded duration, because the NPU of the recording is of another maker.
+    /// Recorded duration, because another maker made the NPU of the recording.
     Kept(Span),
     /// The duration by the class's curves.
     Curve {

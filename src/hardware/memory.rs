@@ -3,9 +3,9 @@
 //! [`LocalMemory`] is an NPU's own memory. Remote memory is outside the NPUs, which reach it in one of two ways.
 //! *Channels* serve one access at a time, first come, first served ([`MemoryAttachment::PerNpu`],
 //! [`MemoryAttachment::Pool`], [`MemoryAttachment::PerNode`]). *Pools that are networks* consist of links that
-//! concurrent accesses share. They have the designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file
-//! each. Each design defines its links and an access's path over these links (`memory/pool_layout.rs`). All designs
-//! share bandwidth in the same way (`memory/fair_sharing.rs`).
+//! concurrent accesses share. Such pools have the designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one
+//! file each. Each design defines its links and an access's path over these links (`memory/pool_layout.rs`). All
+//! designs share bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
 //! Memory may also be attached to the network; the network then has [endpoints](MemoryEndpoint) in addition to the
 //! NPUs. Accesses reach *ports* at NPUs ([`MemoryPorts`]), for example at the edges of dies, over the links of the
@@ -254,7 +254,7 @@ pub struct NamedMemory {
 
 impl RemoteMemory {
     /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine of `npus` NPUs. If
-    /// each NPU has its own channel, each also has the whole capacity to itself. `None` for ports and for unknown
+    /// each NPU has its own channel, each NPU has the whole capacity for itself. `None` for ports and for unknown
     /// capacity.
     pub fn shared_capacity(&self, npus: u32) -> Option<SharedMemory> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));

@@ -291,12 +291,12 @@ impl Topology {
         self.tile_grid().is_some_and(|tiles| tiles.half_duplex)
     }
 
-    /// Returns the dimension that messages from `a` to `b` cross first. This is the innermost dimension in which they
-    /// differ, except on tiles with faulty links.
+    /// Returns the dimension that messages from `a` to `b` cross first. The first dimension is the innermost one in
+    /// which `a` and `b` differ, except on tiles with faulty links.
     ///
     /// # Errors
     ///
-    /// Fails if every route to `b` has a faulty link. The error is the first such link, as (core at its lower end,
+    /// Fails if every route to `b` has a faulty link. The error is the first faulty link, as (core at its lower end,
     /// dimension).
     #[inline]
     pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {

@@ -1,8 +1,8 @@
 //! Allocator that counts allocated bytes and ends the process before they exceed the limit.
 //!
 //! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. This allocator instead
-//! prints a message and exits with code 2, as for any invalid input. It also exits if the system itself has no memory
-//! left.
+//! prints a message and exits with code 2, as for any invalid input. The allocator also exits if the system itself has
+//! no memory left.
 
 use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -131,7 +131,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads the values of an array. Errors describe them by `expected`.
+    /// Reads the values of an array. Errors describe the values by `expected`.
     pub fn read_items(&self, expected: impl Display) -> Result<Vec<Self>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Array(items) => Ok(items

@@ -48,8 +48,8 @@ impl RunningGroup<'_> {
         self.order.run_of[sequence as usize]
     }
 
-    /// Returns the collective that `member`, which is ready for `sequence`, must start first. `None` if there is no
-    /// such collective.
+    /// Returns the collective that `member`, which is ready for `sequence`, must start first. `None` if the member may
+    /// start `sequence` now.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         self.order.blocked_by(member, sequence)
     }

@@ -159,8 +159,8 @@ impl LaunchOrder {
         None
     }
 
-    /// Returns the collective that `member`, which is ready for `sequence`, must start first. `None` if there is no
-    /// such collective.
+    /// Returns the collective that `member`, which is ready for `sequence`, must start first. `None` if the member may
+    /// start `sequence` now.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         let next = self.next[member.index()];
         let place = self.place_of[sequence as usize];

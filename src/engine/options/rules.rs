@@ -199,7 +199,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// Fails if an option has no effect. The error names the first such option.
+    /// Fails if an option has no effect. The error names the first rejected option.
     pub fn check_together(&self) -> Result<(), OptionRefusal> {
         let of_networks = [
             (self.network.is_some(), SettingKey::Network),
@@ -222,7 +222,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// Fails if the machine lacks something that an option needs. The error names the first such option.
+    /// Fails if the machine lacks something that an option needs. The error names the first rejected option.
     pub fn check_machine(&self, machine: &Machine) -> Result<(), OptionRefusal> {
         let name = || machine.name().to_owned();
         if self.compute == ComputeModel::Curves && !machine.has_curves() {
@@ -245,7 +245,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// Fails if an option has no effect. The error names the first such option.
+    /// Fails if an option has no effect. The error names the first rejected option.
     pub fn check_workload(&self, workload: &Workload) -> Result<(), OptionRefusal> {
         let any = |has: fn(&Graph) -> bool| workload.graphs().iter().any(has);
         match self.compute {

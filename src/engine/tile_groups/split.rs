@@ -15,7 +15,7 @@ use chakram_trace::format::escape_name;
 /// Ready nodes that are not posted yet: the list, and the index of its first unposted entry.
 pub type UnpostedNodes<'x> = (&'x mut Vec<u64>, usize);
 
-/// A step that all members of a part have taken. The part's leader carries out the step for all of them.
+/// A step that all members of a part have taken. The part's leader carries out the step for all members.
 #[derive(Clone, Debug)]
 pub enum GroupPartStep {
     /// A node queues for its lane.

@@ -394,8 +394,8 @@ pub trait EndpointModel: CollectiveBackend {
         r: u32,
     ) -> Option<Span>;
 
-    /// Returns the size in bytes of the request to send that precedes each message, or `None` if there are no such
-    /// requests.
+    /// Returns the size in bytes of the request to send that precedes each message, or `None` if messages need no
+    /// request.
     fn rts_bytes(&self) -> Option<u64>;
 }
 
@@ -485,7 +485,7 @@ pub trait IssueDiscipline: CollectiveBackend {
 
     /// Returns the number of steps after which the member at `line` posts the receive for a message from index `from`.
     /// The sender has another direction or tree, and expects the receive after `recv_posted` steps. `None` if the
-    /// member posts no such receive.
+    /// member posts no receive for this message.
     fn steps_before_receive(
         &self,
         _stage: &Self::Stage,
@@ -498,7 +498,7 @@ pub trait IssueDiscipline: CollectiveBackend {
     }
 
     /// Returns the step of the member at `line` that a receiver requests. The receiver, at index `to`, has another
-    /// direction or tree and asks for step `step`. `None` if there is no such step.
+    /// direction or tree and asks for step `step`. `None` if no step of the member sends the requested message.
     fn requested_step(
         &self,
         _stage: &Self::Stage,

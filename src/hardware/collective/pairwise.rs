@@ -1,9 +1,9 @@
 //! Pairwise: one partner after another, each exchange after the previous one has ended.
 //!
 //! In round k = 1 … n−1, a member sends to the member k places ahead and receives from the member k places behind. If n
-//! is a power of two, it instead exchanges with the member whose index is its own XOR k (R. Thakur, R. Rabenseifner and
-//! W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.2 and 4.3). If all
-//! members start together, with s = time of S/n, where S is the buffer, and α = latency:
+//! is a power of two, a member instead exchanges with the member whose index is its own XOR k (R. Thakur, R.
+//! Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.2 and
+//! 4.3). If all members start together, with s = time of S/n, where S is the buffer, and α = latency:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|

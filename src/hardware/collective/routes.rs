@@ -91,8 +91,8 @@ mod tests {
         route_collective(of, (&extent, &topology), &trees, pipeline)
     }
 
-    /// A chunk's first stage has all bytes of the chunk. For any size of a collective, its bytes equal the sum over all
-    /// chunks' first stages.
+    /// The first stage of a chunk carries all bytes of the chunk. For any size of a collective, its bytes equal the sum
+    /// over all chunks' first stages.
     #[test]
     fn no_byte_is_lost() {
         let mut unequal = 0;

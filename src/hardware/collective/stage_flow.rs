@@ -4,7 +4,8 @@
 //! The simulation is a [flow shop](super::flow_shop) whose servers are the ports of a line's members instead of phases.
 //! All members start together and nothing else is in flight. A port sends one message at a time and receives one at a
 //! time, first come, first served, as on the contention-free network. A member works on up to `places` chunks at the
-//! same time and sends one message of each chunk at a time. When its part in a chunk ends, it starts the next chunk.
+//! same time and sends one message of each chunk at a time. When a member's part in a chunk ends, the member starts the
+//! next chunk.
 
 use super::line_cost::LineCostModel;
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition};

@@ -1,4 +1,4 @@
-//! Durations of host work on another host.
+//! Durations of host work, also on a host other than the recorded one.
 
 use super::scaled;
 use chakram_base::units::Span;

@@ -14,7 +14,8 @@
 //! Outside the measured range, times follow the mean over sizes within a factor of two of the end, because the random
 //! error of a single size would affect all estimates. The shortest time of any measured kernel is a lower bound,
 //! because it is the time of a launch. Times at equal work are averaged. Some kernels took no time because they ran
-//! inside other kernels. Such a zero time applies to the same size, but does not enter interpolations.
+//! inside other kernels. Their time of zero applies only to kernels of the same size, and does not enter
+//! interpolations.
 //!
 //! If an NPU's peaks or memory bandwidth differ from the measurement's, times are [carried over](super::recorded_on) as
 //! recorded times are.

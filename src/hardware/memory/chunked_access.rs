@@ -83,7 +83,7 @@ struct ChunkedAccess {
     access: RemoteMemoryAccess,
     /// Bytes of the access in one chunk.
     chunk_bytes: f64,
-    /// Number of bytes that pass the port for each byte of the access.
+    /// Number of bytes that pass through the port for each byte of the access.
     weight: f64,
     count: u64,
     /// Index of the next chunk.

@@ -145,8 +145,8 @@ impl RemoteMemoryModel {
     }
 
     /// Divides the links' bandwidth among the accesses in flight, after all events of `now`, including chunks. Returns
-    /// the time and the settlement number with which to call [`Self::handle_settlement`] next. This call replaces calls
-    /// that the caller scheduled earlier.
+    /// the time and the settlement number with which to call [`Self::handle_settlement`] next. The returned time and
+    /// number replace those of earlier calls.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),

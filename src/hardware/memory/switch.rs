@@ -80,8 +80,8 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// Returns a pool of 2 memories of 50 GB/s for 16 NPUs. 4 NPUs share a switch of 20 GB/s, and 2 such switches share
-    /// a switch of 30 GB/s.
+    /// Returns a pool of 2 memories of 50 GB/s for 16 NPUs. 4 NPUs share a switch of 20 GB/s, and 2 of these switches
+    /// share a switch of 30 GB/s.
     fn three_levels() -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let level = |fan_in, gb| SwitchLevel {

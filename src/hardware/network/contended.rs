@@ -11,8 +11,8 @@
 //! From this time on, the server never has to wait for a segment. If a message arrives more slowly than the server can
 //! forward it, the message is gathered before the server, so it occupies a fast link only for its serialization on that
 //! link. (If a slower link follows, gathering would only move the wait to the slower link. Therefore, the message is
-//! forwarded as it arrives, in its place in the queue. It counts as passing without a gap, which the time at the slower
-//! link compensates.)
+//! forwarded as it arrives, in its place in the queue. The message counts as passing without a gap; the time at the
+//! slower link compensates for this.)
 //!
 //! # Alone
 //!

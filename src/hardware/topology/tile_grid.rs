@@ -198,7 +198,8 @@ impl TileGrid {
     ///
     /// # Errors
     ///
-    /// Fails if every route has a faulty link. The error is the first such link, as (core at its lower end, dimension).
+    /// Fails if every route has a faulty link. The error is the first faulty link, as (core at its lower end,
+    /// dimension).
     pub(super) fn first_dimension(
         &self,
         dimensions: &[TopologyDimension],

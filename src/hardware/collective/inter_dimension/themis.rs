@@ -22,7 +22,7 @@
 //! ASTRA-sim truncates x to whole bytes, sets no upper bound, and uses ascending order if x is less than E (newer
 //! versions) or less than 0.128 MiB (the first version).
 //!
-//! This implementation differs:
+//! chakram's implementation differs from ASTRA-sim's in three points:
 //!
 //! - the lower bound is as in Themis: if x is less than E/16 the chunk has the equal size and
 //!   ascending order. Therefore, the number of chunks is from `chunks` to 16 · `chunks`;

@@ -55,7 +55,7 @@ pub(super) fn parse_tiles(
     let (grid, shape) = parse_grid(&table)?;
     let inside = table.read_quantity("link_bandwidth", BANDWIDTH)?;
     let latency = table.read_quantity("link_latency", LATENCY)?;
-    // By default a ring in the order of the group, as in PALM.
+    // The default algorithm is a ring in the order of the group, as in PALM.
     let ring = AlgorithmChoice::Named(CollectiveAlgorithm::Ring);
     let algorithm = table.read_or_default("algorithm", ring, |field| {
         field.read_choice(&AlgorithmChoice::ALL)

@@ -111,8 +111,8 @@ impl InFlightMessage {
     pub fn begin_service(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let RouteHop { place, links, last } = self.stop;
         let zero = Span::ZERO;
-        // The latency and the first segment count once for each link. This is so whether a server is at the start or at
-        // the end of its link.
+        // The latency and the first segment count once for each link. It does not matter whether a server is at the
+        // start or at the end of its link.
         let between = match links {
             0 => zero,
             _ => {

@@ -6,8 +6,8 @@ use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span};
 
 /// Index of a server among the servers of an NPU along a dimension. With a ring or mesh, `UP` and `DOWN` are the links
-/// to the next higher and to the next lower coordinate. With a switch, they are the links to and from the switch. In a
-/// fully connected dimension, they are the egress and the ingress for all peers.
+/// to the next higher and to the next lower coordinate. With a switch, `UP` is the link to the switch, and `DOWN` the
+/// link from the switch. In a fully connected dimension, `UP` is the egress and `DOWN` the ingress for all peers.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
 /// Added to the side of a port for the downward direction, if NPUs are wired to their neighbours: the egress downwards,

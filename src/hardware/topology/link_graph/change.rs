@@ -29,7 +29,7 @@ impl LinkGraph {
     ///
     /// # Errors
     ///
-    /// Fails if a change applies to no link. The error names the first such change.
+    /// Fails if a change applies to no link. The error names the first change that applies to no link.
     pub fn with_changes(mut self, changes: &[LinkChange]) -> Result<Self, LinkChangeFault> {
         for (number, change) in changes.iter().enumerate() {
             let mut any = false;
