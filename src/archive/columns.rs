@@ -448,7 +448,8 @@ impl RecordShape {
 /// Appends the templates of records, predicted from the templates of the base.
 fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
     if base == Some(sequence) {
-        // If the rank has the same sequence of templates as the base, no data is needed.
+        // If the rank has the same sequence of templates as the base, the predictor's number alone describes the
+        // sequence.
         return out.bytes.extend([Predictor::Base as u8, 0]);
     }
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));

@@ -24,7 +24,7 @@ pub fn write_segment(
     Ok(end)
 }
 
-/// Writes a file with one segment. The file appears under its name only after it is complete.
+/// Writes a file with one segment. The file gets its final name only when it is complete.
 pub fn write_file(
     path: &Path,
     start: SegmentStart,

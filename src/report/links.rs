@@ -2,10 +2,10 @@
 //! link limit a job.
 //!
 //! Bytes are counted on request, from messages, loads and stores, with any network model. A transfer is counted on all
-//! links of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)); loads and stores are also counted on
-//! the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a fraction of
-//! the makespan. If jobs share a machine, the report of the first job counts the bytes of all jobs together. Loads are
-//! then fractions of the time until the last job ends.
+//! links of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)); loads and stores are also
+//! counted on the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a
+//! fraction of the makespan. If jobs share a machine, the report of the first job counts the bytes of all jobs
+//! together. Loads are then fractions of the time until the last job ends.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};

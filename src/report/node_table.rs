@@ -1,8 +1,8 @@
 //! Table with one row per node of a replay: when the node ran, and why it did not start earlier.
 //!
 //! Columns are flat arrays in Apache Arrow's layout: a text is stored as an index into a list of values, and an
-//! unknown value has a zero bit in a bitmap. [`NodeTable::list_columns`] is the only list of the columns; the writers of
-//! files and other programs use this list.
+//! unknown value has a zero bit in a bitmap. [`NodeTable::list_columns`] is the only list of the columns; the writers
+//! of files and other programs use this list.
 
 mod parquet;
 mod text;

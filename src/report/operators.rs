@@ -269,8 +269,8 @@ impl NamedNodes {
         }
     }
 
-    /// Returns two collections. The first groups the nodes of `graph` by name, for the kind of each name's first node.
-    /// The second has the nodes of a name with other kinds.
+    /// Returns two collections. The first collection groups the nodes of `graph` by name, for the kind of each name's
+    /// first node. The second collection has the nodes of a name with other kinds.
     fn group_by_name(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
         let mut firsts = vec![Self::empty_for_kind(NodeKind::Nothing); graph.names().len()];
         let mut others = BTreeMap::new();

@@ -21,7 +21,7 @@ const LEAST_NODES: u64 = 20_000;
 /// Maximum number of events per batch. Batches are so large that the threads rarely synchronize, and small enough for
 /// the cache.
 const BATCH: usize = 4096;
-/// Maximum number of batches in the queue; the loop waits while it is full.
+/// Maximum number of batches in the queue; the loop waits while the queue is full.
 const QUEUED_BATCHES: usize = 32;
 
 /// Kind of a node's event.

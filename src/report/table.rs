@@ -1,9 +1,9 @@
 //! Text tables: headings, and rows of cells in columns below the headings, arranged by `comfy_table` without lines.
 //!
-//! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is written, a
-//! column is as wide as its widest cell. If rows are written one by one, a cell wider than the minimum shifts the
-//! rest of its row. No line is wider than the style's width: names (cells of left-aligned columns) are shortened in
-//! the middle.
+//! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is
+//! written, a column is as wide as its widest cell. If rows are written one by one, a cell wider than the minimum
+//! shifts the rest of its row. No line is wider than the style's width: names (cells of left-aligned columns) are
+//! shortened in the middle.
 
 use super::text::{MAX_NAME, TABLE_WIDTH, TextStyle, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};

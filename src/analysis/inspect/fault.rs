@@ -58,7 +58,7 @@ impl FaultSummary {
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
             let text = fault.error.to_string();
-            // Only the first line is shown, because the next lines are a remedy for replays.
+            // Only the first line of the error is shown, because the next lines describe a remedy for replays.
             let text = text.lines().next().unwrap_or_default().to_owned();
             match i {
                 ..NAMED => self.add_fault(1, || text),

@@ -176,7 +176,7 @@ fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> Decl
             Ok(declared) => groups.extend(declared),
             Err(error) => {
                 let text = error.to_string();
-                // Only the first line is shown, because the next lines are a remedy for replays.
+                // Only the first line of the error is shown, because the next lines describe a remedy for replays.
                 let text = text.lines().next().unwrap_or_default().to_owned();
                 faults.faults.push(CountedFault { count: 1, text });
             }

@@ -49,8 +49,8 @@ impl RecordShape {
             let slots = templates.slot_columns(number);
             all = all.saturating_add(count.saturating_mul(slots.len()));
             for &column in slots {
-                // The values of a column are first counted in the entry after the column's own. The prefix sum below
-                // turns the counts into starts.
+                // The values of a column are first counted in the entry after the column's own entry. The prefix sum
+                // below turns the counts into starts.
                 let end = self.starts.get_mut(column as usize + 1);
                 *end.ok_or(WireError("a template names a missing column"))? += count;
             }

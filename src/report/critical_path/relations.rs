@@ -129,9 +129,9 @@ impl<'a> RunRelations<'a> {
                 self.first_member[number as usize] += 1;
             }
         }
-        // Counting sort: the sum of a call first marks the end of its members. Each inserted member decrements it, so
-        // that finally it marks their start. Members are inserted in reverse, so that they end in the order of
-        // instances.
+        // Counting sort: the sum of a call first marks the end of its members. Each inserted member decrements the
+        // sum, so that finally the sum marks the start of the call's members. Members are inserted in reverse, so
+        // that they end in the order of instances.
         let mut sum = 0;
         for members in &mut self.first_member {
             sum += *members;

@@ -180,7 +180,7 @@ pub fn compute_slack_rows(
     rows.collect()
 }
 
-/// Returns the slack of a node, for a given latest end, and the node's duration.
+/// Returns a node's slack for a given latest end, and the node's duration.
 #[inline]
 fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
     let slack = Span(late.0.saturating_sub(times.end.0));

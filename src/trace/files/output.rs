@@ -8,8 +8,8 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Output file. A regular file appears under its name when it is committed. If this value is dropped before the
-/// commit, the file never appears. Write errors name the file.
+/// Output file. A regular file gets its final name when it is committed. If this value is dropped before the commit,
+/// the temporary file is removed. Write errors name the file.
 #[derive(Debug)]
 pub struct OutputFile {
     /// Path as requested.

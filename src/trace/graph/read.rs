@@ -9,7 +9,7 @@ use crate::format::wire::FrameCursor;
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Span;
 
-/// How the profiler's estimated cost in the times of a captured job is treated.
+/// Treatment of the profiler's estimated cost in the times of a captured job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProfilerPolicy {
     /// The times include the profiler's cost.

@@ -268,7 +268,8 @@ impl KernelScaler {
         program.items[item as usize].changes.extend(new);
     }
 
-    /// Multiplies the work of a kernel as [`Self::stretch_item`] does, and stores the values before all edits in the node.
+    /// Multiplies the work of a kernel as [`Self::stretch_item`] does, and stores the values before all edits in the
+    /// node.
     fn stretch_unedited(
         &self,
         program: &mut RankProgram<'_>,

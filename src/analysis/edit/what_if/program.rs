@@ -2,7 +2,7 @@
 //!
 //! An item is a node or a copy of a node. The order of the items is the program order. A dependency on the previous
 //! item of the same thread or stream only expresses the order of these two items. After an edit, such a dependency is
-//! on the item that then precedes in the thread or stream. Every other dependency stays on the same item.
+//! on the new previous item of the thread or stream. Every other dependency stays on the same item.
 
 use super::kept_records::{KEPT, KeptRecords};
 use chakram_base::units::Span;
@@ -99,8 +99,8 @@ pub(super) struct NodeFacts<'a> {
 pub(super) struct ItemDependency {
     pub on: u32,
     pub control: bool,
-    /// Whether the dependency only expresses the order in one thread. After an edit, such a dependency is on the item
-    /// that then precedes in the thread.
+    /// Whether the dependency only expresses the order in one thread. After an edit, such a dependency is on the new
+    /// previous item of the thread.
     pub in_turn: bool,
 }
 
@@ -695,8 +695,8 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns whether a node's own work is in its delay instead of its duration. This is so if the duration is part
-    /// of a wait of the node's caller.
+    /// Returns whether a node's own work is in its delay instead of its duration. This is the case if the duration is
+    /// part of a wait by the node's caller.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO

@@ -487,7 +487,7 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(MicroBatchPass, Vec<u32>)]) -
 
 /// Returns the nodes of passes in a new order, and updates their dependencies. A dependency on the forward pass of the
 /// same micro-batch is kept. Other dependencies between passes only express order. A dependency on the end of the
-/// previous pass becomes a dependency on the end of the pass that now precedes, which may be on another lane. Any other
+/// previous pass becomes a dependency on the end of the new previous pass, which may be on another lane. Any other
 /// dependency on a node becomes a dependency on the node that now runs last before the pass in the thread of that node.
 fn arrange_items(
     program: &mut RankProgram<'_>,

@@ -99,8 +99,8 @@ pub fn decompress_bytes(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
     Some(wrong.map_or(Ok(bytes), Err))
 }
 
-/// Like [`decompress_bytes`], but recovers as much as possible of truncated or damaged input. Returns the recovered bytes,
-/// and the error if there was one; `None` if `bytes` are not compressed.
+/// Like [`decompress_bytes`], but recovers as much as possible of truncated or damaged input. Returns the recovered
+/// bytes, and the error if there was one; `None` if `bytes` are not compressed.
 pub fn decompress_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
     let reader =

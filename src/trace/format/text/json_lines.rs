@@ -11,9 +11,9 @@
 //! are omitted, except `id` and `type`. Lines follow protobuf's JSON mapping, with these additions, which prevent a
 //! loss of content:
 //!
-//! - all numbers are JSON numbers, including 64-bit numbers. Reals have the fewest digits that
-//!   identify the value; `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a
-//!   non-default payload is `"NaN(0x7ff8000000000001)"`. Bytes are base64.
+//! - all numbers are JSON numbers, including 64-bit numbers. Reals have the fewest digits that identify the value;
+//!   `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a non-default payload is
+//!   `"NaN(0x7ff8000000000001)"`. Bytes are base64.
 //! - `unknown` has the fields of a record that are not in the schema, unchanged (base64).
 //! - an attribute, or the inputs or outputs of a node, that JSON keys cannot express exactly (unknown fields, text that
 //!   is not UTF-8, unusual encodings) becomes `{"raw":"…"}` with the unchanged message.
