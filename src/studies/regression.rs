@@ -1,11 +1,11 @@
 //! Regression checks of predictions: baselines of the workloads in an archive, and the causes of
 //! changes.
 //!
-//! A check gives two separate verdicts. *Did the prediction change?* compares the prediction with
-//! the baseline, and fails if the change exceeds a threshold. *How far is the prediction from
-//! measured steps?* compares the prediction with a distribution, if the archive has one. This
-//! second verdict alone never fails a check: a prediction may become less accurate for a good
-//! reason, and an accurate prediction does not excuse an unintended change.
+//! A check gives two separate verdicts on each prediction. *Did the prediction change?* compares
+//! the prediction with the baseline, and fails if the change exceeds a threshold. *How far is the
+//! prediction from measured steps?* compares the prediction with a distribution, if the archive has
+//! one. This second verdict alone never fails a check: a prediction may become less accurate for a
+//! good reason, and an accurate prediction does not excuse an unintended change.
 
 mod budget;
 mod cause;
@@ -41,7 +41,7 @@ pub enum RegressionError {
     /// The machine is invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// Values in the machine's text cannot be set.
+    /// Values in the machine's text cannot be replaced by the requested ones.
     #[error(transparent)]
     MachineText(#[from] job::MachineTextError),
     /// The traces do not form a job.
@@ -56,7 +56,7 @@ pub enum RegressionError {
     /// Options contradict one another, or name files that cannot be read.
     #[error(transparent)]
     Settings(#[from] ReplaySettingsError),
-    /// The replay failed.
+    /// The replay failed, for example because of a deadlock.
     #[error(transparent)]
     Replay(#[from] chakram_engine::ReplayError),
     /// A recorded report cannot be read.
@@ -84,7 +84,7 @@ pub fn machine_text(
 /// A prediction, and the first option that had no effect on it.
 #[derive(Debug)]
 pub struct WorkloadPrediction {
-    /// Report of the replay that gives the prediction.
+    /// Report of the replay from which the prediction is taken.
     pub report: Report,
     /// The first option that has no effect on this workload. An option without effect need not be
     /// an error, because in a corpus an option may concern only some of the workloads.
@@ -158,31 +158,31 @@ pub fn report_text(report: &Report) -> Vec<u8> {
 pub struct CheckedPrediction {
     /// Name of the workload in the archive.
     pub workload: String,
-    /// Name of the machine.
+    /// Name of the machine for which the prediction was made.
     pub machine: String,
     /// Makespan of the baseline, in picoseconds.
     pub before_ps: u64,
     /// Predicted makespan, in picoseconds.
     pub after_ps: u64,
-    /// True if the change exceeds the threshold.
+    /// True if the change of the makespan exceeds the threshold.
     pub moved: bool,
     /// Causes of the change, most important first; empty if the prediction did not move.
     pub causes: Vec<ReportCause>,
     /// Mean over NPUs of the time in each category, for the baseline and for the prediction; `None`
     /// if the prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
-    /// Baselines on this machine, from oldest to newest. The prediction is compared with the
-    /// newest.
+    /// Baselines on this machine, from oldest to newest. The prediction is compared with the newest
+    /// baseline.
     pub baselines: Vec<BaselineRecord>,
     /// Distance of the prediction from measured steps; `None` if the archive has none.
     pub measured: Option<MeasuredVerdict>,
 }
 
-/// Time in each category, by index.
+/// Time in each category, in the order of [`TimeCategory`].
 pub type CategoryTimes = [Span; TimeCategory::COUNT];
 
 impl CheckedPrediction {
-    /// Returns the change in percent of the baseline.
+    /// Returns the change of the makespan in percent of the baseline.
     pub fn change_percent(&self) -> f64 {
         match (self.before_ps, self.after_ps) {
             (0, 0) => 0.0,
@@ -192,8 +192,8 @@ impl CheckedPrediction {
     }
 }
 
-/// Compares a prediction with `baseline`. The prediction has moved if the difference exceeds
-/// `threshold` percent.
+/// Compares a prediction with `baseline`, and finds the causes of a change. The prediction has
+/// moved if the difference exceeds `threshold` percent.
 pub fn check_baseline(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,

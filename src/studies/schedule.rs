@@ -30,7 +30,7 @@ pub use traces::ScheduledJob;
 /// A part of a layer that one accelerator computes in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubLayer {
-    /// Name of the sub-layer's nodes in traces.
+    /// Name of the sub-layer's nodes in written traces.
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
@@ -42,8 +42,8 @@ pub struct SubLayer {
     pub piece: Option<u32>,
     /// Number of pieces into which this sub-layer's output is divided for its readers.
     pub pieces: u32,
-    /// Index of the weights. Sub-layers with equal indices share weights. `None` if the sub-layer
-    /// has no weights.
+    /// Index of the weights that the sub-layer uses. Sub-layers with equal indices share weights.
+    /// `None` if the sub-layer has no weights.
     pub weights: Option<u32>,
     /// Index of the part of the model's input that the sub-layer reads. Sub-layers with equal
     /// indices read the same part of the input. `None` if the sub-layer reads only outputs of other

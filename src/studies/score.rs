@@ -62,9 +62,9 @@ pub enum ScoreError {
     /// A row of the table is invalid.
     #[error("{file}:{line}: {why}")]
     Row {
-        /// Name of the table.
+        /// Name of the table that has the row.
         file: String,
-        /// Line in the table, from 1.
+        /// Line of the row in the table, from 1.
         line: u64,
         /// The value that was found, and the value that was expected.
         why: String,
@@ -72,9 +72,9 @@ pub enum ScoreError {
     /// An option has no effect on a run.
     #[error("{file}:{line}: {refusal}")]
     Option {
-        /// Name of the table.
+        /// Name of the table that has the run.
         file: String,
-        /// Line in the table, from 1.
+        /// Line of the run in the table, from 1.
         line: u64,
         /// The option, and the reason why it has no effect.
         refusal: OptionRefusal,
@@ -82,7 +82,7 @@ pub enum ScoreError {
     /// The table as a whole is invalid.
     #[error("{file}: {why}")]
     Table {
-        /// Name of the table.
+        /// Name of the invalid table.
         file: String,
         /// The text that was found, and the text that was expected.
         why: String,
@@ -202,8 +202,8 @@ fn score_by<T: Send>(
     score_in_order(table, &order, threads, ask, ended)
 }
 
-/// Calls `ask` for each run. Runs begin in the given `order` of indices, but `ended` receives
-/// results in the table's order.
+/// Calls `ask` for each run, on several threads. Runs begin in the given `order` of indices, but
+/// `ended` receives results in the table's order.
 fn score_in_order<T: Send>(
     table: &RunTable,
     order: &[usize],

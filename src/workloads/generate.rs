@@ -64,7 +64,7 @@ pub enum WorkloadPattern {
 }
 
 impl WorkloadPattern {
-    /// Checks the options without generating anything.
+    /// Checks the options without generating any node.
     pub fn validate_options(&self) -> Result<(), GenerateError> {
         GeneratedJob::new(self.clone()).map(drop)
     }
@@ -75,7 +75,7 @@ impl WorkloadPattern {
 pub struct GeneratedJob(Box<dyn TraceGenerator>);
 
 impl GeneratedJob {
-    /// Checks `pattern` and prepares it.
+    /// Checks `pattern`, and prepares its generation.
     pub fn new(pattern: WorkloadPattern) -> Result<Self, GenerateError> {
         Ok(Self(match pattern {
             WorkloadPattern::Collective(options) => Box::new(options.prepare_generator()?),
@@ -88,7 +88,7 @@ impl GeneratedJob {
         }))
     }
 
-    /// Number of ranks of the job.
+    /// Number of ranks of the generated job.
     pub fn rank_count(&self) -> u32 {
         self.0.rank_count()
     }
@@ -299,8 +299,8 @@ impl<S: Sink> Sink for WatchedSink<'_, S> {
     }
 }
 
-/// A prepared pattern. [`GeneratedJob`] documents the methods and calls them only with existing
-/// ranks.
+/// A pattern that is checked and ready to generate nodes. [`GeneratedJob`] documents the methods
+/// and calls them only with existing ranks.
 trait TraceGenerator: Debug + Send + Sync {
     fn rank_count(&self) -> u32;
     fn declared_groups(&self) -> DeclaredGroups {
@@ -364,7 +364,7 @@ pub enum GenerateError {
         found: u128,
         /// Maximum valid value.
         limit: u64,
-        /// Options to reduce.
+        /// Advice on which options to reduce.
         hint: &'static str,
     },
 }

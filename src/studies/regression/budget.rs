@@ -14,7 +14,7 @@ pub struct CoveredWorkload {
     pub millis: u64,
 }
 
-/// The predictions that fit into a budget.
+/// The predictions whose checks fit into a time budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetChoice {
     /// Names of the selected workloads, in order of selection.
@@ -25,9 +25,9 @@ pub struct BudgetChoice {
     pub uncovered: BTreeSet<String>,
 }
 
-/// Selects workloads that together take at most `millis`. First, repeatedly adds the workload that
-/// covers the most new features per time; then, while time is left, adds workloads with the rarest
-/// features.
+/// Selects workloads whose checks together take at most `millis` milliseconds. First, repeatedly
+/// adds the workload that covers the most new features per time; then, while time is left, adds
+/// workloads with the rarest features.
 pub fn choose_within(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {

@@ -1,4 +1,4 @@
-//! Causes of a moved prediction.
+//! Causes why a prediction moved away from its baseline.
 
 use super::machine_text::ConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};

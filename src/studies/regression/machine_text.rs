@@ -13,7 +13,7 @@ pub struct ConstantChange {
     pub after: Option<String>,
 }
 
-/// Returns the constants that differ between two machine files. Comments and layout do not count.
+/// Returns the constants that differ between two machine files. Comments and layout are ignored.
 pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     let (before, after) = (parse_constants(before), parse_constants(after));
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();

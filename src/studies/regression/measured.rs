@@ -20,9 +20,9 @@ pub struct MeasuredVerdict {
 }
 
 /// A prediction is outside the measured steps if it differs from their median by more than this
-/// number of standard deviations. Of normally distributed steps, 0.27 % are outside. If there are
-/// few measured steps, more of them are outside, because the estimate of their spread is less
-/// certain. `docs/how-to/archives.md` gives these rates, which a test below measures.
+/// number of standard deviations. Of normally distributed steps, 0.27 % are outside by this limit.
+/// If there are few measured steps, more of them are outside, because the estimate of their spread
+/// is less certain. `docs/how-to/archives.md` gives these rates, which a test below measures.
 const OUTSIDE: f64 = 3.0;
 /// Ratio of a normal distribution's standard deviation to its MAD.
 const PER_MAD: f64 = 1.4826;
@@ -96,8 +96,8 @@ mod tests {
             mad_ps: 2 * ms,
         };
         assert_eq!(measured, expected);
-        // 18 ms is 50 % above the median. The difference of 6 ms is 6 / (1.4826 x 2) = 2.02
-        // standard deviations, and a difference of 9 ms is 3.04.
+        // A prediction of 18 ms is 50 % above the median. The difference of 6 ms is 6 / (1.4826 x
+        // 2) = 2.02 standard deviations, and a difference of 9 ms is 3.04.
         let verdict = MeasuredVerdict::new(&measured, 18 * ms);
         assert!(
             (verdict.percent - 50.0).abs() < 1e-9 && !verdict.is_outside(),

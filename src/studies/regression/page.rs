@@ -113,7 +113,7 @@ fn format_signed(before: Span, after: Span) -> String {
 }
 
 /// Renders the baselines of a prediction, from oldest to newest. The prediction is compared with
-/// the newest.
+/// the newest baseline.
 fn baselines_table(checked: &CheckedPrediction, at: usize) -> String {
     let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
         let before = i.checked_sub(1).map(|before| &checked.baselines[before]);

@@ -15,9 +15,9 @@ use std::fmt::Write;
 pub struct FailedPrediction {
     /// Name of the workload in the archive.
     pub workload: String,
-    /// Name of the machine.
+    /// Name of the machine for which the prediction was tried.
     pub machine: String,
-    /// Message of the error.
+    /// Message of the error that prevented the prediction.
     pub error: String,
 }
 
@@ -26,7 +26,7 @@ pub struct FailedPrediction {
 pub struct CheckOutcome {
     /// Threshold in percent: a prediction has moved if its change is larger.
     pub threshold: f64,
-    /// Predictions that succeeded.
+    /// Predictions that succeeded, compared with their baselines.
     pub checked: Vec<CheckedPrediction>,
     /// Predictions that failed.
     pub failed: Vec<FailedPrediction>,
@@ -39,7 +39,7 @@ pub struct CheckOutcome {
 }
 
 impl CheckOutcome {
-    /// Returns the predictions that moved.
+    /// Returns the predictions that moved away from their baselines.
     pub fn moved_predictions(&self) -> impl Iterator<Item = &CheckedPrediction> {
         self.checked.iter().filter(|checked| checked.moved)
     }

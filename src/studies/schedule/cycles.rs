@@ -34,11 +34,11 @@ pub struct CycleTable {
 pub struct CycleError {
     /// Name of the file, for error messages.
     pub file: String,
-    /// Line in the file, from 1.
+    /// Line of the error in the file, from 1.
     pub line: usize,
-    /// The invalid text.
+    /// The text that is invalid.
     pub found: String,
-    /// Description of valid text.
+    /// Description of a valid text.
     pub expected: String,
 }
 

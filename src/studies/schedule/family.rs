@@ -34,7 +34,7 @@ pub struct LanguageModel {
     pub decoders: u32,
     /// Number of words of the vocabulary; 0 omits the last product.
     pub vocabulary: u64,
-    /// Number of tokens of a sequence.
+    /// Number of tokens per sequence.
     pub sequence: u64,
     /// Number of sequences; each is a micro-batch.
     pub micro_batches: u32,
@@ -90,19 +90,19 @@ pub enum FamilyError {
     /// A size is invalid.
     #[error("found {found}, expected {expected}")]
     Size {
-        /// The invalid value.
+        /// The invalid value, as text.
         found: String,
-        /// The valid values.
+        /// Description of the valid values.
         expected: &'static str,
     },
-    /// There are too many sub-layers.
+    /// The model has too many sub-layers to be scheduled.
     #[error(
         "found {0} sub-layers, expected at most {MOST}\n  try: fewer `micro_batches`, layers or parts (`tensor`)"
     )]
     TooMany(u64),
 }
 
-/// Maximum number of sub-layers.
+/// Maximum number of sub-layers of a model.
 const MOST: u64 = 200_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -272,7 +272,7 @@ impl LanguageModel {
         })
     }
 
-    /// Returns the positions of each product's parts. If products are cut only by columns, a
+    /// Returns the positions of the parts of each product. If products are cut only by columns, a
     /// product with fewer columns than parts has fewer parts.
     fn part_places(
         &self,
@@ -297,7 +297,7 @@ impl LanguageModel {
         Ok(places.collect())
     }
 
-    /// Returns the model's sub-layers.
+    /// Returns the model's sub-layers with their dependencies.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ pub(super) struct LiteralError {
     pub why: String,
 }
 
-/// Maximum nesting depth.
+/// Maximum nesting depth of lists and dictionaries.
 const DEEPEST: usize = 16;
 
 /// Parses a literal.

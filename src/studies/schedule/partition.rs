@@ -17,8 +17,8 @@
 //! n is the number of parts whose row block contains, or is inside, the row block that the same
 //! chip has in the previous product. If a product needs the whole previous output, as scores need
 //! all keys, it moves F (P − 1). Costs depend only on a product and its predecessor. So at each
-//! level, one pass over the products finds the best of all 2^L choices for L products. Levels are
-//! decided from the outermost inward.
+//! level, one pass over the products finds the best of all 2^L choices for L products. Cuts are
+//! decided level by level, from the outermost inward.
 
 use std::collections::BTreeMap;
 
@@ -107,8 +107,8 @@ pub fn partition_products(
     Some(cuts)
 }
 
-/// Divides the rows `held` into equal pieces so that the rows `needed` are one of them. Returns
-/// this piece's index and the number of pieces. If `needed` contains all rows of `held`, there is
+/// Divides the rows `held` into equal pieces so that the rows `needed` are one of them. Returns the
+/// index of this piece and the number of pieces. If `needed` contains all rows of `held`, there is
 /// one piece. Returns `None` if `held` and `needed` have no row in common.
 pub fn overlap_of_rows(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
@@ -181,7 +181,7 @@ fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     u128::from(product.inputs) * SHARES * parts / u128::from(place_of_part(cut, 0).row.1)
 }
 
-/// Cache of the costs of pairs of cuts.
+/// Cache of the transfer costs of pairs of cuts.
 #[derive(Default)]
 struct CutCosts {
     /// Number of parts for which the row block of one cut contains the row block of the other.

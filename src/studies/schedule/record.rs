@@ -32,7 +32,7 @@ pub(super) const SIZES: [&str; 7] = ["N", "K", "C", "P", "Q", "R", "S"];
 /// Keys of strides and dilations, along rows and columns.
 pub(super) const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilation", "Hdilation"]];
 
-/// Maximum number of pieces of an output.
+/// Maximum number of pieces into which an output may be divided.
 const MOST_PIECES: u32 = 4096;
 
 /// Maximum index of a part of the input in a file; parts without an index get larger indices.
@@ -41,13 +41,13 @@ const MOST_INPUT: u32 = 1 << 30;
 /// Upper limit of a tensor's words, chosen so that sums of words do not overflow.
 const MOST_WORDS: u128 = 1 << 56;
 
-/// Type in the record of an empty step.
+/// Type in the record of a step in which a chip is idle.
 const NOTHING: &str = "NOP";
 
 /// Reason why a schedule file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// The text is not a literal.
+    /// The text is not a literal of Python or JSON.
     #[error("{file}:{line}: {why}")]
     Literal {
         /// Name of the file, for error messages.
@@ -336,8 +336,8 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     Ok((graph, schedule))
 }
 
-/// Parses a record. Returns `None` for an empty step. The error gives the value that was found and
-/// the value that was expected.
+/// Parses a record. Returns `None` for the record of an empty step. The error gives the value that
+/// was found and the value that was expected.
 fn parse_placed(
     literal: &Literal,
     (chip, step): (usize, usize),

@@ -62,7 +62,7 @@ impl DataId {
 pub enum TransferSource {
     /// The chip that needs the data, so there is no transfer.
     Own,
-    /// The chip with this index.
+    /// Another chip, with this index.
     Chip(u32),
     /// Memory, through the network interface.
     Memory,
@@ -81,7 +81,7 @@ pub struct ChipMachine {
     pub memory_bandwidth: Option<f64>,
     /// Power of a connection while it transfers, in watts.
     pub connection_power: f64,
-    /// Bytes per number.
+    /// Bytes per number of all tensors.
     pub word: u64,
     /// Number of accelerators per chip.
     pub accelerators: usize,
@@ -92,11 +92,11 @@ pub struct ChipMachine {
 /// Time and energy that a sub-layer takes on a chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TaskCost {
-    /// Duration in seconds.
+    /// Duration of the sub-layer, in seconds.
     pub seconds: f64,
-    /// Energy in joules; `None` if it is unknown.
+    /// Energy of the sub-layer in joules; `None` if it is unknown.
     pub joules: Option<f64>,
-    /// Clock cycles of the accelerator.
+    /// Clock cycles that the sub-layer takes on the accelerator.
     pub cycles: u64,
 }
 
@@ -113,7 +113,7 @@ pub struct StepCost {
     pub cycles: u64,
     /// Energy of both stages in joules; `None` if the energy of a sub-layer is unknown.
     pub joules: Option<f64>,
-    /// Bytes moved between chips.
+    /// Bytes that the step moves between chips.
     pub between_chips: u64,
     /// Bytes moved between memory and chips, in both directions.
     pub memory: u64,
@@ -188,9 +188,9 @@ pub enum StepError {
         SettingKey::Memory
     )]
     DoesNotFit {
-        /// Index of the sub-layer.
+        /// Index of the sub-layer that does not fit.
         task: u32,
-        /// Bytes of its operands and its output.
+        /// Bytes of the sub-layer's operands and output.
         needs: u64,
         /// Memory capacity of a chip in bytes.
         holds: u64,

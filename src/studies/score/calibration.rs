@@ -37,7 +37,7 @@ const ROUNDS: usize = 2;
 pub struct StepCorrection {
     /// Factor by which the times of the group's kernels are multiplied.
     pub correction: PriceCorrection,
-    /// Lines of the group's steps in the table.
+    /// Line numbers of the group's steps in the table.
     pub lines: Vec<u64>,
     /// Leave-one-out error of each step: its error with the factor that the other steps of its
     /// group give; empty for a group with a single step.
@@ -52,7 +52,8 @@ pub struct StepCalibration {
     /// Correction for models outside all groups; `None` if there are too few groups.
     pub shared: Option<PriceCorrection>,
     /// Mean error of the steps of a group that is left out, over all groups: with the shared factor
-    /// of the other groups, and without a correction. `None` if there are too few groups.
+    /// of the other groups, and without a correction. `None` if there are too few groups to leave
+    /// one out.
     pub left_out_groups: Option<[f64; 2]>,
 }
 
@@ -161,9 +162,9 @@ pub fn fit_corrections(
 struct PooledFactors {
     /// Logarithm of the factor that all groups have in common.
     shared: f64,
-    /// Variance of the logarithms between groups.
+    /// Variance of the factors' logarithms between groups.
     between: f64,
-    /// Variance of the logarithms within a group.
+    /// Variance of the factors' logarithms within a group.
     inside: f64,
 }
 
@@ -257,8 +258,8 @@ mod tests {
 
     #[test]
     fn groups_that_differ_little_share_their_factor() {
-        // Five groups have a common factor of 20 %. Factors vary equally within groups and between
-        // groups.
+        // Five groups have a common factor of about 20 %. Factors vary equally within groups and
+        // between groups.
         let groups: Vec<Vec<f64>> = [
             [0.18, 0.22],
             [0.21, 0.19],

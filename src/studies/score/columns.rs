@@ -36,7 +36,7 @@ pub(super) const SIZES: [&str; 7] = [
     "vocabulary",
     "sequence",
 ];
-/// Key of the model's name.
+/// Key of the option for a model's name.
 pub(super) const MODEL: &str = "model";
 /// Key of the number of NPUs, which is optional: it is used to group runs, and to compute a missing
 /// data-parallel degree.
@@ -44,7 +44,7 @@ pub(super) const NPUS: &str = "npus";
 /// Key of the machine, for tables whose runs have different machines.
 pub(super) const MACHINE: &str = "machine";
 
-/// Key of the software stack.
+/// Key of the option for the software stack.
 pub(super) const STACK: &str = "stack";
 
 const ROOT: &[&str] = &[
@@ -63,7 +63,7 @@ pub(super) enum MeasuredUnit {
     Flops(bool),
 }
 
-/// Name of each unit in files.
+/// Name of each unit in files of columns.
 const UNITS: [(MeasuredUnit, &str); 6] = [
     (MeasuredUnit::Time(1.0), "s"),
     (MeasuredUnit::Time(1e-3), "ms"),

@@ -25,7 +25,7 @@ pub enum FittedConstant {
 }
 
 impl FittedConstant {
-    /// All constants, with their names.
+    /// All constants, each with its name.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Launch, "launch"),
         (Self::Backward, "backward"),

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 /// Possible headings of the format column.
 const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
 const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-/// Number of folds in the cross-validation. Each fold is left out once.
+/// Number of folds in the cross-validation. Each fold is omitted once, and predicted from the
+/// others.
 const FOLDS: usize = 5;
 
 /// Mean time of each shape (rows, columns, summed size), for one number format.
@@ -136,7 +137,7 @@ mod tests {
         let found = gemm_points(text, "t.csv").unwrap();
         assert_eq!(found.len(), 2);
         let (dtype, points) = &found[0];
-        // The mean is (2 + 4) / 2 us.
+        // The mean of both times is (2 + 4) / 2 us.
         assert_eq!(*dtype, Dtype::Bf16);
         assert!((points[&[8, 16, 32]] / 3e-6 - 1.0).abs() < 1e-12);
         for (text, expected) in [

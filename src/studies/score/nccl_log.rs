@@ -103,7 +103,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
 }
 
 /// Predicts each size between the first and the last from the other sizes, and returns the mean
-/// relative error. Returns `None` if there are no such sizes.
+/// relative error. Returns `None` if there is no such size.
 pub fn left_out_sizes(curve: &CollectiveCurve) -> Option<f64> {
     let between = 1..curve.points.len().saturating_sub(1);
     let off = between.clone().map(|at| {

@@ -68,7 +68,7 @@ pub struct PairTable {
 /// Prediction of a pair, with its error and the null models' errors.
 #[derive(Clone, Debug, Serialize)]
 pub struct PredictedPair {
-    /// Name of the pair.
+    /// Name of the pair in reports.
     pub name: String,
     /// Step time in the unedited replay.
     #[serde(rename = "unedited_ps")]
@@ -107,9 +107,9 @@ pub struct PredictedPair {
 /// Median and mean of absolute errors, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PairErrors {
-    /// Median of absolute errors.
+    /// Median of the absolute errors, in percent.
     pub median_percent: f64,
-    /// Mean of absolute errors.
+    /// Mean of the absolute errors, in percent.
     pub mean_percent: f64,
 }
 
@@ -225,7 +225,7 @@ impl PairTable {
         })
     }
 
-    /// Predicts all pairs.
+    /// Predicts the changed jobs of all pairs, and scores the predictions.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-/// Number of colours in charts.
+/// Number of distinct colours in charts.
 const COLOURS: usize = 6;
 
 /// Predictions for a table of runs. Lists have one entry per run, unless a field's documentation
@@ -27,7 +27,7 @@ const COLOURS: usize = 6;
 pub struct ScoredTable<'t> {
     /// The table of runs.
     pub table: &'t RunTable,
-    /// Predicted times in seconds.
+    /// Predicted times of a step, in seconds.
     pub predicted: Vec<f64>,
     /// 90 % intervals of the predicted times in seconds; `None` for runs without error estimates.
     pub intervals: Vec<Option<[f64; 2]>>,
@@ -154,7 +154,7 @@ impl ScoredTable<'_> {
     }
 
     /// Renders the scores of all runs, and of the runs with each value of the option `by`. `about`
-    /// is a sentence on the kernel times.
+    /// is a sentence that describes the kernel times.
     pub fn render_text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
         let columns = [
             left_aligned_column("PREDICTED AGAINST MEASURED", 28),
@@ -425,7 +425,7 @@ impl ScoredTable<'_> {
 /// Writes CSV rows, one per run.
 #[derive(Clone, Debug)]
 pub struct ScoreRows {
-    /// Options that at least one run gives.
+    /// Options that at least one run gives; each has a column.
     keys: Vec<String>,
     begun: bool,
     is_corrected: bool,

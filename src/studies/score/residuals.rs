@@ -421,8 +421,8 @@ pub fn correct_by_others(
     corrected.into_iter().flatten().collect()
 }
 
-/// Returns the value of the option `key`. If a model is reduced to fewer layers, returns the name
-/// of the whole model.
+/// Returns the value of the option `key` for `run`. If a model is reduced to fewer layers, returns
+/// the name of the whole model.
 fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     match key {
         MODEL => &run.training.model.name,
@@ -443,7 +443,7 @@ fn model_flops(run: &MeasuredRun) -> f64 {
 mod tests {
     use super::*;
 
-    /// Variance of a step's logarithm.
+    /// Variance of the logarithm of a step's measured / predicted time.
     const ALL: f64 =
         NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR + PRODUCTS * PRODUCTS + ALONE * ALONE;
 

@@ -14,10 +14,10 @@ use chakram_workloads::model::{LayerRole, Model, ModelDefinition, ModelSizes, Mo
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A run that was measured.
+/// A run that was measured, with its plan and machine.
 #[derive(Clone, Debug)]
 pub struct MeasuredRun {
-    /// Name of the table.
+    /// Name of the table from which the run is.
     pub file: String,
     /// Line of the table, from 1.
     pub line: u64,
@@ -51,9 +51,9 @@ pub struct RunTable {
 /// A row for which no prediction is possible, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RefusedRun {
-    /// Name of the table.
+    /// Name of the table that has the row.
     pub file: String,
-    /// Line in the table, from 1.
+    /// Line of the row in the table, from 1.
     pub line: u64,
     /// The value that was found, and the value that was expected.
     pub why: String,

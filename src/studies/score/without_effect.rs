@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 /// A setting that is given for all runs, and the runs without it.
 #[derive(Debug)]
 pub struct ScoreSetting {
-    /// Key of the setting.
+    /// Key of the setting on the command line.
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,

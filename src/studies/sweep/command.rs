@@ -4,7 +4,7 @@ use super::setting::{SettingKind, Settings, kind_of_setting, option_words};
 use super::study::Study;
 use chakram_jobs::ReplayOption;
 
-/// The work of a point's replay.
+/// The work that the replay of a point runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PointWorkload {
     /// A model, by name or file.

@@ -161,7 +161,7 @@ impl<'s> PointEvaluator<'s> {
     }
 
     /// Returns the measures of a plan that need no replay. Objectives are computed from these
-    /// measures and the time.
+    /// measures and from the time.
     pub fn bounded_measures(
         &self,
         point: &Settings,
@@ -182,8 +182,8 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Replays a point. `is_bounded` is true if its memory was already checked when its whole bound
-    /// was computed.
+    /// Replays a point, and returns its measures. `is_bounded` is true if its memory was already
+    /// checked when its whole bound was computed.
     pub fn answer_point(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
         self.replay_point(point, is_bounded)
             .map_or_else(PointAnswer::from, PointAnswer::Replayed)
@@ -237,7 +237,8 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Returns the work of a point. Fails if an option of the point has no effect.
+    /// Returns the work of a point, built or from the cache. Fails if an option of the point has no
+    /// effect.
     fn work_of_point(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
         let work = self.workloads.get(point)?;
         point.options.check_workload(work.workload())?;
@@ -327,8 +328,8 @@ struct MeasuredReplay {
     busy: Option<[Span; 2]>,
 }
 
-/// Replays a workload. The second value of the result is true if its ranks may represent all ranks
-/// of the job.
+/// Replays a workload, and measures what objectives need. The second value of the result is true if
+/// its ranks may represent all ranks of the job.
 fn replay_measured(
     workload: &Workload,
     resolved: &ResolvedPoint,

@@ -57,11 +57,11 @@ pub enum JournalError {
     /// A line is invalid.
     #[error("{}:{line}: {why}\n  try: another folder", .path.display())]
     Line {
-        /// Path of the journal with the invalid line.
+        /// Path of the journal that has the invalid line.
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,
-        /// Description of the problem.
+        /// Description of the line's problem.
         why: String,
     },
     /// The folder already has a journal.

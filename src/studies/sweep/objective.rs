@@ -13,8 +13,8 @@ pub struct PointMeasures {
     pub time_ps: u64,
     /// Number of NPUs on which the job runs.
     pub npus: u32,
-    /// Mean over NPUs of the time in each part, in the order of [`PARTS`]. In older files, exposed
-    /// communication includes the bubble.
+    /// Mean over NPUs of the time in each part, in the order of [`PARTS`]. In files of older
+    /// versions, exposed communication includes the bubble.
     #[serde(default, deserialize_with = "read_parts")]
     pub parts_ps: [u64; PARTS.len()],
     /// Maximum bytes in use on an NPU, if the traces give allocations.
@@ -56,7 +56,7 @@ pub enum SweepObjective {
     /// Energy of all NPUs: for kernels that loop nests time, the energy of their mappings;
     /// `power.busy` W while other kernels run, and `power.idle` W while no kernel runs.
     Energy,
-    /// Energy multiplied by makespan.
+    /// Energy multiplied by the makespan.
     EnergyDelay,
     /// Price of the job's NPUs for the duration of the makespan, at `price.npu` per hour or the
     /// machine's own price.

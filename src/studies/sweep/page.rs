@@ -195,7 +195,7 @@ fn value_of(sweep: &SweepTable<'_>, row: usize, objective: SweepObjective) -> Op
     objective.value_of_point(measures_of(&sweep.rows[row])?, &settings)
 }
 
-/// A chart of an objective against another quantity.
+/// A chart of the first objective against another quantity.
 struct PointsChart<'a> {
     sweep: &'a SweepTable<'a>,
     ranked: &'a [usize],

@@ -99,7 +99,7 @@ pub enum WorkSource {
 pub struct ResolvedPoint {
     /// The model under its plan, or the traces.
     pub work: WorkSource,
-    /// Key of the work. Points with equal keys have the same work.
+    /// Key that identifies the work. Points with equal keys have the same work.
     pub work_key: String,
     /// The machine; if possible, it is scaled to the work's number of ranks.
     pub machine: Arc<Machine>,
@@ -108,7 +108,8 @@ pub struct ResolvedPoint {
 }
 
 impl ResolvedPoint {
-    /// Resolves `settings`. Machines and models that earlier points used are taken from `parts`.
+    /// Converts `settings` to a job on a machine. Machines and models that earlier points used are
+    /// taken from `parts`.
     pub fn new(settings: &Settings, parts: &SharedParts) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
@@ -336,7 +337,7 @@ fn training_pattern(
     Ok(TrainingPattern { model, plan })
 }
 
-/// Binds a plan to its machine. Returns the key of the plan's work.
+/// Binds a plan to its machine. Returns the key of the bound plan's work.
 fn bind_plan(
     plan: &mut ParallelismPlan,
     machine: &Machine,
@@ -358,7 +359,7 @@ fn bind_plan(
     ))
 }
 
-/// Returns the options of the replay. Rejects options that have no effect on `machine`.
+/// Returns the options of the point's replay. Rejects options that have no effect on `machine`.
 fn replay_options(
     settings: &Settings,
     replay: &ReplaySettings,

@@ -26,7 +26,7 @@ pub use rounds::LayerTurn;
 /// Reason why a sweep cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// The journal cannot be written or read.
+    /// The journal of the sweep cannot be written or read.
     #[error(transparent)]
     SweepJournal(#[from] JournalError),
     /// The sweep was interrupted or ran out of memory. The journal has all points that were
@@ -62,7 +62,7 @@ pub struct StudyShard {
 pub struct SweepOptions {
     /// Number of threads that answer points.
     pub threads: NonZeroUsize,
-    /// The shard to compute, or `None` for all points.
+    /// The shard to compute; `None` computes all points.
     pub shard: Option<StudyShard>,
     /// True if no new answers may be computed.
     pub is_closed: bool,
@@ -85,7 +85,7 @@ pub struct SweepRow {
     pub number: u64,
     /// Values that the axes set.
     pub point: Settings,
-    /// Result of the point.
+    /// Outcome of the point's visit.
     pub outcome: RowOutcome,
 }
 
@@ -236,7 +236,7 @@ impl<'s> StudyExplorer<'s> {
         point
     }
 
-    /// Returns the score of each point of a list. In the last layer, the score of a point is its
+    /// Returns the score of each point of `list`. In the last layer, the score of a point is its
     /// answer's score; in outer layers, it is the best score of the inner layers.
     fn score_points(
         &mut self,

@@ -39,7 +39,7 @@ pub enum SettingKind<'k> {
     Model(&'k str),
     /// A key of the accelerator whose loop nests time kernels.
     Accelerator(&'k str),
-    /// An option of the plan.
+    /// An option of the plan, in the table `plan`.
     Plan(&'static PlanOption),
 }
 

@@ -46,8 +46,8 @@ const ROOT: &[&str] = &[
     "axis",
     "layer",
 ];
-/// Maximum number of rounds. A study ends before this number, after the first round without an
-/// improvement.
+/// Maximum value of `rounds` in a study. A study ends before this number, after the first round
+/// without an improvement.
 const MAX_ROUNDS: u32 = 1000;
 /// Replay options with which bounds are invalid, because steps can be faster, or ranks can have
 /// other places, than bounds assume.
@@ -82,14 +82,14 @@ pub struct Study {
     pub name: String,
     /// Seed of all random choices.
     pub seed: u64,
-    /// Objectives. Strategies optimise the first one.
+    /// Objectives of the study, at least one. Strategies optimise the first one.
     pub objectives: Vec<SweepObjective>,
     /// Settings that all points share.
     pub base: Settings,
     /// Axes along which points differ.
     pub axes: Vec<StudyAxis>,
-    /// Layers, at least one. Nested layers are listed from the outermost to the innermost, other
-    /// layers in the order of their turns.
+    /// Layers of axes, at least one. Nested layers are listed from the outermost to the innermost,
+    /// other layers in the order of their turns.
     pub layers: Vec<StudyLayer>,
     /// Maximum number of rounds in which layers take turns, with all other axes fixed at the best point so
     /// far. `None` if layers are nested.

@@ -194,7 +194,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the indices of the rows whose objectives are all known, sorted by the first
-    /// objective, the best row first. Equal rows keep their order.
+    /// objective, the best row first. Rows with equal values keep their order.
     pub fn ranked_rows(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.minimised_scores(row)?[0], row)))
@@ -676,7 +676,7 @@ pub fn measures_of(row: &SweepRow) -> Option<&PointMeasures> {
     }
 }
 
-/// Returns a word for the outcome of a row.
+/// Returns a word that names the outcome of a row.
 fn outcome_word(row: &SweepRow) -> &'static str {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(_)) => "replayed",

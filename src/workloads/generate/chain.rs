@@ -19,7 +19,7 @@ pub struct ChainPattern {
     pub chains: u32,
     /// Recorded duration of each kernel; whole nanoseconds.
     pub duration: Span,
-    /// Operations of each kernel.
+    /// FLOPs of each kernel.
     pub flops: u64,
     /// Bytes that each kernel reads and writes.
     pub bytes: u64,

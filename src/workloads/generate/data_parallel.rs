@@ -45,7 +45,7 @@ use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 pub const COMPUTE_LANE: i64 = 0;
 /// The lane of gradient all-reduces.
 pub const COMMUNICATION_LANE: i64 = 1;
-/// Nodes per layer and step.
+/// Number of nodes per layer and step.
 pub const NODES_PER_LAYER: u32 = 14;
 
 /// The forward kernels of a layer, in order.

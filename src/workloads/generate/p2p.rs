@@ -12,7 +12,7 @@ use chakram_trace::format::{Op, TraceError};
 /// tags identify messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct P2pPattern {
-    /// Senders and receivers of a round.
+    /// Senders and receivers of each round.
     pub traffic: TrafficPattern,
     /// Number of ranks, at least 2.
     pub ranks: u32,
@@ -378,7 +378,7 @@ mod tests {
         assert!(why(TrafficPattern::Ring, 1, 1).contains("`ranks` is 1; expected 2 or more"));
         assert!(why(TrafficPattern::Ring, 2, 0).contains("`count` is 0"));
         assert!(why(TrafficPattern::Ring, 2, 1 << 31).contains("tags would be 2147483648"));
-        // 2^20 rounds of 2^12 messages are 2^32.
+        // 2^20 rounds of 2^12 messages are 2^32 messages, which exceed the limit.
         assert!(why(TrafficPattern::Incast, 4097, 1 << 20).contains("4294967296"));
     }
 }

@@ -208,7 +208,7 @@ impl PalmCore {
     }
 }
 
-/// A pass of a micro-batch through a stage.
+/// A pass of one micro-batch through a stage, forward or backward.
 #[derive(Clone, Copy)]
 struct StagePass {
     backward: bool,

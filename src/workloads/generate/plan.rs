@@ -178,13 +178,13 @@ words! {
     /// Training state that replicas shard so that each stores only a part (Rajbhandari et al.,
     /// "ZeRO", 2020). Each stage of ZeRO also shards the state that the previous stages shard.
     ZeroStage {
-        /// Nothing: every replica has the whole state.
+        /// Nothing is sharded: every replica has the whole state.
         None = "0",
-        /// State of the optimizer.
+        /// The state of the optimizer is sharded.
         Optimizer = "1",
-        /// State of the optimizer and gradients.
+        /// The state of the optimizer and the gradients are sharded.
         Gradients = "2",
-        /// State of the optimizer, gradients and parameters, as in FSDP.
+        /// The state of the optimizer, gradients and parameters are sharded, as in FSDP.
         Parameters = "3",
     }
 }
@@ -192,12 +192,12 @@ words! {
 words! {
     /// Activations that are not saved, because the backward pass recomputes them.
     RecomputePolicy {
-        /// Nothing.
+        /// Nothing is recomputed.
         None = "none",
         /// Attention scores: all results from the product of queries and keys to the product with
         /// values.
         Selective = "selective",
-        /// Every block, from its input.
+        /// Every block is recomputed from its input.
         Full = "full",
         /// The first of `none`, `selective` and `full` with which the plan fits into the NPU's
         /// memory.
@@ -356,8 +356,8 @@ words! {
 words! {
     /// Unit of a model that is divided evenly among pipeline stages.
     SplitUnit {
-        /// Transformer blocks. Input layers belong to the first stage and output layers to the
-        /// last.
+        /// Transformer blocks are divided evenly. Input layers belong to the first stage and output
+        /// layers to the last.
         Blocks = "blocks",
         /// All layers; the embedding and the head count as one layer each.
         Layers = "layers",
@@ -391,13 +391,13 @@ words! {
 words! {
     /// An effect that can be removed from a run to measure its share of the time.
     AblationEffect {
-        /// Waiting of stages for one another.
+        /// Waiting of pipeline stages for one another.
         Bubble = "bubble",
         /// Logits, loss, and other products after the blocks.
         Logits = "logits",
         /// Kernels that only move bytes: norms, activations, residuals, softmax, dropout, pools.
         MemoryBound = "memory-bound",
-        /// Collectives of tensor groups.
+        /// Collectives of tensor groups, such as all-reduces.
         TensorCommunication = "tensor-communication",
         /// Exchange of tokens between ranks that have different experts.
         ExpertCommunication = "expert-communication",

@@ -66,14 +66,16 @@ pub enum PipelineSchedule {
     Listed(Arc<PassOrders>),
 }
 
-/// The results that a pass computes.
+/// A kind of pass, which determines the results that it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PassKind {
-    /// Activations. Passes run from the first layer to the last.
+    /// A forward pass, which computes activations. Passes run from the first layer to the last.
     Forward,
-    /// Gradients of activations and of weights. Passes run from the last layer to the first.
+    /// A backward pass that computes gradients of activations and of weights. Passes run from the
+    /// last layer to the first.
     Backward,
-    /// Only gradients of activations. Passes run from the last layer to the first.
+    /// A backward pass that computes only gradients of activations. Passes run from the last layer
+    /// to the first.
     InputGradient,
     /// Only gradients of weights, which follow the gradients of activations.
     WeightGradient,
@@ -165,7 +167,7 @@ enum ChunkPlacement<'o> {
 /// The parameters that define most schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleShape {
-    /// Chunks of a stage's layers.
+    /// Number of chunks of a stage's layers.
     chunks: u32,
     /// Number of micro-batches that pass a chunk before the next chunk's turn.
     micro_batches_per_turn: u32,
@@ -265,7 +267,8 @@ impl PipelineSchedule {
     }
 
     /// Returns the number of micro-batches after which a stage's steps repeat, and the smallest
-    /// number of micro-batches per step for which they repeat. Returns `None` if unknown.
+    /// number of micro-batches per step for which they repeat. Returns `None` if the period is
+    /// unknown.
     pub fn repeat_period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
@@ -410,8 +413,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and the chunk that contain part `part`. If two stages have the part,
-    /// returns the first.
+    /// Returns the stage and the chunk that contain part `part`. If two stages have a copy of the
+    /// part, returns the first stage.
     pub fn stage_and_chunk_of(&self, part: u32, stages: u32) -> (u32, u32) {
         match self.chunk_placement() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
@@ -483,7 +486,7 @@ impl PipelineSchedule {
             false => part.checked_sub(1),
         }?;
         if self.chunk_placement() == ChunkPlacement::Mirrored {
-            // A micro-batch passes only the chunks for its direction.
+            // A micro-batch passes only the chunks of its direction.
             let stage = if pass.chunk == 1 {
                 stages - 1 - part
             } else {

@@ -60,11 +60,11 @@ pub use layout::{
 /// degree counts fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardingDegrees {
-    /// Number of parts of the samples.
+    /// Number of parts into which the samples are divided.
     pub b: u32,
-    /// Number of parts of the rows.
+    /// Number of parts into which the rows are divided.
     pub m: u32,
-    /// Number of parts of the outputs.
+    /// Number of parts into which the outputs are divided.
     pub n: u32,
     /// Number of parts of the inputs, over which matrix products sum.
     pub k: u32,
@@ -93,7 +93,7 @@ impl ShardingDegrees {
         }
     }
 
-    /// Number of parts along `axis`.
+    /// Number of parts into which the operator is divided along `axis`.
     pub fn degree_along(&self, axis: OperatorAxis) -> u32 {
         match axis {
             OperatorAxis::B => self.b,
@@ -134,9 +134,9 @@ pub struct OperatorSharding {
     /// padding. Only matrix products count, as in [`OperatorKind::multiplication_count`], and
     /// comparisons in the windows of a pooling, as in PALM's Table III.
     pub flops: u64,
-    /// Sum of the output after a forward pass.
+    /// Sum of the output that follows a forward pass.
     pub forward: ShardReduction,
-    /// Sum of the input's gradient after a backward pass.
+    /// Sum of the input's gradient that follows a backward pass.
     pub backward: ShardReduction,
     /// Sum of the weights' gradient before they are updated.
     pub update: ShardReduction,

@@ -139,8 +139,8 @@ pub(super) fn refusal_of(pattern: WorkloadPattern) -> String {
     pattern.validate_options().unwrap_err().to_string()
 }
 
-/// Generates ranks in pairs. Each pair reduces bytes and sends bytes to the next pair; the last
-/// pair reduces a different number of bytes.
+/// A test pattern that generates ranks in pairs. Each pair reduces bytes and sends bytes to the
+/// next pair; the last pair reduces a different number of bytes.
 #[derive(Debug)]
 struct PairedRanks {
     pairs: u32,

@@ -345,8 +345,8 @@ impl TrainingGenerator {
         self.plan.gather_overlap && self.gathers_after_step()
     }
 
-    /// Returns true if a backward pass ends with reductions. `complete` is true if the chunk's
-    /// gradients are then complete.
+    /// Returns true if a backward pass ends with reductions of gradients. `complete` is true if the
+    /// chunk's gradients are then complete.
     fn ends_with_reductions(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
         self.has_communication() && self.plan.has_training() && (complete || each)

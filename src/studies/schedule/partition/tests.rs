@@ -127,7 +127,7 @@ proptest! {
 
 /// Two products with 8 rows and 4 columns (32 words), each in two parts. Cuts along columns move
 /// the weights once, and each half lacks half of the 32 words per micro-batch. Cuts along rows move
-/// the weights twice, and nothing else. Only the last case reads an input.
+/// the weights twice, and nothing else. Only the last case of the test reads an input.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {

@@ -40,7 +40,7 @@ struct QueuedPoint {
     amounts: PointMeasures,
 }
 
-/// State of a search.
+/// State of a best-first search.
 struct BestFirstSearch<'s> {
     study: &'s Study,
     points: Vec<QueuedPoint>,

@@ -1,4 +1,4 @@
-//! Seeded random draws without replacement.
+//! Seeded random draws of indices, without replacement.
 
 use crate::sweep::setting::{self, Settings};
 use chakram_base::random::split_mix;

@@ -8,7 +8,7 @@
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;
 
-/// The turn of one layer in a round.
+/// One turn of a layer in a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerTurn {
     /// Number of the round, from 1.

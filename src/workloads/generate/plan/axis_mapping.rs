@@ -23,9 +23,9 @@ pub struct AxisMapping {
 /// A dimension of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimensionRef {
-    /// By index; the innermost is 0.
+    /// A dimension by its index; the innermost is 0.
     Index(u32),
-    /// By its name in the machine file.
+    /// A dimension by its name in the machine file.
     Name(String),
 }
 

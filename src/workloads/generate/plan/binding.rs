@@ -19,7 +19,7 @@ pub struct MachineFacts {
     pub shared: Option<SharedMemory>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
-    /// Cores, if the machine consists of tiles.
+    /// Grid of cores, if the machine consists of tiles.
     pub cores: Option<CoreGrid>,
 }
 

@@ -20,7 +20,7 @@ words! {
     /// Positions of a tensor group's cores among the cores of its stage (`comm1` and `comm2` of
     /// PALM's Fig. 8).
     TensorNeighbours {
-        /// Consecutive cores.
+        /// The group's cores are consecutive.
         Near = "near",
         /// Interleaved cores: between two cores of a group there is one core of every other
         /// replica.
@@ -34,7 +34,7 @@ pub enum CorePlacement {
     /// The machine's own order: rank r is on NPU r.
     #[default]
     None,
-    /// Cores in this order.
+    /// Cores of the machine in this order.
     Order(TileOrder),
     /// Explicit cores: the entry at index r is the core at position r.
     Cores(Vec<[u32; 2]>),
@@ -51,7 +51,7 @@ impl CorePlacement {
     }
 }
 
-/// Writes the form of flags and files: `s_shape`, `0:0,1:0`.
+/// Writes the placement in the form of flags and files: `s_shape`, `0:0,1:0`.
 impl fmt::Display for CorePlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

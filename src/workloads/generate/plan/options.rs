@@ -41,7 +41,7 @@ pub struct PlanOption {
     pub alias: Option<&'static str>,
     /// Placeholder for the flag's value in help; empty for an option without a flag.
     pub value: &'static str,
-    /// Help text. Keys of other options are in braces: `with {zero} 3`.
+    /// Help text of the option. Keys of other options are in braces: `with {zero} 3`.
     pub help: &'static str,
     /// Heading under which help lists the option.
     pub heading: &'static str,
@@ -57,7 +57,7 @@ pub struct PlanOption {
     pub is_switch: bool,
     /// Keys of options that cannot be combined with this option.
     pub excludes: &'static [&'static str],
-    /// Smallest valid number.
+    /// Smallest valid number, for options that are numbers.
     least: u64,
     /// Example of a valid quantity, for messages.
     example: &'static str,
@@ -120,7 +120,7 @@ pub struct PlanDraft {
 }
 
 impl PlanDraft {
-    /// Starts from the options of `plan`.
+    /// Starts a draft with the options of `plan`.
     pub fn new(plan: ParallelismPlan) -> Self {
         Self {
             plan,

@@ -8,11 +8,12 @@ use chakram_trace::format::groups::DeclaredGroups;
 /// Coordinates of a rank: its index along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankCoordinates {
-    /// Index in the tensor group.
+    /// Index of the rank in its tensor group.
     pub tensor: u32,
-    /// Index among the replicas. With context parallelism, neighbouring replicas share a sequence's tokens.
+    /// Index of the rank's replica. With context parallelism, neighbouring replicas share a
+    /// sequence's tokens.
     pub data: u32,
-    /// Index of the pipeline stage.
+    /// Index of the rank's pipeline stage.
     pub stage: u32,
 }
 
@@ -124,8 +125,8 @@ impl RankPlacement {
             order: plan.order,
             rank_at: plan.ranks.clone(),
             position_of,
-            // In the order of `COMMON`. Embedding and model groups are declared later, if a
-            // collective uses them.
+            // The entries have the order of `COMMON`. Embedding and model groups are declared
+            // later, if a collective uses them.
             used: [
                 plan.tensor > 1,
                 plan.copy_count() > 1,

@@ -9,7 +9,7 @@ use chakram_trace::format::{MemoryLocation, Op};
 /// Maximum bytes in use at once on a rank, if its nodes run in id order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankPeak {
-    /// Bytes in use at the peak.
+    /// Bytes in use at the rank's peak.
     pub bytes: u64,
     /// True if nodes load from or store to remote memory, so that this memory can store bytes that
     /// do not fit on the NPU.
@@ -48,7 +48,7 @@ pub fn streams_remote_memory(op: &Op<'_>) -> bool {
 pub struct RankMemory {
     /// Bytes of an NPU's own memory.
     pub own: u64,
-    /// Remote memory, if the plan uses it.
+    /// Remote memory; `None` if the plan does not use it.
     pub shared: Option<SharedMemory>,
     /// Number of ranks of the job.
     pub ranks: u64,

@@ -20,9 +20,9 @@ use std::str::FromStr;
 pub enum RoutingBalance {
     /// All experts receive the same number of tokens.
     Balanced,
-    /// A power law over experts.
+    /// Tokens follow a power law over experts.
     Skewed {
-        /// Exponent a, above 0.
+        /// Exponent a of the power law, above 0.
         power: f64,
         /// Seed that shuffles the experts.
         seed: u64,

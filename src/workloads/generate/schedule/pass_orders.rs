@@ -16,10 +16,10 @@ use super::{PassKind, PipelinePass, PipelineStep, mark_completed};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The order of passes on each stage.
+/// The order of passes on each stage, as a file gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrders {
-    /// Steps of each stage.
+    /// Steps of each stage, in execution order.
     steps: Vec<Vec<PipelineStep>>,
     /// Parts of the model on each stage, in ascending order.
     parts: Vec<Vec<u32>>,
@@ -36,9 +36,9 @@ pub struct PassOrderError {
     pub line: usize,
     /// Number of the invalid cell in its line, from 1; `None` if no single cell is invalid.
     pub cell: Option<usize>,
-    /// The invalid text.
+    /// The text that is invalid.
     pub found: String,
-    /// Description of valid text.
+    /// Description of a valid text.
     pub expected: String,
 }
 

@@ -46,7 +46,7 @@ fn layer_wise(layers: u32) -> PipelineSchedule {
     PipelineSchedule::LayerWise { layers }
 }
 
-/// Simulates a pipeline of equal stages.
+/// Simulates a pipeline of stages with equal durations.
 fn equal(
     schedule: PipelineSchedule,
     stages: u32,

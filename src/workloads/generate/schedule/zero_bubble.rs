@@ -36,7 +36,7 @@ pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<P
 /// Returns ZB-V's steps. Stage i of S has the i-th part of the model from the front and the i-th
 /// part from the back, so a micro-batch's path through the stages is a V. In the warm-up, forward
 /// passes fill the V. Then each forward pass is followed by both backward passes of a chunk. The
-/// remaining weight gradients come last.
+/// remaining weight gradients are computed last.
 pub(super) fn zb_v_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let mut order = Vec::new();
     // The next micro-batch of each chunk, for forward passes, input gradients and weight gradients.

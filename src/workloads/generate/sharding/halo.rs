@@ -6,11 +6,11 @@ use std::ops::Range;
 /// Geometry of windows that slide over the rows of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WindowRows {
-    /// Rows of the input image.
+    /// Number of rows of the input image.
     pub inputs: u64,
     /// Rows of the output, one per position of the window.
     pub outputs: u64,
-    /// Rows of a window.
+    /// Number of rows of a window.
     pub kernel: u64,
     /// Rows from one window to the next.
     pub stride: u64,

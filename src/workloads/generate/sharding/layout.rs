@@ -40,7 +40,7 @@ pub struct MeshAxis {
 }
 
 impl MeshAxis {
-    /// An axis that is not sharded.
+    /// The digit of an axis that is not sharded.
     pub const WHOLE: Self = Self {
         parts: 1,
         stride: 1,
@@ -87,11 +87,11 @@ fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
 /// members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardLayout {
-    /// Sharding of the samples.
+    /// Sharding along the samples.
     pub samples: MeshAxis,
-    /// Sharding of the rows of a sample.
+    /// Sharding along the rows of a sample.
     pub rows: MeshAxis,
-    /// Sharding of the columns.
+    /// Sharding along the columns.
     pub columns: MeshAxis,
 }
 

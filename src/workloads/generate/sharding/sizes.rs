@@ -50,7 +50,7 @@ pub(super) struct OperatorTotals {
     pub order: [OperatorAxis; 4],
     /// Sizes that the degrees along b, m, n and k must divide.
     pub extents: [AxisExtent; 4],
-    /// FLOPs of a forward pass.
+    /// FLOPs of a forward pass over all samples and devices.
     pub flops: u128,
     /// Output elements that are summed over k.
     pub outputs: u128,

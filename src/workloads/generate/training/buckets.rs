@@ -26,10 +26,10 @@
 //!
 //! In this module, a matrix multiplication of a model, such as the one for queries, keys and
 //! values, has a single matrix and a single bias, even if an implementation has several. Events
-//! that occur once per run are left out. These events are the first step, which has all gradients
-//! in one bucket; the two broadcasts in which ranks then agree on new buckets; and the broadcasts
-//! of equal initial weights. Broadcasts of untrained buffers, such as a batch norm's running means
-//! before a forward pass, are also left out.
+//! that occur only once per run are left out. These events are the first step, which has all
+//! gradients in one bucket; the two broadcasts in which ranks then agree on new buckets; and the
+//! broadcasts of equal initial weights. Broadcasts of untrained buffers, such as a batch norm's
+//! running means before a forward pass, are also left out.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;

@@ -63,9 +63,9 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
 }
 
 /// Checks a stage that has the model's first and last part with a shared, tied matrix: it must
-/// complete the first part's gradients last. Rejects orders in which it does not. The matrix's
-/// gradients are summed when the first part is done, so the last part's gradients must be complete
-/// by then.
+/// complete the first part's gradients last. Rejects orders in which the stage does not complete
+/// them last. The matrix's gradients are summed when the first part is done, so the last part's
+/// gradients must be complete by then.
 fn tied_last(
     model: &Model,
     plan: &ParallelismPlan,

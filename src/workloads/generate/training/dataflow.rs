@@ -40,7 +40,7 @@ use crate::model::{
     ChainInput, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
 };
 
-/// A result that one operator passes to another.
+/// A result that one operator passes to another, with its layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
     pub layout: ShardLayout,
@@ -64,12 +64,12 @@ pub(super) struct OperatorInput {
     pub need: ShardLayout,
 }
 
-/// An operator with its sharding.
+/// An operator with its sharding among the members of a tensor group.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ShardedOperator<'l> {
     pub operator: &'l LayerOperator,
     pub cutting: ShardSpec,
-    /// Empty for operators that read samples or token ids.
+    /// The operator's inputs; empty for operators that read samples or token ids.
     pub inputs: Vec<OperatorInput>,
     /// Index of the operator that produces each input; `None` for the layer's input.
     pub sources: Vec<Option<usize>>,

@@ -1,4 +1,4 @@
-//! Lowers a model's layers to programs. Equal layers are lowered only once.
+//! Lowers the layers of a model to programs. Equal layers are lowered only once.
 
 use super::MOST_GROUPS;
 use super::dataflow::{DataflowTracer, LayerDataflow, ShardedActivation};

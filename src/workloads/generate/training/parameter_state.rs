@@ -42,11 +42,11 @@ pub struct ParameterState {
 /// Bytes that one NPU stores for the whole run, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentBytes {
-    /// Bytes of weights.
+    /// Bytes of weights on the NPU.
     pub weights: u64,
-    /// Bytes of gradients.
+    /// Bytes of gradients on the NPU.
     pub gradients: u64,
-    /// Bytes of optimizer state.
+    /// Bytes of optimizer state on the NPU.
     pub optimizer: u64,
 }
 

@@ -73,7 +73,7 @@ pub(super) struct ProgramNode {
     pub outputs: String,
 }
 
-/// Nodes of a layer in one pass direction.
+/// Nodes of a layer for one direction of a pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LayerProgram {
     pub items: Vec<ProgramNode>,
@@ -221,7 +221,7 @@ pub(super) struct ProgramBuilder {
     finders: Vec<u32>,
     /// Nodes on which the next node of the chain depends.
     pub front: Vec<ProgramDependency>,
-    /// Branch to which new nodes belong.
+    /// Branch to which the next nodes belong.
     pub branch: u32,
     /// True while new nodes are only for weight gradients.
     pub of_weights: bool,

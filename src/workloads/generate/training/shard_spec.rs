@@ -1,4 +1,4 @@
-//! A member's shard of an operator.
+//! The part of an operator that one member computes.
 
 use crate::generate::sharding::{MeshAxis, ShardLayout};
 use crate::model::{OperatorAxis, OperatorKind, OperatorSpec, WindowSpec};

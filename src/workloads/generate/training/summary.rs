@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Totals of a plan: parameters, FLOPs, memory, groups, and communication.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanSummary {
-    /// Number of ranks of the job.
+    /// Number of ranks that the plan uses.
     pub ranks: u32,
     /// Number of micro-batches of a replica in a step.
     pub micro_batches: u32,
@@ -32,19 +32,19 @@ pub struct PlanSummary {
     /// Idle time of a stage divided by its computing time, if all passes take equally long and
     /// messages take no time. `None` if the schedule has no formula.
     pub bubble: Option<f64>,
-    /// Groups of ranks by kind.
+    /// Groups of ranks, by kind.
     pub groups: Vec<ParallelGroups>,
     /// For every member of a tensor group and every replica, the ranks through which its activations pass:
     /// one per stage.
     pub pipelines: Vec<Vec<u32>>,
-    /// Totals of each stage.
+    /// Totals for a rank of each stage.
     pub stages: Vec<StageSummary>,
 }
 
 /// Groups of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParallelGroups {
-    /// Name of the kind.
+    /// Name of the kind, such as `tensor`.
     pub family: &'static str,
     /// The members of every group of this kind.
     pub all: Vec<Vec<u32>>,
@@ -78,7 +78,7 @@ pub struct StageSummary {
 /// Collectives of one operation and one group kind, or messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommunicationTotals {
-    /// `all-reduce`, or `send`.
+    /// Name of the operation: a collective such as `all-reduce`, or `send`.
     pub kind: String,
     /// Kind of the groups; `stages` for messages between stages.
     pub family: &'static str,
@@ -86,7 +86,7 @@ pub struct CommunicationTotals {
     pub phase: Option<TrainingPhase>,
     /// Number of calls in all steps.
     pub calls: u64,
-    /// Total bytes. Each collective call counts its whole buffer.
+    /// Bytes of all calls together. Each collective call counts its whole buffer.
     pub bytes: u128,
 }
 

@@ -19,9 +19,9 @@ use chakram_trace::format::Dtype;
 /// Syntax of a flag's words.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueSyntax {
-    /// 32-bit integers.
+    /// Unsigned integers of 32 bits.
     Number,
-    /// 64-bit integers.
+    /// Unsigned integers of 64 bits.
     LongNumber,
     /// One of the words that this function returns.
     Words(fn() -> Vec<&'static str>),
@@ -315,7 +315,7 @@ impl OptionValue for PassOrders {
     }
 }
 
-/// Tables that only files have. These tables are read after all other options.
+/// Implementation for tables that only files have. These tables are read after all other options.
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 

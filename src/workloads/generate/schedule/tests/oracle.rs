@@ -31,7 +31,7 @@ pub(super) fn play(
                 .collect()
         })
         .collect();
-    // End time of (micro-batch, place, backward).
+    // End time of each pass; the key is (micro-batch, place, backward).
     let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();
     let mut next = vec![0; stages.len()];
     let mut free = vec![0; stages.len()];

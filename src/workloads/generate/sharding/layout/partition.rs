@@ -3,7 +3,8 @@
 use super::{MeshAxis, on_one_grid};
 use std::collections::BTreeMap;
 
-/// Members in groups of equal size. Groups are numbered in the order of their first members.
+/// Members that are divided into groups of equal size. Groups are numbered in the order of their
+/// first members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberPartition {
     /// Group of each member, indexed by member.

@@ -45,7 +45,7 @@ pub enum Redistribution {
         /// Each member sends 1/share of the whole result, and receives the same amount.
         share: u64,
     },
-    /// Point-to-point messages.
+    /// Point-to-point messages between members.
     Messages {
         /// Messages in ascending order of sender and receiver, at most one per pair.
         messages: Vec<ShardMessage>,
@@ -57,9 +57,9 @@ pub enum Redistribution {
 /// A message from one member to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ShardMessage {
-    /// Sending member.
+    /// Member that sends the message.
     pub from: u32,
-    /// Receiving member.
+    /// Member that receives the message.
     pub to: u32,
     /// Size of the message in fragments of [`Redistribution::Messages`].
     pub pieces: u64,

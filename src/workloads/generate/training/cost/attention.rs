@@ -163,7 +163,7 @@ impl CostParameters {
     }
 
     /// Adds element-wise kernels before attention, on queries and keys (`x` are the sizes of their
-    /// tensor), and on heads of keys and values. The backward kernels are added too.
+    /// tensor), and on heads of keys and values. Kernels of the backward pass are added too.
     fn before_attention(
         &self,
         kernels: &mut OperatorKernels,

@@ -13,7 +13,7 @@ use chakram_trace::format::{
 pub(super) struct GradientProgress<'p> {
     /// Gradients that the layer's operators compute, in order from the last operator to the first.
     pub found: &'p [ProducedGradients],
-    /// Number of operators whose gradients are complete.
+    /// Number of operators of the layer whose gradients are complete.
     pub operators: u32,
     /// Buckets that are not yet reduced, in the order in which they become complete.
     pub buckets: &'p [GradientBucket],

@@ -217,7 +217,7 @@ impl MemberProgramWriter<'_> {
         if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
             let context = self.lowering_context();
             // Only data on the way to the experts is cast to the exchange format: tokens, and
-            // gradients of results. Returned data keeps its format.
+            // gradients of results. Data that return from the experts keep their format.
             let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
             let (kind, suffix) = match (context.exchange, goes) {
                 (ExpertExchangeForm::AllGather, true) => (CollectiveKind::AllGather, ".all-gather"),

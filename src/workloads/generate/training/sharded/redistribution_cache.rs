@@ -13,12 +13,13 @@ use std::rc::Rc;
 /// A redistribution, and the groups that run it.
 pub(super) enum GroupRedistribution {
     Nothing,
-    /// All-gather in groups. Before the all-gather, a member has 1/of of the whole result.
+    /// All-gather within groups of members. Before the all-gather, a member has 1/of of the whole
+    /// result.
     Gather {
         family: ParallelGroupKind,
         of: u64,
     },
-    /// All-to-all in groups. Each member sends 1/share of the whole result.
+    /// All-to-all within groups of members. Each member sends 1/share of the whole result.
     Exchange {
         family: ParallelGroupKind,
         share: u64,
