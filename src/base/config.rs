@@ -28,9 +28,9 @@ pub enum ConfigError {
     /// The text is not TOML.
     #[error("{file}:{line}: not TOML: {why}")]
     Syntax {
-        /// Name of the text, usually its path.
+        /// Name by which errors call the text, usually its path.
         file: String,
-        /// Line, from 1.
+        /// Line of the error in the text, from 1.
         line: usize,
         /// Found and expected syntax, in the words of the TOML reader.
         why: String,
@@ -38,13 +38,13 @@ pub enum ConfigError {
     /// A key is missing, unknown, or has an invalid value.
     #[error("{file}:{line}: key `{key}`: {why}")]
     Key {
-        /// Name of the text, usually its path.
+        /// Name by which errors call the text, usually its path.
         file: String,
         /// Line of the key, from 1, or the line of the key's table if the key is missing.
         line: usize,
         /// The key from the root of the file, for example `dimension[1].bandwidth`.
         key: String,
-        /// Found and allowed values.
+        /// The value found and the allowed values, in one clause.
         why: String,
     },
 }
@@ -56,7 +56,7 @@ pub struct ConfigDocument<'d> {
     root: Spanned<DeTable<'d>>,
 }
 
-/// A table of a document.
+/// A table of a document, opened with its list of allowed keys.
 pub struct ConfigTable<'d> {
     document: &'d ConfigDocument<'d>,
     key: String,

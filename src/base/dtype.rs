@@ -14,7 +14,7 @@ pub enum Dtype {
     Tf32,
     /// IEEE half precision.
     Fp16,
-    /// Brain float.
+    /// Brain float: 8 bits of exponent and 7 of mantissa.
     Bf16,
     /// Eight-bit floats, E4M3 or E5M2.
     Fp8,

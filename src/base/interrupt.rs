@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Reason why a task ended early.
+/// Reason why a task ended before it had a result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Interruption {
     /// The task's owner requested the interruption.

@@ -23,7 +23,7 @@ pub enum MemoryBoundKernel {
     Embedding,
     /// Cross entropy of logits.
     CrossEntropy,
-    /// The optimizer's step.
+    /// The optimizer's update of weights.
     Optimizer,
     /// Copy of bytes, with or without a transposition.
     Copy,
@@ -56,7 +56,7 @@ pub enum KernelShape {
         /// Summed-over size: columns of the first matrix and rows of the second.
         k: u64,
     },
-    /// Attention in one kernel.
+    /// Attention that is computed in a single kernel.
     Attention {
         /// Number of sequences.
         batch: u64,

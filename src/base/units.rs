@@ -67,7 +67,7 @@ impl Add<Span> for Time {
 }
 
 impl Span {
-    /// The empty duration.
+    /// A duration of zero.
     pub const ZERO: Self = Self(0);
     /// Longer than any valid duration.
     pub const MAX: Self = Self(u64::MAX);
@@ -199,7 +199,7 @@ impl Bandwidth {
         self.0
     }
 
-    /// Returns half of the bandwidth.
+    /// Returns half of the bandwidth, which stays positive.
     pub fn halve(self) -> Self {
         // Half of the smallest positive number would be zero, which is not a valid bandwidth.
         Self((self.0 / 2.0).max(f64::MIN_POSITIVE.min(self.0)))

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 /// Sentinel for "no batched delay".
 const NONE: u32 = u32::MAX;
 
-/// Pending events.
+/// All pending events of a replay.
 #[derive(Debug)]
 pub(super) struct Agenda {
     /// Bucket 0 has the events due at `last`. Bucket b has the events whose instants differ from `last` in bit b - 1
@@ -42,7 +42,7 @@ struct DelayBatch {
     last: u32,
 }
 
-/// A delay in a batch.
+/// A delay in a batch, linked to the next delay of the batch.
 #[derive(Clone, Copy, Debug)]
 struct BatchedDelay {
     event: Event,

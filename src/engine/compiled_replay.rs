@@ -36,7 +36,7 @@ pub struct GroupView<'a> {
     pub id: GroupId,
     /// Mask of the machine's dimensions in which the group takes part, or `None` for all.
     pub dimensions: Option<u32>,
-    /// The members.
+    /// The members' ranks, in the group's order.
     pub members: &'a [Rank],
     /// Number of members that have a trace.
     pub present: u32,
@@ -266,7 +266,7 @@ impl<'a> CompiledReplay<'a> {
         measured.then(|| measured_elsewhere(curves, kind, lie))?
     }
 
-    /// The NPU of `rank`.
+    /// Returns the NPU on which `rank` is placed.
     pub fn npu_of_rank(&self, rank: Rank) -> Npu {
         self.plan.npu_of[rank.index()]
     }
@@ -365,7 +365,7 @@ impl<'a> CompiledReplay<'a> {
         &self.plan.shared[shared as usize]
     }
 
-    /// The machine.
+    /// Returns the machine on which the replay runs.
     pub fn machine(&self) -> &'a Machine {
         self.machine
     }

@@ -104,7 +104,7 @@ pub(super) struct LaunchNumbers {
 pub(super) struct LaunchLayout<'a> {
     pub plan: &'a ReplayPlan,
     pub ranks: &'a [RankInstance],
-    /// Number of the launch.
+    /// Number of the launch in the run.
     pub serial: u64,
     pub first_instance: InstanceIndex,
     pub first_group: GroupIndex,

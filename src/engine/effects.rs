@@ -63,7 +63,7 @@ pub(super) struct PendingSend {
     /// sequence, chunk, stage and step. Messages are submitted in ascending order of keys, so that the order does not
     /// depend on op numbers or other messages.
     pub key: SendOrderKey,
-    /// The message.
+    /// The message to pass to the network.
     pub message: NetworkMessage,
 }
 

@@ -56,13 +56,13 @@ impl ReplayRefusal {
 /// A node that never completed although its dependencies did, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingNode {
-    /// The node.
+    /// The node that waits.
     pub node: NodeRef,
     /// Reason why the node waits.
     pub why: String,
 }
 
-/// A replay that deadlocked.
+/// Diagnosis of a replay that deadlocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// Number of completed nodes.

@@ -182,12 +182,12 @@ impl Event {
         })
     }
 
-    /// Returns the whole word.
+    /// Returns the whole packed word, by which events of an instant are sorted.
     pub fn packed_content(self) -> u64 {
         self.0
     }
 
-    /// Unpacks an event.
+    /// Unpacks an event from a word of [`Self::packed_content`].
     pub fn from_word(word: u64) -> Self {
         Self(word)
     }

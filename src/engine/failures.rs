@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 /// Flag of an instance: some NPU of the machine has failed, so each end of a node must be checked.
 pub(super) const WATCHED: u8 = 64;
 
-/// Consequences of a failure.
+/// Consequences of a failure for the replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FailureOutcome {
@@ -100,7 +100,7 @@ pub(super) fn plan_failures(
     planned.collect()
 }
 
-/// Problem and hint of an error.
+/// Sentence with the problem of an error, and the hint.
 type FindingAndHint = (String, String);
 
 fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedFailurePart, FindingAndHint> {

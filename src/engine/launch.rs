@@ -27,14 +27,14 @@ pub struct Launch {
     pub tag: u64,
     /// Durations of the launch's kernels.
     pub prices: LaunchPrices,
-    /// Start of the launch's ranks.
+    /// Rule for when the launch's ranks start.
     pub release: LaunchRelease,
 }
 
 /// Durations of the kernels of a launch.
 #[derive(Clone, Debug, Default)]
 pub enum LaunchPrices {
-    /// The program's durations.
+    /// The program's durations, as they were compiled.
     #[default]
     AsCompiled,
     /// The program's durations times this factor, each rounded to the nearest picosecond.
@@ -45,7 +45,7 @@ pub enum LaunchPrices {
     ByClass(Arc<[Option<Span>]>),
 }
 
-/// Start of the ranks of a launch.
+/// Rule for when the ranks of a launch start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchRelease {
     /// All ranks of the launch start now, each after its release time in the workload.

@@ -135,7 +135,7 @@ use tile_groups::TileGroups;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayOutcome {
-    /// Completion time of the last node.
+    /// Completion time of the last node, counted from the start of the replay.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
     /// Number of completed nodes. A successful replay completes all nodes.

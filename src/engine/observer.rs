@@ -91,15 +91,15 @@ pub struct RunSegment {
 /// A collective that all members have completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveRecord {
-    /// The group.
+    /// Group whose members carried out the collective.
     pub group: ReplayGroupId,
     /// The kind of collective.
     pub kind: CollectiveKind,
     /// Bytes of the whole buffer.
     pub buffer: u64,
-    /// Arrival of the last member.
+    /// Time at which the last member arrived.
     pub last_start: Time,
-    /// Completion of the last member.
+    /// Time at which the last member completed.
     pub end: Time,
     /// Time from `last_start` to `end`. If communication takes recorded or captured durations, the longest recorded
     /// duration of a member.

@@ -145,7 +145,7 @@ impl SettingChoice for CollectiveTiming {
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CommTiming {
-    /// Times by the machine's network model.
+    /// Times that the machine's network model computes.
     #[default]
     Model,
     /// Times as captured, including waiting, separately for every rank: start + wait + recorded duration. No rank waits

@@ -139,7 +139,7 @@ pub(super) struct SharedGraphPlan {
     lane_nodes: OnceLock<Vec<LaneNodes>>,
     /// Sources of the durations.
     pub basis: PricingCoverage,
-    /// Kernels without a known duration.
+    /// Kernels whose durations are unknown.
     unpriced: UnpricedKernels,
     /// Factor on kernels that begin while a collective runs on their NPU. The factor is 1 for recorded durations, which
     /// already include the slowdown.
@@ -181,7 +181,7 @@ impl SharedGraphPlan {
 /// Coordinates of an NPU in some dimensions, as (dimension, coordinate).
 type NpuCoordinates = Vec<(usize, u32)>;
 
-/// The plan of a replay.
+/// The plan of a replay: all decisions that runs share.
 #[derive(Debug)]
 pub(super) struct ReplayPlan {
     pub npu_of: Vec<Npu>,

@@ -149,7 +149,7 @@ pub struct KernelJitter {
     /// Maximum relative change of a duration, below 1. Changes are distributed uniformly between minus and plus this
     /// value.
     pub spread: f64,
-    /// Seed of the draws.
+    /// Seed of the random draws.
     pub seed: u64,
 }
 

@@ -30,9 +30,9 @@ pub trait ProcessorModel {
 /// A kernel of a launch that a processor model serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessorJob {
-    /// The NPU.
+    /// NPU on which the kernel runs.
     pub npu: Npu,
-    /// Number of the launch.
+    /// Number of the launch to which the kernel belongs.
     pub launch: LaunchSerial,
     /// Index of the feed that requested the launch.
     pub feed: u32,

@@ -318,7 +318,7 @@ impl StuckDiagnosis<'_, '_> {
         })
     }
 
-    /// Formats a node and its state.
+    /// Formats a node and its state for the error.
     fn describe_state(&self, vertex: InstanceNode) -> String {
         let left = match self.flow.waits_for(vertex.instance, vertex.node) {
             None => "is complete".to_owned(),

@@ -117,7 +117,7 @@ struct GroupOrigin {
 pub(super) struct TileGroups {
     groups: Vec<TileGroup>,
     origins: Vec<GroupOrigin>,
-    /// Index of each instance's group.
+    /// For each instance, the index of its group.
     of: Vec<u32>,
     /// Index of each instance's original group, at the start of the run.
     origin_of: Vec<u32>,

@@ -149,13 +149,13 @@ impl Default for RooflineEfficiency {
 /// Facts about a kernel from its trace, from which models compute its duration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelProfile<'a> {
-    /// Name (empty when unknown).
+    /// Name of the kernel (empty if unknown).
     pub name: &'a str,
     /// Captured duration, or zero when unknown.
     pub recorded: Span,
     /// True if the trace is a capture that timed every kernel. A duration of zero is then known, not missing.
     pub captured: bool,
-    /// Operations, or zero when unknown.
+    /// Number of operations, or zero if unknown.
     pub flops: u64,
     /// True if arithmetic dominates the kernel's time but the number of operations is unknown. The bytes then determine
     /// only a lower bound of the duration.
@@ -183,7 +183,7 @@ pub enum KernelTiming {
         span: Span,
         /// Standard deviation of the duration.
         deviation: Span,
-        /// Class of the curve.
+        /// Class of the curve, whose kernels have correlated errors.
         class: CurveClass,
     },
     /// The duration by loop nests.
@@ -205,7 +205,7 @@ pub enum KernelTiming {
 }
 
 impl KernelTiming {
-    /// The duration.
+    /// Returns the duration, whatever its basis.
     pub fn duration(self) -> Span {
         match self {
             Self::Modeled(span)

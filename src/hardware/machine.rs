@@ -261,7 +261,7 @@ impl Machine {
         self
     }
 
-    /// Name in reports.
+    /// Returns the machine's name for reports.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -322,7 +322,7 @@ impl Machine {
         &self.collective_protocols
     }
 
-    /// Chunking of collectives.
+    /// Returns the number, order and overlap of chunks of collectives.
     pub fn chunk_pipeline(&self) -> ChunkPipeline {
         self.pipeline
     }

@@ -90,7 +90,7 @@ pub struct LocalMemory {
     pub capacity: Option<Bytes>,
 }
 
-/// Attachment of NPUs to remote memory.
+/// Way in which NPUs are attached to remote memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemoryAttachment {
     /// Every NPU has its own channel.
@@ -228,11 +228,11 @@ impl PoolDesign<'_> {
 /// Memory outside the NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteMemory {
-    /// Attachment to the NPUs.
+    /// Way in which NPUs are attached to this memory.
     pub attachment: MemoryAttachment,
     /// Bytes per second of one channel, or of one memory of a pool that is a network.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte.
+    /// Time until the first byte of an access arrives.
     pub latency: Span,
     /// Capacity, or `None` if unknown. Loads or stores of more bytes are an error.
     pub capacity: Option<Bytes>,
@@ -248,7 +248,7 @@ pub struct RemoteMemory {
 pub struct NamedMemory {
     /// Name in machine files, and in the attribute `remote_memory` of loads and stores.
     pub name: String,
-    /// The memory.
+    /// Attachment, rates and capacity of the memory.
     pub memory: RemoteMemory,
 }
 

@@ -50,7 +50,7 @@ pub enum NetworkKind {
     /// All messages that an NPU sends into a dimension share one port, and all messages that it receives from the
     /// dimension share another port. An NPU that is wired to neighbours has one pair of ports for each side.
     Ports,
-    /// Every link of every route is shared.
+    /// Messages contend on every link of their routes.
     Links,
     /// Messages in flight share the bandwidth of each link on their routes by max-min fairness.
     FairSharing,
@@ -141,7 +141,7 @@ pub struct NetworkMessage {
     pub ends: (Npu, Npu),
     /// Port through which the sender sends.
     pub from: PortHandle,
-    /// Port of the receiver.
+    /// Port through which the receiver receives.
     pub to: PortHandle,
     /// Path between the ends if the caller knows it. If `None`, the model finds the path in the topology.
     pub path: Option<NetworkPath>,
@@ -195,7 +195,7 @@ pub struct MemoryTransfer {
     pub ends: (EndpointId, EndpointId),
     /// Path between the ends, including the memory's link.
     pub path: NetworkPath,
-    /// Bytes moved.
+    /// Bytes that are moved.
     pub amount: BufferShare,
 }
 
@@ -224,7 +224,7 @@ pub enum NetworkEvent {
     FirstByte {
         /// The message's [`NetworkMessage::order`].
         order: u32,
-        /// The op.
+        /// The op whose message arrives.
         op: OpIndex,
     },
     /// The last byte of the op's message has arrived.
@@ -258,7 +258,7 @@ pub trait LinkReservations {
 /// Bytes of a message that take another route because a link on their route failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MovedBytes {
-    /// Ends of the message.
+    /// Source and destination of the bytes.
     pub ends: (EndpointId, EndpointId),
     /// Bytes that had not left the sender.
     pub unsent: f64,

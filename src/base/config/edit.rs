@@ -17,13 +17,13 @@ pub struct PathError {
     pub known: Vec<String>,
 }
 
-/// Error of an edit.
+/// Reason why an edit of a TOML text failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
     /// The text is not TOML.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A path does not exist.
+    /// A path to a value does not exist in the text.
     #[error(transparent)]
     Path(#[from] PathError),
 }

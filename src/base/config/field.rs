@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// A value of a document.
+/// A value of a document, with its key and its place in the text.
 pub struct ConfigField<'d> {
     pub(super) document: &'d ConfigDocument<'d>,
     pub(super) key: String,
@@ -23,7 +23,7 @@ pub fn quote_for_message(text: &str) -> String {
 }
 
 impl<'d> ConfigField<'d> {
-    /// Builds an error about this value.
+    /// Builds an error about this value, which states the found and the expected value.
     pub fn invalid_value_error(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
         self.document.error_at(&self.key, self.at, why)

@@ -14,7 +14,7 @@ struct NpuChunkQueue {
     running: u32,
 }
 
-/// The queues of all NPUs.
+/// The chunk queues of all NPUs.
 #[derive(Debug, Default)]
 pub(super) struct ChunkQueues {
     of: Vec<Vec<NpuChunkQueue>>,

@@ -83,7 +83,7 @@ pub(super) struct MemberArrivals {
 pub(super) struct RecordedMemberTimes {
     /// Start of each member's part, or [`Time::END`] until the start is known.
     pub begins: Vec<Time>,
-    /// End of the last part.
+    /// End of the last member's part.
     pub end: Time,
     /// The longest recorded duration of a member.
     pub transfer: Span,

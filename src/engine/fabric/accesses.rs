@@ -249,7 +249,7 @@ enum MemoryService<'a> {
         /// Index of the port that each NPU uses, or [`NONE`] before the first access of the NPU.
         nearest: Vec<u32>,
     },
-    /// A model outside the network.
+    /// A memory model outside the network serves the accesses.
     Model(RemoteMemoryModel),
 }
 

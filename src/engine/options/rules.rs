@@ -18,22 +18,22 @@ use std::fmt;
 pub enum OptionRefusal {
     /// Curves are requested for kernel times, but the machine has no kernel curves.
     NoKernelCurves {
-        /// The machine.
+        /// Name of the machine.
         machine: String,
     },
     /// Curves are requested for collectives, but the machine has no curves of collectives.
     NoCollectiveCurves {
-        /// The machine.
+        /// Name of the machine.
         machine: String,
     },
     /// Launches by a host are requested, but the machine has no host.
     NoHost {
-        /// The machine.
+        /// Name of the machine.
         machine: String,
     },
     /// An option makes ranks fill all NPUs of each rack, but every job on this machine does so anyway.
     NoFreeNpus {
-        /// The machine.
+        /// Name of the machine.
         machine: String,
     },
     /// A roofline efficiency is given, but the compute model does not use the roofline.

@@ -36,7 +36,7 @@ pub enum CollectiveAlgorithm {
 /// Each member of a line sends the messages that [`Self::nth_send`] lists, one after another. Each step waits until the
 /// member has received the stated number of messages. The engine handles late members, chunks and contention.
 pub trait AlgorithmModel: fmt::Debug + Sync {
-    /// Name in reports.
+    /// Name of the algorithm in reports.
     fn name(&self) -> &'static str;
 
     /// Returns true if `n` members can run `primitive` with this algorithm. If false, a substitute runs

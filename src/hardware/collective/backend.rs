@@ -24,12 +24,12 @@ pub struct OrderChange {
     pub messages: Range<u32>,
 }
 
-/// A collective to run.
+/// A collective to run, as its first member issued it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveRequest {
     /// Node id of the collective at the first member that issued it.
     pub node: u64,
-    /// Kind of collective.
+    /// Kind of the collective.
     pub kind: CollectiveKind,
     /// Payload bytes as `comm_size` in the trace states them.
     pub bytes: u64,
@@ -85,7 +85,7 @@ impl ChunkQueueSpec {
 /// Event delivered to a member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptEvent {
-    /// The member begins.
+    /// The member begins to execute its script.
     Begin,
     /// Operation `part` of the member's script has completed: a sent message has arrived, or a wait is over.
     OpCompleted {
@@ -179,7 +179,7 @@ pub struct CompletionToken {
 /// A transfer over the bus of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusTransfer {
-    /// Size in bytes.
+    /// Size of the transfer in bytes.
     pub bytes: u32,
     /// True if the transfer leaves the NPU, false if it enters.
     pub outward: bool,

@@ -21,7 +21,7 @@ use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 struct BinomialNode {
     /// Number of members of the line.
     size: u32,
-    /// The root's index.
+    /// The root's index in the line.
     root: u32,
     /// The member's number, counted from the root.
     x: u32,

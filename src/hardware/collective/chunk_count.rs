@@ -130,7 +130,7 @@ pub(super) struct CountedCollective<'a> {
     pub of: (CollectiveKind, u64),
     pub extent: &'a GroupExtent,
     pub topology: &'a Topology,
-    /// Shared paths of each phase of `extent`.
+    /// For each phase of `extent`, the paths between members, if they are equal for all members.
     pub paths: &'a [SharedPaths],
     pub choices: &'a [AlgorithmChoice],
 }
@@ -189,7 +189,7 @@ impl ChunkChoices {
     }
 }
 
-/// Estimated time by number of chunks.
+/// Estimated times of the numbers of chunks that were tried.
 type TriedChunkCounts = BTreeMap<u32, Span>;
 
 /// Returns the numbers of chunks up to `most`, each about an eighth larger than the previous one.

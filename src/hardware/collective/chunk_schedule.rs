@@ -114,13 +114,13 @@ impl<S: Copy> ChunkSchedule<S> {
         self.strands
     }
 
-    /// Number of chunks.
+    /// Returns the number of chunks of the collective.
     #[inline]
     pub fn chunk_count(&self) -> u32 {
         self.chunks
     }
 
-    /// Number of stages of each chunk.
+    /// Returns the number of stages that each chunk passes through.
     #[inline]
     pub fn stages_per_chunk(&self) -> usize {
         self.length

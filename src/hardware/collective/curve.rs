@@ -127,9 +127,9 @@ pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
 /// Times of one kind of collective for one number of members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveCurve {
-    /// The kind.
+    /// Kind of the collectives.
     pub kind: CollectiveKind,
-    /// Number of members.
+    /// Number of members of the collectives.
     pub members: u32,
     /// Points (bytes of the whole buffer, seconds), with ascending bytes. At least one point
     /// exists, and all numbers are above zero.

@@ -60,7 +60,7 @@ pub struct FlowShopResult {
     pub order: Vec<Vec<StageEntry>>,
 }
 
-/// A chunk that begins a stage.
+/// The beginning of a chunk's stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagePassage {
     /// The chunk and the stage.
@@ -82,7 +82,7 @@ struct FlowShopQueue {
 }
 
 impl FlowShopQueue {
-    /// Removes and returns the next chunk.
+    /// Removes and returns the chunk that the policy selects next.
     fn pop(&mut self) -> Option<u32> {
         let other = 1 - self.last;
         let kind = if self.waiting[other].is_empty() {

@@ -21,12 +21,12 @@ use themis::ThemisBalancer;
 /// Order in which chunks visit the dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InterDimensionPolicy {
-    /// From the innermost outward.
+    /// All chunks go from the innermost dimension outward.
     #[default]
     Ascending,
     /// Successive chunks begin with successive dimensions, cyclically.
     RoundRobin,
-    /// The least loaded dimension first.
+    /// Each chunk visits the least loaded dimension first.
     Themis,
     /// The least loaded dimension first, in chunks that equalize the loads.
     ThemisFlex,

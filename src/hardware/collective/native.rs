@@ -40,7 +40,7 @@ pub struct NativeBackend<'a> {
     pub algorithms: &'a [AlgorithmChoice],
     /// Topology of the machine.
     pub topology: &'a Topology,
-    /// Chunking parameters.
+    /// Number, order and overlap of chunks.
     pub pipeline: ChunkPipeline,
     /// Algorithms that replace the machine's; the first that applies to a collective is used.
     pub custom: &'a [CustomCollective],

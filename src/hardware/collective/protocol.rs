@@ -26,7 +26,7 @@ use chakram_base::units::Span;
 /// Fitted constants of one protocol for one kind of collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveProtocol {
-    /// The kind.
+    /// Kind of collective to which the constants apply.
     pub kind: CollectiveKind,
     /// Seconds of the shortest collective.
     pub start: f64,

@@ -15,13 +15,13 @@ pub struct AttentionWaves {
 /// and values, `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeCurve {
-    /// Seconds of the shortest kernel.
+    /// Duration of the shortest kernel, in seconds.
     pub start: f64,
     /// Fraction of the memory's bandwidth that the kernel reaches.
     pub memory: f64,
     /// Seconds that a multiprocessor spends on each sequence's head of keys and values.
     pub head: f64,
-    /// Number of multiprocessors.
+    /// Number of multiprocessors of the NPU.
     pub multiprocessors: f64,
 }
 
@@ -58,7 +58,7 @@ impl HeadWidthFactors {
 /// in which the multiprocessors compute tiles of 128 queries of a head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionCurve {
-    /// Seconds of the shortest kernel.
+    /// Duration of the shortest kernel, in seconds.
     pub start: f64,
     /// Fraction of the peak that long sequences reach.
     pub compute: f64,
@@ -68,7 +68,7 @@ pub struct AttentionCurve {
     pub ramp: f64,
     /// Time of the backward kernel divided by the forward kernel's time.
     pub backward: f64,
-    /// Relative error, one standard deviation.
+    /// Relative error of the curve's durations, one standard deviation.
     pub error: f64,
     /// Waves of tiles over multiprocessors, or `None` if the curve does not depend on them.
     pub waves: Option<AttentionWaves>,

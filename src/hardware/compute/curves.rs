@@ -14,11 +14,11 @@ use chakram_base::units::{Bandwidth, Span};
 pub struct MemoryBoundCurve {
     /// Fraction of the memory's bandwidth that each [`MemoryBoundKernel`] reaches.
     pub fractions: [f64; MemoryBoundKernel::ALL.len()],
-    /// Seconds of the shortest kernel.
+    /// Duration of the shortest kernel, in seconds.
     pub floor: f64,
     /// Seconds between the end of a kernel and the start of the next kernel in the same lane.
     pub gap: f64,
-    /// Relative error, one standard deviation.
+    /// Relative error of the curve's durations, one standard deviation.
     pub error: f64,
 }
 
@@ -29,7 +29,7 @@ pub enum CurveClass {
     Measured,
     /// Matrix products.
     Gemm,
-    /// Attention.
+    /// Attention in one kernel.
     Attention,
     /// Kernels that move bytes.
     Moving,
@@ -45,7 +45,7 @@ impl CurveClass {
 pub struct CurvePrice {
     /// The duration.
     pub span: Span,
-    /// Relative error, one standard deviation.
+    /// Relative error of the duration, one standard deviation.
     pub error: f64,
     /// Class of the curve.
     pub class: CurveClass,

@@ -31,7 +31,7 @@ pub struct PowerThrottling {
 /// Constants of GEMMs on an NPU class in one number format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmCurve {
-    /// Seconds of the shortest GEMM.
+    /// Duration of the shortest GEMM, in seconds.
     pub start: f64,
     /// Fraction of the peak that the inner loop of a tile reaches.
     pub efficiency: f64,
@@ -45,7 +45,7 @@ pub struct GemmCurve {
     pub memory: f64,
     /// Seconds to sum up the parts of a split GEMM.
     pub reduction: f64,
-    /// Relative error, one standard deviation.
+    /// Relative error of the curve's durations, one standard deviation.
     pub error: f64,
     /// Slowdown of long products, or `None` if unknown.
     pub throttling: Option<PowerThrottling>,
@@ -54,7 +54,7 @@ pub struct GemmCurve {
 /// Time of a GEMM by its curve, with the values by which two GEMMs are compared ([`MeasuredGemms`](super::MeasuredGemms)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmEstimate {
-    /// The time.
+    /// Duration by the curve, in seconds.
     pub seconds: f64,
     /// Memory time (`M` in the module documentation) divided by the time of the best tile.
     pub memory_part: f64,
@@ -75,9 +75,9 @@ const TILES: [[f64; 2]; 6] = [
 ];
 /// Numbers of parts into which `k` is split.
 const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
-/// Smallest `k` of a part.
+/// Minimum size of `k` in each part of a split GEMM.
 const LEAST_PART: f64 = 128.0;
-/// Smallest `k` of a tile's loop.
+/// A tile's loop over a smaller `k` takes as long as a loop over this `k`.
 const LEAST_LOOP: f64 = 32.0;
 /// Bytes of an element of the result, and of a partial sum.
 const RESULT: [f64; 2] = [2.0, 4.0];

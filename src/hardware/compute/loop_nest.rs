@@ -72,7 +72,7 @@ pub struct LoopMapping {
 /// Model that times kernels, and computes their energies, by the best mapping that a search finds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoopNestModel {
-    /// The accelerator.
+    /// The accelerator for whose levels and array mappings are searched.
     pub gemmini: GemminiSettings,
     /// Number of mappings that the search tries for each kernel: more are slower and never worse.
     pub mappings: u32,
@@ -83,7 +83,7 @@ pub struct LoopNestModel {
 /// Cycles and energy of a kernel or layer on an accelerator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LoopNestPrice {
-    /// Cycles.
+    /// Cycles until all multiplications and transfers have ended.
     pub cycles: u64,
     /// Energy in picojoules.
     pub energy: f64,

@@ -28,11 +28,11 @@ use std::collections::BTreeMap;
 /// Mean time of kernels with the same number of FLOPs and bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredTime {
-    /// Operations.
+    /// Number of operations of the kernels.
     pub flops: u64,
     /// Bytes read and written.
     pub bytes: u64,
-    /// Seconds.
+    /// Mean duration in seconds.
     pub seconds: f64,
 }
 

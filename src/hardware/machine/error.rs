@@ -43,7 +43,7 @@ pub enum MachineError {
         name: String,
         /// The invalid part of the name.
         found: String,
-        /// The form expected.
+        /// Description of the expected form.
         expected: String,
         /// An example in this notation.
         example: &'static str,
@@ -58,7 +58,7 @@ pub enum MachineError {
     Read {
         /// The file's path as given.
         file: String,
-        /// The underlying error.
+        /// The error of the file system.
         source: io::Error,
     },
 }

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 pub struct MachineSource {
     /// The preset's name, or the path as given.
     pub file: String,
-    /// The machine file.
+    /// Text of the machine file.
     pub text: Cow<'static, str>,
 }
 

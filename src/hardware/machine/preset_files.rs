@@ -3,7 +3,7 @@
 /// A machine whose file is compiled into the program.
 #[derive(Clone, Copy, Debug)]
 pub struct MachinePreset {
-    /// Name for `--machine`.
+    /// Name by which users select the preset.
     pub name: &'static str,
     /// Text of the machine file. Comments in the file state the source of every number.
     pub text: &'static str,

@@ -45,9 +45,9 @@ pub struct DatasheetNumbers {
     pub link_latency: Option<Span>,
     /// Bandwidth of an NPU's port between nodes, in each direction, as datasheets state it.
     pub nic: Option<Bandwidth>,
-    /// NPUs of a node.
+    /// Number of NPUs in a node.
     pub npus_per_node: Option<u32>,
-    /// Multiprocessors of an NPU.
+    /// Number of multiprocessors of an NPU.
     pub multiprocessors: Option<u32>,
     /// Price of an NPU for an hour, in dollars.
     pub price: Option<f64>,
@@ -130,7 +130,7 @@ struct MachineTextEditor<'a> {
     name: &'a str,
     text: &'a str,
     old: &'a Machine,
-    /// Replacements of ranges of the text.
+    /// Replacements: a byte range of the text, and its new text.
     edits: Vec<(Range<usize>, String)>,
     /// The given numbers, as text for the machine's description.
     given: Vec<String>,

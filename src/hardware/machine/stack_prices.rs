@@ -15,7 +15,7 @@ pub struct StackPrices {
 /// A curve or launch times of the machine that a software stack replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PricedPart {
-    /// Class of the NPUs.
+    /// Name of the NPU class.
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
     pub part: &'static str,

@@ -80,7 +80,7 @@ pub(super) struct FairSharing {
 /// Load of a server during a settlement.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServerLoad {
-    /// Sum of the weights of all streams.
+    /// Sum of the weights of all streams at the server.
     load: f64,
     /// Sum of the weights of the streams whose rates are not yet fixed.
     open: f64,

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// The ports of a memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPorts {
-    /// The NPU of each port.
+    /// The NPU at which each port is placed, by port number.
     npus: Vec<Npu>,
     /// Ports of each die on a machine of tiles. Dies are numbered with x fastest.
     of_die: Vec<Vec<u32>>,

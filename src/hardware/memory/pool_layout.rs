@@ -10,7 +10,7 @@ use chakram_base::units::Bandwidth;
 /// A server on the path of an access.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AccessHop {
-    /// Index of the server.
+    /// Index of the server in the layout.
     pub server: u32,
     /// Stage of the server. Bytes cross the servers of one stage in parallel, and the stages one after another.
     pub stage: u32,

@@ -66,7 +66,7 @@ struct MessageStream {
     ends: (EndpointId, EndpointId),
     /// Time at which the first byte left.
     begun: Time,
-    /// Bytes of the message.
+    /// Size of the message in bytes.
     size: f64,
     /// Range of the stream's links in [`FairSharingNetwork::ways`].
     way: (u32, u32),
@@ -87,7 +87,7 @@ struct MessageStream {
 /// Route between two endpoints.
 #[derive(Clone, Copy, Debug)]
 struct StreamRoute {
-    /// Range in [`FairSharingNetwork::ways`].
+    /// Range of the route's links in [`FairSharingNetwork::ways`].
     links: (u32, u32),
     latency: Span,
     /// Sum of the inverse rates of the links at which a device waits for a segment.
@@ -102,7 +102,7 @@ struct DepartedMessage {
     arrives: Time,
 }
 
-/// A link during a settlement.
+/// State of a link during a settlement.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkShare {
     /// Sum of the parts of streams on the link whose rates are not yet fixed.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Use of one link by a rehearsed collective. Times are relative to the collective's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RehearsedLink {
-    /// The link.
+    /// The link that the collective uses.
     pub place: ServerId,
     /// Time at which the last transfer over the link was submitted.
     pub last: Span,

@@ -27,7 +27,7 @@ pub struct ServerId {
     pub npu: Npu,
 }
 
-/// One server of the network.
+/// State of one server of the network.
 #[derive(Clone, Copy, Debug)]
 struct ServerState {
     /// Time until which the server is busy with the messages that have arrived.

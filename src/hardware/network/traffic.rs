@@ -31,7 +31,7 @@ pub enum LinkPlace {
 /// Bytes that have passed a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkLoad {
-    /// Dimension or memory of the link.
+    /// Dimension or memory to which the link belongs.
     pub place: LinkPlace,
     /// True if the link starts at an NPU, false if it starts at a switch.
     pub from_npu: bool,

@@ -35,19 +35,19 @@ pub enum ChipGraphError {
         "{found:?} is not a topology; expected torus:2x4, torus:2x2x2, mesh:2x4 or ring:8, of at most {MOST_CHIPS} chips"
     )]
     Shape {
-        /// The entry found.
+        /// The text that does not name a graph.
         found: String,
     },
     /// A line of a file is invalid.
     #[error("{file}:{line}: found {found}, expected {expected}")]
     Line {
-        /// The file.
+        /// Name of the file.
         file: String,
         /// Line, from 1.
         line: usize,
-        /// The entry found.
+        /// The invalid entry in the line.
         found: String,
-        /// The form expected.
+        /// Description of the expected entry.
         expected: String,
     },
     /// A link exists in one direction only, or its ends state different distances.

@@ -35,7 +35,7 @@ pub const MOST_LINKS: usize = 1 << 20;
 /// Distance that marks an unreachable vertex.
 const NO_WAY: u16 = u16::MAX;
 
-/// Selection among shortest paths.
+/// Rule that selects one or several of the shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePolicy {
     /// The first path: at each device, the message takes the link that was added first among the links on shortest
@@ -53,7 +53,7 @@ pub enum RoutePolicy {
 pub struct DirectedLink {
     /// Vertex at which the link starts: an NPU by its number, or a switch.
     pub from: u32,
-    /// Vertex at which the link ends.
+    /// Vertex at which the link ends: an NPU by its number, or a switch.
     pub to: u32,
     /// Rate of the link.
     pub bandwidth: Bandwidth,

@@ -30,7 +30,7 @@ pub struct TileGrid {
     pub dies: [u32; 2],
     /// Numbers of cores of a die along x and y.
     pub cores: [u32; 2],
-    /// The links between dies.
+    /// Rate and latency of links between dies.
     pub borders: DieBorders,
     /// True if both directions of a link share its rate.
     pub half_duplex: bool,

@@ -14,34 +14,34 @@ use std::sync::Arc;
 pub enum ScriptFault {
     /// A send or receive names a peer that does not exist.
     UnknownPeer {
-        /// The position.
+        /// Position whose script has the fault.
         position: u32,
-        /// Index of the operation.
+        /// Index of the operation in that script.
         part: u32,
-        /// The peer.
+        /// Position that the operation names as its peer.
         peer: u32,
     },
     /// A send or receive has no matching operation at the peer.
     Unpaired {
-        /// The position.
+        /// Position whose script has the fault.
         position: u32,
-        /// Index of the operation.
+        /// Index of the operation in that script.
         part: u32,
-        /// The peer.
+        /// Position that the operation names as its peer.
         peer: u32,
         /// True for a receive, false for a send.
         receive: bool,
     },
     /// An operation depends on itself: a dependency cycle.
     Cycle {
-        /// The position.
+        /// Position whose script has the fault.
         position: u32,
-        /// Index of the operation.
+        /// Index of the operation in that script.
         part: u32,
     },
 }
 
-/// An operation as (position, index).
+/// An operation as (position, index in the position's script).
 type ScriptOpId = (u32, u32);
 /// Sends and receives of one label between two positions.
 type ChannelOps = (Vec<ScriptOpId>, Vec<ScriptOpId>);

@@ -6,18 +6,18 @@ use chakram_base::units::{Bytes, Frequency};
 /// Capacity of a memory level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelCapacity {
-    /// Enough for any layer.
+    /// The level has room for any layer.
     Unbounded,
-    /// Bytes shared by all tensors.
+    /// Bytes that all tensors share.
     Shared(u64),
-    /// Words for each tensor.
+    /// Words for each tensor separately.
     Words(u64),
 }
 
 /// A level of memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryLevel {
-    /// Name in reports.
+    /// Name of the level in reports.
     pub name: &'static str,
     /// True for each [`LayerTensor`] that the level can keep.
     pub keeps: [bool; 3],
@@ -39,7 +39,7 @@ pub struct LoopNestAccelerator {
     pub levels: Vec<MemoryLevel>,
     /// Number of inner levels that belong to each unit. All units of the array share each outer level.
     pub own_levels: usize,
-    /// Rows and columns.
+    /// Numbers of rows and columns of units.
     pub array: [u32; 2],
     /// Possible assignments of loop dimensions to rows and columns.
     pub choices: Vec<SpatialChoice>,

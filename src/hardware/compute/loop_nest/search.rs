@@ -10,10 +10,10 @@ use super::{
 };
 use chakram_base::random::split_mix;
 
-/// The best mapping of a search.
+/// The best mapping that a search has found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BestMapping {
-    /// The mapping.
+    /// The mapping with the fewest cycles and, among these, the least energy.
     pub mapping: LoopMapping,
     /// Cost of the mapping.
     pub cost: MappingCost,
@@ -71,7 +71,7 @@ pub fn search_mapping(
 struct MappingChoices {
     /// Index of the dimensions for rows and columns in the accelerator's choices.
     along: usize,
-    /// Numbers of rows and columns used.
+    /// Numbers of rows and columns that the mapping uses.
     spatial: [u64; 2],
     /// For each level except the outermost, the iterations of each loop. The outermost level has the remaining
     /// iterations.
@@ -123,7 +123,7 @@ fn smallest_bound(left: u64, bound: u64) -> u64 {
     left.div_ceil(rounds)
 }
 
-/// Generator of random choices.
+/// Draws random choices for mappings.
 struct MappingSampler<'d> {
     accelerator: &'d LoopNestAccelerator,
     layer: &'d LayerShape,

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 const KEYS: &[&str] = &["chunks", "active", "schedule", "order"];
 
-/// Parses the chunking.
+/// Parses the number, order and overlap of chunks.
 pub(super) fn parse_pipeline(root: &ConfigTable<'_>) -> Result<ChunkPipeline, ConfigError> {
     let Some(field) = root.get("collectives") else {
         return Ok(ChunkPipeline::default());

@@ -37,7 +37,7 @@ pub(super) const KEYS: &[&str] = &[
 /// The allowed keys of the network table.
 const NETWORK: &[&str] = &["model", "switching", "segment", "send_completion"];
 
-/// Contents of the tables.
+/// Contents of the `dimension` tables and the `network` table.
 pub(super) struct NetworkSection {
     pub topology: Topology,
     pub settings: NetworkSettings,

@@ -21,14 +21,14 @@ pub enum DimensionLinks {
         levels: ClosLevels,
         /// Rule for the NPUs that each network connects.
         fabric: ClosFabric,
-        /// Selection among shortest paths.
+        /// Rule that selects among shortest paths.
         routes: RoutePolicy,
     },
     /// Graphs of chips, one per line of NPUs. A link's latency is the dimension's latency times the link's length.
     Chips {
         /// The graph of each line.
         chips: ChipGraph,
-        /// Selection among shortest paths.
+        /// Rule that selects among shortest paths.
         routes: RoutePolicy,
     },
 }
@@ -45,7 +45,7 @@ pub enum LinkGraphFault {
     Apart(Npu, Npu),
 }
 
-/// A graph under construction.
+/// A link graph under construction, and the properties of the links that are added next.
 pub(super) struct GraphBuilder {
     npus: u32,
     switches: Vec<String>,

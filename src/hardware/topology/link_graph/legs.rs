@@ -5,7 +5,7 @@ use super::Topology;
 /// A part of a route, over the links of one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RouteLeg {
-    /// The dimension.
+    /// Index of the dimension whose links the leg uses.
     pub dimension: usize,
     /// Number of the NPU at which the leg ends.
     pub end: u32,

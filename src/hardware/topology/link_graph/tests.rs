@@ -262,8 +262,8 @@ fn one_fabric_joins_all_rails() {
         assert_eq!(graph.all_links().len(), 2 * (16 + 16 + 16));
         assert_eq!(crossed(graph, 5, 6), [0, 0]);
     }
-    // Routes to another node, on the same rail and on another rail. Two nodes are below one switch if their NICs of a
-    // rail are below one switch.
+    // The routes lead to another node, on the same rail or on another rail. Two nodes are below one switch if their
+    // NICs of a rail are below one switch.
     assert_eq!(crossed(&racks, 0, 4), [1; 4]);
     assert_eq!(crossed(&racks, 0, 5), [1; 4]);
     assert_eq!(crossed(&rails, 0, 4), [1; 2]);
