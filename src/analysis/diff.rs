@@ -2,7 +2,7 @@
 //!
 //! Traces are compared in three steps. [`matching`](mod@matching) matches the nodes of the two traces; [`TraceDiff`]
 //! lists the differences under this matching, and [`DiffTally`] sums them over nodes and ranks. Even under a poor
-//! matching, all reported differences are true, but there are more of them than necessary.
+//! matching, all reported differences are true, but more differences than necessary are reported.
 
 pub mod differences;
 mod fields;

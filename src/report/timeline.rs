@@ -2,13 +2,13 @@
 //!
 //! A timeline has a process per rank, a track per lane and a slice (drawn interval) per node. Arrows lead from each
 //! send to its receive, and from each call of a captured program to the work that it launched. Receives occupy no lane,
-//! so they get extra tracks, as many as the largest number of receives that overlap. Nodes of a captured thread are
-//! nested in the ranges, operators and Python calls around them. Nodes whose names are paths (`step0/mb1/layer2/norm`)
-//! are nested too: successive nodes of a lane with a common path are drawn under one slice for this path. A slice
-//! covers the time from issue to completion; the delay before a node's issue is blank. Events are written when nodes
-//! complete, so only issue times are stored. Each rank has counters: allocated bytes by class, if nodes state what they
-//! allocate and free; bytes sent per second, if the rank communicates; and the number of nodes waiting for a lane, if
-//! any node waits.
+//! so they get extra tracks. The number of extra tracks is the largest number of receives that overlap. Nodes of a
+//! captured thread are nested in the ranges, operators and Python calls around them. Nodes whose names are paths
+//! (`step0/mb1/layer2/norm`) are nested too: successive nodes of a lane with a common path are drawn under one slice
+//! for this path. A slice covers the time from issue to completion; the delay before a node's issue is blank. Events
+//! are written when nodes complete, so only issue times are stored. Each rank has counters: allocated bytes by class,
+//! if nodes state what they allocate and free; bytes sent per second, if the rank communicates; and the number of nodes
+//! waiting for a lane, if any node waits.
 
 use super::TimeCategory;
 use super::collectives::bus_factor;

@@ -109,7 +109,7 @@ pub enum Lane {
 /// Reference to a group by a slot number; a rank's [`SlotBinding`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlot {
-    /// Mask of the participating dimensions of the machine; `None` means all of them.
+    /// Mask of the participating dimensions of the machine; `None` means all dimensions.
     pub dimensions: Option<u32>,
 }
 

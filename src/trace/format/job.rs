@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! The traces are in the folder of the job file. Lengths and hashes are those of the files on disk, whether
-//! compressed or not.
+//! The traces are in the folder of the job file. Lengths and hashes refer to the files on disk, whether compressed or
+//! not.
 
 use super::digest::FileDigest;
 use super::groups::{DeclaredGroups, GroupFile};

@@ -1,9 +1,10 @@
 //! Traces that represent several ranks, which differ only in their peers, groups and cores.
 //!
 //! A trace that represents several ranks is written for its first *member*. The metadata record lists all members. For
-//! each member, the record lists the peers, groups and cores that replace those of the first member. The file is
-//! stored once, under the name of every member (as links if the system supports them). If the file is opened under the
-//! name of a member, its contents are byte for byte the trace that would have been written for that rank.
+//! each member, the record lists the member's peers, groups and cores, which replace the peers, groups and cores of
+//! the first member. The file is stored once, under the name of every member (as links if the system supports them).
+//! If the file is opened under the name of a member, its contents are byte for byte the trace that would have been
+//! written for that rank.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}

@@ -22,7 +22,7 @@ pub enum CountedAttention {
 }
 
 impl CountedAttention {
-    /// Returns the word that stands for this variant in traces and reports.
+    /// Returns the word that denotes this variant in traces and reports.
     pub fn stable_name(self) -> &'static str {
         match self {
             Self::Causal => "causal",

@@ -109,7 +109,7 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     unsorted: bool,
 }
 
-/// Lower bound on the average record size in bytes, which holds for nearly all files.
+/// Lower bound, correct for nearly all files, on the average record size in bytes.
 const USUAL_RECORD: usize = 64;
 
 /// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file whose writer died. A

@@ -31,7 +31,7 @@ struct ProfilerTimeParts {
     recorded: Span,
 }
 
-/// Values by node; the type's default value stands for no value. Empty if no node has a value.
+/// Values by node; the type's default value means that the node has no value. Empty if no node has a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumn<T>(Vec<T>);
 

@@ -2,8 +2,8 @@
 
 use super::{LeakKind, TextLeak, byte_before, is_word};
 
-/// First components of absolute paths. A path that begins with one of them is recognised even without a second
-/// component.
+/// First components of absolute paths. A path that begins with one of these components is recognised even without a
+/// second component.
 const ROOTS: [&str; 18] = [
     "home",
     "Users",

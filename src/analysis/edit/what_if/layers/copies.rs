@@ -452,7 +452,7 @@ pub(super) fn whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<V
     }
     let mut left: Vec<usize> = parts.iter().map(|part| part.len()).collect();
     let mut layers = vec![Vec::new(); parts.len()];
-    // A gather between two layers fetches parameters for the second of them or for a later layer.
+    // A gather between two layers fetches parameters for the second of these layers or for a later layer.
     let mut front: Vec<u32> = Vec::new();
     let (mut current, mut before): (Option<usize>, bool) = (None, true);
     for &item in &program.order {

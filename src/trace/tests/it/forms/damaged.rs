@@ -15,7 +15,7 @@ use std::io::Write;
 use std::ops::Range;
 use testkit::wire::{WireMessage, encode_file};
 
-/// Returns a node such as those of captures; the id determines its content.
+/// Returns a node as in captures; the id determines the node's content.
 fn node(id: u64) -> Node {
     let attribute = |name: &str, value| AttributeProto {
         name: name.to_owned(),
