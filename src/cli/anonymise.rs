@@ -56,7 +56,7 @@ pub struct AnonymiseArgs {
     output: OutputArgs,
 }
 
-/// JSON summary: how many values were hashed, and how many were removed.
+/// JSON summary with the numbers of hashed and removed values.
 #[derive(Serialize)]
 struct AnonymiseDocument {
     ranks: usize,
@@ -119,8 +119,8 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let machine = told.machine.clone();
     let about = JobFile {
         roles: anonymiser.replace_roles(&told.roles),
-        // Names of presets are public, like PyTorch's operators. Other machines, such as files or
-        // lists of dimensions, may have private names.
+        // Names of presets are public, like PyTorch's operators. The name of any other machine,
+        // such as a file or a list of dimensions, may be private.
         machine: machine.clone().filter(|name| !args.all && is_preset(name)),
         ..told
     };

@@ -230,7 +230,7 @@ struct MappingCounts {
     best: u32,
 }
 
-/// Dimension over which a loop runs, and its number of iterations.
+/// The dimension of a loop, and the loop's number of iterations.
 type LoopBound = (&'static str, u64);
 
 #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! Suggestions for unknown arguments and commands for which clap has none.
+//! Suggestions for unknown arguments and commands, where clap has no suggestion.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

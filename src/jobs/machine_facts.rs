@@ -1,4 +1,4 @@
-//! Extracts the facts about a machine on which plans depend.
+//! Extracts the properties of a machine on which plans depend.
 
 use chakram_hardware::machine::Machine;
 use chakram_workloads::generate::plan::{CoreGrid, MachineFacts};

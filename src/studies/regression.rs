@@ -1,5 +1,5 @@
-//! Regression checks of predictions: baselines of the workloads in an archive, and the causes of
-//! changes.
+//! Regression checks of predictions, with baselines for the workloads in an archive and with the
+//! causes of changes.
 //!
 //! A check gives two separate verdicts on each prediction. *Did the prediction change?* compares
 //! the prediction with the baseline, and fails if the change exceeds a threshold. *How far is the

@@ -312,7 +312,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn work_amounts(&self) -> Option<WorkAmounts> {
         None
     }
-    /// Advice for error messages on how to make the job smaller.
+    /// Advice for error messages: a change of options that makes the job smaller.
     fn suggest_smaller(&self) -> &'static str {
         "a smaller job"
     }

@@ -362,8 +362,8 @@ pub enum AttentionSpan {
 }
 
 impl AttentionSpan {
-    /// Returns the number of pairs of tokens (a query and a key that it uses) in a sequence of
-    /// `tokens` under a causal mask.
+    /// Returns the number of pairs of a query and a key that it uses, in a sequence of `tokens`
+    /// tokens under a causal mask.
     pub fn causal_pairs(self, tokens: u64) -> u128 {
         let triangle = |side: u64| u128::from(side) * (u128::from(side) + 1) / 2;
         match self {

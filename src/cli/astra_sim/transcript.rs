@@ -1,10 +1,10 @@
 //! Prints ASTRA-sim's own lines, for scripts that parse ASTRA-sim's output and log.
 //!
-//! A line is `[time] [logger] [level] text`, the default format of the library with which ASTRA-sim
-//! logs. Lines of level `info` and above go to standard output: the rings of NPU 0 and, when an NPU
-//! finishes, its end and its statistics. `log.log` in the log folder gets the same lines. With
-//! `trace-enabled`, the log also gets a line each time a node is issued or completes. Times are
-//! UTC; `SOURCE_DATE_EPOCH` replaces the current time.
+//! A line is `[time] [logger] [level] text`, the default format of the logging library that
+//! ASTRA-sim uses. Lines of level `info` and above go to standard output: the rings of NPU 0 and,
+//! when an NPU finishes, its end and its statistics. `log.log` in the log folder gets the same
+//! lines. With `trace-enabled`, the log also gets a line each time a node is issued or completes.
+//! Times are UTC; `SOURCE_DATE_EPOCH` replaces the current time.
 //!
 //! If a rank has host nodes, memory nodes, or nodes without work, its statistics stop after their
 //! first line.
@@ -27,8 +27,8 @@ enum TranscriptEvent {
     Finished(InstanceId),
 }
 
-/// Records the order in which ranks finish and, if nodes are traced, when nodes are issued and
-/// complete.
+/// Records the order in which ranks finish. If nodes are traced, also records when nodes are issued
+/// and complete.
 #[derive(Debug)]
 pub struct TranscriptRecorder<'a> {
     workload: &'a Workload,
@@ -271,10 +271,11 @@ fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     }
 }
 
-/// Returns the size and the neighbour distance of each ring of NPU 0, in the order in which
-/// ASTRA-sim creates them. All-reduce, reduce-scatter, all-gather and all-to-all each have one ring
-/// per dimension in their list of algorithms, except for dimensions with a double binary tree. A
-/// list entry that is for all dimensions is a single ring of all NPUs, and is the last entry.
+/// Returns each ring of NPU 0, with its size and the distance between neighbours, in the order in
+/// which ASTRA-sim creates the rings. All-reduce, reduce-scatter, all-gather and all-to-all each
+/// have one ring per dimension in their list of algorithms, except for dimensions with a double
+/// binary tree. A list entry that is for all dimensions is a single ring of all NPUs, and is the
+/// last entry.
 fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npu_count());

@@ -269,8 +269,8 @@ fn convert_records<W: Write>(
     Ok((sink.into_inner(), converted))
 }
 
-/// Salvages the intact records from the input of a task. Returns the input's format, the error of
-/// its compression, the contents of the new file, and a report of the losses.
+/// Salvages the intact records from the input of a task. Returns the input's format, the
+/// compression's error, the new file's contents, and a report of the losses.
 fn salvage_records(
     job: &ConvertTask,
     args: &ConvertTraceArgs,

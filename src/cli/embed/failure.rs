@@ -69,7 +69,7 @@ pub struct CommandFailure {
     pub kind: FailureKind,
     /// The whole message, including causes and suggestions.
     pub message: String,
-    /// Description of what is wrong, without the place and without suggestions.
+    /// Description of the fault, without its place and without suggestions.
     pub found: String,
     /// Description of the expected value, if the message gives it separately.
     pub expected: Option<String>,

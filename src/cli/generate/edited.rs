@@ -33,7 +33,7 @@ const PLAN_OPTIONS: &[(&str, &str)] = &[
 /// Minimum size of a trace's node, in bytes.
 const NODE_BYTES: u64 = 64;
 
-/// Parses edits. Rejects an edit for which the plan has an option.
+/// Parses edits. Rejects an edit that a plan option can express.
 pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
     let mut edits = Vec::new();
     for word in words {

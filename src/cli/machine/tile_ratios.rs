@@ -20,7 +20,7 @@ pub(super) struct TileRatios {
     sram_mb_per_tflop_per_s: f64,
     /// Maximum number of links between a core and its nearest port.
     hops_to_dram: u32,
-    /// Bandwidth of a link on a die, divided by the bandwidth of one port.
+    /// Bandwidth of a link on a die, divided by one port's bandwidth.
     link_to_dram_port: f64,
     /// Bandwidth of a link on a die, divided by the bandwidth of all ports together.
     link_to_dram: f64,

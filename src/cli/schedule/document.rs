@@ -71,8 +71,8 @@ struct LogEntry {
     chip: u32,
     /// Kind of data: `weights`, `input` or `output`.
     data: &'static str,
-    /// Index of the weights or of the input's part; for an output, the index of the sub-layer that
-    /// produced it.
+    /// Index of the weights, or of the part of the input; for an output, the index of the sub-layer
+    /// that produced it.
     number: u32,
     /// Index of the piece, if the output is transferred in pieces.
     piece: Option<u32>,

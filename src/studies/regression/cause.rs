@@ -60,7 +60,7 @@ const TIMES: usize = 2;
 /// Maximum number of constants that are listed, and of collectives.
 const LISTED: usize = 8;
 
-/// Returns the changed inputs, followed by the changed parts of the time.
+/// Returns the inputs that changed, followed by the parts of the time that changed.
 pub fn find_causes(
     constants: &[ConstantChange],
     baseline: &BaselineRecord,

@@ -132,7 +132,7 @@ impl LayerProduct {
     }
 }
 
-/// Prefix of the names of products of queries and keys.
+/// Prefix of the names of products of queries with keys.
 const SCORES: &str = "scores";
 
 impl LanguageModel {

@@ -106,7 +106,7 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     schedule
 }
 
-/// Returns the schedule, and the time at which the last sub-layer ends, in operations.
+/// Returns the schedule and the end of the last sub-layer, as a time in operations.
 pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);

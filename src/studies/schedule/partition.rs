@@ -184,7 +184,8 @@ fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
 /// Cache of the transfer costs of pairs of cuts.
 #[derive(Default)]
 struct CutCosts {
-    /// Number of parts for which the row block of one cut contains the row block of the other.
+    /// Number of parts whose row block under one cut contains, or is inside, the row block under
+    /// the other.
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 

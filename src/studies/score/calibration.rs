@@ -158,7 +158,7 @@ pub fn fit_corrections(
     })
 }
 
-/// Statistics of the logarithms of factors, over groups of steps.
+/// Statistics over groups of steps, of the logarithms of factors.
 struct PooledFactors {
     /// Logarithm of the factor that all groups have in common.
     shared: f64,

@@ -41,8 +41,8 @@ impl FittedConstant {
         Self::ALL[self as usize].1
     }
 
-    /// Returns a predicate for the kernel classes to which a bandwidth fraction applies; `None` for
-    /// a time.
+    /// Returns a predicate for the kernel classes that a bandwidth fraction affects; `None` if the
+    /// constant is a time.
     fn affected_classes(self) -> Option<fn(MemoryBoundKernel) -> bool> {
         match self {
             Self::Memory => Some(|class| {
@@ -62,8 +62,8 @@ impl FittedConstant {
         self.affected_classes().is_some()
     }
 
-    /// Returns the value in `machine`, in microseconds or as a fraction; `None` if the machine does
-    /// not have the value.
+    /// Returns the constant's value in `machine`, in microseconds or as a fraction; `None` if the
+    /// machine has no such value.
     pub fn value_in_machine(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.affected_classes() {
             let mut classes = machine.classes().iter();

@@ -161,9 +161,9 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_predicted_by_its_neighbours() {
-        // In this test, all points take twice the time that the curve predicts. So each point is
-        // predicted exactly by the other points, except the corners of the box, where the curve
-        // alone predicts half of the time.
+        // In this test, all points take twice the time that the curve predicts. So the other points
+        // predict each point exactly, except at the corners of the box, where the curve alone
+        // predicts half of the time.
         let curve = GemmCurve {
             start: 1e-6,
             efficiency: 1.0,

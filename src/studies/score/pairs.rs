@@ -1,12 +1,12 @@
-//! Pairs of measured runs: a captured job, a change of the job, and the measured step of the changed
-//! job.
+//! Pairs of measured runs: a captured job, a change of the job, and the measured step time of the
+//! changed job.
 //!
 //! A pair is a captured job and the same job after a change; the changed job is predicted from the
 //! capture. The captured job is replayed unchanged and [edited](edit_job). The prediction is the
-//! measured step of the captured job, multiplied by the ratio of the two replays. If the captured
-//! job has no measured step, the prediction is the time of the edited replay. For comparison, two
-//! null models are scored: a step that does not change, and a step that changes in proportion to
-//! the samples.
+//! measured step time of the captured job, multiplied by the ratio of the two replays. If the
+//! captured job has no measured step, the prediction is the time of the edited replay. For
+//! comparison, two null models are scored: a step that does not change, and a step that changes in
+//! proportion to the samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"

@@ -245,7 +245,7 @@ pub const PARTS: [&str; 6] = [
     "pipeline bubble",
 ];
 
-/// Deserializes the parts of the time. Parts that an older file does not have are zero.
+/// Deserializes the parts of the time. If an older file does not have a part, the part is zero.
 fn read_parts<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; PARTS.len()], D::Error> {
     let found = Vec::<u64>::deserialize(from)?;
     let mut parts = [0; PARTS.len()];

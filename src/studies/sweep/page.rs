@@ -452,8 +452,8 @@ fn setting_axis(
     (axis, places)
 }
 
-/// Returns the last part of a plan key, or the last two parts of another path, because there is
-/// little space for names of axes.
+/// Returns the last part of a plan key, or the last two parts of another path; the full name would
+/// not fit at an axis.
 fn last_parts(key: &str) -> &str {
     let kept = if key.starts_with("plan.") { 1 } else { 2 };
     key.rmatch_indices('.')

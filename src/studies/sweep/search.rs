@@ -372,7 +372,7 @@ impl<'s> StudyExplorer<'s> {
     }
 }
 
-/// Returns the score of an answer: its value by the study's first objective.
+/// Returns the score of an answer, which is its value by the study's first objective.
 fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     match answer {
         PointAnswer::Replayed(measures) => {

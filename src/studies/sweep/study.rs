@@ -1,4 +1,4 @@
-//! Studies: the settings that all points share, the axes along which points differ, limits, objectives and
+//! Studies: settings that all points share, axes along which points differ, limits, objectives and
 //! strategies.
 //!
 //! ```toml
@@ -91,8 +91,8 @@ pub struct Study {
     /// Layers of axes, at least one. Nested layers are listed from the outermost to the innermost,
     /// other layers in the order of their turns.
     pub layers: Vec<StudyLayer>,
-    /// Maximum number of rounds in which layers take turns, with all other axes fixed at the best point so
-    /// far. `None` if layers are nested.
+    /// Maximum number of rounds in which layers take turns; all other axes then stay at the best
+    /// point so far. `None` if layers are nested.
     pub rounds: Option<u32>,
     /// Limits on memory, NPUs and price.
     pub limits: PointLimits,

@@ -196,7 +196,7 @@ impl CollectiveGenerator {
         self.options.group.as_ref().map_or(0, |group| group[0])
     }
 
-    /// Returns the time for which a member computes before its first collective.
+    /// Returns the time during which a member computes before its first collective.
     fn lateness_of(&self, rank: u32) -> Span {
         self.options.before + self.options.skew.times(rank.into())
     }

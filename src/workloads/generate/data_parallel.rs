@@ -41,7 +41,7 @@ use super::{
 use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 
-/// Lane on which all kernels run, one after another.
+/// Lane of all kernels, which run one after another.
 pub const COMPUTE_LANE: i64 = 0;
 /// The lane of gradient all-reduces.
 pub const COMMUNICATION_LANE: i64 = 1;
@@ -71,7 +71,7 @@ pub struct DataParallelPattern {
     pub dtype: Dtype,
     /// Number of training steps.
     pub steps: u32,
-    /// Peak rate of the reference NPU, from which the recorded durations of kernels are derived.
+    /// Peak rate of the reference NPU, from which kernels' recorded durations are computed.
     pub reference_flops: FlopRate,
     /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the longer of its compute time
     /// and its memory time, rounded to nanoseconds, but at least 1 ns.
@@ -79,8 +79,9 @@ pub struct DataParallelPattern {
 }
 
 impl DataParallelPattern {
-    /// Returns one step of a model with 32 layers of hidden size 4,096 in bf16 on one sequence of
-    /// 4,096 tokens, with durations for an A100 with 80 GB (312 TFLOP/s dense, 2.039 TB/s).
+    /// Returns a plan for one step of a 32-layer model with hidden size 4,096 in bf16, on one
+    /// sequence of 4,096 tokens. Durations are for an A100 with 80 GB (312 TFLOP/s dense, 2.039
+    /// TB/s).
     pub fn new(ranks: u32) -> Self {
         Self {
             ranks,

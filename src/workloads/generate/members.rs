@@ -6,7 +6,7 @@ use chakram_trace::format::members::TraceMembers;
 use chakram_trace::format::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
-/// A rank's peers and groups, in the order in which its trace first uses them.
+/// A rank's peers and groups, in the order of first use in its trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RankPartners {
     peers: Vec<u32>,

@@ -199,7 +199,7 @@ words! {
         Selective = "selective",
         /// Every block is recomputed from its input.
         Full = "full",
-        /// The first of `none`, `selective` and `full` with which the plan fits into the NPU's
+        /// The first of `none`, `selective` and `full` with which the plan fits into an NPU's
         /// memory.
         AsNeeded = "as-needed",
         /// The results of all operators except attention and every second matrix product.
@@ -263,8 +263,8 @@ words! {
         Fused = "fused",
         /// Separate kernels in single precision: cast, scale, mask, softmax, cast.
         Unfused = "unfused",
-        /// Megatron-LM's choice: fused if the number of sequences times heads of a micro-batch on an NPU is a
-        /// multiple of 4.
+        /// Megatron-LM's rule: fused if the number of sequences, times heads, of a micro-batch on
+        /// an NPU is a multiple of 4.
         Megatron = "megatron",
     }
 }

@@ -403,7 +403,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the part of the model that is chunk `chunk` of stage `stage` of `stages`.
+    /// Returns the part of the model in chunk `chunk` of stage `stage` of `stages`.
     pub fn part_of_chunk(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
         match self.chunk_placement() {
             ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,

@@ -91,8 +91,8 @@ impl TrainingPattern {
         TrainingGenerator::new(self, micro_batches)
     }
 
-    /// Tries recomputation policies in order of increasing recomputation, and returns the first with which
-    /// every stage fits.
+    /// Tries recomputation policies from the least to the most recomputation, and returns the first
+    /// with which every stage fits.
     fn least_recomputed(self, micro_batches: u32) -> Result<TrainingGenerator, GenerateError> {
         let memory = RankMemory::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
         let capacity = memory.capacity_with_streaming(true);
@@ -149,7 +149,7 @@ pub(super) struct TrainingGenerator {
     /// group's members are identical.
     slots: u32,
     /// Groups whose adapters exchange activations with other stages; `None` if each member
-    /// exchanges its own.
+    /// exchanges its own activations.
     adapters: Option<AdapterGroups>,
     /// Number of nodes of each stage's ranks, separately for each member of a tensor group if
     /// members differ.

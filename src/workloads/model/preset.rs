@@ -162,8 +162,8 @@ impl ModelSource {
         ModelDefinition::of_sizes(&self.text, &self.file, sizes)
     }
 
-    /// Returns the size `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) of a transformer over
-    /// tokens or patches. Returns `None` if the model does not have this size.
+    /// Returns the size `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) of a
+    /// transformer over tokens or patches. Returns `None` if the model has no such size.
     ///
     /// # Errors
     ///

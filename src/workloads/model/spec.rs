@@ -259,7 +259,7 @@ impl OperatorSpec {
         if own { self.extent_of_axis('e') } else { 0 }
     }
 
-    /// Returns true for attention, in which tokens are multiplied by tokens.
+    /// Returns true for attention, which multiplies tokens by tokens.
     pub fn is_attention(&self) -> bool {
         self.axes.iter().any(|axis| axis.letter == 'g')
     }

@@ -53,7 +53,7 @@ fn append_line(out: &mut String, line: String) {
     writeln!(out, "{line}").expect("a string grows as needed");
 }
 
-/// Prints the first few of `items`, and how many more there are.
+/// Prints the first few of `items`, and the number of items that are not printed.
 fn append_first<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     for item in items.iter().take(SHOWN) {
         append_line(out, format!("    {}", words(item)));

@@ -1,4 +1,4 @@
-//! Tests of the order of cores and passes, and of a layer's costs, which are derived by hand.
+//! Tests the order of cores and passes, and a layer's costs, with values that are derived by hand.
 
 use super::super::WorkloadPattern;
 use super::super::testing::{every_rank, refusal_of};

@@ -1,4 +1,4 @@
-//! Mappings of an axis of parallelism to a machine's dimension, in the syntax of flags and files.
+//! Mappings from an axis of parallelism to a machine's dimension, in the syntax of flags and files.
 
 use super::ParallelAxis;
 use std::fmt::{self, Display};

@@ -5,7 +5,7 @@ use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, Residency
 use crate::generate::GenerateError;
 use chakram_base::shared_memory::SharedMemory;
 
-/// Properties of a machine on which plans depend, as data.
+/// Plain data on the properties of a machine on which plans depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineFacts {
     /// Bytes that an NPU can store in all its memories; the minimum over NPUs.

@@ -4,7 +4,7 @@ use super::words;
 use std::fmt;
 
 words! {
-    /// Order in which ranks occupy the cores of a machine of tiles.
+    /// Order in which ranks are placed on the cores of a machine of tiles.
     TileOrder {
         /// Row by row over the whole grid, so that later stages are in lower rows.
         Line = "line",

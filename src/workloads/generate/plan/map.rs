@@ -123,7 +123,7 @@ impl ParallelismPlan {
         known.collect()
     }
 
-    /// Returns the rank at each position of `order` such that axes are placed as `place` requires.
+    /// Returns the rank at each position of `order`, if axes are placed as `place` requires.
     /// Returns an empty list if rank r is at position r.
     pub fn mapped_ranks(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {

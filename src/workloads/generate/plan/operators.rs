@@ -2,8 +2,8 @@
 
 use crate::generate::sharding::ShardingDegrees;
 
-/// Operators, selected by a name pattern, with the number of parts into which a tensor group
-/// divides each axis.
+/// A name pattern that selects operators, and the number of parts into which a tensor group divides
+/// each axis of these operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorDegrees {
     /// Name pattern: `mlp.up` in every layer, or with the layer's name first, `stage2.0/conv1`. A `*` matches any

@@ -32,7 +32,7 @@ pub fn format_degrees(degrees: &[u32]) -> String {
     words.join(",")
 }
 
-/// An option of a plan: a key of plan files, and a flag of the same name.
+/// An option of a plan: a key in plan files, and a flag with the same name.
 #[derive(Debug)]
 pub struct PlanOption {
     /// Key in plan files.

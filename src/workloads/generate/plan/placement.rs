@@ -264,7 +264,7 @@ impl RankPlacement {
         }
     }
 
-    /// Size of the group of `family` to which the rank at `place` belongs.
+    /// Size of the rank's group of `family`, for the rank at `place`.
     pub fn members_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         match family {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
@@ -371,7 +371,7 @@ impl RankPlacement {
         }
     }
 
-    /// Index, among the groups of `family`, of the group to which the rank at `place` belongs.
+    /// Index of the group of the rank at `place`, among the groups of `family`.
     fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         let data = self.degrees[1];
         let block = |size: u32| {
@@ -447,7 +447,7 @@ impl RankPlacement {
         }
     }
 
-    /// Returns the members of the group of `family` to which the rank at `place` belongs.
+    /// Returns the members of the group of `family` that contains the rank at `place`.
     pub fn members_of_group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
         let [_, data, pipeline] = self.degrees;
         let at = |place| self.rank_at(place);

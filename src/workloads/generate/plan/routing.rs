@@ -66,7 +66,7 @@ impl FromStr for RoutingBalance {
     }
 }
 
-/// An expert's capacity divided by the mean number of tokens per expert, in thousandths.
+/// An expert's capacity, as a multiple of the mean number of tokens per expert, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapacityFactor(u32);
 

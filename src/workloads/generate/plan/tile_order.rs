@@ -1,4 +1,5 @@
-//! Placement on tiled accelerators: the order in which ranks occupy the cores of a grid of dies.
+//! Placement on tiled accelerators: the order in which ranks are assigned to the cores of a grid of
+//! dies.
 //!
 //! Stages take consecutive cores in this order. Within a stage, either the members of a tensor
 //! group are consecutive, or the replicas of a member ([`TensorNeighbours`]).

@@ -13,7 +13,7 @@ mod transformer;
 /// Index of an element in its tensor; 0 for axes that the tensor does not have.
 type Element = [u64; 4];
 
-/// Values of a tensor, or of one device's part of it.
+/// Values of a tensor, or of one device's part of the tensor.
 type Values = BTreeMap<Element, i64>;
 
 /// For each element of a result, the partial sums of it, each with its device.

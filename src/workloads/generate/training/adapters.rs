@@ -37,7 +37,7 @@ pub(super) struct AdapterShares {
 
 impl AdapterGroups {
     /// Creates the groups of `plan`, and adds their partitions to `partitions`. Returns `None` if
-    /// each member exchanges its own data.
+    /// every member exchanges its own data with other stages.
     pub fn new(plan: &ParallelismPlan, partitions: &mut Vec<MemberPartition>) -> Option<Self> {
         let adapters = plan.adapters?;
         let own_sums = plan.adapter_sums == AdapterSums::Destination;
@@ -110,7 +110,8 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
 }
 
 impl TrainingGenerator {
-    /// Returns the shares of `stage`, or `None` if each member exchanges its own data.
+    /// Returns the shares of `stage`, or `None` if every member exchanges its own data with other
+    /// stages.
     pub(super) fn adapters_of(&self, stage: u32) -> Option<AdapterShares> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()

@@ -5,8 +5,8 @@
 //! the remaining gradients, so it may be small. The first bucket of a chunk may have another size.
 //!
 //! If gradients enter one by one, the buckets equal those that PyTorch's `DistributedDataParallel`
-//! uses from the second step on. In the second step, `DistributedDataParallel` has rebuilt its
-//! buckets in the order in which gradients were computed (`Reducer::rebuild_buckets`,
+//! uses from the second step on. From the second step on, the buckets of `DistributedDataParallel`
+//! are rebuilt in the order in which gradients were computed (`Reducer::rebuild_buckets`,
 //! `compute_bucket_assignment_by_size`):
 //!
 //! - Operators are processed from the last to the first. In a product with a bias, the bias
@@ -46,7 +46,7 @@ pub(super) struct GradientBucket {
     pub divided: bool,
     /// Number of weights whose gradients are in the bucket.
     pub weights: u64,
-    /// Group of ranks with copies of these weights, over which the bucket is reduced.
+    /// Group of ranks that have copies of these weights and reduce the bucket.
     pub among: ParallelGroupKind,
 }
 

@@ -17,7 +17,7 @@ use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, option_
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
-/// Maximum number of members of a tensor group whose operators have degrees of their own. The
+/// Maximum number of members of a tensor group with operators that have their own degrees. The
 /// number is limited because later code compares all pairs of members.
 const MOST_MEMBERS: u64 = 1 << 12;
 

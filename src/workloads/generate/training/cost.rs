@@ -63,7 +63,8 @@ pub(super) struct CostParameters {
     pub elementwise: ElementwiseKernels,
     /// True if each expert has its own product kernel.
     pub one_by_one: bool,
-    /// Number format to which tokens are cast before they are sent to experts, if any.
+    /// Number format to which tokens are cast before they are sent to experts; `None` if they are
+    /// not cast.
     pub sent: Option<Dtype>,
 }
 

@@ -15,7 +15,7 @@ use crate::model::{LayerRole, Model};
 /// A layer that has already been lowered, with which later layers are compared.
 struct LoweredExample<'m> {
     layer: usize,
-    /// Number of members of the tensor group for which the layer was lowered.
+    /// Size of the tensor group for which the layer was lowered.
     members: u32,
     recompute: RecomputePolicy,
     before: Option<ShardedActivation>,

@@ -1,8 +1,8 @@
 //! Tensors that a stage keeps in its cores' SRAM, and the loads and stores of all other tensors.
 //!
-//! W, I and O are the bytes of an operator's weights, inputs and outputs on one core. ΣWSG is the sum, over
-//! the stage, of weights, gradients and optimizer state, ΣI the sum of inputs, and C the capacity of the
-//! SRAM. A stage keeps one of the following in SRAM:
+//! W, I and O are the bytes of an operator's weights, inputs and outputs on one core. Over the
+//! stage, ΣWSG is the sum of weights, gradients and optimizer state, and ΣI is the sum of inputs. C
+//! is the capacity of the SRAM. A stage keeps one of the following in SRAM:
 //!
 //! | kept | where | an operator loads and stores |
 //! |---|---|---|
@@ -43,7 +43,7 @@ impl SramResidency {
     }
 }
 
-/// The SRAM of a core, and the rule that decides what stays in it.
+/// The SRAM of a core, and the rule that decides which tensors stay in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SramPolicy {
     pub rule: ResidencyRule,

@@ -33,7 +33,7 @@ impl ShardSpec {
         }
     }
 
-    /// Returns the layout in which the operator needs its input, given its spec.
+    /// Returns the layout in which the operator needs its input; `spec` is the operator's spec.
     pub fn input_layout(&self, spec: &OperatorSpec) -> ShardLayout {
         ShardLayout {
             samples: self.samples,

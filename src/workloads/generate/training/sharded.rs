@@ -172,10 +172,10 @@ impl ShardedLowering {
     }
 
     /// Returns the number of elements of the input of a product that is split by outputs, if
-    /// members gather this input and gather it again in the backward pass. Members gather again
-    /// with sequence parallelism, because each member keeps only its own tokens (Korthikanti et
-    /// al., 2022, section 4.2.2). Token copies for experts stay gathered, as in Megatron-LM's
-    /// dispatcher.
+    /// members gather this input and gather it again in the backward pass. With sequence
+    /// parallelism, members gather again, because each member keeps only its own tokens
+    /// (Korthikanti et al., 2022, section 4.2.2). Token copies for experts stay gathered, as in
+    /// Megatron-LM's dispatcher.
     fn regathered_elements(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;

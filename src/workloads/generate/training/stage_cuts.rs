@@ -40,7 +40,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     }
 }
 
-/// Divides `counts` into `parts` runs such that the largest sum of a run is minimal. Returns the
+/// Divides `counts` into `parts` runs so that the largest sum of a run is minimal. Returns the
 /// start of each run and the end of the last. Later runs are filled first, so that the first run,
 /// whose stage has the most micro-batches in flight, gets only what remains.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {

@@ -224,7 +224,7 @@ impl Sink for RankTally<'_> {
 }
 
 impl TrainingGenerator {
-    /// Returns the samples, tokens and FLOPs of all steps, counted by the rules of model FLOPs.
+    /// Returns the samples, tokens and FLOPs of all steps, with FLOPs counted as model FLOPs.
     pub(super) fn work_amounts(&self) -> WorkAmounts {
         let plan = &self.plan;
         let samples = plan.batch.saturating_mul(plan.steps.into());

@@ -1,4 +1,4 @@
-//! Checks whether an operator can be split among a tensor group's members.
+//! Checks that tensor groups can split operators.
 
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, OperatorAxis, TensorSplit};

@@ -56,7 +56,8 @@ pub(super) const KEYS: &[&str] = &[
     "tied",
 ];
 
-/// Activations of the perceptron by name in files: the function, and whether it is gated.
+/// Activations of the perceptron, by name in files: each is a function, and a flag that is true if
+/// it is gated.
 const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, false), "gelu"),
     ((ActivationFunction::Relu, false), "relu"),
@@ -64,7 +65,7 @@ const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, true), "geglu"),
 ];
 
-/// Norms by name in files, each with whether it has a bias.
+/// Norms, by name in files: each has a flag that is true if the norm has a bias.
 const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
 /// Returns the number of tokens per sample, the hidden size, and the layers.

@@ -171,7 +171,7 @@ fn absorbed_attention_meets_latent_vectors() {
     );
 }
 
-/// Counts pairs of tokens one by one, and compares them with the formula of each span.
+/// Counts pairs of tokens one by one, and compares the counts with the formula of each span.
 #[test]
 fn windows_and_pieces_leave_pairs_out() {
     for tokens in 1..40_u64 {

@@ -1,4 +1,4 @@
-//! Value types of options, and how each type is parsed from a file's field and from a flag's words.
+//! Types of option values, and parsers for each type: from a file's field and from a flag's words.
 
 use super::PlanOption;
 use crate::generate::plan::AxisMapping;

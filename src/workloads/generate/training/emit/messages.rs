@@ -6,8 +6,8 @@ use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
-    /// Returns the rank on `stage` with which this rank exchanges messages. If stages have
-    /// adapters, the peer is the adapter of the share with the same index.
+    /// Returns the rank on `stage` that exchanges messages with this rank. If stages have adapters,
+    /// the peer is the adapter of the share with the same index.
     fn peer_on(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.adapter_share(self.place.stage);
         self.plan.placement.rank_at(RankCoordinates {

@@ -140,7 +140,7 @@ impl MemberProgramWriter<'_> {
         self.emit_redistribution(&moved, whose, phase, to);
     }
 
-    /// Redistributes the gradient of an input of `one` to the layout of that input.
+    /// Redistributes the gradient of an input of `one` to the layout in which the input arrived.
     fn redistribute_gradient(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -373,9 +373,9 @@ fn is_pending(input: &OperatorInput) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
 
-/// Returns true if the gradient of `input` of `one` is redistributed only just before the operator that left
-/// the sum. The gradient is late if `one` has no sum of its input's gradient with which its weight gradient
-/// could overlap.
+/// Returns true if the gradient of `input` of `one` is redistributed only just before the operator
+/// that left the sum. The gradient is redistributed late if `one` has no sum of its input's
+/// gradient that its weight gradient could overlap.
 fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
     is_pending(input) && !(one.spec.sums_partial_results() && one.step.cutting.outputs.parts > 1)
 }

@@ -28,8 +28,8 @@ fn convolutions_are_cut_in_pairs() {
     for nodes in every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
-    // A member has the weights of 4 of the first layer's 8 filters (4 x 4 x 9, and halves of gains and
-    // biases), 16 x 4 x 9 weights of the second layer, and 5 columns of 256 weights with their biases.
+    // A member has these weights: 4 of the first layer's 8 filters (4 x 4 x 9, and halves of gains
+    // and biases), 16 x 4 x 9 in the second layer, and 5 columns of 256 with their biases.
     let all = 3 * 2 * 2 * u128::from(model.multiplication_count());
     let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
     let weights = 4 * 4 * 9 + 2 * 4 + 16 * 4 * 9 + 5 * 256 + 5;
