@@ -194,7 +194,7 @@ impl Bandwidth {
         (bytes_per_second > 0.0 && bytes_per_second.is_finite()).then_some(Self(bytes_per_second))
     }
 
-    /// Bytes per second.
+    /// Returns the rate in bytes per second.
     pub fn bytes_per_second(self) -> f64 {
         self.0
     }
@@ -243,7 +243,7 @@ impl Frequency {
         (hertz > 0.0 && hertz.is_finite()).then_some(Self(hertz))
     }
 
-    /// Cycles per second.
+    /// Returns the frequency in cycles per second.
     pub fn as_hertz(self) -> f64 {
         self.0
     }
@@ -327,7 +327,7 @@ impl FlopRate {
         (per_second > 0.0 && per_second.is_finite()).then_some(Self(per_second))
     }
 
-    /// Operations per second.
+    /// Returns the rate in operations per second.
     pub fn per_second(self) -> f64 {
         self.0
     }

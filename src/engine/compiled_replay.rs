@@ -163,12 +163,12 @@ impl<'a> CompiledReplay<'a> {
         }
     }
 
-    /// The sources of all durations, and the numbers of nodes whose durations come from each source.
+    /// Returns the sources of all durations, with the number of nodes whose durations come from each source.
     pub fn pricing_coverage(&self) -> PricingCoverage {
         self.plan.basis
     }
 
-    /// The number of nodes that each requested change of durations affects ([`ReplayOptions::changes`]).
+    /// Returns the number of nodes that each requested change of durations affects ([`ReplayOptions::changes`]).
     pub fn price_changes(&self) -> &[PriceChangeCount] {
         &self.plan.changes
     }
@@ -178,12 +178,12 @@ impl<'a> CompiledReplay<'a> {
         self.aggregate
     }
 
-    /// The source of durations of collectives and messages.
+    /// Returns the source of the durations of collectives and messages.
     pub fn comm_timing(&self) -> CommTiming {
         self.comm
     }
 
-    /// The source of the durations of host work.
+    /// Returns the source of the durations of host work.
     pub fn host_timing(&self) -> HostTiming {
         self.host
     }
@@ -195,7 +195,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.shared[planned.shared as usize].prices[node.index()]
     }
 
-    /// The network model that [`Self::run`] uses.
+    /// Returns the network model that [`Self::run`] uses.
     pub fn network_kind(&self) -> NetworkKind {
         self.network
     }
@@ -233,7 +233,7 @@ impl<'a> CompiledReplay<'a> {
         self.prices.launch == self.prices.default_launch
     }
 
-    /// Relative error that remains after the machine's correction, or `None` if no correction applies.
+    /// Returns the relative error that remains after the machine's correction, or `None` if no correction applies.
     pub fn corrected_to(&self) -> Option<f64> {
         self.prices.corrected_to
     }
@@ -309,7 +309,7 @@ impl<'a> CompiledReplay<'a> {
         lanes.iter().map(|&lane| (lane != NONE).then_some(lane))
     }
 
-    /// Number of collectives of each group, in the order of [`Self::group_views`].
+    /// Returns the number of collectives of each group, in the order of [`Self::group_views`].
     pub fn call_counts(&self) -> impl Iterator<Item = usize> + '_ {
         self.plan.groups.iter().map(|group| group.calls.len())
     }
@@ -375,7 +375,7 @@ impl<'a> CompiledReplay<'a> {
         self.launched.as_ref().unwrap_or(self.given)
     }
 
-    /// The workload without added launches.
+    /// Returns the workload without added launches.
     pub fn workload_as_given(&self) -> &'a Workload {
         self.given
     }

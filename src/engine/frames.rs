@@ -104,12 +104,12 @@ impl<'a> ProgramLaunches<'a> {
         self.many
     }
 
-    /// Number of the next launch.
+    /// Returns the number that the next launch will get.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Number of nodes of all launches so far.
+    /// Returns the number of nodes of all launches so far.
     pub fn node_count(&self) -> u64 {
         self.nodes
     }

@@ -81,7 +81,7 @@ impl Discipline for InsertionOrder {
         }
     }
 
-    /// In insertion order, waiting nodes are in a heap by id, so the lane's queue is always empty.
+    /// Returns true always: in insertion order, waiting nodes are in a heap by id, so the lane's queue is empty.
     #[inline]
     fn offers_lane(_: bool) -> bool {
         true

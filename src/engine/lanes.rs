@@ -11,7 +11,7 @@ use super::ids::InstanceIndex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Holder of a lane that is free.
+/// Value of a lane's holder if the lane is free.
 pub(super) const FREE: u64 = u64::MAX;
 
 /// State of a lane of an NPU, without its queue. Queues are stored separately, because the loop reads this state for

@@ -141,7 +141,7 @@ impl GroupExtent {
         }
     }
 
-    /// Number of members.
+    /// Returns the number of members of the group.
     pub fn member_count(&self) -> u32 {
         self.npus.len() as u32
     }

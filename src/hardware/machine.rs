@@ -266,7 +266,7 @@ impl Machine {
         &self.name
     }
 
-    /// One-line description of the machine (possibly empty).
+    /// Returns a one-line description of the machine (possibly empty).
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -295,7 +295,7 @@ impl Machine {
         self.network.model
     }
 
-    /// Settings of the network, excluding its links.
+    /// Returns the network's settings other than its links.
     pub fn network_settings(&self) -> NetworkSettings {
         self.network
     }
@@ -305,7 +305,7 @@ impl Machine {
         self.network.send_completion
     }
 
-    /// Choice of collective algorithm per dimension, innermost first.
+    /// Returns the choice of collective algorithm for each dimension, innermost first.
     pub fn algorithms(&self) -> &[AlgorithmChoice] {
         &self.algorithms
     }

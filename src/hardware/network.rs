@@ -124,7 +124,7 @@ impl PortRange {
         PortHandle(self.first)
     }
 
-    /// The `i`-th port.
+    /// Returns the `i`-th port of the range.
     #[inline]
     pub fn nth_port(self, i: u32) -> PortHandle {
         debug_assert!(i < self.count, "an operation uses the ports it opened");

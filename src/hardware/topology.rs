@@ -173,7 +173,7 @@ impl NetworkPath {
                 .serialization_time(self.switching.first_segment(amount))
     }
 
-    /// Uncontended time of a message of `amount`: [`Self::first_byte`] + amount / bandwidth.
+    /// Returns the uncontended time of a message of `amount`: [`Self::first_byte`] + amount / bandwidth.
     #[inline]
     pub fn time_message(&self, amount: BufferShare) -> Span {
         self.first_byte(amount) + self.bandwidth.serialization_time(amount)
@@ -344,12 +344,12 @@ impl Topology {
         self.switching
     }
 
-    /// Number of NPUs.
+    /// Returns the number of NPUs of the machine.
     pub fn npu_count(&self) -> u32 {
         self.npus
     }
 
-    /// The dimensions, innermost first.
+    /// Returns the dimensions, innermost first.
     pub fn dimensions(&self) -> &[TopologyDimension] {
         &self.dimensions
     }

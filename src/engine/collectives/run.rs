@@ -254,12 +254,12 @@ impl Default for CollectiveRun {
 }
 
 impl CollectiveRun {
-    /// Node of each member, or [`NONE`] before the member arrives and for absent members.
+    /// Returns the node of each member, or [`NONE`] before the member arrives and for absent members.
     pub fn nodes_of_members(&self) -> &[u32] {
         &self.arrivals.nodes
     }
 
-    /// Number of earlier collectives of the group.
+    /// Returns the number of earlier collectives of the group.
     pub fn sequence_number(&self) -> u32 {
         self.sequence
     }
@@ -313,8 +313,8 @@ impl CollectiveRun {
         ranks.expect("somebody started last")
     }
 
-    /// Returns three facts: the total time that members waited for the last member to start, the rank of that member,
-    /// and its share of the total.
+    /// Returns the total time that members waited for the last member to start, the rank of the last member, and its
+    /// share of the total.
     pub(super) fn sum_waiting_times(&self, plan: &GroupPlan) -> WaitTotals {
         let present = self
             .arrivals

@@ -1,4 +1,4 @@
-//! `auto`: the algorithm with the least time by formula, among all that support a primitive.
+//! `auto` selects the algorithm that takes the least time by formula, among all algorithms that support a primitive.
 //!
 //! The formulas are the tables in the algorithms' files, extended by the cost of the distance between members. A *line*
 //! has n members. For members k places apart, α(k) is the time of the first byte of a message, and t(x, k) is the

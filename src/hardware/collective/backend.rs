@@ -73,9 +73,9 @@ impl ChunkQueueSpec {
     /// First index of private queues, which exist only while one collective is in flight.
     pub const APART: u32 = 1 << 31;
 
-    /// Index of queue `number` of the `count` private queues of a collective
-    /// ([`CollectiveRequest::number`]). Indices repeat after 2^31, so two collectives in flight
-    /// whose indices are that far apart would share a queue.
+    /// Returns the index of queue `number` of the `count` private queues of a collective
+    /// ([`CollectiveRequest::number`]). Indices repeat after 2^31, so two collectives in flight whose indices are that
+    /// far apart would share a queue.
     #[inline]
     pub fn with_private_queue(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
@@ -348,7 +348,7 @@ pub trait EndpointModel: CollectiveBackend {
         acts: &mut Vec<ScriptAction>,
     );
 
-    /// Returns the processing at an endpoint before its first send and after each reception.
+    /// Returns the processing that an endpoint does before its first send and after each reception.
     fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointCost;
 
     /// Returns the bus transfer that the cause `of`, a stage's start or a message's reception, requires at an endpoint

@@ -84,7 +84,7 @@ pub(super) struct ResolvedChunks {
 }
 
 impl ResolvedChunks {
-    /// The chosen algorithms, or the machine's if none were chosen.
+    /// Returns the chosen algorithms, or the machine's algorithms if none were chosen.
     pub fn algorithms_or<'s>(&'s self, machine: &'s [AlgorithmChoice]) -> &'s [AlgorithmChoice] {
         self.algorithms.as_deref().unwrap_or(machine)
     }
@@ -112,7 +112,7 @@ struct PhaseKey {
     line: Vec<Npu>,
 }
 
-/// The properties that distinguish the paths of one machine.
+/// Returns the properties that distinguish the paths of one machine.
 fn path_key(path: NetworkPath) -> [u64; 3] {
     let others = path
         .others
@@ -471,8 +471,8 @@ impl CountedCollective<'_> {
         }
     }
 
-    /// Estimated time of the collective. The next chunk may enter a stage after the interval of the previous chunk,
-    /// while that chunk's life continues.
+    /// Returns the estimated time of the collective. The next chunk may enter a stage after the interval of the
+    /// previous chunk, while that chunk's life continues.
     fn estimate_end(
         &self,
         plan: &ChunkSchedule<StageAssignment>,
@@ -516,8 +516,8 @@ impl CountedCollective<'_> {
         simulate_flow_shop(&plan, stages).end
     }
 
-    /// A lower bound of [`Self::estimate_end`]: the time of all chunks in one phase, plus the least time before and
-    /// after the phase.
+    /// Returns a lower bound of [`Self::estimate_end`]: the time of all chunks in one phase, plus the least time before
+    /// and after the phase.
     fn lower_bound(&self, plan: &ChunkSchedule<StageAssignment>, costs: &[StageCost]) -> Span {
         let length = plan.stages_per_chunk();
         let sum = |all: &[StageCost]| all.iter().fold(Span::ZERO, |sum, cost| sum + cost.life);

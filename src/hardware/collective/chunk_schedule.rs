@@ -108,7 +108,7 @@ impl<S: Copy> ChunkSchedule<S> {
         Self { strands, ..self }
     }
 
-    /// Maximum number of concurrent strands of a chunk.
+    /// Returns the maximum number of concurrent strands of a chunk.
     #[inline]
     pub fn strand_count(&self) -> u32 {
         self.strands

@@ -261,8 +261,8 @@ mod tests {
         }
     }
 
-    /// The curve has all-gathers among 8 members in 7 steps over two links each: a start of 10 us, then 20 us for 1 MB,
-    /// 110 us for 10 MB and 210 us for 20 MB.
+    /// Returns a curve of all-gathers among 8 members, in 7 steps over two links each: a start of 10 us, then 20 us for
+    /// 1 MB, 110 us for 10 MB and 210 us for 20 MB.
     fn curve() -> CollectiveCurve {
         CollectiveCurve {
             kind: CollectiveKind::AllGather,

@@ -24,7 +24,7 @@ fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     }
 }
 
-/// The inverse of [`number_in_tree`].
+/// Returns x for the member with `number` in its tree: the inverse of [`number_in_tree`].
 fn position_of_number(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
     match number {
         0 => 0,

@@ -111,7 +111,7 @@ struct FlowShopSimulation<'a, S, F> {
 }
 
 impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
-    /// Index of a chunk's current stage in the lists of all stages.
+    /// Returns the index of a chunk's current stage in the lists of all stages.
     fn index(&self, chunk: u32) -> usize {
         self.chunk_schedule.route_of_chunk(chunk) * self.chunk_schedule.stages_per_chunk()
             + usize::from(self.stage[chunk as usize])

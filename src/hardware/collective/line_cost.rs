@@ -34,7 +34,7 @@ impl LoadedPath {
             .times(self.load)
     }
 
-    /// Time of the first byte: [`NetworkPath::first_byte`] without rounding.
+    /// Returns the time of the first byte: [`NetworkPath::first_byte`] without rounding.
     pub(super) fn first_byte(self, amount: BufferShare) -> TimeEstimate {
         let segment = self.path.switching.first_segment(amount);
         TimeEstimate::from(self.path.latency) + self.path.others.estimate_serialization(segment)
@@ -77,7 +77,7 @@ impl<'a> LineCostModel<'a> {
         }
     }
 
-    /// Number of members of the line.
+    /// Returns the number of members of the line.
     pub(super) fn member_count(&self) -> u32 {
         self.phase.size
     }

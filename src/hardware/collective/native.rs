@@ -496,10 +496,10 @@ impl NativeBackend<'_> {
         simulate_flow_shop(chunk_schedule, stages)
     }
 
-    /// Uncontended duration of a stage. Without a closed form the duration is an estimate, which affects only the order
-    /// of chunks and never a result. The estimate adds up successive messages over a link or up a tree; each has the
-    /// algorithm's message size and the latency of one link. The estimate is proportional to the message times, and is
-    /// a whole number of picoseconds if all message times are.
+    /// Returns the uncontended duration of a stage. Without a closed form the duration is an estimate, which affects
+    /// only the order of chunks and never a result. The estimate adds up successive messages over a link or up a tree;
+    /// each has the algorithm's message size and the latency of one link. The estimate is proportional to the message
+    /// times, and is a whole number of picoseconds if all message times are.
     fn uncontended_duration(
         &self,
         assignment: &StageAssignment,

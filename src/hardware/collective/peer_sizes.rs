@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// All messages of a phase as (from, to, bytes, credits required).
+    /// Returns all messages of a phase as (from, to, bytes, credits required).
     fn messages(
         sizes: &PeerSizes,
         extent: &GroupExtent,

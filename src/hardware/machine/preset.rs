@@ -105,7 +105,7 @@ fn scale_preset_text(
     let Some([at_name, at_size]) = build::scale_spans(&document).filter(|_| scalable) else {
         return Ok(None);
     };
-    // TOML rejects leading zeros.
+    // TOML rejects leading zeros, so remove them.
     let digits = size.trim_start_matches('0');
     let mut text = text.to_owned();
     text.replace_range(at_size, if digits.is_empty() { "0" } else { digits });

@@ -64,7 +64,7 @@ pub struct PortRequest {
     pub last: bool,
 }
 
-/// Number of chunks of `chunk_bytes` bytes in an access of `bytes`, at least one.
+/// Returns the number of chunks of `chunk_bytes` bytes in an access of `bytes`, at least one.
 pub(super) fn chunk_count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }

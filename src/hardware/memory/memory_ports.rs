@@ -31,7 +31,7 @@ impl MemoryPorts {
         Self { npus, of_die }
     }
 
-    /// Number of ports.
+    /// Returns the number of ports.
     pub fn port_count(&self) -> u32 {
         self.npus.len() as u32
     }

@@ -48,22 +48,22 @@ impl NetworkAttachment {
         }
     }
 
-    /// Name of the dimension in reports.
+    /// Returns the name of the dimension for reports.
     pub fn dimension_name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes per second of a port, in each direction.
+    /// Returns the bytes per second of a port, in each direction.
     pub fn port_bandwidth(&self) -> Bandwidth {
         self.bandwidth
     }
 
-    /// Latency of one link, between the fabric and the NPU.
+    /// Returns the latency of one link, between the switch and the NPU.
     pub fn link_latency(&self) -> Span {
         self.latency
     }
 
-    /// Bytes that a channel sends at once.
+    /// Returns the number of bytes that a channel sends as one chunk.
     pub fn chunk_size(&self) -> Bytes {
         self.chunk
     }

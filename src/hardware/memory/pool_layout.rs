@@ -103,12 +103,12 @@ impl PoolLayout {
         self.stages = self.stages.max(leg.stage + 1);
     }
 
-    /// Bytes per second of each server.
+    /// Returns the bytes per second of each server, by index.
     pub fn server_rates(&self) -> &[f64] {
         &self.rates
     }
 
-    /// Number of stages.
+    /// Returns the number of stages of the layout.
     pub fn stage_count(&self) -> usize {
         self.stages as usize
     }

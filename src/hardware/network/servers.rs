@@ -112,7 +112,8 @@ impl ServerTable {
         self.server_mut(place).coming += 1;
     }
 
-    /// Serves a message that was announced with [`Self::expect`] and arrives `now` (see [`Self::serve_message`]).
+    /// Serves a message that was announced with [`Self::expect_message`] and arrives `now` (see
+    /// [`Self::serve_message`]).
     #[inline]
     pub fn serve_expected(&mut self, now: Time, place: ServerId, span: Span) -> Time {
         self.server_mut(place).coming -= 1;

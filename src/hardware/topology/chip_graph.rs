@@ -129,12 +129,12 @@ impl ChipGraph {
         }
     }
 
-    /// Name of the graph, such as `torus:2x4`.
+    /// Returns the name of the graph, such as `torus:2x4`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Number of chips.
+    /// Returns the number of chips of the graph.
     pub fn chip_count(&self) -> u32 {
         self.links.len() as u32
     }

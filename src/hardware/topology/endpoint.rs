@@ -174,8 +174,8 @@ mod tests {
     use super::*;
     use chakram_base::units::BufferShare;
 
-    /// Four NPUs in a line, with links of 100 GB/s and 50 ns. NPU 3 has a memory of 40 GB/s and 300 ns. The outer
-    /// dimension is a switch of two, and a memory of 200 GB/s and 500 ns is beyond its ports.
+    /// Returns a topology of four NPUs in a line, with links of 100 GB/s and 50 ns. NPU 3 has a memory of 40 GB/s and
+    /// 300 ns. The outer dimension is a switch of two, and a memory of 200 GB/s and 500 ns is beyond its ports.
     fn line(switching: SwitchingMode) -> Topology {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let dimension = |shape, size, gb, ns| TopologyDimension {

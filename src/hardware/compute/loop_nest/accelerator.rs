@@ -54,7 +54,7 @@ pub struct LoopNestAccelerator {
 }
 
 impl LoopNestAccelerator {
-    /// Number of units in the array.
+    /// Returns the number of units in the array.
     pub fn unit_count(&self) -> u64 {
         u64::from(self.array[0]) * u64::from(self.array[1])
     }
@@ -97,8 +97,8 @@ const DRAM: f64 = 1300.0 / 8.0;
 const REGISTER: f64 = 0.42564;
 
 impl GemminiSettings {
-    /// `side` x `side` units at 700 MHz, with Gemmini's default 256 KiB of scratchpad and 64 KiB of accumulator, and
-    /// 128 bit per cycle of main memory. `None` if `side` is 0 or above 1024.
+    /// Returns an array of `side` x `side` units at 700 MHz, with Gemmini's default 256 KiB of scratchpad and 64 KiB of
+    /// accumulator, and 128 bit per cycle of main memory. `None` if `side` is 0 or above 1024.
     pub fn square_array(side: u32) -> Option<Self> {
         let clock = Frequency::new(700e6)?;
         (1..=1024).contains(&side).then_some(Self {

@@ -96,7 +96,7 @@ impl LayerShape {
         Self::new([1, n, k, m, 1, 1, 1])
     }
 
-    /// Size of a loop.
+    /// Returns the number of iterations of a loop.
     pub fn loop_size(&self, dimension: LoopDimension) -> u64 {
         self.sizes[dimension as usize]
     }
@@ -123,8 +123,8 @@ impl LayerShape {
         (outputs - 1) * self.stride[along] + (weights - 1) * self.dilation[along] + 1
     }
 
-    /// Returns the bytes of all tensors in memory, with each word counted once; `word` is the bytes per word of each
-    /// tensor.
+    /// Returns the bytes of all tensors in memory, with each word counted once; `word` contains the bytes per word of
+    /// each tensor.
     pub fn least_bytes(&self, word: [u64; 3]) -> u64 {
         let all = LayerTensor::ALL.iter();
         all.map(|&(tensor, _)| self.count_tensor_words(tensor, &self.sizes) * word[tensor as usize])

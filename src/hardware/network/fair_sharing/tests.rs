@@ -8,7 +8,7 @@ use chakram_base::ids::OpIndex;
 use chakram_base::units::Bandwidth;
 use proptest::prelude::*;
 
-/// 1 GB/s: 1,000 ps per byte.
+/// Returns 1 GB/s, which is 1,000 ps per byte.
 fn gigabyte() -> Bandwidth {
     Bandwidth::new(1e9).unwrap()
 }
@@ -129,8 +129,8 @@ mod stored {
     use crate::topology::SwitchingMode;
     use crate::topology::chip_graph::ChipGraph;
 
-    /// A path 0 - 1 - 2 - 3 with 1,000 ps per byte and 50 ps of latency per unit of length. The middle link is two
-    /// units long.
+    /// Returns a path 0 - 1 - 2 - 3 with 1,000 ps per byte and 50 ps of latency per unit of length. The middle link is
+    /// two units long.
     fn path() -> Topology {
         let links = vec![
             vec![(1, 1)],
