@@ -99,7 +99,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         &self.chunks
     }
 
-    /// Returns the state of simulated collectives for changes.
+    /// Returns the state of simulated collectives, which the caller may change.
     #[inline]
     pub fn chunk_executor_mut(&mut self) -> &mut ChunkExecutor<'a, M> {
         &mut self.chunks

@@ -75,7 +75,7 @@ pub struct LaunchRecord {
 /// Requests of a feed, collected while the feed handles a notification.
 #[derive(Debug, Default)]
 pub struct LaunchQueue {
-    /// Number of the next launch of the run.
+    /// Number that the run's next launch will get.
     pub(super) next: u64,
     pub(super) orders: Vec<LaunchOrderEntry>,
 }

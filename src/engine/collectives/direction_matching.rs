@@ -21,7 +21,7 @@ pub(super) struct UnsortedMessage {
     /// ([`ChunkExecutor::shared_stage`]).
     pub stage: SharedStage,
     /// For a message, the number of steps that its receiver must have taken. For a request, the requested step. Both
-    /// are in the sender's numbering.
+    /// numbers are in the sender's numbering.
     pub number: u32,
     pub is_request: bool,
 }

@@ -24,7 +24,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         SharedStage(self.matching_stage_index(run, own, run.schedule, number.0))
     }
 
-    /// Returns the stage in the schedule of the member at `position` that has the shared number `shared`.
+    /// Returns the stage with the shared number `shared`, as an index in the schedule of the member at `position`.
     pub(super) fn own_stage(
         &self,
         run: &CollectiveRun,

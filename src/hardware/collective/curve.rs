@@ -80,8 +80,8 @@ pub struct LinkChange {
 }
 
 impl LinkChange {
-    /// Returns the change for a collective along `phase`. `None` if the phase's links equal `measured_at`, or if
-    /// `measured_at` is unknown.
+    /// Returns the change of links for a collective along `phase`. `None` if the phase's links equal `measured_at`, or
+    /// if `measured_at` is unknown.
     pub(super) fn between_links(
         measured_at: Option<LinkRates>,
         phase: &GroupPhase,

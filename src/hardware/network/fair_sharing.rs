@@ -57,7 +57,7 @@ const ALIKE: f64 = 1.0 + 1e-9;
 /// Half a picosecond, in seconds.
 const HALF_PICOSECOND: f64 = 0.5e-12;
 
-/// A message, load or store in flight, some of whose bytes have not left.
+/// A message, load or store in flight that still has unsent bytes.
 #[derive(Clone, Copy, Debug)]
 struct MessageStream {
     op: OpIndex,

@@ -45,7 +45,7 @@ pub(in crate::network) struct RouteCursor {
     crossed: usize,
     first: usize,
     /// Side of the second of this dimension's two servers, if only the first has been passed; `at` is then already the
-    /// NPU after both.
+    /// NPU after both servers.
     second: Option<u8>,
 }
 
