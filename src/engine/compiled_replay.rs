@@ -75,8 +75,9 @@ pub struct CompiledReplay<'a> {
 impl<'a> CompiledReplay<'a> {
     /// Places ranks, determines durations of nodes and matches collectives and messages.
     ///
-    /// Fails on workloads that cannot run: more ranks than NPUs, ranks that disagree on a group's collectives,
-    /// unmatched messages, missing or too small memories, and recorded communication times that no trace contains.
+    /// Fails on workloads that cannot run: with more ranks than NPUs, with different collectives of a group at
+    /// different ranks, with unmatched messages, with missing or too small memories, or without the required recorded
+    /// communication times.
     pub fn new(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -253,8 +254,8 @@ impl<'a> CompiledReplay<'a> {
             .is_some()
     }
 
-    /// If collectives of `kind` in `group` take times that were measured on other links than the machine's, returns the
-    /// dimension and the links on which they were measured.
+    /// Returns the dimension and the links on which the times of collectives of `kind` in `group` were measured, if
+    /// these links differ from the machine's.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,

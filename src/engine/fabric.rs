@@ -105,8 +105,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.rehearsed_links()
     }
 
-    /// Returns the lowest-numbered run that has reserved a link which bytes sent between `ends` at `now` would use, or
-    /// `None` if no run has.
+    /// Returns the lowest number of the runs whose reserved links would be used by bytes sent between `ends` at `now`.
+    /// `None` if there are no such runs.
     #[inline]
     pub fn lowest_reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network

@@ -143,8 +143,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id. If a node became ready because
-    /// another node completed immediately, it waits until a further node completes, unless no other node is in flight.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that became ready through an
+    /// immediate completion waits until a further node completes, unless no other node is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {

@@ -213,8 +213,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notifies observers of the halves whose transfer begins when a send is issued: the receive, and also the send
-    /// unless the receiver must request the message.
+    /// Notifies observers of the transfers that begin when a send is issued: the receive's, and also the send's unless
+    /// the receiver must request the message.
     fn begin_send<D: Discipline>(
         &mut self,
         flow: &Dataflow<'_>,

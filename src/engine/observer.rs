@@ -126,9 +126,9 @@ pub trait Observer {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// Called when `node` is complete.
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
-    /// Called when the transfer of an issued collective, send or receive `node` begins, because all partners for which
-    /// the node waits have begun. A receive waits for its send. A send waits for its receive only if it needs the
-    /// receiver's request or takes its recorded duration.
+    /// Called when the transfer of an issued collective, send or receive `node` begins: all partners for which the node
+    /// waits have begun. A receive waits for its send. A send waits for its receive only if it needs the receiver's
+    /// request or takes its recorded duration.
     fn on_transfer_began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when all members of a collective have completed it.
     fn on_collective_ended(&mut self, record: &CollectiveRecord);

@@ -58,8 +58,8 @@ impl<'a> LaunchSource<'a> {
 ///
 /// # Errors
 ///
-/// Fails if the programs are for different machines or models, if a launch names a missing program or NPU, if launches
-/// deadlock, or if simulated time overflows.
+/// Fails if the programs are for different machines or models, a launch names a missing program or NPU, launches
+/// deadlock, or simulated time overflows.
 pub fn run_launches<'a>(
     programs: &'a [CompiledReplay<'a>],
     feeds: &mut [&mut dyn LaunchFeed],

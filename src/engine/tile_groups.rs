@@ -107,8 +107,8 @@ struct TileGroup {
 struct GroupOrigin {
     /// Number of groups and single instances into which the original group is currently split.
     parts: u32,
-    /// For each lane of the NPU, true if other nodes share it with a collective that waits for all members (empty if no
-    /// lane is shared).
+    /// For each lane of the NPU, true if collectives that wait for all members share the lane with other nodes. Empty
+    /// if no lane is shared.
     shared_lanes: Vec<bool>,
 }
 

@@ -22,8 +22,7 @@ const MAKERS: [(&str, &[&str]); 5] = [
     ("Huawei", &["huawei", "ascend"]),
 ];
 
-/// Words that a device's name must contain, words that it must not contain, and the preset and the NPU class to which
-/// the device belongs.
+/// Words that a device's name must contain, words that it must not contain, and the device's preset and NPU class.
 type DevicePreset = (
     &'static [&'static str],
     &'static [&'static str],

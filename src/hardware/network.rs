@@ -342,8 +342,8 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the time for which a message occupies the link over which its sender sends all messages, or `None` if
-    /// there is no such link. Successive messages of one sender begin at least this time apart.
+    /// Returns the time for which a message occupies its sender's link if each sender sends all messages over one link,
+    /// otherwise `None`. Successive messages of one sender begin at least this time apart.
     fn link_time(&self, _amount: BufferShare) -> Option<Span> {
         None
     }

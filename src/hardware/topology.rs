@@ -360,16 +360,16 @@ impl Topology {
         self.links[d]
     }
 
-    /// Returns two sides: the side on which a message leaves `a`, along the first dimension that it crosses, and the
-    /// side on which it enters `b`, along the last dimension. Side 1 is downwards if NPUs are wired to their
-    /// neighbours; every other side is 0.
+    /// Returns the side on which a message leaves `a` (along the first dimension that it crosses), and the side on
+    /// which it enters `b` (along the last dimension). Side 1 is downwards if NPUs are wired to their neighbours; every
+    /// other side is 0.
     #[inline]
     pub fn port_directions(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.end_ports(a, b).map(|(_, side)| side)
     }
 
-    /// Returns two ports, each as (dimension, side): the port through which a message leaves `a` (along the first
-    /// dimension that it crosses), and the port through which it enters `b` (along the last).
+    /// Returns the port through which a message leaves `a` (along the first dimension that it crosses), and the port
+    /// through which it enters `b` (along the last dimension), each as (dimension, side).
     #[inline]
     pub fn end_ports(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
         let mut ports: Option<[(usize, u32); 2]> = None;

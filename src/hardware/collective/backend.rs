@@ -147,8 +147,8 @@ pub struct UncontendedCost<'a> {
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if other operations may send messages at the same time.
     pub shared: bool,
-    /// Time for which a message occupies the link over which its sender sends all messages, or `None` if there is no
-    /// such link.
+    /// Time for which a message occupies its sender's link if each sender sends all messages over one link, otherwise
+    /// `None`.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
     /// Takes a dimension, the number of members in a line, and a pattern. Returns true if the line's messages delay one
     /// another only by `link_time`. Each member of such a line sends at most one message and receives at most one
@@ -431,10 +431,10 @@ pub trait IssueDiscipline: CollectiveBackend {
     /// later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns successive reorderings that turn the order in which members begin a collective of `chunk_schedule` into
-    /// the order in which they end it, at the same instant. The collective must have a closed form. `None` if the order
-    /// is not proved; a caller that needs the order then simulates the collective message by message. Only called in
-    /// [`InsertionOrder`].
+    /// Returns successive reorderings. Applied to the order in which members begin a collective of `chunk_schedule`,
+    /// they give the order in which members end it at the same instant. The collective must have a closed form. `None`
+    /// if the order is not proved; a caller that needs the order then simulates the collective message by message. Only
+    /// called in [`InsertionOrder`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkSchedule<Self::Stage>,

@@ -52,8 +52,8 @@ impl LinkRates {
     }
 }
 
-/// If the `curves` for collectives of `kind` were measured on links that differ from the links of `topology`, returns
-/// the dimension and the links on which they were measured.
+/// Returns the dimension and the links on which the `curves` for collectives of `kind` were measured, if these links
+/// differ from the links of `topology`.
 pub fn measured_elsewhere(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,

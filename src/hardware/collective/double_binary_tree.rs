@@ -1,7 +1,7 @@
 //! Double binary tree: two binary trees with one root, between which chunks alternate.
 //!
 //! Both trees of a double binary tree have the shape of a [`tree`]. The second tree numbers the members other than the
-//! root differently. If n is odd, the members are numbered backwards, so that odd and even numbers swap; if n is even,
+//! root differently. If n is odd, the members are numbered backwards, so that odd and even numbers swap. If n is even,
 //! each number is one less, and 1 becomes n−1. Leaves have odd numbers, and a member whose number is even in one tree
 //! has an odd number in the other. Every member except the root is therefore a leaf in at least one of the two trees.
 //! For two all-reduced chunks a member sends and receives 4 times; in a single tree, an inner member sends and receives

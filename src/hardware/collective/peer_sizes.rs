@@ -96,7 +96,7 @@ impl PeerSizes {
         self.equivalent
     }
 
-    /// Returns the algorithm that carries unequal parts where `algorithm` carries equal parts: `algorithm` itself if it
+    /// Returns the algorithm for unequal parts, given the `algorithm` for equal parts. The result is `algorithm` if it
     /// sends each part directly from its sender to its receiver, otherwise `direct`.
     pub fn resolve_algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
         match algorithm {

@@ -36,8 +36,7 @@ pub struct ExclusiveNetwork<'a> {
     way: Vec<ServerId>,
     claims: LinkClaims,
     rehearsal: Option<LinkRehearsal>,
-    /// Links that other transfers occupied after an operation which was then retracted, and the times until which these
-    /// links are busy.
+    /// Links on which other transfers followed a retracted operation, and the times until which these links are busy.
     displaced: Vec<(ServerId, Time)>,
 }
 

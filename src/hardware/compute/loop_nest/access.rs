@@ -50,8 +50,8 @@ struct TileLoads {
 }
 
 impl LoopNestAccelerator {
-    /// Returns the cost of `mapping` for `layer`. `None` if a tile does not fit, if a loop does not cover its
-    /// dimension, or if the mapping has more rows or columns than the array.
+    /// Returns the cost of `mapping` for `layer`. `None` if a tile does not fit, a loop does not cover its dimension,
+    /// or the mapping has more rows or columns than the array.
     pub fn evaluate_mapping(
         &self,
         layer: &LayerShape,

@@ -17,8 +17,8 @@ pub(super) const DOWNWARDS: usize = 2;
 /// The servers that a route includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentionScope {
-    /// In each dimension that is crossed, the egress of the NPU at which the message enters the dimension, and the
-    /// ingress of the NPU at which it leaves the dimension.
+    /// Two servers in each dimension that is crossed: the egress of the NPU where the message enters the dimension, and
+    /// the ingress of the NPU where it leaves the dimension.
     Ports,
     /// Every link is a server; a wire between fully connected NPUs is a server at both ends.
     Links,
