@@ -70,7 +70,7 @@ pub(super) struct Messages<'a> {
     ends_on_arrival: bool,
     /// Messages in content order, one per pair of a send and a receive.
     pairs: Vec<MessageState>,
-    /// Channels in insertion order.
+    /// Channels of messages, used only by the discipline of insertion order.
     channels: Vec<MessageChannel>,
     /// For each channel, the channel that counts its requests. A reference is enough, because there is only one launch
     /// in insertion order.

@@ -1,4 +1,4 @@
-//! Remote loads and stores in flight, for every attachment.
+//! Remote loads and stores in flight, for every kind of attachment.
 
 use super::{
     AccessEnd, NetworkAttachment, PortRequest, RemoteMemory, RemoteMemoryAccess, channel_stream,

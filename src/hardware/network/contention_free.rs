@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 struct PortCalendar {
     egress: Time,
     ingress: Time,
-    /// Turn of the message that entered last.
+    /// Place in the receiver's program of the message that entered last.
     last: MessagePriority,
     others: Time,
 }

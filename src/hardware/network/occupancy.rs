@@ -1,4 +1,4 @@
-//! Busy time of links between cores, and of memory ports.
+//! Busy times of links between cores and of memory ports.
 
 use super::servers::{IN, ServerTable};
 use crate::topology::Topology;

@@ -10,7 +10,7 @@
 //! order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the chunks of the Themis paper are equal): the same, except for the
-//! size of a chunk that follows the loads. Such a chunk is just large enough to raise the least loaded dimension, which
+//! size of a chunk that is ordered by loads. Its size is just large enough to raise the least loaded dimension, which
 //! it visits first, to the load of the most loaded dimension:
 //!
 //! ```text
@@ -68,8 +68,8 @@ impl<'a> ThemisBalancer<'a> {
         }
     }
 
-    /// Creates a balancer for chunks that make the loads equal, without any load yet. Equality has to be detected, so
-    /// rates are relative to the first phase: if rates and sizes are powers of two, loads are exact.
+    /// Creates a balancer for chunks that make the loads equal, without any load yet. Rates are relative to the first
+    /// phase, so that equal loads are detected: if rates and sizes are powers of two, loads are exact.
     pub fn without_load(extent: &'a GroupExtent, topology: &Topology) -> Self {
         let mut balance = Self::new(extent, topology);
         if let Some(&first) = balance.rates.first() {
