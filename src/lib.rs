@@ -416,8 +416,8 @@ pub mod report {
         MemoryObserver, MemoryRow, NodeSpan, NodeTable, Observer, OperatorObserver,
         PictureRecorder, RankBusyTime, ReplayPictures, Report, RunSegment, SpanRecorder,
         Throughput, TimeCategory, TimelineFormat, TimelineSelection, TimelineWriter,
-        gather_reports, replay_in, replay_launched, replay_to_report, replay_to_report_with_nodes,
-        report_csv, report_text,
+        gather_reports, replay_folded, replay_in, replay_launched, replay_to_report,
+        replay_to_report_with_nodes, report_csv, report_text,
     };
     pub use chakram_report::{compare, csv, edits, json, sensitivity, settings, text};
 }

@@ -27,6 +27,7 @@ use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{NetworkBackend, NetworkKind};
 use chakram_hardware::topology::link_graph::MOST_NPUS;
 use chakram_trace::format::CollectiveKind;
+use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 
 /// A group of the workload, with its placement on the machine.
@@ -49,6 +50,8 @@ pub struct GroupView<'a> {
 pub struct CompiledReplay<'a> {
     /// The workload without added launches.
     given: &'a Workload,
+    /// The options, with the correction resolved.
+    options: ReplayOptions,
     /// The workload with added launch nodes, or `None` if the host launches no nodes.
     launched: Option<Workload>,
     pub(super) machine: &'a Machine,
@@ -132,6 +135,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
             given: workload,
+            options: options.clone(),
             launched,
             machine,
             stepwise: options.stepwise || options.links,
@@ -149,6 +153,29 @@ impl<'a> CompiledReplay<'a> {
             describer: backend.describer(),
             chosen: ChunkChoices::default(),
         })
+    }
+
+    /// Compiles a part of the workload for the same machine, with the same options and the same sources of durations.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Self::new`].
+    pub(super) fn compile_part<'p>(
+        &'p self,
+        part: &'p Workload,
+    ) -> Result<CompiledReplay<'p>, ReplayRefusal> {
+        let (custom, chosen) = (&self.custom, &self.chosen);
+        let backend = create_native_backend(
+            self.machine,
+            custom,
+            std::iter::empty(),
+            &self.prices,
+            chosen,
+        );
+        let compiled =
+            CompiledReplay::with_prices(part, self.machine, &self.options, &backend, self.prices)?;
+        let chosen = chosen.clone();
+        Ok(CompiledReplay { chosen, ..compiled })
     }
 
     /// Fails if most kernels would take no time because no model determines their durations.
@@ -279,6 +306,12 @@ impl<'a> CompiledReplay<'a> {
         self.plan.instances[instance.index()].slots[call.group as usize].group
     }
 
+    /// The groups of an instance, by slot of its graph.
+    pub fn groups_of(&self, instance: InstanceId) -> impl Iterator<Item = ReplayGroupId> + '_ {
+        let slots = self.plan.instances[instance.index()].slots.iter();
+        slots.map(|slot| slot.group)
+    }
+
     /// Returns the group of a collective node, and the index of its call in the group, from 0.
     pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
         let of = &self.workload().instances()[instance.index()];
@@ -313,6 +346,20 @@ impl<'a> CompiledReplay<'a> {
     /// Returns the number of collectives of each group, in the order of [`Self::group_views`].
     pub fn call_counts(&self) -> impl Iterator<Item = usize> + '_ {
         self.plan.groups.iter().map(|group| group.calls.len())
+    }
+
+    /// Number of sends of all ranks.
+    pub fn count_sends(&self) -> u64 {
+        let workload = self.workload();
+        let graphs = workload.graphs().iter().map(|graph| {
+            let is_send = |node: &NodeIndex| graph.kind(*node) == NodeKind::Send;
+            graph.nodes().filter(is_send).count() as u64
+        });
+        let sends: Vec<u64> = graphs.collect();
+        let instances = workload.instances().iter();
+        instances
+            .map(|instance| sends[instance.graph.index()])
+            .sum()
     }
 
     /// Returns the number that a send and its receive share, or `None` if the other end has no trace.

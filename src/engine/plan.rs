@@ -69,6 +69,8 @@ pub(super) struct GroupPlan {
     /// True if a member's lane for these collectives also serves other nodes. Each collective is then launched only
     /// when every member is ready for it.
     pub launches_together: bool,
+    /// For each member, the number of members that it represents in a folded replay; empty if each represents itself.
+    pub represents: Vec<u32>,
 }
 
 impl GroupPlan {

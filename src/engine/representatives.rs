@@ -207,7 +207,7 @@ impl CopyComparison<'_> {
 /// Returns the layout of `npus` along dimension `d`. In switched dimensions, only the equality of coordinates has an
 /// effect, so equal coordinates get the same number, in the order of first use. In wired dimensions, the result
 /// contains each NPU's distance from the first NPU.
-fn distances_along(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
+pub(super) fn distances_along(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()
         .map(|&npu| topology.coordinate_of(npu, d))

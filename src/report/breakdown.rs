@@ -17,10 +17,10 @@ use super::stages::PipelineStages;
 use super::{CollectiveRecord, Observer, TimeCategory};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
-use chakram_engine::CompiledReplay;
-use chakram_engine::InstanceId;
+use chakram_engine::{CompiledReplay, FoldedReplay, InstanceId};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::RankInstance;
 use serde::{Deserialize, Serialize};
 
 /// Number of kinds of collectives.
@@ -71,6 +71,14 @@ pub struct ChargedTime {
 }
 
 impl ChargedTime {
+    fn add(&mut self, other: &Self) {
+        self.waiting += other.waiting;
+        self.exposed_waiting += other.exposed_waiting;
+        self.transferring += other.transferring;
+        self.exposed_transferring += other.exposed_transferring;
+        self.bubble += other.bubble;
+    }
+
     /// Returns the exposed communication (waiting and transfer) without the bubble.
     pub fn exposed_time(&self) -> Span {
         self.exposed_waiting - self.bubble + self.exposed_transferring
@@ -98,9 +106,12 @@ pub struct NpuTime {
 pub struct BreakdownObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
     npus: Vec<NpuTimeTracker>,
-    /// Time charged to each group and kind of collective, then to messages between ranks, then to unknown
-    /// communication.
+    /// Time charged to communications, by label.
     charged: Vec<ChargedTime>,
+    /// For each instance, its first label, if instances have labels of their own: one for each group slot and kind, then
+    /// messages and unknown communication. Otherwise, labels are shared: one for each group and kind, then messages and
+    /// unknown communication.
+    own_labels: Option<Vec<u32>>,
     stages: PipelineStages<'a>,
 }
 
@@ -115,8 +126,27 @@ impl<'a> BreakdownObserver<'a> {
         Self {
             npus: npus.collect(),
             charged: vec![ChargedTime::default(); prepared.group_views().count() * KINDS + 2],
+            own_labels: None,
             stages: PipelineStages::new(prepared),
             prepared,
+        }
+    }
+
+    /// Creates an observer of all instances of the part of a folded job. It separates the time charged by each instance,
+    /// because instances represent different numbers of ranks.
+    pub(super) fn of_part(prepared: &'a CompiledReplay<'a>) -> Self {
+        let instances = prepared.workload().instances().iter();
+        let labels = |of: &RankInstance| of.groups.len() * KINDS + 2;
+        let mut next = 0;
+        let firsts = instances.map(|instance| {
+            next += labels(instance);
+            (next - labels(instance)) as u32
+        });
+        let firsts = firsts.collect();
+        Self {
+            charged: vec![ChargedTime::default(); next],
+            own_labels: Some(firsts),
+            ..Self::new(prepared)
         }
     }
 
@@ -138,6 +168,36 @@ impl<'a> BreakdownObserver<'a> {
             }
         });
         (times.collect(), self.charged)
+    }
+
+    /// Returns the same as [`Self::into_times`] for the whole job that the observed part represents.
+    pub(super) fn into_whole_times(
+        self,
+        makespan: Span,
+        whole: &CompiledReplay<'_>,
+        folded: &FoldedReplay<'_>,
+    ) -> (Vec<NpuTime>, Vec<ChargedTime>) {
+        let firsts = self.own_labels.clone().unwrap_or_default();
+        let (times, charged) = self.into_times(makespan);
+        let mut sums = vec![ChargedTime::default(); whole.group_views().count() * KINDS + 2];
+        let [messages, unknown] = [sums.len() - 2, sums.len() - 1];
+        for (instance, &by) in (0..).map(InstanceId).zip(&folded.instances) {
+            let own = &charged[firsts[by.index()] as usize..];
+            let mut labels = 0;
+            for group in whole.groups_of(instance) {
+                let kinds = &mut sums[group.index() * KINDS..][..KINDS];
+                let own = own[labels..].iter();
+                kinds
+                    .iter_mut()
+                    .zip(own)
+                    .for_each(|(sum, own)| sum.add(own));
+                labels += KINDS;
+            }
+            sums[messages].add(&own[labels]);
+            sums[unknown].add(&own[labels + 1]);
+        }
+        let times = folded.instances.iter().map(|by| times[by.index()]);
+        (times.collect(), sums)
     }
 }
 
@@ -194,13 +254,29 @@ impl Observer for BreakdownObserver<'_> {
         npu.active[part as usize] += 1;
         if part == TimeCategory::Communication {
             let graph = self.graph_of_instance(instance);
-            let label = match kind {
-                NodeKind::Collective => {
-                    let group = self.prepared.group_of(instance, node).index();
-                    group * KINDS + graph.collective_of(node).kind as usize
+            let label = match &self.own_labels {
+                Some(firsts) => {
+                    let slots = self.prepared.workload().instances()[instance.index()]
+                        .groups
+                        .len();
+                    let label = match kind {
+                        NodeKind::Collective => {
+                            let call = graph.collective_of(node);
+                            call.group as usize * KINDS + call.kind as usize
+                        }
+                        NodeKind::Communication => slots * KINDS + 1,
+                        _ => slots * KINDS,
+                    };
+                    firsts[instance.index()] as usize + label
                 }
-                NodeKind::Communication => self.charged.len() - 1,
-                _ => self.charged.len() - 2,
+                None => match kind {
+                    NodeKind::Collective => {
+                        let group = self.prepared.group_of(instance, node).index();
+                        group * KINDS + graph.collective_of(node).kind as usize
+                    }
+                    NodeKind::Communication => self.charged.len() - 1,
+                    _ => self.charged.len() - 2,
+                },
             };
             let for_stage = self.stages.is_between(instance, node, kind);
             let place = graph.communication_index(node);

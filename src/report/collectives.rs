@@ -10,8 +10,7 @@ use super::breakdown::ChargedTime;
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
-use chakram_engine::InstanceId;
-use chakram_engine::ReplayGroupId;
+use chakram_engine::{CompiledReplay, FoldedReplay, GroupView, InstanceId, ReplayGroupId};
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
@@ -84,6 +83,36 @@ impl CollectiveObserver {
             late: BTreeMap::new(),
             loads: None,
         }
+    }
+
+    /// Returns the observer of the whole job that the observed part represents: each group has the tallies of the group
+    /// that represents it, and the ranks for which others waited are the members at the same positions.
+    pub(super) fn unfold(self, whole: &CompiledReplay<'_>, folded: &FoldedReplay<'_>) -> Self {
+        let of_part: Vec<GroupView<'_>> = folded.part.group_views().collect();
+        let mut late = BTreeMap::new();
+        let by_group = (0..).map(ReplayGroupId).zip(whole.group_views());
+        let by_group = by_group.map(|(group, view)| {
+            let by = folded.groups[group.index()];
+            for (kind, ..) in CollectiveKind::ALL {
+                let Some(ranks) = self.late.get(&(by, kind)) else {
+                    continue;
+                };
+                let positions = of_part[by.index()].members.iter().zip(view.members);
+                let ranks = positions.filter_map(|(own, rank)| Some((*rank, *ranks.get(own)?)));
+                late.insert((group, kind), ranks.collect());
+            }
+            self.by_group[by.index()]
+        });
+        Self {
+            by_group: by_group.collect(),
+            late,
+            loads: self.loads,
+        }
+    }
+
+    /// Returns the number of calls of all groups and kinds.
+    pub(super) fn count_calls(&self) -> u64 {
+        self.nonzero_tallies().map(|(.., tally)| tally.calls).sum()
     }
 
     /// Returns the rank for which the others waited longest in collectives of `kind` in `group`, and the waiting time

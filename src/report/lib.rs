@@ -76,7 +76,7 @@ pub use memory::{MemoryObserver, MemoryRow};
 pub use node_table::{NodeTable, RowLimit};
 pub use operators::OperatorObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
-pub use replay::{replay_in, replay_to_report, replay_to_report_with_nodes};
+pub use replay::{replay_folded, replay_in, replay_to_report, replay_to_report_with_nodes};
 pub use spans::{NodeSpan, SpanRecorder};
 pub use summary::HashedInput;
 pub use throughput::Throughput;

@@ -13,8 +13,7 @@ use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Bytes, Time, format_percent_of};
-use chakram_engine::CompiledReplay;
-use chakram_engine::InstanceId;
+use chakram_engine::{CompiledReplay, FoldedReplay, InstanceId};
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
 use pool_memory::RankCapacities;
@@ -197,17 +196,36 @@ impl<'a> MemoryObserver<'a> {
     }
 
     /// Returns a row for each rank whose trace states allocations or frees, sorted by rank.
-    pub fn into_rows(mut self) -> Vec<MemoryRow> {
+    pub fn into_rows(self) -> Vec<MemoryRow> {
+        let instances = 0..self.prepared.workload().instances().len();
+        let prepared = self.prepared;
+        self.into_rows_as(prepared, instances)
+    }
+
+    /// Returns the same as [`Self::into_rows`] for the whole job that the observed part represents.
+    pub(super) fn into_whole_rows(
+        self,
+        whole: &CompiledReplay<'_>,
+        folded: &FoldedReplay<'_>,
+    ) -> Vec<MemoryRow> {
+        self.into_rows_as(whole, folded.instances.iter().map(|by| by.index()))
+    }
+
+    /// Returns the rows of `prepared`, whose instances took the memory of the observed instances `observed`.
+    fn into_rows_as(
+        mut self,
+        prepared: &CompiledReplay<'_>,
+        observed: impl Iterator<Item = usize>,
+    ) -> Vec<MemoryRow> {
         self.followed.end_all_instances();
-        let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
-        let followed = workload
-            .instances()
-            .iter()
-            .zip(self.followed.totals_by_instance());
+        let (workload, machine) = (prepared.workload(), prepared.machine());
+        let totals: Vec<_> = self.followed.totals_by_instance().collect();
+        let observed = observed.filter_map(|instance| totals.get(instance).copied());
+        let followed = workload.instances().iter().zip(observed);
         let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
         let capacities = RankCapacities::new(workload, machine);
         let rows = followed.map(|(instance, (graph, totals))| {
-            let npu = self.prepared.npu_of_rank(instance.rank);
+            let npu = prepared.npu_of_rank(instance.rank);
             let peak = totals.peak;
             let named = |node: NodeIndex| NamedNode {
                 id: graph.id(node),

@@ -48,8 +48,16 @@ impl MemoryAccessSums {
         }
     }
 
-    /// Adds an access that took `span`; `memory` is the index of the named memory, or `None` for other memory.
-    pub fn add_access(&mut self, graph: &Graph, node: NodeIndex, memory: Option<u32>, span: Span) {
+    /// Adds accesses that took `span` each, one for each of `count` ranks; `memory` is the index of the named memory,
+    /// or `None` for other memory.
+    pub fn add_access(
+        &mut self,
+        graph: &Graph,
+        node: NodeIndex,
+        memory: Option<u32>,
+        span: Span,
+        count: u64,
+    ) {
         let at = match (graph.kind(node), memory) {
             (NodeKind::LocalMemory, _) => 0,
             (_, None) => 1,
@@ -57,12 +65,13 @@ impl MemoryAccessSums {
         };
         let row = &mut self.rows[at];
         if graph.is_store(node) {
-            row.stores += 1;
+            row.stores += count;
         } else {
-            row.loads += 1;
+            row.loads += count;
         }
-        row.bytes = row.bytes.saturating_add(graph.bytes(node));
-        row.total += span;
+        let bytes = graph.bytes(node).saturating_mul(count);
+        row.bytes = row.bytes.saturating_add(bytes);
+        row.total += Span(span.0 * count);
     }
 
     /// Returns the rows of memories that were accessed.

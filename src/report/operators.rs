@@ -7,8 +7,7 @@ use super::memory_accesses::{MemoryAccessRow, MemoryAccessSums};
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
-use chakram_engine::CompiledReplay;
-use chakram_engine::InstanceId;
+use chakram_engine::{CompiledReplay, FoldedReplay, InstanceId};
 use chakram_trace::format::strip_micro_batch;
 use chakram_trace::graph::{Graph, Interner, NodeKind};
 use serde::{Deserialize, Serialize};
@@ -128,6 +127,8 @@ pub struct OperatorObserver<'a> {
     started: IssueTimes<'a>,
     /// Graph index of each instance.
     graphs: Vec<u32>,
+    /// Number of ranks that each instance represents; empty if each represents only itself.
+    counts: Vec<u64>,
     /// Sums per name of each graph, for the kind of the name's first completed node.
     sums: Vec<Vec<OperatorSum>>,
     /// Sums for nodes of other kinds than their name's first node, by graph, name and kind.
@@ -210,11 +211,20 @@ impl<'a> OperatorObserver<'a> {
             prepared,
             started: IssueTimes::new(prepared),
             graphs: workload.instances().iter().map(|i| i.graph.0).collect(),
+            counts: Vec::new(),
             sums: graphs
                 .map(|graph| vec![empty; graph.names().len()])
                 .collect(),
             others: BTreeMap::new(),
             accesses: MemoryAccessSums::new(prepared),
+        }
+    }
+
+    /// Creates an observer of the part of a folded job; its sums are those of the whole job.
+    pub(super) fn of_part(folded: &'a FoldedReplay<'a>) -> Self {
+        Self {
+            counts: folded.counts.clone(),
+            ..Self::new(&folded.part)
         }
     }
 
@@ -315,12 +325,13 @@ impl Observer for OperatorObserver<'_> {
                 .or_insert(OperatorSum::empty_for_kind(kind));
         }
         let span = now.since(self.started.get(instance, node, kind));
-        sum.calls += 1;
-        sum.total += span;
+        let count = self.counts.get(instance.index()).copied().unwrap_or(1);
+        sum.calls += count;
+        sum.total += Span(span.0 * count);
         if matches!(kind, NodeKind::LocalMemory | NodeKind::RemoteMemory) {
             let memory = self.prepared.named_memory(instance, node);
             let graph = self.started.graph_of(instance);
-            self.accesses.add_access(graph, node, memory, span);
+            self.accesses.add_access(graph, node, memory, span, count);
         }
     }
 

@@ -13,11 +13,12 @@ use super::interval::PredictionInterval;
 use super::kernel_energy::KernelEnergy;
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
-use super::memory::{MemoryObserver, pool_memory, port_memory};
+use super::memory::{MemoryObserver, MemoryRow, pool_memory, port_memory};
+use super::memory_accesses::MemoryAccessRow;
 use super::modules::ModuleObserver;
 use super::node_table::{NodeTable, RowLimit};
 use super::npus::NpuRow;
-use super::operators::OperatorObserver;
+use super::operators::{OperatorObserver, OperatorTime};
 use super::profiler::ProfilerBasis;
 use super::relay::run_relayed;
 use super::settings::GivenSettings;
@@ -37,7 +38,8 @@ use chakram_base::ids::Rank;
 use chakram_base::interrupt::{self, Interruption};
 use chakram_base::units::{Bytes, Span, format_thousands};
 use chakram_engine::{
-    CollectiveModel, CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes,
+    CollectiveModel, CommTiming, CompiledReplay, FoldedReplay, GroupView, ReplayError,
+    ReplayOutcome, RepresentativeCheck, StepTimes,
 };
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
@@ -96,6 +98,13 @@ fn replay_watched(
 ) -> Result<(Report, Option<NodeTable>), ReplayError> {
     prepared.check_prices()?;
     prepared.check_aggregation()?;
+    // Smaller replays also follow the critical path, which needs every rank.
+    if prepared.workload().node_count() > RowLimit::MOST
+        && extra.is_nobody()
+        && let Some(report) = replay_folded(prepared)?
+    {
+        return Ok((report, None));
+    }
     check_memory(prepared.workload().node_count())?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
@@ -142,6 +151,55 @@ fn replay_watched(
     Ok((report, table))
 }
 
+/// Replays one of several ranks that do the same at the same time, and returns the report of the whole job, without a
+/// critical path. Returns `None` if too few ranks do the same.
+///
+/// # Errors
+///
+/// Fails where [`replay_to_report`] fails.
+pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, ReplayError> {
+    let is_captured =
+        |graph: &Graph| !graph.step_numbers().is_empty() || !graph.stacks().calls.is_empty();
+    if prepared.workload().graphs().iter().any(is_captured) {
+        return Ok(None);
+    }
+    let Some(representatives) = prepared.find_representatives() else {
+        return Ok(None);
+    };
+    let folded = prepared.fold(&representatives)?;
+    let part = &folded.part;
+    let watch = || {
+        let memory = MemoryObserver::new(part);
+        let breakdown = BreakdownObserver::of_part(part);
+        let operators = OperatorObserver::of_part(&folded);
+        let observers = observers_with(part, (breakdown, operators), memory, ());
+        (RepresentativeCheck::new(part), observers)
+    };
+    let nodes = part.workload().node_count();
+    let (outcome, (check, observers)) =
+        run_relayed(nodes, watch, None, |relay| part.run_inline(relay));
+    let outcome = outcome?;
+    // A simulated collective's messages cannot be attributed to the ranks that are left out.
+    let simulated = outcome.stepwise + outcome.unfolded + outcome.recorded;
+    if !check.represents_all() || simulated > 0 || outcome.messages != part.count_sends() {
+        return Ok(None);
+    }
+    let makespan = outcome.makespan;
+    let results = ObservedResults::unfold(observers, makespan, prepared, &folded);
+    let finished = FinishedReplay {
+        prepared,
+        outcome: ReplayOutcome {
+            nodes: prepared.workload().node_count(),
+            messages: prepared.count_sends(),
+            closed: results.collectives.count_calls(),
+            ..outcome
+        },
+        launches: Vec::new(),
+        network: prepared.network_kind().to_string(),
+    };
+    Ok(Some(fill_report(finished, results)))
+}
+
 /// Replays like [`replay_to_report`], with the given network model and collective model.
 pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
     prepared: &CompiledReplay<'_>,
@@ -184,15 +242,29 @@ pub(super) fn create_observers<'a, O: Observer>(
     memory: MemoryObserver<'a>,
     extra: O,
 ) -> ReportObservers<'a, O> {
+    let breakdown = BreakdownObserver::new(prepared);
+    observers_with(
+        prepared,
+        (breakdown, OperatorObserver::new(prepared)),
+        memory,
+        extra,
+    )
+}
+
+fn observers_with<'a, O: Observer>(
+    prepared: &'a CompiledReplay<'a>,
+    (breakdown, operators): (BreakdownObserver<'a>, OperatorObserver<'a>),
+    memory: MemoryObserver<'a>,
+    extra: O,
+) -> ReportObservers<'a, O> {
     let collectives = CollectiveObserver::new(prepared.group_views().count());
-    let operators = OperatorObserver::new(prepared);
     let program = (
         StepObserver::new(prepared),
         (ModuleObserver::new(prepared), extra),
     );
     let ended = (TileObserver::default(), (LoopObserver::default(), program));
     let others = (operators, (memory, ended));
-    (BreakdownObserver::new(prepared), (collectives, others))
+    (breakdown, (collectives, others))
 }
 
 /// A completed replay.
@@ -204,11 +276,83 @@ pub(super) struct FinishedReplay<'a> {
     pub network: String,
 }
 
+/// The results of a report's observers.
+struct ObservedResults<'a> {
+    npu_times: Vec<NpuTime>,
+    /// Time charged by group and kind, then to messages and to unknown communication.
+    charged: Vec<ChargedTime>,
+    collectives: CollectiveObserver,
+    operators: Vec<OperatorTime>,
+    memory_accesses: Vec<MemoryAccessRow>,
+    memory: Vec<MemoryRow>,
+    tiles: TileObserver,
+    counts: LoopObserver,
+    steps: StepObserver<'a>,
+    modules: ModuleObserver<'a>,
+}
+
+impl<'a> ObservedResults<'a> {
+    /// Collects the results of observers of a whole job.
+    fn collect<O>(observers: ReportObservers<'a, O>, makespan: Span) -> (Self, O) {
+        let (breakdown, (collectives, (operators, (memory, (tiles, (counts, program)))))) =
+            observers;
+        let (steps, (modules, extra)) = program;
+        let (operators, memory_accesses) = operators.into_operators();
+        let (npu_times, charged) = breakdown.into_times(makespan);
+        let memory = memory.into_rows();
+        let results = Self {
+            npu_times,
+            charged,
+            collectives,
+            operators,
+            memory_accesses,
+            memory,
+            tiles,
+            counts,
+            steps,
+            modules,
+        };
+        (results, extra)
+    }
+
+    /// Collects the results of observers of the part of a folded job, as if they had observed the whole job.
+    fn unfold<O>(
+        observers: ReportObservers<'a, O>,
+        makespan: Span,
+        whole: &CompiledReplay<'_>,
+        folded: &FoldedReplay<'_>,
+    ) -> Self {
+        let (breakdown, (collectives, (operators, (memory, (tiles, (counts, program)))))) =
+            observers;
+        let (steps, (modules, _)) = program;
+        let (operators, memory_accesses) = operators.into_operators();
+        let (npu_times, charged) = breakdown.into_whole_times(makespan, whole, folded);
+        Self {
+            npu_times,
+            charged,
+            collectives: collectives.unfold(whole, folded),
+            operators,
+            memory_accesses,
+            memory: memory.into_whole_rows(whole, folded),
+            tiles,
+            counts,
+            steps,
+            modules,
+        }
+    }
+}
+
 /// Returns the report of a completed replay.
 pub(super) fn finish_report<O>(
     finished: FinishedReplay<'_>,
     observers: ReportObservers<'_, O>,
 ) -> (Report, O) {
+    let (results, extra) = ObservedResults::collect(observers, finished.outcome.makespan);
+    (fill_report(finished, results), extra)
+}
+
+/// Fills the report of a completed replay with the results of its observers.
+fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Report {
     let FinishedReplay {
         prepared,
         outcome,
@@ -216,10 +360,18 @@ pub(super) fn finish_report<O>(
         network,
     } = finished;
     let times = launches.len().max(1) as u64;
-    let (breakdown, (collectives, (operators, (memory, (tiles, (counts, program)))))) = observers;
-    let (steps, (modules, extra)) = program;
-    let (operators, memory_accesses) = operators.into_operators();
-    let (npu_times, mut charged) = breakdown.into_times(outcome.makespan);
+    let ObservedResults {
+        npu_times,
+        mut charged,
+        collectives,
+        operators,
+        memory_accesses,
+        memory,
+        tiles,
+        counts,
+        steps,
+        modules,
+    } = results;
     let unknown_charged = charged.pop().unwrap_or_default();
     let messages_charged = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
@@ -229,7 +381,6 @@ pub(super) fn finish_report<O>(
         .map(Rank)
         .filter(|rank| present.next_if_eq(rank).is_none())
         .collect();
-    let memory = memory.into_rows();
     let kernels = KernelBasis {
         priced: basis.priced,
         by_curves: basis.by_curves,
@@ -338,7 +489,7 @@ pub(super) fn finish_report<O>(
     report.response = MachineResponse::of_report(&report, prepared);
     report.interval = PredictionInterval::of_report(&report, prepared);
     report.warnings = collect_warnings(&report, prepared);
-    (report, extra)
+    report
 }
 
 /// Returns the rows of NPUs, in the order of instances.

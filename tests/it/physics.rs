@@ -55,6 +55,7 @@ mod ports;
 mod programs;
 mod refused;
 mod rehearsals;
+mod replicas;
 mod rig;
 mod scale;
 mod send_completion;

@@ -314,16 +314,15 @@ impl CollectiveRun {
     }
 
     /// Returns the total time that members waited for the last member to start, the rank of the last member, and its
-    /// share of the total.
+    /// share of the total. In a folded replay, the total includes the represented members.
     pub(super) fn sum_waiting_times(&self, plan: &GroupPlan) -> WaitTotals {
-        let present = self
-            .arrivals
-            .nodes
-            .iter()
-            .zip(&self.arrivals.starts)
-            .filter(|(n, _)| **n != NONE);
+        let count = |member: usize| plan.represents.get(member).copied().unwrap_or(1);
+        let arrivals = self.arrivals.nodes.iter().zip(&self.arrivals.starts);
+        let present = arrivals.enumerate().filter(|(_, (node, _))| **node != NONE);
         let waited = present
-            .map(|(_, start)| self.arrivals.last.since(*start))
+            .map(|(member, (_, start))| {
+                Span(self.arrivals.last.since(*start).0 * u64::from(count(member)))
+            })
             .sum();
         let late =
             (self.arrivals.first < self.arrivals.last).then(|| (self.last_to_start(plan), waited));

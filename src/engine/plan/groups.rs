@@ -127,6 +127,7 @@ impl ReplayPlan {
             calls: Arc::default(),
             splits: BTreeMap::new(),
             launches_together: false,
+            represents: Vec::new(),
         }
     }
 }

@@ -1,0 +1,362 @@
+//! Folding: replays one of several ranks that do the same at the same time, and lets this rank represent the others.
+//!
+//! Ranks that exchange messages, directly or through others, form a *copy*; a pipeline is a copy. Copies are sorted
+//! into classes by repeated refinement: copies of one class have, rank by rank, the same durations, the same messages
+//! along the same dimensions of the machine, and groups whose members have, position by position, the same classes. On
+//! a network without contention, copies of a class affect each other only through collectives. A collective that is
+//! answered analytically ends for all members together. So, by induction over time, ranks at the same index of copies
+//! of one class do the same at the same time, and the first copy of each class represents the class.
+//!
+//! The part of the job with these first copies is replayed, with the other ranks absent: an absent member arrives with
+//! its representative. The argument does not hold for a collective with absent members that is simulated message by
+//! message, because its members end at different times. [`super::RepresentativeCheck`] detects such collectives.
+//!
+//! The refinement is the partition refinement of Hopcroft (1971) on hypergraphs, in its simple form: all classes are
+//! recomputed until their number no longer grows.
+
+use super::ids::{InstanceId, ReplayGroupId};
+use super::options::CommTiming;
+use super::plan::{GroupPlan, NONE};
+use super::representatives::distances_along;
+use super::{CompiledReplay, ReplayRefusal};
+use chakram_base::ids::{Npu, Rank};
+use chakram_hardware::network::NetworkKind;
+use chakram_trace::graph::NodeKind;
+use chakram_trace::workload::Workload;
+use std::collections::BTreeMap;
+
+/// Numbers of distinct keys, in the order of their first appearance.
+#[derive(Debug, Default)]
+struct KeyNumbers(BTreeMap<Vec<u64>, u32>);
+
+impl KeyNumbers {
+    fn number_key(&mut self, key: Vec<u64>) -> u32 {
+        let next = self.0.len() as u32;
+        *self.0.entry(key).or_insert(next)
+    }
+}
+
+/// The ranks of a job that represent all of its ranks.
+#[derive(Debug)]
+pub struct Representatives {
+    /// The part of the job with these ranks.
+    pub part: Workload,
+    /// For each instance of the job, the instance of the part that represents it.
+    of: Vec<InstanceId>,
+}
+
+/// A compiled part of a job that represents the whole job.
+#[derive(Debug)]
+pub struct FoldedReplay<'a> {
+    /// The compiled part.
+    pub part: CompiledReplay<'a>,
+    /// For each instance of the job, the instance of the part that represents it.
+    pub instances: Vec<InstanceId>,
+    /// For each instance of the part, the number of ranks that it represents, including itself.
+    pub counts: Vec<u64>,
+    /// For each group of the job, the group of the part that represents it. Both have as many members, and members at
+    /// the same position do the same.
+    pub groups: Vec<ReplayGroupId>,
+}
+
+impl CompiledReplay<'_> {
+    /// Returns ranks that represent all ranks, or `None` if fewer than half of the ranks can be left out, or if the
+    /// replay may depend on each rank: on networks with contention, if communication keeps recorded times, if every
+    /// collective must be simulated, if parts of the machine fail, or if ranks share remote memory.
+    pub fn find_representatives(&self) -> Option<Representatives> {
+        let workload = self.workload_as_given();
+        let is_remote = |kind| kind == NodeKind::RemoteMemory;
+        let graphs = workload.graphs();
+        if self.network_kind() != NetworkKind::ContentionFree
+            || self.comm != CommTiming::Model
+            || (self.stepwise || self.aggregate || self.links || self.as_issued)
+            || !self.failures.is_empty()
+            || self.extensions.memory.is_some()
+            || workload.instances().len() != workload.rank_count() as usize
+            || (graphs.iter()).any(|graph| graph.nodes().any(|node| is_remote(graph.kind(node))))
+        {
+            return None;
+        }
+        let copies = RankCopies::find_copies(self)?;
+        let classes = copies.classify_copies(self);
+        let firsts = copies.first_of_each(&classes);
+        if 2 * firsts.len() > copies.members.len() {
+            return None;
+        }
+        let mut number_of = vec![NONE; workload.instances().len()];
+        let mut is_kept = vec![false; number_of.len()];
+        for &copy in &firsts {
+            for &member in &copies.members[copy as usize] {
+                is_kept[member as usize] = true;
+            }
+        }
+        let kept = (0..number_of.len()).filter(|&instance| is_kept[instance]);
+        kept.zip(0..)
+            .for_each(|(instance, number)| number_of[instance] = number);
+        let represents = |instance: usize| {
+            let place = copies.places[instance];
+            let first = firsts[classes[place.copy as usize] as usize];
+            copies.members[first as usize][place.at as usize]
+        };
+        self.are_together(&is_kept, represents)
+            .then(|| Representatives {
+                part: workload.mirror_ranks(|rank| is_kept[rank.index()]),
+                of: (0..number_of.len())
+                    .map(|instance| InstanceId(number_of[represents(instance) as usize]))
+                    .collect(),
+            })
+    }
+
+    /// Returns true if, in every group with a kept rank, each member's representative is a member too and has no higher
+    /// rank. Otherwise nobody in the group would arrive for the member, or a tie would be broken differently.
+    fn are_together(&self, is_kept: &[bool], represents: impl Fn(usize) -> u32) -> bool {
+        let instances = &self.plan.instances;
+        let kept = (instances.iter().zip(is_kept)).filter(|(_, kept)| **kept);
+        let mut checked = vec![false; self.plan.groups.len()];
+        for slot in kept.flat_map(|(instance, _)| &instance.slots) {
+            if std::mem::replace(&mut checked[slot.group.index()], true) {
+                continue;
+            }
+            let members = self.plan.groups[slot.group.index()].members.iter();
+            let is_there = |representative: u32| {
+                let mut slots = instances[representative as usize].slots.iter();
+                slots.any(|own| own.group == slot.group)
+            };
+            for member in members {
+                let instance = self.plan.instance_of[member.index()];
+                let representative = represents(instance as usize);
+                if representative > instance || !is_there(representative) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Compiles the part of the job with `representatives`, with the same decisions as the whole job.
+    ///
+    /// # Errors
+    ///
+    /// Fails where [`Self::new`] fails; a part of a valid job is valid.
+    pub fn fold<'p>(
+        &'p self,
+        representatives: &'p Representatives,
+    ) -> Result<FoldedReplay<'p>, ReplayRefusal> {
+        let Representatives { part, of } = representatives;
+        let mut part = self.compile_part(part)?;
+        let mut counts = vec![0; part.plan.instances.len()];
+        of.iter().for_each(|instance| counts[instance.index()] += 1);
+        let mut groups = vec![ReplayGroupId(NONE); self.plan.groups.len()];
+        for (instance, &by) in self.plan.instances.iter().zip(of) {
+            let slots = instance
+                .slots
+                .iter()
+                .zip(&part.plan.instances[by.index()].slots);
+            for (whole, folded) in slots {
+                groups[whole.group.index()] = folded.group;
+            }
+        }
+        for group in &mut part.plan.groups {
+            group.represents = self.count_represented(group, of);
+        }
+        Ok(FoldedReplay {
+            part,
+            instances: of.clone(),
+            counts,
+            groups,
+        })
+    }
+
+    /// Returns for each member of a group of the part the number of members that it represents.
+    fn count_represented(&self, group: &GroupPlan, of: &[InstanceId]) -> Vec<u32> {
+        let instance = |rank: &Rank| self.plan.instance_of[rank.index()];
+        let mut counts: BTreeMap<InstanceId, u32> = BTreeMap::new();
+        for rank in &group.members {
+            *counts.entry(of[instance(rank) as usize]).or_default() += 1;
+        }
+        // A member's own representative is itself if the member is in the part.
+        let mut left = counts.clone();
+        let members = group.members.iter();
+        members
+            .map(|rank| left.remove(&of[instance(rank) as usize]).unwrap_or(0))
+            .collect()
+    }
+}
+
+/// Place of a rank: its copy, and its index among the ranks of the copy.
+#[derive(Clone, Copy, Debug, Default)]
+struct CopyPlace {
+    copy: u32,
+    at: u32,
+}
+
+/// The ranks of a job, divided into copies that exchange no messages with each other.
+#[derive(Debug)]
+struct RankCopies {
+    /// Instances of each copy, ascending; copies are sorted by their first instances.
+    members: Vec<Vec<u32>>,
+    places: Vec<CopyPlace>,
+}
+
+impl RankCopies {
+    /// Finds the copies of a job in which every rank has a trace; `None` if all ranks are one copy.
+    fn find_copies(replay: &CompiledReplay<'_>) -> Option<Self> {
+        let instances = replay.workload_as_given().instances();
+        let mut parent: Vec<u32> = (0..instances.len() as u32).collect();
+        for (one, instance) in (0..).zip(instances) {
+            for peer in &instance.peers {
+                let other = find_root(&mut parent, replay.plan.instance_of[peer.index()]);
+                let own = find_root(&mut parent, one);
+                // The lowest instance is the root, so that copies are sorted by their first instances.
+                parent[own.max(other) as usize] = own.min(other);
+            }
+        }
+        let mut copy_of = vec![NONE; instances.len()];
+        let mut members: Vec<Vec<u32>> = Vec::new();
+        let mut places = Vec::with_capacity(instances.len());
+        for instance in 0..instances.len() as u32 {
+            let root = find_root(&mut parent, instance) as usize;
+            if copy_of[root] == NONE {
+                copy_of[root] = members.len() as u32;
+                members.push(Vec::new());
+            }
+            let copy = copy_of[root];
+            let of = &mut members[copy as usize];
+            let at = of.len() as u32;
+            places.push(CopyPlace { copy, at });
+            of.push(instance);
+        }
+        (members.len() > 1).then_some(Self { members, places })
+    }
+
+    /// Returns the class of each copy. Classes are numbered by their first copies.
+    fn classify_copies(&self, replay: &CompiledReplay<'_>) -> Vec<u32> {
+        let mut layouts = KeyNumbers::default();
+        let mut classes = self.number_copies(|instance, key| {
+            self.describe_instance(replay, instance, &mut layouts, key);
+        });
+        let placements: Vec<u32> = (replay.plan.groups.iter())
+            .map(|group| layouts.number_key(describe_group(replay, group)))
+            .collect();
+        loop {
+            let before = count_classes(&classes);
+            let mut groups = KeyNumbers::default();
+            let numbers = replay.plan.groups.iter().zip(&placements);
+            let numbers: Vec<u32> = numbers
+                .map(|(group, &placement)| {
+                    let mut key = vec![u64::from(placement)];
+                    key.extend(group.members.iter().map(|rank| {
+                        let instance = replay.plan.instance_of[rank.index()];
+                        let CopyPlace { copy, at } = self.places[instance as usize];
+                        u64::from(classes[copy as usize]) << 32 | u64::from(at)
+                    }));
+                    groups.number_key(key)
+                })
+                .collect();
+            let next = self.number_copies(|instance, key| {
+                let CopyPlace { copy, .. } = self.places[instance as usize];
+                key.push(classes[copy as usize].into());
+                let slots = replay.plan.instances[instance as usize].slots.iter();
+                key.extend(slots.map(|slot| u64::from(numbers[slot.group.index()])));
+            });
+            classes = next;
+            if count_classes(&classes) == before {
+                return classes;
+            }
+        }
+    }
+
+    /// Numbers copies by the keys of their instances.
+    fn number_copies(&self, mut describe: impl FnMut(u32, &mut Vec<u64>)) -> Vec<u32> {
+        let mut numbers = KeyNumbers::default();
+        let copies = self.members.iter();
+        copies
+            .map(|members| {
+                let mut key = Vec::new();
+                for &instance in members {
+                    describe(instance, &mut key);
+                    // Marks the end of an instance, because keys of instances have different lengths.
+                    key.push(u64::MAX);
+                }
+                numbers.number_key(key)
+            })
+            .collect()
+    }
+
+    /// Appends what an instance does apart from its groups' other members: durations, release, which slots share a
+    /// group, and its partners in messages.
+    fn describe_instance(
+        &self,
+        replay: &CompiledReplay<'_>,
+        instance: u32,
+        layouts: &mut KeyNumbers,
+        key: &mut Vec<u64>,
+    ) {
+        let planned = &replay.plan.instances[instance as usize];
+        let of = &replay.workload_as_given().instances()[instance as usize];
+        key.extend([u64::from(planned.shared), of.release.0]);
+        for slot in &planned.slots {
+            let mut slots = planned.slots.iter();
+            let first = slots.position(|other| other.group == slot.group);
+            key.push(first.map_or(u64::MAX, |first| first as u64));
+        }
+        for peer in &of.peers {
+            let other = replay.plan.instance_of[peer.index()];
+            let npus = [planned.npu, replay.plan.npu_of[peer.index()]];
+            let layout = layouts.number_key(describe_layout(replay, &npus));
+            key.extend([u64::from(self.places[other as usize].at), u64::from(layout)]);
+        }
+    }
+
+    /// Returns the first copy of each class.
+    fn first_of_each(&self, classes: &[u32]) -> Vec<u32> {
+        let mut firsts = Vec::new();
+        for (copy, &class) in (0..).zip(classes) {
+            if class as usize == firsts.len() {
+                firsts.push(copy);
+            }
+        }
+        firsts
+    }
+}
+
+/// Returns the number of classes, which are numbered from 0 without gaps.
+fn count_classes(classes: &[u32]) -> u32 {
+    classes.iter().max().map_or(0, |&last| last + 1)
+}
+
+/// Returns the representative of an instance's set, and shortens the path to it.
+fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
+    while parent[instance as usize] != instance {
+        parent[instance as usize] = parent[parent[instance as usize] as usize];
+        instance = parent[instance as usize];
+    }
+    instance
+}
+
+/// Describes a group apart from what its members do: the members' placement, the order of their ranks, and whether the
+/// group has a name, which backends may distinguish.
+fn describe_group(replay: &CompiledReplay<'_>, group: &GroupPlan) -> Vec<u64> {
+    let npus = group.members.iter();
+    let npus: Vec<Npu> = npus.map(|rank| replay.plan.npu_of[rank.index()]).collect();
+    let mut key = describe_layout(replay, &npus);
+    key.extend([
+        u64::from(group.name.is_some()),
+        group.dimensions.map_or(u64::MAX, u64::from),
+        u64::from(group.launches_together),
+    ]);
+    if !group.members.is_sorted() {
+        let mut order: Vec<u64> = (0..group.members.len() as u64).collect();
+        order.sort_by_key(|&at| group.members[at as usize]);
+        key.extend(order);
+    }
+    key
+}
+
+/// Describes the placement of NPUs along every dimension of the machine.
+fn describe_layout(replay: &CompiledReplay<'_>, npus: &[Npu]) -> Vec<u64> {
+    let topology = replay.machine().topology();
+    let along = 0..topology.dimensions().len();
+    let layouts = along.flat_map(|d| distances_along(topology, npus, d));
+    layouts.map(|at| at as u64).collect()
+}

@@ -1,0 +1,210 @@
+//! Tests of ranks that represent equal ranks: the report is the report of a replay of all ranks.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{dim, job, machine, released};
+use super::tile_groups::Random;
+use crate::corpus::is_whole;
+use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::ids::{Npu, Rank};
+use chakram::machine::{CollectiveAlgorithm, Machine};
+use chakram::report::{self, Report};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::{MissingRankPolicy, Workload};
+
+/// A job of replicas of a pipeline of stages, each of several ranks.
+struct ReplicaJob {
+    lines: Vec<Vec<Line>>,
+    groups: Vec<(&'static str, Vec<u32>)>,
+}
+
+/// Returns a random job: in each micro-batch a rank receives from the previous stage, computes, reduces over its tensor
+/// group and sends to the next stage; at the end it reduces over its replicas, over parts of them, or over all ranks.
+fn replicas(random: &mut Random) -> ReplicaJob {
+    let stages = 1 + random.below(3) as u32;
+    let tensor = 1 << random.below(2);
+    let count = 4 << random.below(2);
+    let stride = match random.below(3) {
+        0 => [1, tensor, tensor * stages],
+        1 => [stages, 1, stages * tensor],
+        _ => [1, tensor * count, tensor],
+    };
+    let rank = |at: [u32; 3]| at.iter().zip(stride).map(|(at, of)| at * of).sum::<u32>();
+    let mut groups: Vec<(&'static str, Vec<u32>)> = Vec::new();
+    let mut lines = vec![Vec::<Line>::new(); (stages * tensor * count) as usize];
+    let mut declare = |members: Vec<u32>| -> &'static str {
+        let name = &*format!("g{}", groups.len()).leak();
+        groups.push((name, members));
+        name
+    };
+    let shard = [count, count / 2][random.below(2) as usize];
+    let (whole, micro_batches) = (random.below(3) == 0, 1 + random.below(3));
+    for stage in 0..stages {
+        let work: Vec<[u64; 3]> = (0..1 + random.below(4))
+            .map(|_| [(); 3].map(|()| random.below(1 << 20)))
+            .collect();
+        let of_tensor: Vec<&str> = (0..count)
+            .map(|replica| declare((0..tensor).map(|t| rank([t, stage, replica])).collect()))
+            .collect();
+        let mut of_data: Vec<&str> = Vec::new();
+        let mut across: Vec<&str> = Vec::new();
+        for t in 0..tensor {
+            for part in 0..count / shard {
+                let members = part * shard..(part + 1) * shard;
+                of_data.push(declare(members.map(|r| rank([t, stage, r])).collect()));
+            }
+            for at in 0..shard {
+                let members = (0..count / shard).map(|part| part * shard + at);
+                across.push(declare(members.map(|r| rank([t, stage, r])).collect()));
+            }
+        }
+        for replica in 0..count {
+            for t in 0..tensor {
+                let own = &mut lines[rank([t, stage, replica]) as usize];
+                for tag in 0..micro_batches as i32 {
+                    if stage > 0 {
+                        let from = rank([t, stage - 1, replica]);
+                        own.push(receive(from, 3000).tag(tag));
+                    }
+                    for [what, size, lane] in &work {
+                        let last = own.len() as u64;
+                        let on = (lane % 2) as i64;
+                        let next = match what % 4 {
+                            0 => kernel(100 + size % 900).on(on),
+                            1 => kernel(10).on(on).delayed(size % 300),
+                            2 => {
+                                let kind = [K::AllReduce, K::AllGather][(size % 2) as usize];
+                                let group = of_tensor[replica as usize];
+                                call(kind, 800 + 16 * (size % 300)).group(group).on(4)
+                            }
+                            _ => kernel(50).on(3),
+                        };
+                        let after: Vec<u64> = (last > 0).then_some(last).into_iter().collect();
+                        own.push(next.after(&after));
+                    }
+                    if stage + 1 < stages {
+                        let last = own.len() as u64;
+                        let to = rank([t, stage + 1, replica]);
+                        own.push(send(to, 3000).tag(tag).on(8).after(&[last]));
+                    }
+                }
+                let part = replica / shard + t * (count / shard);
+                let at = replica % shard + t * shard;
+                let ends = [
+                    Some(call(K::ReduceScatter, 6400).group(of_data[part as usize])),
+                    (shard < count).then(|| call(K::AllReduce, 1600).group(across[at as usize])),
+                    whole.then(|| call(K::AllReduce, 640)),
+                ];
+                for end in ends.into_iter().flatten() {
+                    let last = own.len() as u64;
+                    own.push(end.on(5).after(&[last]));
+                    own.push(kernel(70).on(0).after(&[last + 1]));
+                }
+            }
+        }
+    }
+    ReplicaJob { lines, groups }
+}
+
+/// Returns a machine of two or three dimensions for `ranks` ranks, with some NPUs to spare.
+fn grid(random: &mut Random, ranks: u32) -> Machine {
+    let shapes = [
+        DimensionShape::Ring,
+        DimensionShape::Switch,
+        DimensionShape::FullyConnected,
+    ];
+    let mut shape = || shapes[random.below(3) as usize];
+    let algorithm = [CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct];
+    let inner = 4.min(ranks);
+    machine(&[
+        dim(shape(), inner, algorithm[0]),
+        dim(shape(), ranks.div_ceil(inner), algorithm[1]),
+    ])
+}
+
+/// Leaves out the parts of a report that a folded replay cannot have, because they need every rank.
+fn without_path(report: Report) -> Report {
+    Report {
+        critical_path: None,
+        interval: None,
+        cost: None,
+        ..report
+    }
+}
+
+/// Compares the folded replay of a random job with the replay of all ranks; returns whether the job was folded.
+fn compare(seed: u64) -> bool {
+    let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let ReplicaJob { mut lines, groups } = replicas(random);
+    let ranks = lines.len() as u32;
+    let machine = grid(random, ranks);
+    let mut options = ReplayOptions::with(|o| o.network = Some(NetworkModel::ContentionFree));
+    let odd = random.below(ranks.into()) as u32;
+    let mut late = 0;
+    match random.below(6) {
+        0 => options.changes.slow = vec![(Rank(odd), 1.5)],
+        1 => late = 200,
+        2 => {
+            let last = lines[odd as usize].len() as u64;
+            lines[odd as usize].push(kernel(40).on(0).after(&[last]));
+        }
+        3 => {
+            let mut order: Vec<u32> = (0..ranks).collect();
+            let (a, b) = (random.below(ranks.into()), random.below(ranks.into()));
+            order.swap(a as usize, b as usize);
+            options.map = Some(order.into_iter().map(Npu).collect());
+        }
+        _ => {}
+    }
+    let workload: Workload = {
+        let all = (0..).zip(lines.iter().map(Vec::as_slice));
+        let mut builder = released(all, |rank| if rank == odd { late } else { 0 });
+        let declared = groups.iter();
+        let declared = declared.map(|(name, members)| ((*name).to_owned(), members.clone()));
+        builder.declare(declared.collect());
+        builder
+            .finish(Some(ranks), MissingRankPolicy::Refuse)
+            .unwrap()
+    };
+    let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
+    let Some(folded) = report::replay_folded(&prepared).unwrap() else {
+        return false;
+    };
+    let (whole, ()) = report::replay_to_report(&prepared, ()).unwrap();
+    assert_eq!(without_path(folded), without_path(whole), "seed {seed}");
+    true
+}
+
+#[test]
+fn a_representative_gives_the_report_of_all_ranks() {
+    let seeds = if is_whole() { 600 } else { 150 };
+    let folded = (0..seeds).filter(|&seed| compare(seed)).count() as u64;
+    assert!(folded > seeds / 3, "{folded} of {seeds} were folded");
+}
+
+#[test]
+#[ignore = "long: 20,000 random jobs"]
+fn a_representative_gives_the_report_of_all_ranks_at_length() {
+    let folded = (1000..21_000).filter(|&seed| compare(seed)).count();
+    assert!(folded > 7000, "{folded}");
+}
+
+/// Eight ranks compute for 100 ns and reduce 8,000 B over all; rank 5 computes for 200 ns. A ring of eight with 20 ps/B
+/// and 500 ns a link, half of the bandwidth to each side, takes 14 steps, which begin when the last member arrives only
+/// if the answer is analytical. Here the members arrive at different times, so the reduction is simulated for each rank,
+/// and no rank may represent another.
+#[test]
+fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
+    let ring = machine(&[dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)]);
+    let lines = |ns| vec![kernel(ns).on(0), call(K::AllReduce, 8000).on(1).after(&[1])];
+    let is_folded = |late: u64| {
+        let mut ranks = vec![lines(100); 8];
+        ranks[5] = lines(late);
+        let workload = job(&ranks, &[]);
+        let options = ReplayOptions::with(|o| o.network = Some(NetworkModel::ContentionFree));
+        let prepared = CompiledReplay::new(&workload, &ring, &options).unwrap();
+        report::replay_folded(&prepared).unwrap().is_some()
+    };
+    assert!(is_folded(100));
+    assert!(!is_folded(200));
+}
