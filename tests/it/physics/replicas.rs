@@ -138,7 +138,8 @@ fn compare(seed: u64) -> bool {
     let ReplicaJob { mut lines, groups } = replicas(random);
     let ranks = lines.len() as u32;
     let machine = grid(random, ranks);
-    let mut options = ReplayOptions::with(|o| o.network = Some(NetworkModel::ContentionFree));
+    let mut options =
+        ReplayOptions::with_changes(|o| o.network = Some(NetworkModel::ContentionFree));
     let odd = random.below(ranks.into()) as u32;
     let mut late = 0;
     match random.below(6) {
@@ -161,9 +162,9 @@ fn compare(seed: u64) -> bool {
         let mut builder = released(all, |rank| if rank == odd { late } else { 0 });
         let declared = groups.iter();
         let declared = declared.map(|(name, members)| ((*name).to_owned(), members.clone()));
-        builder.declare(declared.collect());
+        builder.declare_groups(declared.collect());
         builder
-            .finish(Some(ranks), MissingRankPolicy::Refuse)
+            .finish_workload(Some(ranks), MissingRankPolicy::Refuse)
             .unwrap()
     };
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
@@ -201,7 +202,8 @@ fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
         let mut ranks = vec![lines(100); 8];
         ranks[5] = lines(late);
         let workload = job(&ranks, &[]);
-        let options = ReplayOptions::with(|o| o.network = Some(NetworkModel::ContentionFree));
+        let options =
+            ReplayOptions::with_changes(|o| o.network = Some(NetworkModel::ContentionFree));
         let prepared = CompiledReplay::new(&workload, &ring, &options).unwrap();
         report::replay_folded(&prepared).unwrap().is_some()
     };
