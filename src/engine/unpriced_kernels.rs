@@ -40,7 +40,8 @@ struct UnpricedFormat {
 const NAMED: usize = 3;
 
 impl UnpricedKernels {
-    /// Adds a kernel whose number format has no peak rate. The kernel's rank and class are set later, by [`Self::add`].
+    /// Adds a kernel whose number format has no peak rate. The kernel's rank and class are set later, by
+    /// [`Self::add_kernels`].
     pub fn without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
         let first = UnpricedFormat {
             count: 0,

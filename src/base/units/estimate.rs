@@ -62,14 +62,14 @@ impl Add for TimeEstimate {
 }
 
 impl Bandwidth {
-    /// Returns the same time as [`Self::serialization`], without rounding.
+    /// Returns the same time as [`Self::serialization_time`], without rounding.
     pub fn estimate_serialization(self, amount: BufferShare) -> TimeEstimate {
         TimeEstimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
     }
 }
 
 impl InverseRate {
-    /// Returns the same time as [`Self::serialization`], without rounding.
+    /// Returns the same time as [`Self::serialization_time`], without rounding.
     pub fn estimate_serialization(self, amount: BufferShare) -> TimeEstimate {
         TimeEstimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
     }

@@ -175,7 +175,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Advances a chunk at a member as far as possible at `now`: takes all steps for which it has credits, and ends the
-    /// stage after the last step. Chunks that begin a stage as a result are appended to `moved`.
+    /// stage after the last step. Chunks that begin a stage as a result are appended to `begun_chunks`.
     #[inline]
     pub(super) fn advance_chunk<N: NetworkBackend>(
         &mut self,

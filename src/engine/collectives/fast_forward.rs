@@ -153,7 +153,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
-            // From here on the run counts as simulated, so `step` adds it to the number of simulated runs.
+            // From here on the run counts as simulated, so `continue_simulation` adds it to the number of simulated
+            // runs.
             self.answers.closed -= 1;
             self.answers.unfolded += 1;
             run.answer.materialized = true;

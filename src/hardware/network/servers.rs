@@ -157,7 +157,7 @@ impl ServerTable {
         server.busy += span;
     }
 
-    /// Undoes [`Self::commit`]: the server is idle from `begin` on.
+    /// Undoes [`Self::commit_work`]: the server is idle from `begin` on.
     pub(super) fn revert_work(&mut self, place: ServerId, begin: Time, span: Span) {
         let server = self.server_mut(place);
         server.free = begin;
