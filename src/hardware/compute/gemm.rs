@@ -51,7 +51,8 @@ pub struct GemmCurve {
     pub throttling: Option<PowerThrottling>,
 }
 
-/// Time of a GEMM by its curve, with the values by which two GEMMs are compared ([`MeasuredGemms`](super::MeasuredGemms)).
+/// Time of a GEMM by its curve, with the values by which two GEMMs are compared
+/// ([`MeasuredGemms`](super::MeasuredGemms)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmEstimate {
     /// Duration by the curve, in seconds.
