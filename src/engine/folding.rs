@@ -64,7 +64,8 @@ impl CompiledReplay<'_> {
     /// replay may depend on each rank: on networks with contention, if communication keeps recorded times, if every
     /// collective must be simulated, if parts of the machine fail, or if ranks share remote memory.
     pub fn find_representatives(&self) -> Option<Representatives> {
-        let workload = self.workload_as_given();
+        // Added launches are part of the graphs already, so the part is not launched again.
+        let workload = self.workload();
         let is_remote = |kind| kind == NodeKind::RemoteMemory;
         let graphs = workload.graphs();
         if self.network_kind() != NetworkKind::ContentionFree

@@ -43,7 +43,8 @@ pub struct RankGroup {
 /// Graphs, instances in ascending order of their ranks, and groups.
 #[derive(Debug)]
 pub struct Workload {
-    graphs: Vec<Graph>,
+    /// Shared, because parts of a job keep all of its graphs.
+    graphs: Arc<[Graph]>,
     instances: Vec<RankInstance>,
     groups: Vec<RankGroup>,
     ranks: u32,
@@ -367,7 +368,7 @@ impl WorkloadBuilder {
             .filter(|first| said.all(|one| one == Some(*first)));
         Ok(Workload {
             amounts: self.amounts.or(first),
-            graphs: self.graphs,
+            graphs: self.graphs.into(),
             instances,
             groups: groups.list,
             ranks,
@@ -508,7 +509,7 @@ impl Workload {
     pub fn mirror_ranks(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&RankInstance| kept(instance.rank);
         Self {
-            graphs: self.graphs.clone(),
+            graphs: Arc::clone(&self.graphs),
             instances: self.instances.iter().filter(kept).cloned().collect(),
             groups: self.groups.clone(),
             ranks: self.ranks,
